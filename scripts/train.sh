@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Trains a model, in the environment that setup.sh makes.
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=setup.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
+
+usage='Usage: scripts/train.sh [CONFIG] [KEY=VALUE ...] [options]
+Without CONFIG: configs/demo.yaml, in the project folder. With it, relative paths start at the current folder.'
+
+case ${1-} in
+-h | --help) help_of train "$usage" ;;
+esac
+
+setup --quiet
+case ${1-} in
+'' | -* | *=*)
+    [ "${1-x}" ] || shift # an empty argument names no file
+    cd "$root"
+    exec "$python" -m transformer_mt train configs/demo.yaml "$@"
+    ;;
+*) exec "$python" -m transformer_mt train "$@" ;;
+esac

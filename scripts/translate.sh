@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Translates a file or the standard input, in the environment that setup.sh makes. Only translations go
+# to the standard output.
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=setup.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
+
+usage='Usage: scripts/translate.sh MODEL_DIR [INPUT [OUTPUT]] [options]
+INPUT and OUTPUT are the standard input and output when left out, or given as -.'
+
+case ${1-} in
+-h | --help) help_of translate "$usage" ;;
+esac
+
+# The names come first; from the first option on, everything goes to the program as it is.
+names=()
+while [ $# -gt 0 ]; do
+    case $1 in
+    -) names+=(-) ;;
+    -*) break ;;
+    *) names+=("$1") ;;
+    esac
+    shift
+done
+if [ ${#names[@]} -lt 1 ] || [ ${#names[@]} -gt 3 ]; then
+    wrong_usage "$usage"
+fi
+input=${names[1]--}
+output=${names[2]--}
+if [ "$output" != - ]; then set -- --output "$output" "$@"; fi
+if [ "$input" != - ]; then set -- --input "$input" "$@"; fi
+
+setup --quiet
+exec "$python" -m transformer_mt translate "${names[0]}" "$@"

@@ -1,0 +1,290 @@
+"""Attention against Paddle's own layer and against NumPy in float64; masks; caches.
+
+Values are of the order of 1 and go through a few float32 sums of at most some tens of terms, whose
+rounding is some 1e-7 each: two correct computations agree to 1e-5, and no wrong one does.
+"""
+
+import numpy as np
+import paddle
+import pytest
+
+from transformer_mt.model.attention import (
+    KeyValueCache,
+    MultiHeadAttention,
+    ScaledDotProductAttention,
+    causal_mask,
+    padding_mask,
+)
+
+TOLERANCE = 1e-5
+
+
+def numpy_attention(query, key, value, mask=None):
+    """Formula (1) in float64; `mask` True where forbidden, already of a shape that broadcasts."""
+    query, key, value = (np.asarray(x, dtype="float64") for x in (query, key, value))
+    scores = query @ np.swapaxes(key, -1, -2) / np.sqrt(query.shape[-1])
+    if mask is not None:
+        scores = np.where(mask, -np.inf, scores)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    return weights @ value, weights
+
+
+def random_mask(rng, *shape):
+    mask = rng.random(shape) < 0.4
+    mask[..., 0] = False  # something is allowed in every row
+    return mask
+
+
+def copy_projections(ours, paddles):
+    pairs = [
+        (ours.query_projection, paddles.q_proj),
+        (ours.key_projection, paddles.k_proj),
+        (ours.value_projection, paddles.v_proj),
+        (ours.output_projection, paddles.out_proj),
+    ]
+    for our_linear, paddle_linear in pairs:
+        paddle_linear.set_state_dict(our_linear.state_dict())
+
+
+class TestScaledDotProductAttention:
+    def test_worked_example(self, normal):
+        query, key, value = normal(4, 3, 4), normal(4, 3, 4), normal(4, 3, 5)
+        output, weights = ScaledDotProductAttention()(query, key, value)
+        assert output.shape == [4, 3, 5]
+        assert weights.shape == [4, 3, 3]
+        np.testing.assert_allclose(weights.sum(-1), 1.0, atol=1e-6)
+
+    @pytest.mark.parametrize(
+        ("lead", "mask_shape", "broadcast_shape"),
+        [
+            ((2,), None, None),
+            ((2,), (3, 6), (3, 6)),
+            ((2,), (2, 3, 6), (2, 3, 6)),
+            ((2, 4), None, None),
+            ((2, 4), (3, 6), (3, 6)),
+            ((2, 4), (2, 3, 6), (2, 1, 3, 6)),
+            ((2, 4), (2, 4, 3, 6), (2, 4, 3, 6)),
+            ((2, 4), (2, 1, 1, 6), (2, 1, 1, 6)),
+        ],
+    )
+    def test_equals_numpy(self, rng, normal, lead, mask_shape, broadcast_shape):
+        query, key, value = normal(*lead, 3, 8), normal(*lead, 6, 8), normal(*lead, 6, 5)
+        mask = numpy_mask = None
+        if mask_shape:
+            bools = random_mask(rng, *mask_shape)
+            numpy_mask = bools.reshape(broadcast_shape)
+            mask = paddle.to_tensor(bools)
+        output, weights = ScaledDotProductAttention()(query, key, value, mask)
+        expected_output, expected_weights = numpy_attention(query, key, value, numpy_mask)
+        np.testing.assert_allclose(output, expected_output, atol=TOLERANCE)
+        np.testing.assert_allclose(weights, expected_weights, atol=TOLERANCE)
+        if numpy_mask is not None:
+            assert np.all(weights.numpy()[np.broadcast_to(numpy_mask, weights.shape)] == 0.0)
+
+    def test_three_dimensional_mask_belongs_to_the_batch_and_not_to_the_heads(self, normal):
+        # With as many heads as sentences a wrong broadcast would go unseen in the shapes.
+        query = key = value = normal(2, 2, 3, 4)
+        mask = np.zeros((2, 3, 3), dtype=bool)
+        mask[1, :, 2] = True
+        _, weights = ScaledDotProductAttention()(query, key, value, paddle.to_tensor(mask))
+        forbidden = weights.numpy()[..., 2] == 0.0
+        assert not forbidden[0].any()
+        assert forbidden[1].all()
+
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    def test_row_with_all_keys_forbidden_is_zero_and_not_nan(self, normal, dtype):
+        query, key, value = (normal(1, 2, 4).astype(dtype) for _ in range(3))
+        for tensor in (query, key, value):
+            tensor.stop_gradient = False
+        mask = paddle.to_tensor([[True, True], [False, True]])
+        output, weights = ScaledDotProductAttention()(query, key, value, mask)
+        np.testing.assert_array_equal(weights, [[[0.0, 0.0], [1.0, 0.0]]])
+        np.testing.assert_array_equal(output, [[np.zeros(4), value[0, 0]]])
+        output.sum().backward()
+        for tensor in (query, key, value):
+            assert bool(paddle.isfinite(tensor.grad).all())
+
+    def test_scores_however_low_do_not_let_forbidden_keys_through(self, normal):
+        query, value = paddle.full([1, 1, 4], 1e3), normal(1, 3, 4)
+        key = paddle.to_tensor([-1e3, 1e3, -1.001e3]).reshape([1, 3, 1]).expand([1, 3, 4])
+        mask = paddle.to_tensor([[False, True, False]])
+        output, weights = ScaledDotProductAttention()(query, key, value, mask)
+        np.testing.assert_allclose(weights, [[[1.0, 0.0, 0.0]]], atol=1e-6)
+        np.testing.assert_allclose(output[:, 0], value[:, 0], atol=TOLERANCE)
+
+    def test_gradient_of_forbidden_keys_is_exactly_zero(self, normal):
+        query, key, value = normal(1, 3, 4), normal(1, 5, 4), normal(1, 5, 4)
+        key.stop_gradient = value.stop_gradient = False
+        mask = paddle.to_tensor([[False, True, False, True, False]])
+        output, _ = ScaledDotProductAttention()(query, key, value, mask)
+        (output * normal(1, 3, 4)).sum().backward()
+        for gradient in (key.grad.numpy()[0], value.grad.numpy()[0]):
+            assert np.all(gradient[[1, 3]] == 0.0)
+            assert np.all(gradient[[0, 2, 4]] != 0.0)
+
+    def test_weights_are_as_before_dropout(self, normal):
+        query, key, value = normal(2, 3, 4), normal(2, 6, 4), normal(2, 6, 5)
+        attention = ScaledDotProductAttention(dropout=0.5)
+        output, weights = attention(query, key, value)
+        attention.eval()
+        expected_output, expected_weights = attention(query, key, value)
+        np.testing.assert_array_equal(weights, expected_weights)
+        assert not np.allclose(output, expected_output, atol=1e-3)
+        np.testing.assert_allclose(expected_output, weights @ value, atol=1e-6)
+
+    def test_bad_masks_are_refused(self, normal):
+        x = normal(2, 3, 4)
+        for dtype in ("int64", "float32"):  # of which nobody knows what 1 is to mean
+            with pytest.raises(TypeError, match="must be bool"):
+                ScaledDotProductAttention()(x, x, x, paddle.ones([3, 3], dtype=dtype))
+        with pytest.raises(ValueError, match="does not fit"):
+            ScaledDotProductAttention()(x, x, x, paddle.ones([2, 1, 3, 3], dtype="bool"))
+
+
+class TestMultiHeadAttention:
+    def test_worked_example(self):
+        ones = paddle.ones([1, 2, 10])
+        output, weights = MultiHeadAttention(d_model=10, num_heads=5, d_k=2)(ones, ones, ones)
+        assert output.shape == [1, 2, 10]
+        np.testing.assert_allclose(weights, np.full((1, 5, 2, 2), 0.5), atol=1e-7)
+
+    @pytest.mark.parametrize("masked", [False, True])
+    def test_equals_paddles(self, rng, normal, randomise, masked):
+        ours = randomise(MultiHeadAttention(12, 3))
+        theirs = paddle.nn.MultiHeadAttention(12, 3, need_weights=True)
+        copy_projections(ours, theirs)
+        query, key, value = normal(2, 3, 12), normal(2, 4, 12), normal(2, 4, 12)
+        mask = their_mask = None
+        if masked:
+            bools = random_mask(rng, 2, 3, 4)
+            mask, their_mask = paddle.to_tensor(bools), paddle.to_tensor(~bools[:, np.newaxis])
+        output, weights = ours(query, key, value, mask)
+        expected_output, expected_weights = theirs(query, key, value, their_mask)
+        assert weights.shape == [2, 3, 3, 4]
+        np.testing.assert_allclose(output, expected_output, atol=TOLERANCE)
+        np.testing.assert_allclose(weights, expected_weights, atol=TOLERANCE)
+
+    def test_head_widths_of_their_own_equal_numpy_head_by_head(self, normal, randomise):
+        heads, d_k, d_v = 3, 5, 2
+        attention = randomise(MultiHeadAttention(10, heads, d_k=d_k, d_v=d_v))
+        query, memory = normal(2, 3, 10), normal(2, 4, 10)
+        output, weights = attention(query, memory, memory)
+
+        def projected(linear, x):
+            return x.numpy().astype("float64") @ linear.weight.numpy() + linear.bias.numpy()
+
+        queries = projected(attention.query_projection, query)
+        keys = projected(attention.key_projection, memory)
+        values = projected(attention.value_projection, memory)
+        outputs = []
+        for head in range(heads):
+            k, v = slice(head * d_k, (head + 1) * d_k), slice(head * d_v, (head + 1) * d_v)
+            head_output, head_weights = numpy_attention(
+                queries[..., k], keys[..., k], values[..., v]
+            )
+            outputs.append(head_output)
+            np.testing.assert_allclose(weights[:, head], head_weights, atol=TOLERANCE)
+        linear = attention.output_projection
+        expected = np.concatenate(outputs, -1) @ linear.weight.numpy() + linear.bias.numpy()
+        np.testing.assert_allclose(output, expected, atol=TOLERANCE)
+
+    def test_d_model_that_the_heads_do_not_divide(self, normal):
+        with pytest.raises(ValueError, match=r"d_model \(10\) must be a multiple of num_heads \(3"):
+            MultiHeadAttention(10, 3)
+        x = normal(1, 2, 10)
+        assert MultiHeadAttention(10, 3, d_k=4, d_v=4)(x, x, x)[0].shape == [1, 2, 10]
+
+    def test_weights_only_if_needed(self, normal):
+        x = normal(1, 2, 4)
+        attention = MultiHeadAttention(4, 2)
+        output, weights = attention(x, x, x, need_weights=False)
+        assert weights is None
+        np.testing.assert_array_equal(output, attention(x, x, x)[0])
+
+    def test_projections_and_their_initial_values(self):
+        attention = MultiHeadAttention(64, 4, d_k=8)
+        assert attention.query_projection.weight.shape == [64, 32]
+        for name in ("query", "key", "value", "output"):
+            linear = getattr(attention, f"{name}_projection")
+            assert isinstance(linear, paddle.nn.Linear)
+            bound = np.sqrt(6.0 / sum(linear.weight.shape))  # Xavier, uniform
+            assert 0.95 * bound < float(linear.weight.abs().max()) <= bound
+            assert float(linear.weight.std()) == pytest.approx(bound / np.sqrt(3.0), rel=0.1)
+            assert float(linear.bias.abs().max()) == 0.0
+
+    def test_without_bias(self):
+        names = [name for name, _ in MultiHeadAttention(4, 2, bias=False).named_parameters()]
+        assert len(names) == 4
+        assert all(name.endswith(".weight") for name in names)
+
+
+class TestMasks:
+    def test_padding_mask(self):
+        ids = paddle.to_tensor([[1, 1, 1, 0, 0, 0]])
+        mask = padding_mask(ids, ids, pad_id=0)
+        assert mask.dtype == paddle.bool
+        np.testing.assert_array_equal(mask, [[[False] * 3 + [True] * 3] * 6])
+
+    def test_padding_mask_is_of_the_keys_and_its_own_pad_id(self):
+        query_ids = paddle.to_tensor([[7, 9], [9, 9]])
+        key_ids = paddle.to_tensor([[0, 7, 9], [0, 9, 9]])
+        mask = padding_mask(query_ids, key_ids, pad_id=9)
+        np.testing.assert_array_equal(mask, [[[False, False, True]] * 2, [[False, True, True]] * 2])
+
+    def test_causal_mask(self):
+        mask = causal_mask(4)
+        assert mask.dtype == paddle.bool
+        np.testing.assert_array_equal(mask, np.triu(np.ones((4, 4), dtype=bool), 1))
+        np.testing.assert_array_equal(mask[2], [False, False, False, True])
+
+    def test_causal_mask_with_an_offset_is_the_end_of_the_whole(self):
+        np.testing.assert_array_equal(causal_mask(2, offset=3), causal_mask(5)[3:])
+
+
+class TestKeyValueCache:
+    def test_growing_step_by_step_equals_causal_attention(self, normal, randomise):
+        attention = randomise(MultiHeadAttention(8, 2))
+        x = normal(3, 5, 8)
+        expected, expected_weights = attention(x, x, x, causal_mask(5))
+        cache = KeyValueCache()
+        for position in range(5):
+            step = x[:, position : position + 1]
+            output, weights = attention(step, step, step, cache=cache)
+            assert cache.length == position + 1
+            np.testing.assert_allclose(output[:, 0], expected[:, position], atol=TOLERANCE)
+            np.testing.assert_allclose(
+                weights[:, :, 0], expected_weights[:, :, position, : position + 1], atol=TOLERANCE
+            )
+
+    def test_static_projects_once(self, normal, randomise):
+        attention = randomise(MultiHeadAttention(8, 2))
+        query, memory = normal(2, 1, 8), normal(2, 4, 8)
+        calls = []
+        for linear in (attention.key_projection, attention.value_projection):
+            linear.register_forward_post_hook(lambda *_: calls.append(1))
+        cache = KeyValueCache(static=True)
+        assert not cache.is_complete
+        first, _ = attention(query, memory, memory, cache=cache)
+        second, _ = attention(query, None, None, cache=cache)
+        assert len(calls) == 2
+        assert cache.length == 4
+        np.testing.assert_array_equal(first, second)
+        np.testing.assert_array_equal(first, attention(query, memory, memory)[0])
+
+    def test_static_is_filled_only_once(self, normal):
+        cache = KeyValueCache(static=True)
+        cache.update(normal(1, 2, 3, 4), normal(1, 2, 3, 4))
+        with pytest.raises(ValueError, match="only once"):
+            cache.update(normal(1, 2, 3, 4), normal(1, 2, 3, 4))
+
+    @pytest.mark.parametrize("index", [[2, 0, 1], [1, 1, 0, 0, 2], [2]])
+    def test_reorder(self, normal, index):
+        cache = KeyValueCache()
+        cache.reorder(paddle.to_tensor(index))  # nothing to do while empty
+        assert cache.length == 0
+        key, value = normal(3, 2, 4, 5), normal(3, 2, 4, 6)
+        cache.update(key, value)
+        cache.reorder(paddle.to_tensor(index))
+        np.testing.assert_array_equal(cache.key, key.numpy()[index])
+        np.testing.assert_array_equal(cache.value, value.numpy()[index])

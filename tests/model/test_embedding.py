@@ -1,0 +1,108 @@
+"""Token embedding and positions against the formulas."""
+
+import math
+
+import numpy as np
+import paddle
+import pytest
+
+from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
+
+# The table is float32 with values of at most 1: rounding to it costs less than 1e-7.
+TOLERANCE = 1e-6
+
+
+def formula(position, dimension, d_model):
+    angle = position / 10000.0 ** (2 * (dimension // 2) / d_model)
+    return math.sin(angle) if dimension % 2 == 0 else math.cos(angle)
+
+
+def positions_of(encoding, length, d_model, offset=0):
+    return encoding(paddle.zeros([1, length, d_model]), offset)[0].numpy()
+
+
+class TestTokenEmbedding:
+    def test_is_the_row_times_the_root_of_the_width(self):
+        embedding = TokenEmbedding(11, 9)
+        ids = paddle.to_tensor([[3, 10], [0, 3]])
+        output = embedding(ids)
+        assert output.shape == [2, 2, 9]
+        np.testing.assert_allclose(output, 3.0 * embedding.weight.numpy()[ids.numpy()], rtol=1e-6)
+
+    def test_initial_distribution(self):
+        weight = TokenEmbedding(2000, 64).weight.numpy()
+        assert weight.mean() == pytest.approx(0.0, abs=2e-3)
+        assert weight.std() == pytest.approx(1 / 8, rel=0.02)
+        assert np.abs(weight).max() > 3 / 8  # normal and not uniform
+
+    def test_only_the_row_of_the_padding_starts_as_zero(self):
+        rows = np.abs(TokenEmbedding(5, 8, pad_id=2).weight.numpy()).max(-1) > 0.0
+        np.testing.assert_array_equal(rows, [True, True, False, True, True])
+        assert np.all(np.abs(TokenEmbedding(5, 8).weight.numpy()).max(-1) > 0.0)
+
+    def test_weight_can_be_trained(self):
+        embedding = TokenEmbedding(5, 4, pad_id=0)
+        embedding(paddle.to_tensor([[1, 1, 3]])).sum().backward()
+        np.testing.assert_allclose(
+            embedding.weight.grad, np.outer([0, 2, 0, 1, 0], 2.0 * np.ones(4))
+        )
+
+
+class TestPositionalEncoding:
+    @pytest.mark.parametrize("d_model", [1, 2, 7, 8, 33])
+    def test_equals_the_formula(self, d_model):
+        positions = positions_of(PositionalEncoding(d_model, max_len=600), 600, d_model)
+        expected = [[formula(pos, dim, d_model) for dim in range(d_model)] for pos in range(600)]
+        np.testing.assert_allclose(positions, expected, atol=TOLERANCE)
+
+    def test_shift_is_a_linear_function(self):
+        # Section 3.5: for any fixed k, PE(pos + k) is a linear function of PE(pos): a rotation.
+        d_model, shift = 8, 5
+        positions = positions_of(PositionalEncoding(d_model, 40), 40, d_model).astype("float64")
+        rotation = np.zeros((d_model, d_model))
+        for i in range(0, d_model, 2):
+            angle = shift / 10000.0 ** (i / d_model)
+            cos, sin = math.cos(angle), math.sin(angle)
+            rotation[i : i + 2, i : i + 2] = [[cos, -sin], [sin, cos]]
+        np.testing.assert_allclose(positions[:-shift] @ rotation, positions[shift:], atol=TOLERANCE)
+
+    def test_is_added_to_each_sentence(self, normal):
+        x = normal(3, 4, 6)
+        encoding = PositionalEncoding(6, 10)
+        np.testing.assert_allclose(
+            encoding(x), x.numpy() + positions_of(encoding, 4, 6), atol=TOLERANCE
+        )
+
+    def test_offset(self):
+        encoding = PositionalEncoding(6, 10)
+        whole = positions_of(encoding, 10, 6)
+        np.testing.assert_array_equal(positions_of(encoding, 3, 6, offset=4), whole[4:7])
+
+    @pytest.mark.parametrize(("length", "offset"), [(5, 0), (1, 4), (3, 90)])
+    def test_grows_beyond_max_len(self, length, offset):
+        short, long = PositionalEncoding(6, 4), PositionalEncoding(6, 100)
+        np.testing.assert_array_equal(
+            positions_of(short, length, 6, offset), positions_of(long, length, 6, offset)
+        )
+        # The early positions are still there.
+        np.testing.assert_array_equal(positions_of(short, 4, 6), positions_of(long, 4, 6))
+
+    def test_is_no_part_of_a_checkpoint(self):
+        encoding = PositionalEncoding(6, 4)
+        positions_of(encoding, 9, 6)
+        assert not encoding.state_dict()
+        assert not encoding.parameters()
+
+    def test_keeps_the_dtype(self):
+        assert PositionalEncoding(6, 4)(paddle.zeros([1, 2, 6], "float64")).dtype == paddle.float64
+
+    def test_dropout_is_of_the_sum(self):
+        encoding = PositionalEncoding(64, 20, dropout=0.25)
+        x = paddle.full([4, 20, 64], 5.0)  # no element of the sum is 0
+        output = encoding(x).numpy()
+        encoding.eval()
+        total = encoding(x).numpy()
+        dropped = output == 0.0
+        assert dropped.mean() == pytest.approx(0.25, abs=0.03)
+        np.testing.assert_allclose(output[~dropped], (total / 0.75)[~dropped], rtol=1e-5)
+        np.testing.assert_allclose(total, 5.0 + positions_of(encoding, 20, 64)[None].repeat(4, 0))

@@ -1,0 +1,577 @@
+"""The whole model: against NumPy in float64, its masks, its incremental decoding, its options.
+
+Logits of the small models here are of the order of 1 to 10, at the end of some twenty float32
+operations of relative rounding 1e-7 each: two correct computations agree to 1e-5.
+"""
+
+import itertools
+
+import numpy as np
+import paddle
+import paddle.nn.functional as F
+import pytest
+
+from transformer_mt.model import AttentionWeights, Generator, Transformer, causal_mask
+
+TOLERANCE = 1e-5
+PAD, BOS = 0, 1
+SOURCE_VOCABULARY, TARGET_VOCABULARY = 13, 11
+SMALL = {
+    "d_model": 8,
+    "num_heads": 2,
+    "d_ff": 16,
+    "num_encoder_layers": 2,
+    "num_decoder_layers": 2,
+    "dropout": 0.0,
+}
+
+
+def small_model(**options):
+    return Transformer(SOURCE_VOCABULARY, TARGET_VOCABULARY, **{**SMALL, **options})
+
+
+@pytest.fixture
+def source_ids():
+    return paddle.to_tensor([[3, 4, 5, 6, 2], [7, 8, 2, PAD, PAD], [9, 2, PAD, PAD, PAD]])
+
+
+@pytest.fixture
+def target_ids():
+    return paddle.to_tensor([[BOS, 3, 4, 5], [BOS, 6, 7, PAD], [BOS, 8, PAD, PAD]])
+
+
+class NumpyTransformer:
+    """The paper again, sentence by sentence without padding, head by head, in float64."""
+
+    def __init__(self, model, num_heads, is_pre_norm):
+        self.weights = {
+            name: value.numpy().astype("float64") for name, value in model.state_dict().items()
+        }
+        self.num_heads, self.is_pre_norm = num_heads, is_pre_norm
+
+    def linear(self, name, x):
+        return x @ self.weights[f"{name}.weight"] + self.weights.get(f"{name}.bias", 0.0)
+
+    def norm(self, name, x):
+        scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+        return scaled * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
+
+    def embed(self, name, ids):
+        weight = self.weights[f"{name}.weight"]
+        width = weight.shape[1]
+        x = weight[ids] * np.sqrt(width)
+        for position in range(len(ids)):
+            for i in range(0, width, 2):
+                angle = position / 10000.0 ** (i / width)
+                x[position, i : i + 2] += [np.sin(angle), np.cos(angle)]
+        return x
+
+    def attention(self, name, query, memory=None, causal=False):
+        memory = query if memory is None else memory
+        queries = self.linear(f"{name}.query_projection", query)
+        keys = self.linear(f"{name}.key_projection", memory)
+        values = self.linear(f"{name}.value_projection", memory)
+        width = queries.shape[-1] // self.num_heads
+        heads = []
+        for head in range(self.num_heads):
+            part = slice(head * width, (head + 1) * width)
+            output = np.zeros((len(query), width))
+            for row in range(len(query)):
+                seen = row + 1 if causal else len(memory)
+                scores = keys[:seen, part] @ queries[row, part] / np.sqrt(width)
+                weights = np.exp(scores) / np.exp(scores).sum()
+                output[row] = weights @ values[:seen, part]
+            heads.append(output)
+        return self.linear(f"{name}.output_projection", np.concatenate(heads, -1))
+
+    def feed_forward(self, name, x):
+        inner = np.maximum(self.linear(f"{name}.inner_projection", x), 0.0)
+        return self.linear(f"{name}.output_projection", inner)
+
+    def residual(self, name, x, sublayer, *arguments, **options):
+        norm = f"{name}_residual.norm"
+        if self.is_pre_norm:
+            return x + sublayer(name, self.norm(norm, x), *arguments, **options)
+        return self.norm(norm, x + sublayer(name, x, *arguments, **options))
+
+    def stack(self, name, x, memory=None):
+        for number in range(2):
+            layer = f"{name}.layers.{number}"
+            causal = memory is not None
+            x = self.residual(f"{layer}.self_attention", x, self.attention, causal=causal)
+            if memory is not None:
+                x = self.residual(f"{layer}.cross_attention", x, self.attention, memory)
+            x = self.residual(f"{layer}.feed_forward", x, self.feed_forward)
+        return self.norm(f"{name}.norm", x) if self.is_pre_norm else x
+
+    def logits(self, source_ids, target_ids):
+        memory = self.stack("encoder", self.embed("source_embedding", source_ids))
+        hidden = self.stack("decoder", self.embed("target_embedding", target_ids), memory)
+        return hidden @ self.weights["generator.weight"].T
+
+
+class TestForward:
+    @pytest.mark.parametrize("norm", ["post", "pre"])
+    @pytest.mark.parametrize("bias", [True, False])
+    @pytest.mark.parametrize("tie_embeddings", [True, False])
+    def test_equals_numpy(self, randomise, source_ids, target_ids, norm, bias, tie_embeddings):
+        model = randomise(small_model(norm=norm, bias=bias, tie_embeddings=tie_embeddings))
+        logits = model(source_ids, target_ids)
+        assert logits.shape == [3, 4, TARGET_VOCABULARY]
+        reference = NumpyTransformer(model, num_heads=2, is_pre_norm=norm == "pre")
+        for row in range(3):
+            source = source_ids[row].numpy()
+            target = target_ids[row].numpy()
+            source, target = source[source != PAD], target[target != PAD]
+            np.testing.assert_allclose(
+                logits[row, : len(target)], reference.logits(source, target), atol=TOLERANCE
+            )
+
+    def test_is_encode_decode_generate(self, source_ids, target_ids):
+        model = small_model()
+        memory = model.encode(source_ids)
+        assert memory.shape == [3, 5, 8]
+        hidden = model.decode(target_ids, memory, source_ids)
+        assert hidden.shape == [3, 4, 8]
+        np.testing.assert_array_equal(model.generator(hidden), model(source_ids, target_ids))
+
+    def test_weights_on_request(self, source_ids, target_ids):
+        model = small_model(num_encoder_layers=1, num_decoder_layers=3)
+        logits, weights = model(source_ids, target_ids, need_weights=True)
+        np.testing.assert_array_equal(logits, model(source_ids, target_ids))
+        assert isinstance(weights, AttentionWeights)
+        assert [w.shape for w in weights.encoder] == [[3, 2, 5, 5]]
+        assert [w.shape for w in weights.decoder] == [[3, 2, 4, 4]] * 3
+        assert [w.shape for w in weights.cross] == [[3, 2, 4, 5]] * 3
+        padded = source_ids.numpy() == PAD
+        for layer_weights in weights.encoder + weights.cross:
+            of_padding = np.broadcast_to(padded[:, None, None], layer_weights.shape)
+            np.testing.assert_array_equal(layer_weights.numpy() == 0.0, of_padding)
+        for layer_weights in weights.decoder:
+            later = np.triu(np.ones((4, 4), dtype=bool), 1)
+            np.testing.assert_array_equal(
+                layer_weights.numpy() == 0.0, np.broadcast_to(later, layer_weights.shape)
+            )
+        for layer_weights in weights.encoder + weights.decoder + weights.cross:
+            np.testing.assert_allclose(layer_weights.sum(-1), 1.0, atol=1e-6)
+
+    def test_source_has_a_pad_id_of_its_own(self, randomise):
+        model = randomise(small_model(pad_id=3, source_pad_id=5))
+        target_ids = paddle.to_tensor([[BOS, 3, 4]])
+        short = model(paddle.to_tensor([[0, 3, 2]]), target_ids)
+        padded = model(paddle.to_tensor([[0, 3, 2, 5, 5]]), target_ids)
+        np.testing.assert_allclose(padded, short, atol=TOLERANCE)
+        # The target's pad id is nothing special in the source.
+        other = model(paddle.to_tensor([[0, 3, 2, 3, 3]]), target_ids)
+        assert not np.allclose(other, short, atol=1e-2)
+
+    def test_longer_than_max_len(self, randomise, source_ids, target_ids):
+        short, long = randomise(small_model(max_len=2)), small_model(max_len=50)
+        long.set_state_dict(short.state_dict())
+        np.testing.assert_array_equal(short(source_ids, target_ids), long(source_ids, target_ids))
+
+    def test_can_learn(self, source_ids, target_ids):
+        model = small_model(d_model=16)
+        adam = paddle.optimizer.Adam(1e-2, parameters=model.parameters())
+        labels = paddle.concat([target_ids[:, 1:], paddle.full([3, 1], 2, "int64")], axis=1)
+        losses = []
+        for _ in range(40):
+            loss = F.cross_entropy(model(source_ids, target_ids), labels)
+            loss.backward()
+            adam.step()
+            adam.clear_grad()
+            losses.append(float(loss))
+        assert losses[0] > 2.0
+        assert losses[-1] < 0.1
+
+    def test_all_parameters_get_a_gradient(self, randomise, source_ids, target_ids):
+        model = randomise(small_model(tie_embeddings=False))
+        (model(source_ids, target_ids) ** 2).mean().backward()
+        for name, parameter in model.named_parameters():
+            assert bool(paddle.isfinite(parameter.grad).all()), name
+            # The same term added to all scores of a row is lost in the softmax.
+            if not name.endswith("key_projection.bias"):
+                assert float(parameter.grad.abs().max()) > 1e-6, name
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+class TestIndependence:
+    """Equality is exact here: what is masked out must not enter the sums at all."""
+
+    def test_of_the_embedding_of_padding(self, randomise, source_ids, target_ids, norm):
+        model = randomise(small_model(norm=norm, tie_embeddings=False))
+        before = model(source_ids, target_ids).numpy()
+        for embedding in (model.source_embedding, model.target_embedding):
+            weight = embedding.weight.numpy()
+            weight[PAD] = 7.0
+            embedding.weight.set_value(weight)
+        after = model(source_ids, target_ids).numpy()
+        real = target_ids.numpy() != PAD
+        np.testing.assert_array_equal(after[real], before[real])
+        assert not np.array_equal(after[~real], before[~real])
+
+    def test_of_more_padding(self, randomise, source_ids, target_ids, norm):
+        model = randomise(small_model(norm=norm))
+        before = model(source_ids, target_ids).numpy()
+        padding = paddle.full([3, 6], PAD, "int64")
+        after = model(
+            paddle.concat([source_ids, padding], 1), paddle.concat([target_ids, padding], 1)
+        )
+        # Sums of another length may be added up in another order.
+        np.testing.assert_allclose(after[:, :4], before, atol=TOLERANCE)
+
+    def test_of_later_positions(self, randomise, source_ids, target_ids, norm):
+        model = randomise(small_model(norm=norm))
+        before = model(source_ids, target_ids).numpy()
+        changed = target_ids.clone()
+        changed[:, 2:] = 9
+        after = model(source_ids, changed).numpy()
+        np.testing.assert_array_equal(after[:, :2], before[:, :2])
+        assert np.all(np.abs(after[:, 2:] - before[:, 2:]).max(-1) > 1e-3)
+
+    def test_of_gradients_from_padding_in_the_encoder(self, normal, randomise, source_ids, norm):
+        model = randomise(small_model(norm=norm))
+        x = normal(3, 5, 8)
+        x.stop_gradient = False
+        is_padding = source_ids == PAD
+        memory, _ = model.encoder(x, is_padding.unsqueeze(1))
+        (memory * normal(3, 5, 8))[~is_padding].sum().backward()
+        gradient, is_padding = x.grad.numpy(), is_padding.numpy()
+        assert np.all(gradient[is_padding] == 0.0)
+        assert np.all(np.abs(gradient[~is_padding]).max(-1) > 0.0)
+
+    def test_of_gradients_from_padding_in_the_memory(
+        self, normal, randomise, source_ids, target_ids, norm
+    ):
+        model = randomise(small_model(norm=norm))
+        memory = normal(3, 5, 8)
+        memory.stop_gradient = False
+        hidden = model.decode(target_ids, memory, source_ids)
+        (hidden * normal(3, 4, 8)).sum().backward()
+        is_padding = source_ids.numpy() == PAD
+        assert np.all(memory.grad.numpy()[is_padding] == 0.0)
+        assert np.all(np.abs(memory.grad.numpy()[~is_padding]).max(-1) > 0.0)
+
+    def test_of_gradients_from_later_positions(self, normal, randomise, norm):
+        model = randomise(small_model(norm=norm))
+        for position in range(4):
+            x = normal(1, 4, 8)
+            x.stop_gradient = False
+            hidden, _, _ = model.decoder(x, normal(1, 5, 8), causal_mask(4))
+            (hidden[:, position] * normal(1, 8)).sum().backward()
+            gradient = np.abs(x.grad.numpy()[0]).max(-1)
+            assert np.all(gradient[position + 1 :] == 0.0)
+            assert np.all(gradient[: position + 1] > 0.0)
+
+    def test_of_gradients_of_the_padding_row(self, randomise, source_ids, target_ids, norm):
+        model = randomise(small_model(norm=norm, tie_embeddings=False))
+        logits = model(source_ids, target_ids)
+        (logits[target_ids != PAD] ** 2).mean().backward()
+        for embedding in (model.source_embedding, model.target_embedding):
+            gradient = embedding.weight.grad.numpy()
+            assert np.all(gradient[PAD] == 0.0)
+            assert np.abs(gradient[3]).max() > 0.0
+
+
+def take_steps(model, cache, target_ids):
+    """Logits (rows, target_len, vocabulary) of reading `target_ids` one position at a time."""
+    steps = [model.decode_step(ids, cache) for ids in target_ids.unbind(1)]
+    return paddle.stack(steps, axis=1)
+
+
+class TestIncrementalDecoding:
+    @pytest.mark.parametrize("norm", ["post", "pre"])
+    def test_equals_all_at_once(self, randomise, source_ids, target_ids, norm):
+        model = randomise(small_model(norm=norm))
+        cache = model.start_cache(model.encode(source_ids), source_ids)
+        assert cache.length == 0
+        logits = take_steps(model, cache, target_ids)
+        assert cache.length == 4
+        np.testing.assert_allclose(logits, model(source_ids, target_ids), atol=TOLERANCE)
+
+    @pytest.mark.parametrize("cuts", [(0, 4), (0, 1, 4), (0, 3, 4), (0, 2, 4)])
+    def test_several_positions_at_once(self, randomise, source_ids, target_ids, cuts):
+        model = randomise(small_model())
+        memory = model.encode(source_ids)
+        cache = model.start_cache(memory, source_ids)
+        parts = [
+            model.decode(target_ids[:, start:end], cache=cache)
+            for start, end in itertools.pairwise(cuts)
+        ]
+        expected = model.decode(target_ids, memory, source_ids)
+        np.testing.assert_allclose(paddle.concat(parts, 1), expected, atol=TOLERANCE)
+
+    @pytest.mark.parametrize(
+        "index",
+        [
+            [0, 1, 2],
+            [0, 0, 1, 1, 2, 2],  # expanded to beams
+            [2, 0, 1],
+            [1, 1, 1],
+            [1, 2],  # a finished sentence taken out
+            [2],
+        ],
+    )
+    def test_after_reorder(self, randomise, source_ids, target_ids, index):
+        model = randomise(small_model())
+        cache = model.start_cache(model.encode(source_ids), source_ids)
+        take_steps(model, cache, target_ids[:, :2])
+        cache.reorder(paddle.to_tensor(index))
+        assert cache.length == 2
+        rows = len(index)
+        new_ids = paddle.to_tensor([[3 + row, 4 + row] for row in range(rows)])
+        logits = take_steps(model, cache, new_ids)
+        histories = np.concatenate([target_ids.numpy()[index, :2], new_ids.numpy()], axis=1)
+        expected = model(paddle.to_tensor(source_ids.numpy()[index]), paddle.to_tensor(histories))
+        np.testing.assert_allclose(logits, expected[:, 2:], atol=TOLERANCE)
+
+    def test_beam_search_of_many_reorderings(self, rng, randomise, source_ids):
+        model = randomise(small_model())
+        cache = model.start_cache(model.encode(source_ids), source_ids)
+        sentences = np.array([0, 0, 1, 1, 2, 2])
+        cache.reorder(paddle.to_tensor(sentences))
+        histories = np.zeros((6, 0), dtype="int64")
+        for step in range(6):
+            ids = rng.integers(2, TARGET_VOCABULARY, len(histories))
+            histories = np.concatenate([histories, ids[:, None]], axis=1)
+            logits = model.decode_step(paddle.to_tensor(ids), cache)
+            expected = model(
+                paddle.to_tensor(source_ids.numpy()[sentences]), paddle.to_tensor(histories)
+            )
+            np.testing.assert_allclose(logits, expected[:, -1], atol=TOLERANCE)
+            # Beams change places within their sentence; after step 3 sentence 1 is finished.
+            index = np.arange(len(histories)) // 2 * 2 + rng.integers(0, 2, len(histories))
+            if step == 3:
+                index = index[[0, 1, 4, 5]]
+            cache.reorder(paddle.to_tensor(index))
+            sentences, histories = sentences[index], histories[index]
+
+    def test_memory_is_projected_once_and_not_copied_within_a_sentence(
+        self, randomise, source_ids, target_ids
+    ):
+        model = randomise(small_model())
+        calls = []
+        for layer in model.decoder.layers:
+            for linear in (
+                layer.cross_attention.key_projection,
+                layer.cross_attention.value_projection,
+            ):
+                linear.register_forward_post_hook(lambda *_: calls.append(1))
+        memory = model.encode(source_ids)
+        cache = model.start_cache(memory, source_ids)
+        cache.reorder(paddle.to_tensor([0, 0, 1, 1, 2, 2]))
+        keys = [layer.cross_attention.key for layer in cache.layers]
+        for ids in target_ids.unbind(1):
+            model.decode_step(ids.repeat_interleave(2), cache)
+            cache.reorder(paddle.to_tensor([1, 0, 2, 2, 4, 4]))
+        assert len(calls) == 2 * 2
+        for key, layer in zip(keys, cache.layers, strict=True):
+            assert layer.cross_attention.key is key
+        cache.reorder(paddle.to_tensor([2, 3, 0, 1, 4, 5]))  # sentences change places: it moves
+        np.testing.assert_array_equal(
+            cache.layers[0].cross_attention.key, keys[0].numpy()[[2, 3, 0, 1, 4, 5]]
+        )
+
+    def test_weights_on_request(self, randomise, source_ids, target_ids):
+        model = randomise(small_model())
+        _, weights = model(source_ids, target_ids, need_weights=True)
+        cache = model.start_cache(model.encode(source_ids), source_ids)
+        for position in range(4):
+            _, self_weights, cross_weights = model.decode(
+                target_ids[:, position : position + 1], cache=cache, need_weights=True
+            )
+            for layer in range(2):
+                np.testing.assert_allclose(
+                    self_weights[layer][:, :, 0],
+                    weights.decoder[layer][:, :, position, : position + 1],
+                    atol=TOLERANCE,
+                )
+                np.testing.assert_allclose(
+                    cross_weights[layer][:, :, 0],
+                    weights.cross[layer][:, :, position],
+                    atol=TOLERANCE,
+                )
+
+    def test_goes_on_beyond_max_len(self, randomise, source_ids, target_ids):
+        model = randomise(small_model(max_len=2))
+        cache = model.start_cache(model.encode(source_ids), source_ids)
+        np.testing.assert_allclose(
+            take_steps(model, cache, target_ids), model(source_ids, target_ids), atol=TOLERANCE
+        )
+
+    def test_needs_something_to_attend_to(self, source_ids, target_ids):
+        model = small_model()
+        with pytest.raises(ValueError, match="memory and source_ids, or a cache"):
+            model.decode(target_ids)
+        with pytest.raises(ValueError, match="memory and source_ids, or a cache"):
+            model.decode(target_ids, memory=model.encode(source_ids))
+
+
+def test_exported_graph_takes_any_shape(randomise, source_ids, target_ids, tmp_path):
+    model = randomise(small_model(norm="pre"))
+    model.eval()
+    expected = model(source_ids, target_ids)
+    # Two objects: Paddle writes a name into each.
+    ids = [paddle.static.InputSpec([None, None], "int64") for _ in range(2)]
+    paddle.jit.save(model, str(tmp_path / "model"), input_spec=ids)
+    exported = paddle.jit.load(str(tmp_path / "model"))
+    np.testing.assert_allclose(exported(source_ids, target_ids), expected, atol=TOLERANCE)
+    for length in (1, 3):
+        np.testing.assert_allclose(
+            exported(source_ids[:2], target_ids[:2, :length]),
+            expected[:2, :length],
+            atol=TOLERANCE,
+        )
+
+
+class TestOptions:
+    def test_defaults_are_the_base_model_of_the_paper(self):
+        # Section 5.1 and table 3: 65 million parameters with a shared vocabulary of 37,000.
+        model = Transformer(37_000, 37_000, share_source_embedding=True)
+        assert 60e6 < sum(parameter.size for parameter in model.parameters()) < 66e6
+        assert len(model.encoder.layers) == len(model.decoder.layers) == 6
+        assert model.positional_encoding.table.shape == [1024, 512]
+        rates = {
+            name: layer.p
+            for name, layer in model.named_sublayers()
+            if isinstance(layer, paddle.nn.Dropout) and layer.p
+        }
+        assert set(rates.values()) == {0.1}
+        assert all(name.startswith("positional") or "_residual." in name for name in rates)
+        assert len(rates) == 1 + 6 * 2 + 6 * 3
+
+    def test_tying(self):
+        tied, untied = small_model(), small_model(tie_embeddings=False)
+        assert tied.generator.weight is tied.target_embedding.weight
+        assert untied.generator.weight is not untied.target_embedding.weight
+        assert tied.source_embedding.weight is not tied.target_embedding.weight
+
+        def count(model):
+            return sum(parameter.size for parameter in model.parameters())
+
+        assert count(untied) - count(tied) == TARGET_VOCABULARY * 8
+
+    @pytest.mark.parametrize("tie_embeddings", [True, False])
+    def test_sharing_the_source_embedding(self, tie_embeddings):
+        model = Transformer(
+            11, 11, **SMALL, tie_embeddings=tie_embeddings, share_source_embedding=True
+        )
+        assert model.source_embedding.weight is model.target_embedding.weight
+        matrices = [p for p in model.parameters() if p.shape == [11, 8]]
+        assert len(matrices) == (1 if tie_embeddings else 2)
+
+    @pytest.mark.parametrize(
+        ("sizes", "options"), [((12, 11), {}), ((11, 11), {"source_pad_id": 3})]
+    )
+    def test_sharing_needs_one_vocabulary(self, sizes, options):
+        with pytest.raises(ValueError, match="one vocabulary"):
+            Transformer(*sizes, **SMALL, share_source_embedding=True, **options)
+
+    def test_tied_weight_learns_from_both_ends(self, randomise, source_ids, target_ids):
+        tied, untied = randomise(small_model()), small_model(tie_embeddings=False)
+        untied.set_state_dict(tied.state_dict())
+        for model in (tied, untied):
+            (model(source_ids, target_ids) ** 2).mean().backward()
+        both = untied.target_embedding.weight.grad + untied.generator.weight.grad
+        np.testing.assert_allclose(tied.generator.weight.grad, both, rtol=1e-4, atol=TOLERANCE)
+
+    def test_state_dict_restores_the_model(self, randomise, source_ids, target_ids):
+        model, other = randomise(small_model()), small_model()
+        assert not any("positional" in name for name in model.state_dict())
+        missing, unexpected = other.set_state_dict(model.state_dict())
+        assert not missing
+        assert not unexpected
+        assert other.generator.weight is other.target_embedding.weight
+        np.testing.assert_array_equal(other(source_ids, target_ids), model(source_ids, target_ids))
+
+    def test_generator_weight_must_fit(self):
+        with pytest.raises(ValueError, match=r"shape \[11, 8\], not \[8, 11\]"):
+            Generator(8, 11, weight=paddle.zeros([8, 11]))
+
+    def test_norm(self):
+        post, pre = small_model(norm="post"), small_model(norm="pre")
+        extra = {n for n, _ in pre.named_parameters()} - {n for n, _ in post.named_parameters()}
+        assert extra == {
+            f"{stack}.norm.{part}"
+            for stack in ("encoder", "decoder")
+            for part in ("weight", "bias")
+        }
+        norms = [sub for sub in pre.sublayers() if isinstance(sub, paddle.nn.LayerNorm)]
+        assert len(norms) == 2 * 2 + 2 * 3 + 2
+        assert {norm._epsilon for norm in norms} == {1e-5}
+        with pytest.raises(ValueError, match="norm must be"):
+            small_model(norm="none")
+
+    def test_without_bias(self):
+        biases = [
+            name for name, _ in small_model(bias=False).named_parameters() if name.endswith("bias")
+        ]
+        assert biases
+        assert all(name.endswith("norm.bias") for name in biases)
+        assert "generator.bias" not in dict(small_model(bias=True).named_parameters())
+
+    @pytest.mark.parametrize(
+        "rate_name",
+        ["dropout", "embedding_dropout", "attention_dropout", "feed_forward_dropout"],
+    )
+    def test_each_dropout_acts_only_where_it_should(self, source_ids, target_ids, rate_name):
+        rates = {"dropout": 0.0, "embedding_dropout": 0.0, rate_name: 0.25}
+        model = small_model(**rates)
+        places = {
+            "dropout": "_residual.dropout",
+            "embedding_dropout": "positional_encoding.dropout",
+            "attention_dropout": "_attention.attention.dropout",
+            "feed_forward_dropout": "feed_forward.dropout",
+        }
+        for name, layer in model.named_sublayers():
+            if isinstance(layer, paddle.nn.Dropout):
+                assert layer.p == (0.25 if name.endswith(places[rate_name]) else 0.0), name
+        training = model(source_ids, target_ids)
+        model.eval()
+        plain = model(source_ids, target_ids)
+        assert not np.allclose(training, plain, atol=1e-3)
+        np.testing.assert_array_equal(plain, model(source_ids, target_ids))
+
+    def test_embedding_dropout_follows_dropout_unless_given(self):
+        assert small_model(dropout=0.25).positional_encoding.dropout.p == 0.25
+        assert small_model(dropout=0.25, embedding_dropout=0.0).positional_encoding.dropout.p == 0.0
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"dropout": 1.0},
+            {"embedding_dropout": -0.1},
+            {"attention_dropout": 2},
+            {"feed_forward_dropout": 1.5},
+            {"num_heads": 3},
+        ],
+    )
+    def test_bad_options(self, options):
+        with pytest.raises(ValueError, match=r"dropout rate|multiple of num_heads"):
+            small_model(**options)
+
+    def test_initial_values(self):
+        model = small_model(d_model=64, d_ff=128, tie_embeddings=False)
+        for name, parameter in model.named_parameters():
+            values = parameter.numpy()
+            if name.endswith("bias"):
+                assert np.all(values == 0.0), name
+            elif "norm" in name:
+                assert np.all(values == 1.0), name
+            elif "embedding" in name:
+                assert np.all(values[PAD] == 0.0)
+                assert values[1:].std() == pytest.approx(1 / 8, rel=0.1), name
+            else:
+                bound = np.sqrt(6.0 / sum(values.shape))
+                assert 0.9 * bound < np.abs(values).max() <= bound, name
+
+    def test_draws_from_the_generator_but_does_not_seed_it(self):
+        def values_after(seed):
+            paddle.seed(seed)
+            weight = small_model().source_embedding.weight.numpy()
+            return weight, paddle.rand([4]).numpy()
+
+        (weight, draw), (same_weight, _), (other_weight, other_draw) = map(values_after, (1, 1, 2))
+        np.testing.assert_array_equal(weight, same_weight)
+        assert not np.array_equal(weight, other_weight)
+        assert not np.array_equal(draw, other_draw)

@@ -1,0 +1,463 @@
+"""The shell scripts and the lock. Needs no network: where a script would install something, a fake
+Python stands in, which answers the questions setup.sh asks and records what it was told to do."""
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from importlib.metadata import distributions
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+REQUIREMENTS = ["requirements.txt", "requirements-dev.txt", "requirements-gpu.txt"]
+STAMP = ".venv/.transformer_mt_setup"
+# Everything the scripts call; nothing else is on their PATH here, so no real Python and no GPU.
+TOOLS = [
+    "awk",
+    "bash",
+    "cat",
+    "cksum",
+    "cp",
+    "df",
+    "dirname",
+    "env",
+    "flock",
+    "grep",
+    "mkdir",
+    "mv",
+]
+TOOLS += ["rm", "sed", "sh", "sleep", "sort", "tail", "tr", "uname"]
+
+FAKE_PYTHON = """#!/bin/sh
+case "$*" in
+*ensurepip*) echo "@ANSWER@" ;;
+*find_spec*) printf '3.11\\n\\n\\n\\n%s\\nend\\n' "${0%/.venv/bin/python}" ;;
+*python_version*) echo 3.11.7 ;;
+"-m venv --clear "*) mkdir -p "$4/bin" && cp "$0" "$4/bin/python" ;;
+"-m transformer_mt "* | "-m pytest"*) echo "in $PWD:"; for a in "$@"; do echo "<$a>"; done ;;
+"-I -m pip"*)
+    echo "$*" >>"$HOME/pip.txt"
+    if [ -e "$HOME/pip-waits" ]; then sleep 3; fi
+    if [ -e "$HOME/pip-fails" ]; then echo "ConnectionError: no route"; exit 1; fi
+    ;;
+esac
+"""
+
+
+class Project:
+    """A copy of the scripts in a folder of its own, with nothing but fakes on the PATH."""
+
+    def __init__(self, folder):
+        self.root = folder / "pro ject"
+        self.bin = folder / "bin"
+        self.home = folder / "home"
+        self.elsewhere = folder / "else where"
+        for made in (self.root, self.bin, self.home, self.elsewhere):
+            made.mkdir(parents=True)
+        shutil.copytree(ROOT / "scripts", self.root / "scripts")
+        for name in REQUIREMENTS:
+            shutil.copy(ROOT / name, self.root)
+        for tool in TOOLS:
+            if path := shutil.which(tool):
+                (self.bin / tool).symlink_to(path)
+
+    def program(self, name, text):
+        path = self.bin / name
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
+
+    def python(self, name, answer="ok 3.11.7"):
+        return self.program(name, FAKE_PYTHON.replace("@ANSWER@", answer))
+
+    def start(self, script, *args, **env):
+        return subprocess.Popen(
+            ["bash", str(self.root / "scripts" / script), *args],
+            cwd=self.elsewhere,
+            env={"PATH": str(self.bin), "HOME": str(self.home), **env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, script, *args, **env):
+        process = self.start(script, *args, **env)
+        process.stdout_text, process.stderr_text = process.communicate(timeout=60)
+        return process
+
+    def pip_calls(self):
+        path = self.home / "pip.txt"
+        return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.fixture
+def project(tmp_path):
+    return Project(tmp_path)
+
+
+DRY = {"TRANSFORMER_MT_SETUP_DRY_RUN": "1"}
+
+
+# ---- Which Python ----
+
+
+def test_the_newest_python_that_runs_is_taken(project):
+    project.program(
+        "python3.12", "#!/bin/sh\necho 'pyenv: python3.12: command not found' >&2\nexit 127\n"
+    )
+    wanted = project.python("python3.11")
+    project.python("python3.10", "ok 3.10.1")
+    run = project.run("setup.sh", **DRY)
+    assert run.returncode == 0
+    assert f"plan=new python={wanted} device=cpu files=requirements.txt\n" in run.stderr_text
+    assert not (project.root / ".venv").exists()
+
+
+def test_a_python_without_venv_or_too_old_is_passed_over(project):
+    project.python("python3.11", "venv 3.11.2")
+    project.python("python3", "version 3.13.0")
+    wanted = project.python("python", "ok 3.10.9")
+    assert f"python={wanted} " in project.run("setup.sh", **DRY).stderr_text
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("version 3.9.18", ["3.10, 3.11 or 3.12", "(3.9.18)", "apt-get install python3", "conda"]),
+        ("venv 3.11.2", ["venv or ensurepip is missing", "apt-get install python3-venv"]),
+        (None, ["No Python 3.10, 3.11 or 3.12 was found", "brew install"]),
+    ],
+)
+def test_no_usable_python(project, answer, words):
+    if answer:
+        project.python("python3", answer)
+    run = project.run("setup.sh")
+    assert run.returncode == 1
+    for word in words:
+        assert word in run.stderr_text
+    assert run.stdout_text == ""
+
+
+def test_PYTHON_is_used_or_refused_but_never_replaced(project):
+    project.python("python3")
+    other = project.python("my-python", "ok 3.12.4")
+    assert f"python={other} " in project.run("setup.sh", PYTHON=str(other), **DRY).stderr_text
+    project.python("my-python", "version 3.8.1")
+    run = project.run("setup.sh", PYTHON=str(other))
+    assert run.returncode == 1 and "Python 3.8.1" in run.stderr_text
+    run = project.run("setup.sh", PYTHON="/nowhere/python")
+    assert run.returncode == 1 and "does not run" in run.stderr_text
+
+
+# ---- Which device ----
+
+
+@pytest.mark.parametrize(
+    ("nvidia_smi", "setting", "device"),
+    [
+        (None, "", "cpu"),
+        ("exit 0", "", "gpu"),
+        ("exit 9", "", "cpu"),
+        ("exit 0", "cpu", "cpu"),
+        (None, "gpu", "gpu"),
+    ],
+)
+def test_device(project, nvidia_smi, setting, device):
+    project.python("python3")
+    if nvidia_smi:
+        project.program("nvidia-smi", f"#!/bin/sh\n{nvidia_smi}\n")
+    run = project.run("setup.sh", TRANSFORMER_MT_DEVICE=setting)
+    assert run.returncode == 0, run.stderr_text
+    files = {"cpu": "requirements.txt", "gpu": "requirements-gpu.txt"}
+    assert project.pip_calls()[1].endswith(f" -r {files[device]}")
+    assert f"device={device}\n" in (project.root / STAMP).read_text()
+
+
+def test_unknown_device(project):
+    assert project.run("setup.sh", TRANSFORMER_MT_DEVICE="tpu").returncode == 2
+
+
+def test_a_finished_environment_keeps_its_device(project):
+    project.python("python3")
+    project.run("setup.sh")
+    project.program("nvidia-smi", "#!/bin/sh\n")
+    run = project.run("setup.sh")
+    assert "Nothing to do" in run.stderr_text and "There is a GPU here" in run.stderr_text
+    run = project.run("setup.sh", TRANSFORMER_MT_DEVICE="gpu", **DRY)
+    assert "plan=afresh" in run.stderr_text
+
+
+# ---- Once, twice, interrupted, broken ----
+
+
+def test_setup_installs_once(project):
+    project.python("python3")
+    run = project.run("setup.sh")
+    assert run.returncode == 0, run.stderr_text
+    assert run.stdout_text == ""
+    assert [call.removeprefix("-I -m pip ") for call in project.pip_calls()] == [
+        "install -c requirements.txt pip setuptools setuptools-scm",
+        "install --no-build-isolation -r requirements.txt",
+        "install --no-deps --no-build-isolation -e .",
+        "check",
+    ]
+    again = project.run("setup.sh")
+    assert again.returncode == 0 and "Nothing to do" in again.stderr_text
+    assert len(project.pip_calls()) == 4
+    project.run("setup.sh", "--dev")
+    assert project.pip_calls()[4] == "-I -m pip install -r requirements-dev.txt"
+    for args in ([], ["--dev"]):
+        assert "Nothing to do" in project.run("setup.sh", *args).stderr_text
+
+
+def test_changed_requirements_are_installed(project):
+    project.python("python3")
+    project.run("setup.sh", "--dev")
+    done = len(project.pip_calls())
+    with open(project.root / "requirements.txt", "a") as f:
+        f.write("something==1\n")
+    assert "requirements have changed" in project.run("setup.sh").stderr_text
+    assert "-I -m pip install -r requirements-dev.txt" in project.pip_calls()[done:]
+
+
+def test_a_moved_project_is_mended(project):
+    project.python("python3")
+    project.run("setup.sh")
+    old, project.root = project.root, project.root.with_name("new place")
+    old.rename(project.root)
+    run = project.run("setup.sh")
+    assert run.returncode == 0 and f"it was made in {old}" in run.stderr_text
+    assert "Nothing to do" in project.run("setup.sh").stderr_text
+
+
+def test_commands_of_a_moved_environment_run_again(tmp_path):
+    places = [tmp_path / "old", tmp_path / "a new place", tmp_path / "third"]
+    (places[0] / "bin").mkdir(parents=True)
+    (places[0] / "bin/python").symlink_to(sys.executable)
+    command = places[0] / "bin/command"
+    command.write_text(f"#!{places[0]}/bin/python\nprint('it runs')\n")
+    command.chmod(0o755)
+    for old, new in pairwise(places):
+        old.rename(new)
+        code = '. "$1"; "$2" -c "$move_code" "$3" "$4"'
+        setup = ROOT / "scripts/setup.sh"
+        subprocess.run(["bash", "-c", code, "x", setup, sys.executable, old, new], check=True)
+        assert subprocess.check_output([new / "bin/command"], text=True) == "it runs\n"
+
+
+def test_an_environment_without_python_is_made_again(project):
+    project.python("python3")
+    project.run("setup.sh")
+    (project.root / ".venv/bin/python").unlink()
+    run = project.run("setup.sh")
+    assert run.returncode == 0 and "its Python does not run" in run.stderr_text
+    assert "Nothing to do" in project.run("setup.sh").stderr_text
+
+
+def test_pip_failure_is_explained_and_mended_by_the_next_run(project):
+    project.python("python3")
+    (project.home / "pip-fails").touch()
+    run = project.run("train.sh")
+    assert run.returncode == 1 and run.stdout_text == ""
+    for words in ("ConnectionError: no route", "PIP_INDEX_URL", ".venv/setup.log"):
+        assert words in run.stderr_text
+    assert not (project.root / STAMP).exists()
+    (project.home / "pip-fails").unlink()
+    run = project.run("setup.sh")
+    assert run.returncode == 0 and "not complete" in run.stderr_text
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_signals_stop_the_installation_at_once(project, number, status):
+    project.python("python3")
+    (project.home / "pip-waits").touch()
+    process = project.start("train.sh")
+    wait_for(project.pip_calls)
+    started = time.monotonic()
+    process.send_signal(number)
+    assert process.wait(timeout=30) == status
+    assert time.monotonic() - started < 2.5
+    assert not (project.root / STAMP).exists()
+    process.communicate()
+
+
+@pytest.mark.skipif(not shutil.which("flock"), reason="needs flock")
+def test_two_runs_at_once_take_turns(project):
+    project.python("python3")
+    waits = project.home / "pip-waits"
+    waits.touch()
+    first = project.start("setup.sh")
+    wait_for(project.pip_calls)
+    second = project.start("setup.sh")
+    waits.unlink()
+    assert "Done" in first.communicate(timeout=60)[1]
+    assert "waiting for it" in second.communicate(timeout=60)[1]
+    assert first.returncode == second.returncode == 0
+    assert len(project.pip_calls()) == 4
+
+
+def wait_for(condition):
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+# ---- What reaches the program ----
+
+
+@pytest.mark.parametrize(
+    ("script", "args"),
+    [
+        ("setup.sh", ["--what"]),
+        ("translate.sh", []),
+        ("translate.sh", ["--beam", "5"]),
+        ("translate.sh", ["model", "in", "out", "more"]),
+        ("evaluate.sh", []),
+        ("evaluate.sh", ["model", "source"]),
+        ("evaluate.sh", ["model", "source", "--beam"]),
+        ("evaluate.sh", ["model", "source", "reference", "more"]),
+    ],
+)
+def test_wrong_arguments(project, script, args):
+    run = project.run(script, *args)
+    assert run.returncode == 2
+    assert run.stdout_text == ""
+    assert run.stderr_text.startswith("Usage: scripts/" + script)
+
+
+@pytest.mark.parametrize(
+    ("script", "args", "at_root", "expected"),
+    [
+        ("train.sh", [], True, ["train", "configs/demo.yaml"]),
+        ("train.sh", ["a.b=c d"], True, ["train", "configs/demo.yaml", "a.b=c d"]),
+        ("train.sh", ["--resume"], True, ["train", "configs/demo.yaml", "--resume"]),
+        ("train.sh", ["my config.yaml", "a=1"], False, ["train", "my config.yaml", "a=1"]),
+        ("translate.sh", ["m"], False, ["translate", "m"]),
+        ("translate.sh", ["m", "i n"], False, ["translate", "m", "--input", "i n"]),
+        ("translate.sh", ["m", "-", "o"], False, ["translate", "m", "--output", "o"]),
+        (
+            "translate.sh",
+            ["m", "i", "o", "--beam", "5"],
+            False,
+            ["translate", "m", "--input", "i", "--output", "o", "--beam", "5"],
+        ),
+        (
+            "evaluate.sh",
+            ["m", "s", "r", "--x", "y"],
+            False,
+            ["evaluate", "m", "--source", "s", "--reference", "r", "--x", "y"],
+        ),
+    ],
+)
+def test_arguments_reach_the_program(project, script, args, at_root, expected):
+    project.python("python3")
+    run = project.run(script, *args)
+    assert run.returncode == 0, run.stderr_text
+    place = project.root if at_root else project.elsewhere
+    lines = [f"in {place}:", "<-m>", "<transformer_mt>", *(f"<{word}>" for word in expected)]
+    assert run.stdout_text.splitlines() == lines
+
+
+def test_test_script_runs_pytest_at_the_root(project):
+    project.python("python3")
+    run = project.run("test.sh", "-k", "a or b")
+    assert run.stdout_text.splitlines() == [
+        f"in {project.root}:", "<-m>", "<pytest>", "<-k>", "<a or b>"
+    ]  # fmt: skip
+    assert any("requirements-dev.txt" in call for call in project.pip_calls())
+
+
+@pytest.mark.parametrize("script", ["train.sh", "translate.sh", "evaluate.sh", "setup.sh"])
+def test_help_installs_nothing(project, script):
+    run = project.run(script, "--help")
+    assert run.returncode == 0 and f"Usage: scripts/{script}" in run.stdout_text
+    assert not (project.root / ".venv").exists()
+
+
+def test_help_of_the_program_follows(project):
+    project.python("python3")
+    project.run("setup.sh")
+    out = project.run("train.sh", "-h").stdout_text
+    assert out.startswith("Usage:") and out.splitlines()[-2:] == ["<train>", "<--help>"]
+
+
+# ---- The lock ----
+
+
+def requirements(name):
+    lines = (re.sub(r"(^|\s)#.*", "", s).strip() for s in (ROOT / name).read_text().splitlines())
+    return [Requirement(line) for line in lines if line and not line.startswith("-")]
+
+
+def test_the_lock_is_exact():
+    for name in ("requirements.txt", "requirements-dev.txt"):
+        for requirement in requirements(name):
+            assert [s.operator for s in requirement.specifier] == ["=="], requirement
+            assert "*" not in str(requirement.specifier), requirement
+    names = [canonicalize_name(r.name) for f in REQUIREMENTS[:2] for r in requirements(f)]
+    assert len(names) == len(set(names))
+
+
+def test_the_gpu_list_takes_its_versions_from_the_lock():
+    locked = {canonicalize_name(r.name) for r in requirements("requirements.txt")}
+    (paddle,) = (r for r in requirements("requirements.txt") if r.name == "paddlepaddle")
+    for requirement in requirements("requirements-gpu.txt"):
+        if requirement.name == "paddlepaddle-gpu":
+            assert requirement.specifier == paddle.specifier
+        else:
+            assert canonicalize_name(requirement.name) in locked and not requirement.specifier
+    assert "-c requirements.txt" in (ROOT / "requirements-gpu.txt").read_text().splitlines()
+
+
+def test_mirrors_are_respected():
+    """No file names a package index, except Paddle's own for the GPU, which has no mirrors."""
+    for path in [*(ROOT / "scripts").glob("*.sh"), *(ROOT / name for name in REQUIREMENTS)]:
+        for line in path.read_text().splitlines():
+            if "://" in line or "index-url" in line:
+                assert path.name == "requirements-gpu.txt"
+                assert line.startswith("--extra-index-url https://www.paddlepaddle.org.cn/")
+
+
+@pytest.mark.skipif(
+    Path(sys.prefix) != ROOT / ".venv" or not (ROOT / STAMP).exists(),
+    reason="not in the environment that setup.sh makes",
+)
+class TestRealEnvironment:
+    def test_nothing_to_do(self):
+        started = time.monotonic()
+        command = ["bash", str(ROOT / "scripts/setup.sh"), "--dev"]
+        run = subprocess.run(command, cwd="/", capture_output=True, text=True)
+        assert run.returncode == 0
+        assert "Nothing to do" in run.stderr and run.stdout == ""
+        assert time.monotonic() - started < 5  # 0.1 s, unless the machine is busy
+
+    def test_it_is_what_the_lock_says(self):
+        installed = {canonicalize_name(d.metadata["Name"]): d.version for d in distributions()}
+        for requirement in [
+            *requirements("requirements.txt"),
+            *requirements("requirements-dev.txt"),
+        ]:
+            if requirement.name == "paddlepaddle" and "paddlepaddle-gpu" in installed:
+                continue
+            if requirement.marker is None or requirement.marker.evaluate():
+                version = installed[canonicalize_name(requirement.name)]
+                assert requirement.specifier.contains(version, prereleases=True), requirement
+
+    def test_pip_check(self):
+        command = [sys.executable, "-m", "pip", "check"]
+        run = subprocess.run(command, capture_output=True, text=True)
+        assert run.returncode == 0, run.stdout
+
+    def test_the_program_is_found_from_anywhere(self, tmp_path):
+        code = "import transformer_mt; print(transformer_mt.__file__)"
+        out = subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, text=True)
+        assert Path(out.strip()).parent == ROOT / "transformer_mt"

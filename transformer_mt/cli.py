@@ -1,0 +1,258 @@
+"""The command line: the verbs, their arguments, and what an error looks like.
+
+Heavy modules are imported inside the verbs, so that help and a wrong config answer at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+
+from transformer_mt import __version__, signals
+from transformer_mt.errors import Interrupted, UsageError, UserError
+
+EXIT_CODES = """\
+exit codes:
+  0 done    1 failed    2 wrong config or arguments    130 Ctrl-C    143 SIGTERM
+"""
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=32, width=100)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a verb; returns the exit code."""
+    signals.install()
+    try:
+        options = _parser().parse_args(arguments)
+        options.run(options)
+        sys.stdout.flush()
+        return 0
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except Interrupted as stop:
+        print("interrupted", file=sys.stderr)
+        return stop.exit_code
+    except BrokenPipeError:
+        # The reader of our output (head, less) has had enough. Nothing more can be flushed to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        return _report_unexpected(error)
+
+
+def _report_unexpected(error: Exception) -> int:
+    """One clear line; the traceback, which only a developer can use, on demand."""
+    if os.environ.get("TRANSFORMER_MT_DEBUG"):
+        traceback.print_exc()
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        message = f"the disk is full ({error.filename or 'while writing'}). Free some space"
+    elif isinstance(error, MemoryError) or "ResourceExhausted" in str(error):
+        message = "out of memory. Lower training.device_tokens or decoding.batch_tokens"
+    elif isinstance(error, OSError) and error.filename:
+        message = f"{error.filename}: {error.strerror}"
+    else:
+        first_line = str(error).strip().split("\n")[0]
+        message = (
+            f"{type(error).__name__}: {first_line}\nThis should not happen. "
+            "TRANSFORMER_MT_DEBUG=1 shows where it did; please report it with that"
+        )
+    print(f"error: {message}", file=sys.stderr)
+    return 1
+
+
+# ------------------------------------------------------------------------------------- arguments
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m transformer_mt",
+        description="Train, use and measure Transformer translation models with PaddlePaddle.",
+        epilog=EXIT_CODES,
+        formatter_class=_HelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    _add_train(verbs)
+    _add_translate(verbs)
+    _add_evaluate(verbs)
+    return parser
+
+
+def _add_verb(verbs, name: str, run, summary: str, examples: str) -> argparse.ArgumentParser:
+    parser = verbs.add_parser(
+        name,
+        help=summary,
+        description=summary,
+        epilog=f"examples:\n{examples}\n{EXIT_CODES}",
+        formatter_class=_HelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", metavar="D", help="cpu, gpu or gpu:N (a GPU if there is one)")
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 1 on")
+    return int(text)
+
+
+def _not_negative(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number from 0 on")
+    return value
+
+
+def _add_train(verbs) -> None:
+    parser = _add_verb(
+        verbs,
+        "train",
+        _train,
+        "Train the model that a YAML file describes, then translate and score its test set.",
+        "  python -m transformer_mt train configs/demo.yaml\n"
+        "  python -m transformer_mt train my.yaml --check\n"
+        "  python -m transformer_mt train my.yaml training.max_steps=20000 model_dir=runs/long\n",
+    )
+    parser.add_argument("config", metavar="CONFIG", help="the recipe; configs/ holds commented ones")
+    parser.add_argument(
+        "overrides", metavar="key=value", nargs="*", help="section.key=value over the file's"
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="read config and data, show what would be trained and for how long, and stop",
+    )
+    parser.add_argument(
+        "--restart", action="store_true", help="delete the run that model_dir holds, and train anew"
+    )
+    _add_device(parser)
+
+
+def _add_translate(verbs) -> None:
+    parser = _add_verb(
+        verbs,
+        "translate",
+        _translate,
+        "Translate text, one line out for every line in.",
+        "  python -m transformer_mt translate runs/demo < in.txt > out.txt\n"
+        "  python -m transformer_mt translate runs/demo --input in.txt --output out.txt\n"
+        "  echo 'Where is the station?' | python -m transformer_mt translate runs/demo\n",
+    )
+    parser.add_argument("model_dir", metavar="MODEL_DIR", help="what `train` has written")
+    parser.add_argument("--input", metavar="FILE", type=Path, help="text to translate (stdin)")
+    parser.add_argument("--output", metavar="FILE", type=Path, help="its translation (stdout)")
+    parser.add_argument(
+        "--checkpoint", metavar="NAME", help="best, last or step_N (best; last if there is none)"
+    )
+    _add_device(parser)
+    search = "  (the config's decoding section)"
+    parser.add_argument("--beam-size", metavar="N", type=_positive, help="1: greedy" + search)
+    parser.add_argument("--length-penalty", metavar="A", type=_not_negative, help="0: none")
+    parser.add_argument(
+        "--batch-tokens", metavar="N", type=_positive, help="source subwords decoded at once"
+    )
+
+
+def _add_evaluate(verbs) -> None:
+    parser = _add_verb(
+        verbs,
+        "evaluate",
+        _evaluate,
+        "Score translations with sacreBLEU: a model's, or those of a file.",
+        "  python -m transformer_mt evaluate runs/demo --source test.en --reference test.de\n"
+        "  python -m transformer_mt evaluate --hypothesis out.de --reference test.de\n",
+    )
+    parser.add_argument("model_dir", metavar="MODEL_DIR", nargs="?", help="translate with it first")
+    parser.add_argument("--source", metavar="FILE", type=Path, help="text to translate")
+    parser.add_argument("--hypothesis", metavar="FILE", type=Path, help="translations to score")
+    parser.add_argument(
+        "--reference", metavar="FILE", type=Path, required=True, help="one line for each line"
+    )
+    parser.add_argument("--output", metavar="FILE", type=Path, help="where the translations go")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="the scores as JSON")
+    _add_device(parser)
+
+
+# ----------------------------------------------------------------------------------------- verbs
+
+
+def _train(options: argparse.Namespace) -> None:
+    from transformer_mt import config as config_schema
+
+    config = config_schema.load(options.config, options.overrides)
+
+    from transformer_mt.training import run
+
+    if options.check:
+        run.check(config, options.device)
+    else:
+        run.train(config, options.device, options.restart)
+
+
+def _translate(options: argparse.Namespace) -> None:
+    _require_file("--input", options.input)
+
+    from transformer_mt.decoding import run
+
+    changes = {
+        "beam_size": options.beam_size,
+        "length_penalty": options.length_penalty,
+        "batch_tokens": options.batch_tokens,
+    }
+    run.translate(
+        options.model_dir,
+        options.input,
+        options.output,
+        checkpoint=options.checkpoint,
+        device=options.device,
+        decoding={key: value for key, value in changes.items() if value is not None},
+    )
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    from transformer_mt.evaluation import run
+
+    if (options.model_dir is None) == (options.hypothesis is None):
+        raise UsageError("evaluate: give either MODEL_DIR with --source, or --hypothesis")
+    if (options.model_dir is None) != (options.source is None):
+        raise UsageError("evaluate: MODEL_DIR and --source belong together")
+    if options.hypothesis and options.output:
+        raise UsageError("evaluate: --output is for what MODEL_DIR translates")
+    for name in ("source", "hypothesis", "reference"):
+        _require_file(f"--{name}", getattr(options, name))
+    if options.model_dir is None:
+        scores = run.score_file(options.hypothesis, options.reference)
+    else:
+        scores = run.score_model(
+            options.model_dir, options.source, options.reference, options.output, options.device
+        )
+    print(scores)
+    if options.json:
+        from transformer_mt.files import atomic
+
+        with atomic(options.json) as file:
+            json.dump(scores.as_dict(), file, indent=2)
+            file.write("\n")
+
+
+def _require_file(option: str, path: Path | None) -> None:
+    if path is not None and not path.is_file() and not path.is_fifo():
+        raise UsageError(f"{option}: {path}: there is no such file")

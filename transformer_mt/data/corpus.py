@@ -1,0 +1,293 @@
+"""Parallel text in: the splits of a corpus, read through PaddleNLP's `load_dataset`.
+
+PaddleNLP is imported where text is read and nowhere else: it takes seconds, and training from the
+cache or translating does without it. Its readers cut files of unequal length silently, so the
+lines are counted first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from transformer_mt.config import DataConfig
+from transformer_mt.errors import UsageError, UserError
+from transformer_mt.files import atomic, content_hash, count_lines, lines
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split of a corpus: source and target text, pair by pair, read anew at each iteration.
+
+    `reference` is the target side to score against where it is not the target itself (the
+    tokenised text beside BPE'd text).
+    """
+
+    name: str
+    paths: tuple[Path, ...]
+    dataset: str
+    source_lang: str
+    target_lang: str
+    reference: Path | None = None
+
+    def __iter__(self) -> Iterator[Pair]:
+        for example in _load(self):
+            yield example["source"], example["target"]
+
+    def content(self) -> str:
+        """A hash that changes when the text does."""
+        parts = [self.dataset, self.source_lang, self.target_lang]
+        return "-".join(parts + [content_hash(path) for path in self.paths])
+
+    def references(self) -> list[str]:
+        if self.reference:
+            return list(lines(self.reference))
+        return [target for _, target in self]
+
+
+@dataclass
+class Corpus:
+    """The splits a config names. `test` is None where there is none."""
+
+    train: Split
+    dev: Split | None
+    test: Split | None
+
+    def splits(self) -> list[Split]:
+        return [split for split in (self.train, self.dev, self.test) if split]
+
+
+def open_corpus(config: DataConfig) -> Corpus:
+    """Finds the files of every split that the config names, downloading them where that is wanted.
+
+    Raises:
+        UsageError: a file is missing.
+        UserError: the two sides differ in length, or a file can't be had.
+    """
+    find = {"files": _find_files, "multi30k": _find_multi30k, "wmt14ende": _find_wmt14ende}
+    splits = {
+        name: find[config.dataset](config, name, value)
+        for name, value in (("train", config.train), ("dev", config.dev), ("test", config.test))
+        if value is not None
+    }
+    for split in splits.values():
+        _check_lengths(split)
+    return Corpus(splits["train"], splits.get("dev"), splits.get("test"))
+
+
+def _load(split: Split) -> Iterable[dict[str, str]]:
+    """The split as a lazy PaddleNLP dataset of {"source", "target"}."""
+    # PaddleNLP's import configures the root logger; ours stays as it was.
+    level = logging.getLogger().level
+    from paddlenlp.datasets import load_dataset
+
+    logging.getLogger().setLevel(level)
+    if split.dataset == "wmt14ende":
+        return load_dataset(
+            "wmt14ende",
+            data_files=[[str(path) for path in split.paths]],
+            splits=[split.name],
+            lazy=True,
+        )
+    if split.dataset == "multi30k":
+        from transformer_mt.data.multi30k import Multi30k
+
+        builder = Multi30k(lazy=True)
+        return builder.read_datasets(
+            data_files=[[str(path) for path in split.paths]], splits=[split.name]
+        )
+    read = read_tsv if len(split.paths) == 1 else read_files
+    return load_dataset(read, lazy=True, data_files=[str(path) for path in split.paths])
+
+
+def read_files(data_files: list[str]) -> Iterator[dict[str, str]]:
+    """A reader for `load_dataset`: a source and a target file, line for line."""
+    source, target = (lines(Path(path)) for path in data_files)
+    for source_line, target_line in zip(source, target, strict=True):
+        yield {"source": source_line, "target": target_line}
+
+
+def read_tsv(data_files: list[str]) -> Iterator[dict[str, str]]:
+    """A reader for `load_dataset`: one file of source<TAB>target."""
+    for number, line in enumerate(lines(Path(data_files[0])), 1):
+        columns = line.split("\t")
+        if len(columns) != 2:
+            raise UserError(
+                f"{data_files[0]}, line {number}: {len(columns)} column(s), expected "
+                "source<TAB>target"
+            )
+        yield {"source": columns[0], "target": columns[1]}
+
+
+def _find_files(config: DataConfig, name: str, value: str) -> Split:
+    root = Path(config.root)
+    if not root.is_dir():
+        raise UsageError(f"data.root: {root}: there is no such folder")
+    if value.endswith((".tsv", ".tsv.gz")):
+        paths = (_existing(root, [value], f"data.{name}"),)
+    else:
+        paths = tuple(
+            _existing(root, [f"{value}.{lang}", f"{value}.{lang}.gz"], f"data.{name}")
+            for lang in (config.source_lang, config.target_lang)
+        )
+    return Split(name, paths, "files", config.source_lang, config.target_lang)
+
+
+def _find_multi30k(config: DataConfig, name: str, value: str) -> Split:
+    from transformer_mt.data.multi30k import find
+
+    langs = (config.source_lang, config.target_lang)
+    paths = tuple(find(_known_split(name, value), lang, config.root) for lang in langs)
+    return Split(name, paths, "multi30k", *langs)
+
+
+def _find_wmt14ende(config: DataConfig, name: str, value: str) -> Split:
+    """PaddleNLP's layout: BPE'd text beside the tokenised text of the same sentences."""
+    root = wmt14ende_root(config)
+    stem = {
+        "train": "train.tok.clean",
+        "dev": "newstest2013.tok",
+        "test": "newstest2014.tok",
+    }[_known_split(name, value)]
+    langs = (config.source_lang, config.target_lang)
+    folder = root / "wmt14_ende_data_bpe"
+    paths = tuple(_existing(folder, [f"{stem}.bpe.*.{lang}"], f"data.{name}") for lang in langs)
+    reference = None
+    if name != "train" and value != "train":
+        reference = _existing(root / "wmt14_ende_data", [f"{stem}.{langs[1]}"], f"data.{name}")
+    return Split(name, paths, "wmt14ende", *langs, reference=reference)
+
+
+def wmt14ende_root(config: DataConfig) -> Path:
+    """The folder of PaddleNLP's WMT14 layout, downloaded by PaddleNLP where no root is given."""
+    if config.root is not None:
+        return Path(config.root)
+    from paddlenlp.datasets import load_dataset
+    from paddlenlp.datasets.wmt14ende import WMT14ende
+    from paddlenlp.utils.env import DATA_HOME
+
+    try:
+        load_dataset("wmt14ende", splits=["test"], lazy=True)
+    except (RuntimeError, OSError) as error:
+        raise UserError(
+            f"WMT14 could not be downloaded from {WMT14ende.URL}: {error}\nWhere there is no "
+            "network, fetch and unpack that archive elsewhere and give data.root=FOLDER, the "
+            "folder that holds wmt14_ende_data and wmt14_ende_data_bpe"
+        ) from None
+    return Path(DATA_HOME) / "WMT14ende" / "WMT14.en-de"
+
+
+def wmt14ende_vocabulary(config: DataConfig) -> Path:
+    return _existing(
+        wmt14ende_root(config) / "wmt14_ende_data_bpe", ["vocab_all.bpe.*"], "data.root"
+    )
+
+
+def _known_split(name: str, value: str) -> str:
+    if value not in ("train", "dev", "test"):
+        raise UsageError(f"data.{name}: {value!r}: expected train, dev or test")
+    return value
+
+
+def _existing(folder: Path, patterns: list[str], key: str) -> Path:
+    """The one file in a folder that has one of the names (or matches the first pattern)."""
+    for pattern in patterns:
+        # A prefix may hold the characters of a pattern, so a plain name is tried as it is.
+        found = [folder / pattern] if (folder / pattern).is_file() else []
+        found = found or (sorted(folder.glob(pattern)) if "*" in pattern else [])
+        if found:
+            return found[0]
+    raise UsageError(f"{key}: there is no file {' or '.join(patterns)} in {folder}")
+
+
+def _check_lengths(split: Split) -> None:
+    paths = list(split.paths) + ([split.reference] if split.reference else [])
+    counts = [count_lines(path) for path in paths]
+    if len(set(counts)) > 1:
+        table = "\n".join(
+            f"  {count:>10,} lines in {path}" for path, count in zip(paths, counts, strict=True)
+        )
+        raise UserError(f"data.{split.name}: the files must have one line for each pair:\n{table}")
+    if not counts[0]:
+        raise UserError(f"data.{split.name}: {paths[0]} is empty")
+
+
+# ------------------------------------------------------------------ holding pairs out of training
+
+
+@dataclass
+class HeldOut:
+    """Pairs that were taken out of the training text to serve as dev or test set."""
+
+    splits: dict[str, Split] = field(default_factory=dict)
+    texts: frozenset[str] = frozenset()
+
+
+def hold_out(corpus: Corpus, config: DataConfig, seed: int, folder: Path) -> HeldOut:
+    """Draws the dev and test pairs that the config does not name, and writes them into `folder`.
+
+    At most a tenth of the pairs is taken for each. Training then leaves out every pair that shares
+    its source or its target with one of them, so that nothing tested was seen.
+    """
+    names = [name for name in ("dev", "test") if getattr(corpus, name) is None]
+    if not names or not config.held_out:
+        return HeldOut()
+    candidates = [i for i, pair in enumerate(corpus.train) if _is_full(pair)]
+    size = min(config.held_out, len(candidates) // 10)
+    if not size:
+        return HeldOut()
+    drawn = random.Random(seed).sample(candidates, size * len(names))
+    wanted = {index: names[position // size] for position, index in enumerate(drawn)}
+    pairs: dict[str, list[Pair]] = {name: [] for name in names}
+    for index, pair in enumerate(corpus.train):
+        if index in wanted:
+            pairs[wanted[index]].append(pair)
+    folder.mkdir(parents=True, exist_ok=True)
+    held_out = HeldOut(
+        texts=frozenset(text for part in pairs.values() for pair in part for text in pair)
+    )
+    langs = (config.source_lang, config.target_lang)
+    for name in names:
+        paths = tuple(folder / f"{name}.{lang}" for lang in langs)
+        for side, path in enumerate(paths):
+            with atomic(path) as file:
+                file.writelines(f"{pair[side]}\n" for pair in pairs[name])
+        held_out.splits[name] = Split(name, paths, "files", *langs)
+    return held_out
+
+
+# ------------------------------------------------------------------------------ training pairs
+
+
+def training_pairs(
+    split: Split, held_out: frozenset[str], drop_duplicates: bool, dropped: Counter
+) -> Iterator[Pair]:
+    """The pairs to train on; what is left out is counted in `dropped`, by its reason."""
+    seen: set[bytes] = set()
+    for pair in split:
+        if not _is_full(pair):
+            dropped["empty on a side"] += 1
+        elif pair[0] in held_out or pair[1] in held_out:
+            dropped["held out for dev or test"] += 1
+        elif drop_duplicates and (key := _fingerprint(pair)) in seen:
+            dropped["repeated"] += 1
+        else:
+            if drop_duplicates:
+                seen.add(key)
+            yield pair
+
+
+def _is_full(pair: Pair) -> bool:
+    return bool(pair[0].strip() and pair[1].strip())
+
+
+def _fingerprint(pair: Pair) -> bytes:
+    """Sixteen bytes for a pair: millions of them fit in memory, and none collide by chance."""
+    return hashlib.blake2b("\n".join(pair).encode(), digest_size=16).digest()

@@ -1,0 +1,143 @@
+"""From a data config to what training reads: the corpus, its subwords, and the encoded pairs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformer_mt.config import Config
+from transformer_mt.console import say
+from transformer_mt.data.corpus import (
+    Corpus,
+    HeldOut,
+    Pair,
+    Split,
+    hold_out,
+    open_corpus,
+    training_pairs,
+    wmt14ende_vocabulary,
+)
+from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
+from transformer_mt.data.subword import Subwords
+from transformer_mt.files import count_lines
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """Everything that training and scoring read. dev and test are None where there are none."""
+
+    subwords: Subwords
+    train: EncodedCorpus
+    dev: EncodedCorpus | None
+    dev_split: Split | None
+    test_split: Split | None
+    held_out_files: list[Path]
+
+    def report(self) -> Iterator[str]:
+        """Lines that tell a person what is trained on."""
+        facts = self.train.facts
+        yield f"training pairs  {facts['pairs']:,}"
+        for reason, count in facts["dropped"].items():
+            yield f"  left out      {count:,}: {reason}"
+        for name, side in (("source", self.train.source), ("target", self.train.target)):
+            tokens = facts[f"{name}_tokens"]
+            yield (
+                f"{name} subwords {tokens:,} ({tokens / len(self.train):.1f} a sentence, longest "
+                f"{int(side.lengths.max())})"
+            )
+        unknown = facts["unknown"] / max(1, facts["source_tokens"] + facts["target_tokens"])
+        yield f"  unknown       {facts['unknown']:,} ({unknown:.3%})"
+        sizes = f"{self.subwords.source.size:,}"
+        if not self.subwords.joint:
+            sizes += f" source, {self.subwords.target.size:,} target"
+        yield f"vocabulary      {sizes}{' (joint)' if self.subwords.joint else ''}"
+        if self.dev is not None:
+            yield f"dev pairs       {len(self.dev):,}"
+        if self.test_split is not None:
+            yield f"test pairs      {count_lines(self.test_split.paths[-1]):,}"
+
+
+def prepare(config: Config) -> PreparedData:
+    """Reads, checks and encodes the corpus of a config; nothing is written but into the cache.
+
+    Raises:
+        UserError: anything wrong with the data.
+    """
+    corpus = open_corpus(config.data)
+    cache = Path(config.data.cache)
+    held_out = _hold_out(corpus, config, cache)
+    dev = corpus.dev or held_out.splits.get("dev")
+    test = corpus.test or held_out.splits.get("test")
+    dropped: Counter = Counter()
+
+    def pairs(counts: Counter) -> Iterator[Pair]:
+        return training_pairs(corpus.train, held_out.texts, config.data.drop_duplicates, counts)
+
+    subwords = _subwords(config, lambda: pairs(Counter()))
+    train_content = "\n".join(
+        [
+            corpus.train.content(),
+            str(config.data.drop_duplicates),
+            *sorted(hashlib.sha256(text.encode()).hexdigest() for text in held_out.texts),
+        ]
+    )
+    train = encoded_corpus(
+        pairs(dropped),
+        content=train_content,
+        subwords=subwords,
+        limits=Limits(config.data.max_length, config.data.max_length_ratio),
+        dropped=dropped,
+        cache=cache,
+        title="encoding",
+        total=count_lines(corpus.train.paths[0]),
+    )
+    return PreparedData(
+        subwords=subwords,
+        train=train,
+        dev=_encode_whole(dev, subwords, cache) if dev else None,
+        dev_split=dev,
+        test_split=test,
+        held_out_files=[path for split in held_out.splits.values() for path in split.paths],
+    )
+
+
+def _hold_out(corpus: Corpus, config: Config, cache: Path) -> HeldOut:
+    """Draws what the config does not name. The files go beside the cache, where they can be read
+    before there is a model directory, which gets a copy."""
+    seed = config.training.seed
+    key = hashlib.sha256(f"{corpus.train.content()} {config.data.held_out} {seed}".encode())
+    folder = cache / f"held_out-{key.hexdigest()[:16]}"
+    held_out = hold_out(corpus, config.data, seed, folder)
+    for name, split in held_out.splits.items():
+        say(
+            f"data.{name} is not given: {count_lines(split.paths[0]):,} pairs are held out of the "
+            "training text"
+        )
+    return held_out
+
+
+def _subwords(config: Config, pairs: Callable[[], Iterator[Pair]]) -> Subwords:
+    if config.subword.type == "vocabulary":
+        path = config.subword.vocabulary
+        return Subwords.from_vocabulary(Path(path) if path else wmt14ende_vocabulary(config.data))
+    say(f"training the {config.subword.type} subword model ...")
+    return Subwords.train(pairs, config.subword)
+
+
+def _encode_whole(split: Split, subwords: Subwords, cache: Path) -> EncodedCorpus:
+    """A dev set keeps all its pairs, so that its loss means the same in every run."""
+    return encoded_corpus(
+        split,
+        content=f"whole {split.content()}",
+        subwords=subwords,
+        limits=Limits(),
+        dropped=Counter(),
+        cache=cache,
+        title=f"encoding {split.name}",
+        total=count_lines(split.paths[0]),
+    )
+
+

@@ -1,0 +1,261 @@
+"""Text to subwords and back: SentencePiece models trained on the training text, or BPE'd text with
+the vocabulary it came with.
+
+Every vocabulary has four distinct special ids: pad, unk, bos, eos. They belong to it; nothing else
+in the package knows them as constants.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import sentencepiece
+
+from transformer_mt.config import SubwordConfig
+from transformer_mt.console import say
+from transformer_mt.errors import UsageError, UserError
+from transformer_mt.files import atomic, byte_lines, lines
+
+# SentencePiece skips longer sentences (in bytes) without a word; its own default is 4,192.
+LONGEST_SENTENCE = 1 << 20
+# A sample of this many lines fixes the subwords of a larger corpus.
+TRAINING_LINES = 10_000_000
+
+
+class Vocabulary(Protocol):
+    """One side's subwords."""
+
+    size: int
+    pad: int
+    unk: int
+    bos: int
+    eos: int
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a line, without bos or eos."""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The line of some ids; special ones other than unk leave no trace."""
+
+    def content(self) -> bytes:
+        """What defines it: equal content encodes equally."""
+
+
+class SentencePieceVocabulary:
+    """A SentencePiece model (Kudo and Richardson 2018, arXiv 1808.06226)."""
+
+    def __init__(self, model: bytes) -> None:
+        self._model = model
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self.size = self._processor.vocab_size()
+        self.pad = self._processor.pad_id()
+        self.unk = self._processor.unk_id()
+        self.bos = self._processor.bos_id()
+        self.eos = self._processor.eos_id()
+
+    def encode(self, text: str) -> list[int]:
+        return self._processor.encode(text)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self._processor.decode([int(i) for i in ids])
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        return [self._processor.id_to_piece(int(i)) for i in ids]
+
+    def content(self) -> bytes:
+        return self._model
+
+
+class WordVocabulary:
+    """Tokens between spaces, looked up in a list: text whose BPE was applied beforehand.
+
+    Decoding joins the parts that `@@` marks (Sennrich et al. 2016, arXiv 1508.07909).
+    """
+
+    def __init__(self, tokens: list[str]) -> None:
+        self._tokens = list(tokens)
+        self._ids = {token: i for i, token in enumerate(tokens)}
+        names = {"pad": ("<pad>",), "unk": ("<unk>",), "bos": ("<s>",), "eos": ("<e>", "</s>")}
+        special = {}
+        for name, spellings in names.items():
+            token = next((t for t in spellings if t in self._ids), spellings[0])
+            if token not in self._ids:
+                # PaddleNLP's vocabularies have no pad, and reuse another id for it. Ours is new.
+                self._ids[token] = len(self._tokens)
+                self._tokens.append(token)
+            special[name] = self._ids[token]
+        self.pad, self.unk = special["pad"], special["unk"]
+        self.bos, self.eos = special["bos"], special["eos"]
+        self.size = len(self._tokens)
+        self._special = set(special.values())
+
+    def encode(self, text: str) -> list[int]:
+        # A special token's name in the text is an ordinary, unknown word.
+        ids = (self._ids.get(token, self.unk) for token in text.split())
+        return [self.unk if i in self._special else i for i in ids]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        hidden = self._special - {self.unk}
+        text = " ".join(self._tokens[i] for i in ids if i not in hidden)
+        return re.sub(r"@@( |$)", "", text)
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        return [self._tokens[i] for i in ids]
+
+    def content(self) -> bytes:
+        return "".join(f"{token}\n" for token in self._tokens).encode()
+
+
+class Subwords:
+    """The vocabularies of both sides; the same object twice where they are joint."""
+
+    def __init__(self, source: Vocabulary, target: Vocabulary) -> None:
+        self.source = source
+        self.target = target
+        self.joint = source is target
+
+    def save(self, folder: Path) -> None:
+        """Writes the files that `load` reads: the model directory's subword model."""
+        kind = "txt" if isinstance(self.source, WordVocabulary) else "model"
+        sides = [("subword", self.source)]
+        if not self.joint:
+            sides = [("subword.source", self.source), ("subword.target", self.target)]
+        for name, side in sides:
+            with atomic(folder / f"{name}.{kind}", "wb") as file:
+                file.write(side.content())
+
+    @classmethod
+    def load(cls, folder: Path) -> Subwords:
+        """
+        Raises:
+            UserError: the folder has no subword model, or a damaged one.
+        """
+        if (folder / "subword.txt").is_file():
+            return cls._joint(WordVocabulary(list(lines(folder / "subword.txt"))))
+        if (folder / "subword.model").is_file():
+            return cls._joint(_load_model(folder / "subword.model"))
+        sides = [folder / f"subword.{side}.model" for side in ("source", "target")]
+        if all(side.is_file() for side in sides):
+            return cls(*(_load_model(side) for side in sides))
+        raise UserError(f"{folder}: there is no subword model (subword.model) in it")
+
+    @classmethod
+    def from_vocabulary(cls, path: Path) -> Subwords:
+        """BPE'd text's vocabulary, one type a line."""
+        tokens = [line.decode("utf-8", errors="replace") for line in byte_lines(path)]
+        # Only the first column: some files have counts behind a tab or a space.
+        tokens = [token.split("\t")[0].split(" ")[0] for token in tokens]
+        repeated = [token for token, count in Counter(tokens).items() if count > 1]
+        if repeated:
+            raise UserError(f"{path}: the type {repeated[0]!r} is in it more than once")
+        return cls._joint(WordVocabulary(tokens))
+
+    @classmethod
+    def train(
+        cls, pairs: Callable[[], Iterator[tuple[str, str]]], config: SubwordConfig
+    ) -> Subwords:
+        """SentencePiece models of the text that each call of `pairs` reads anew.
+
+        Raises:
+            UsageError: the vocabulary is too small for the characters of the text.
+        """
+        if config.joint:
+            both = (text for pair in pairs() for text in pair)
+            return cls._joint(_train(both, config, config.vocab_size, "subword.vocab_size"))
+        source = (pair[0] for pair in pairs())
+        target = (pair[1] for pair in pairs())
+        return cls(
+            _train(
+                source,
+                config,
+                config.source_vocab_size or config.vocab_size,
+                "subword.source_vocab_size",
+            ),
+            _train(
+                target,
+                config,
+                config.target_vocab_size or config.vocab_size,
+                "subword.target_vocab_size",
+            ),
+        )
+
+    @classmethod
+    def _joint(cls, vocabulary: Vocabulary) -> Subwords:
+        return cls(vocabulary, vocabulary)
+
+    def content(self) -> bytes:
+        return self.source.content() + b"\0" + self.target.content()
+
+
+def _load_model(path: Path) -> SentencePieceVocabulary:
+    try:
+        return SentencePieceVocabulary(path.read_bytes())
+    except (RuntimeError, OSError) as error:
+        raise UserError(f"{path}: not a SentencePiece model: {error}") from None
+
+
+def _train(
+    text: Iterable[str], config: SubwordConfig, size: int, key: str
+) -> SentencePieceVocabulary:
+    """A SentencePiece model of `text`, deterministic for the same text and config."""
+    failures: list[UserError] = []
+    seen = 0
+
+    def sentences() -> Iterator[str]:
+        # SentencePiece turns an exception of its input into one of its own.
+        nonlocal seen
+        try:
+            for line in text:
+                seen += 1
+                yield line
+        except UserError as error:
+            failures.append(error)
+
+    model = io.BytesIO()
+    problem = None
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=sentences(),
+            model_writer=model,
+            model_type=config.type,
+            vocab_size=size,
+            character_coverage=config.character_coverage,
+            normalization_rule_name=config.normalization,
+            # Every space is kept, so that decoding gives back what was encoded.
+            remove_extra_whitespaces=False,
+            # A corpus too small for the wanted size gets as many as it has.
+            hard_vocab_limit=False,
+            pad_id=0,
+            unk_id=1,
+            bos_id=2,
+            eos_id=3,
+            unk_surface="\u2047",
+            input_sentence_size=TRAINING_LINES,
+            shuffle_input_sentence=True,
+            max_sentence_length=LONGEST_SENTENCE,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        problem = str(error)
+    if failures:
+        raise failures[0]
+    if not seen:
+        raise UserError("there is no training pair with text on both sides")
+    if problem:
+        needed = re.search(r"(\d+) vs (\d+)", problem)
+        if "required_chars" in problem and needed:
+            raise UsageError(
+                f"{key}: {size}: the text has {needed[2]} different characters and special "
+                "subwords, which the vocabulary must hold. Raise it, or lower "
+                "subword.character_coverage"
+            )
+        raise UserError(f"SentencePiece could not be trained: {problem}")
+    vocabulary = SentencePieceVocabulary(model.getvalue())
+    if vocabulary.size < size:
+        say(f"{key}: the text has {vocabulary.size:,} subwords, not {size:,}; using those")
+    return vocabulary

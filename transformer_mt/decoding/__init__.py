@@ -1,0 +1,1 @@
+"""Search, and translation of text with it."""

@@ -1,0 +1,50 @@
+"""Which device Paddle computes on."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+
+from transformer_mt.errors import UsageError
+
+# Of glibc's malloc.h.
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+
+
+def use(name: str | None) -> str:
+    """Makes `name` (cpu, gpu, gpu:1; None: a GPU where there is one) Paddle's device.
+
+    Returns the name of the device in use.
+
+    Raises:
+        UsageError: there is no such device.
+    """
+    import paddle
+
+    gpus = paddle.device.cuda.device_count() if paddle.is_compiled_with_cuda() else 0
+    if name is None:
+        name = "gpu" if gpus else "cpu"
+    match = re.fullmatch(r"(cpu)|gpu(?::(\d+))?", name)
+    if not match:
+        raise UsageError(f"--device: {name!r}: expected cpu, gpu or gpu:N")
+    if not match[1] and int(match[2] or 0) >= gpus:
+        raise UsageError(
+            f"--device: {name}: this Paddle sees {gpus} GPUs"
+            + ("" if gpus else "; it may be the CPU package (see the README on GPUs)")
+        )
+    paddle.set_device(name)
+    if name == "cpu":
+        _keep_freed_memory()
+    return name
+
+
+def _keep_freed_memory() -> None:
+    """Tells glibc to reuse large blocks instead of giving them back to the system each time.
+
+    A step allocates and frees tensors of many megabytes, and getting their pages anew from the
+    kernel takes a good part of it. Elsewhere than on glibc this does nothing.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt") and hasattr(libc, "gnu_get_libc_version"):
+        libc.mallopt(M_MMAP_MAX, 0)
+        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)

@@ -1,0 +1,21 @@
+"""Dropout that costs nothing where it does nothing."""
+
+from __future__ import annotations
+
+from paddle import Tensor, nn
+
+
+class Dropout(nn.Dropout):
+    """Inverted dropout (Vaswani et al. 2017, section 5.4) of any tensor, scaled up in training.
+
+    Raises ValueError if `rate` is not in [0, 1).
+    """
+
+    def __init__(self, rate: float = 0.0) -> None:
+        if not 0.0 <= rate < 1.0:
+            raise ValueError(f"a dropout rate must be at least 0 and below 1, but is {rate}")
+        super().__init__(p=rate)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Paddle's own layer runs a kernel and copies the tensor even where nothing is dropped.
+        return super().forward(x) if self.training and self.p > 0.0 else x

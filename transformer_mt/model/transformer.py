@@ -1,0 +1,344 @@
+"""The Transformer of Vaswani et al. 2017, "Attention Is All You Need": encoder, decoder, generator.
+
+The model reads and writes integer ids; what they stand for is not its business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import paddle
+from paddle import Tensor, nn
+
+from transformer_mt.model.attention import causal_mask
+from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
+from transformer_mt.model.layers import DecoderLayer, EncoderLayer, LayerCache, Norm, layer_norm
+
+
+class AttentionWeights(NamedTuple):
+    """Attention weights of a forward pass, before dropout: one tensor a layer, first one first."""
+
+    encoder: list[Tensor]  # (batch, heads, source_len, source_len)
+    decoder: list[Tensor]  # (batch, heads, target_len, target_len)
+    cross: list[Tensor]  # (batch, heads, target_len, source_len)
+
+
+@dataclass
+class DecoderCache:
+    """State of incremental decoding: made by `Transformer.start_cache`, one row a hypothesis."""
+
+    layers: list[LayerCache]
+    memory_mask: Tensor  # bool, True where the source is padding: (rows, 1, 1, source_len)
+    source_rows: Tensor  # (rows,) int64: which sentence of the batch each row translates
+
+    @property
+    def length(self) -> int:
+        """Number of target positions decoded so far."""
+        return self.layers[0].self_attention.length
+
+    def reorder(self, index: Tensor) -> None:
+        """Makes row `index[i]` the new row i; `index` (new_rows,) int64 may repeat rows, leave
+        rows out, or both."""
+        for layer in self.layers:
+            layer.self_attention.reorder(index)
+        source_rows = paddle.index_select(self.source_rows, index)
+        # Beams change places within their sentence at nearly every step. That leaves all that
+        # belongs to the source as it is, and copying it would be most of the work.
+        if source_rows.shape == self.source_rows.shape and bool(
+            paddle.equal_all(source_rows, self.source_rows)
+        ):
+            return
+        self.source_rows = source_rows
+        self.memory_mask = paddle.index_select(self.memory_mask, index)
+        for layer in self.layers:
+            layer.cross_attention.reorder(index)
+
+
+class Encoder(nn.Layer):
+    """A stack of `num_layers` encoder layers, section 3.1; with pre-norm, one more norm at the end.
+
+    The other arguments are those of `EncoderLayer`.
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        feed_forward_dropout: float = 0.0,
+        norm: Norm = "post",
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        rates = (dropout, attention_dropout, feed_forward_dropout)
+        self.layers = nn.LayerList(
+            EncoderLayer(d_model, num_heads, d_ff, *rates, norm, bias) for _ in range(num_layers)
+        )
+        self.norm = layer_norm(d_model) if norm == "pre" else None
+
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, need_weights: bool = False
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Encodes the embedded source `x` (batch, source_len, d_model) into the memory, same shape.
+
+        `mask`, True where forbidden, is as in `ScaledDotProductAttention`. Returns (memory,
+        weights), one (batch, heads, source_len, source_len) a layer, none if not needed.
+        """
+        all_weights = []
+        for layer in self.layers:
+            x, weights = layer(x, mask, need_weights)
+            if need_weights:
+                all_weights.append(weights)
+        return x if self.norm is None else self.norm(x), all_weights
+
+
+class Decoder(nn.Layer):
+    """A stack of `num_layers` decoder layers, section 3.1; with pre-norm, one more norm at the end.
+
+    The other arguments are those of `DecoderLayer`.
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        feed_forward_dropout: float = 0.0,
+        norm: Norm = "post",
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        rates = (dropout, attention_dropout, feed_forward_dropout)
+        self.layers = nn.LayerList(
+            DecoderLayer(d_model, num_heads, d_ff, *rates, norm, bias) for _ in range(num_layers)
+        )
+        self.norm = layer_norm(d_model) if norm == "pre" else None
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None,
+        self_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        need_weights: bool = False,
+        cache: list[LayerCache] | None = None,
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """Decodes the embedded target `x` (batch, target_len, d_model), same shape.
+
+        Arguments are those of `DecoderLayer`, `cache` holding one for each layer. Returns (x,
+        self_weights, cross_weights), the weights one tensor a layer, none if not needed.
+        """
+        all_self_weights, all_cross_weights = [], []
+        for number, layer in enumerate(self.layers):
+            layer_cache = None if cache is None else cache[number]
+            x, self_weights, cross_weights = layer(
+                x, memory, self_mask, memory_mask, need_weights, layer_cache
+            )
+            if need_weights:
+                all_self_weights.append(self_weights)
+                all_cross_weights.append(cross_weights)
+        return x if self.norm is None else self.norm(x), all_self_weights, all_cross_weights
+
+
+class Generator(nn.Layer):
+    """Linear map to the vocabulary, without bias and without the softmax, section 3.4.
+
+    `weight` is the (vocab_size, d_model) embedding matrix to share; if None it gets one of its own.
+    Raises ValueError if that has another shape.
+    """
+
+    def __init__(self, d_model: int, vocab_size: int, weight: Tensor | None = None) -> None:
+        super().__init__()
+        if weight is None:
+            weight = self.create_parameter(
+                [vocab_size, d_model], default_initializer=nn.initializer.XavierUniform()
+            )
+        if list(weight.shape) != [vocab_size, d_model]:
+            raise ValueError(
+                f"a generator of {vocab_size} ids from width {d_model} needs a weight of shape"
+                f" [{vocab_size}, {d_model}], not {list(weight.shape)}"
+            )
+        self.weight = weight
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """The logits (..., vocabulary) of `hidden` (..., d_model)."""
+        return paddle.matmul(hidden, self.weight, transpose_y=True)
+
+
+class Transformer(nn.Layer):
+    """The encoder-decoder Transformer, figure 1.
+
+    Args:
+        source_vocab_size, target_vocab_size: numbers of ids.
+        d_model: width of embeddings and hidden states.
+        num_heads: attention heads of each attention; must divide d_model.
+        d_ff: inner width of the feed-forward networks.
+        num_encoder_layers, num_decoder_layers: heights of the stacks.
+        dropout: rate at the end of each sublayer, before the residual sum (P_drop, section 5.4).
+        embedding_dropout: rate for the sums of embeddings and positions; None: the same as dropout.
+        attention_dropout: rate for the attention weights.
+        feed_forward_dropout: rate inside the feed-forward networks, after the ReLU.
+        norm: "post", as in the paper, or "pre", see `ResidualNorm`.
+        tie_embeddings: whether the generator's weight is the target embedding (section 3.4).
+        share_source_embedding: whether the source embedding is the target embedding too, for a
+            vocabulary common to both.
+        bias: whether the linear layers have a bias; the generator has none in any case.
+        pad_id: the id of padding in the target.
+        source_pad_id: the id of padding in the source; None: the same as pad_id.
+        max_len: positions computed in advance; longer sequences work, see `PositionalEncoding`.
+
+    Padding comes last in a row. No real position depends on a padded one, and no target position
+    on a later one, neither in its value nor in its gradient.
+
+    Raises: ValueError if d_model is not a multiple of num_heads, if a rate is not in [0, 1), for an
+        unknown `norm`, or if the source embedding is to be shared, but vocabulary sizes or pad ids
+        differ.
+    """
+
+    def __init__(
+        self,
+        source_vocab_size: int,
+        target_vocab_size: int,
+        d_model: int = 512,
+        num_heads: int = 8,
+        d_ff: int = 2048,
+        num_encoder_layers: int = 6,
+        num_decoder_layers: int = 6,
+        dropout: float = 0.1,
+        embedding_dropout: float | None = None,
+        attention_dropout: float = 0.0,
+        feed_forward_dropout: float = 0.0,
+        norm: Norm = "post",
+        tie_embeddings: bool = True,
+        share_source_embedding: bool = False,
+        bias: bool = True,
+        pad_id: int = 0,
+        source_pad_id: int | None = None,
+        max_len: int = 1024,
+    ) -> None:
+        super().__init__()
+        self.pad_id = pad_id
+        self.source_pad_id = pad_id if source_pad_id is None else source_pad_id
+
+        self.target_embedding = TokenEmbedding(target_vocab_size, d_model, pad_id)
+        if share_source_embedding:
+            if (source_vocab_size, self.source_pad_id) != (target_vocab_size, pad_id):
+                raise ValueError(
+                    "a shared source embedding needs one vocabulary, but there are"
+                    f" {source_vocab_size} source ids (padding: {self.source_pad_id}) and"
+                    f" {target_vocab_size} target ids (padding: {pad_id})"
+                )
+            self.source_embedding = self.target_embedding
+        else:
+            self.source_embedding = TokenEmbedding(source_vocab_size, d_model, self.source_pad_id)
+        self.positional_encoding = PositionalEncoding(
+            d_model, max_len, dropout if embedding_dropout is None else embedding_dropout
+        )
+
+        rates = (dropout, attention_dropout, feed_forward_dropout)
+        self.encoder = Encoder(num_encoder_layers, d_model, num_heads, d_ff, *rates, norm, bias)
+        self.decoder = Decoder(num_decoder_layers, d_model, num_heads, d_ff, *rates, norm, bias)
+        self.generator = Generator(
+            d_model, target_vocab_size, self.target_embedding.weight if tie_embeddings else None
+        )
+
+    def forward(
+        self, source_ids: Tensor, target_ids: Tensor, need_weights: bool = False
+    ) -> Tensor | tuple[Tensor, AttentionWeights]:
+        """The logits of every next token, given the target before it.
+
+        Args:
+            source_ids: int64 (batch, source_len).
+            target_ids: int64 (batch, target_len), as the decoder reads them: beginning with bos.
+
+        Returns: logits (batch, target_len, vocabulary); with `need_weights`, (logits, weights).
+        """
+        if not need_weights:
+            memory = self.encode(source_ids)
+            return self.generator(self.decode(target_ids, memory, source_ids))
+        memory, encoder_weights = self.encode(source_ids, need_weights=True)
+        hidden, decoder_weights, cross_weights = self.decode(
+            target_ids, memory, source_ids, need_weights=True
+        )
+        weights = AttentionWeights(encoder_weights, decoder_weights, cross_weights)
+        return self.generator(hidden), weights
+
+    def encode(
+        self, source_ids: Tensor, need_weights: bool = False
+    ) -> Tensor | tuple[Tensor, list[Tensor]]:
+        """Encodes `source_ids` (batch, source_len) into the memory (batch, source_len, d_model).
+
+        With `need_weights`, returns (memory, weights), one (batch, heads, source_len, source_len)
+        for each layer.
+        """
+        x = self.positional_encoding(self.source_embedding(source_ids))
+        # x: (batch, source_len, d_model)
+        memory, weights = self.encoder(x, self._source_mask(source_ids), need_weights)
+        return (memory, weights) if need_weights else memory
+
+    def decode(
+        self,
+        target_ids: Tensor,
+        memory: Tensor | None = None,
+        source_ids: Tensor | None = None,
+        cache: DecoderCache | None = None,
+        need_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, list[Tensor], list[Tensor]]:
+        """Decodes `target_ids` (batch, target_len) into (batch, target_len, d_model), what the
+        generator reads.
+
+        Without a cache, `memory` (batch, source_len, d_model) and `source_ids` (batch, source_len)
+        are needed. With one they are not read, for the cache holds what is needed of them, and
+        `target_ids` are only the ids that follow those decoded before, one or more a row.
+
+        With `need_weights`, returns (hidden, self_weights, cross_weights), for each layer one
+        (batch, heads, target_len, cached + target_len) and (batch, heads, target_len, source_len).
+        Raises ValueError if neither a cache nor memory and source_ids are given.
+        """
+        if cache is not None:
+            memory_mask, offset, layer_caches = cache.memory_mask, cache.length, cache.layers
+        elif memory is not None and source_ids is not None:
+            memory_mask, offset, layer_caches = self._source_mask(source_ids), 0, None
+        else:
+            raise ValueError("decode() needs either memory and source_ids, or a cache")
+
+        x = self.positional_encoding(self.target_embedding(target_ids), offset)
+        # x: (batch, target_len, d_model)
+        # In a step of one position there is nothing later to hide.
+        is_single_step = cache is not None and target_ids.shape[1] == 1
+        self_mask = None if is_single_step else causal_mask(target_ids.shape[1], offset)
+        hidden, self_weights, cross_weights = self.decoder(
+            x, memory, self_mask, memory_mask, need_weights, layer_caches
+        )
+        return (hidden, self_weights, cross_weights) if need_weights else hidden
+
+    def start_cache(self, memory: Tensor, source_ids: Tensor) -> DecoderCache:
+        """A cache to decode with step by step, before the first step; one row a sentence.
+
+        The memory (batch, source_len, d_model) of `source_ids` (batch, source_len) is projected
+        here, once for all steps, and before `DecoderCache.reorder` repeats the rows for the beams.
+        """
+        layer_caches = []
+        for layer in self.decoder.layers:
+            layer_cache = LayerCache()
+            layer_cache.cross_attention.update(*layer.cross_attention.project(memory, memory))
+            layer_caches.append(layer_cache)
+        source_rows = paddle.arange(source_ids.shape[0])
+        return DecoderCache(layer_caches, self._source_mask(source_ids), source_rows)
+
+    def decode_step(self, ids: Tensor, cache: DecoderCache) -> Tensor:
+        """One step of incremental decoding: reads the last id of each row, `ids` (rows,), int64,
+        and returns the logits (rows, vocabulary) of the next. The first step reads bos."""
+        hidden = self.decode(ids.unsqueeze(1), cache=cache)  # (rows, 1, d_model)
+        return self.generator(hidden.squeeze(1))
+
+    def _source_mask(self, source_ids: Tensor) -> Tensor:
+        # True where the source is padding: (batch, 1, 1, source_len), for all heads and queries
+        return (source_ids == self.source_pad_id).unsqueeze([1, 2])

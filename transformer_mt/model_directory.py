@@ -1,0 +1,196 @@
+"""The model directory: everything of one run, able to be moved.
+
+    config.yaml          the config as resolved
+    format_version       of this layout
+    subword.model        (or subword.source.model and subword.target.model, or subword.txt)
+    checkpoints/step_N/  model.pdparams and the state of training
+    best                 the name of the best checkpoint
+    metrics.jsonl        a line for every logged step, validation and score
+    held_out/            dev and test pairs taken from the training text, if any were
+    test.hypothesis      the translation of the test set at the end of training
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import IO, Any
+
+from transformer_mt import config as config_schema
+from transformer_mt.config import Config
+from transformer_mt.data.subword import Subwords
+from transformer_mt.errors import UsageError, UserError
+from transformer_mt.files import atomic
+
+FORMAT_VERSION = 1
+_OWN = (
+    "config.yaml",
+    "format_version",
+    "subword.model",
+    "subword.source.model",
+    "subword.target.model",
+    "subword.txt",
+    "checkpoints",
+    "best",
+    "metrics.jsonl",
+    "held_out",
+    "test.hypothesis",
+)
+
+
+class ModelDirectory:
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self._lock: IO | None = None
+
+    # ------------------------------------------------------------------------------- writing
+
+    def claim(self, restart: bool) -> None:
+        """Makes the directory and takes hold of it for this process, for a new run.
+
+        Raises:
+            UserError: another process holds it, or it can't be made.
+            UsageError: it holds a run already and `restart` is not given, or is not a model
+                directory at all.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.path / ".lock", "w")  # noqa: SIM115 (held while we live)
+        except OSError as error:
+            raise UserError(f"model_dir: {self.path}: {error.strerror}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise UserError(
+                f"{self.path} is in use by another process that trains into it. Wait for it, or "
+                "give another model_dir=FOLDER"
+            ) from None
+        foreign = [
+            entry.name
+            for entry in self.path.iterdir()
+            if entry.name not in _OWN and entry.name != ".lock"
+        ]
+        holds_run = (self.path / "config.yaml").exists()
+        if foreign and not holds_run:
+            self.release()
+            raise UsageError(
+                f"model_dir: {self.path} is not empty and not a model directory "
+                f"({', '.join(sorted(foreign)[:3])} ...). Give another model_dir=FOLDER"
+            )
+        if holds_run and not restart:
+            self.release()
+            raise UsageError(
+                f"{self.path} holds a run already. Add --restart to delete it and train anew, or "
+                "model_dir=FOLDER to train into another folder"
+            )
+
+    def release(self) -> None:
+        """Lets go of the directory, and removes it if nothing has come into it."""
+        if self._lock:
+            self._lock.close()
+            self._lock = None
+        if not (self.path / "config.yaml").exists():
+            (self.path / ".lock").unlink(missing_ok=True)
+            try:
+                self.path.rmdir()
+            except OSError:
+                pass  # something else is in it
+
+    def start(self, config: Config, subwords: Subwords, held_out: list[Path]) -> None:
+        """Clears what an earlier run left, and writes what a run has from its first moment."""
+        for name in _OWN:
+            path = self.path / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        self.checkpoints.mkdir()
+        if held_out:
+            (self.path / "held_out").mkdir()
+            for path in held_out:
+                shutil.copyfile(path, self.path / "held_out" / path.name)
+        subwords.save(self.path)
+        with atomic(self.path / "format_version") as file:
+            file.write(f"{FORMAT_VERSION}\n")
+        with atomic(self.path / "config.yaml") as file:
+            file.write(config_schema.dump(config))
+
+    def log(self, **values: Any) -> None:
+        """Appends a line to metrics.jsonl."""
+        try:
+            with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
+                file.write(json.dumps(values) + "\n")
+        except OSError as error:
+            raise UserError(f"{self.path / 'metrics.jsonl'}: {error.strerror}") from None
+
+    def set_best(self, checkpoint: Path) -> None:
+        with atomic(self.path / "best") as file:
+            file.write(f"{checkpoint.name}\n")
+
+    # ------------------------------------------------------------------------------- reading
+
+    def load_config(self) -> Config:
+        """
+        Raises:
+            UsageError: it is not a model directory, or one of another version.
+        """
+        if not (self.path / "config.yaml").is_file():
+            raise UsageError(
+                f"{self.path} is not a model directory (there is no config.yaml in it)"
+            )
+        version_file = self.path / "format_version"
+        version = version_file.read_text().strip() if version_file.is_file() else "none"
+        if version != str(FORMAT_VERSION):
+            raise UsageError(
+                f"{self.path}: format version {version}, this program reads {FORMAT_VERSION}"
+            )
+        return config_schema.load(self.path / "config.yaml")
+
+    def load_subwords(self) -> Subwords:
+        return Subwords.load(self.path)
+
+    def saved_checkpoints(self) -> list[Path]:
+        """Whole checkpoints, oldest first."""
+        if not self.checkpoints.is_dir():
+            return []
+        found = [
+            path for path in self.checkpoints.iterdir() if re.fullmatch(r"step_\d+", path.name)
+        ]
+        return sorted(found, key=checkpoint_step)
+
+    def best(self) -> Path | None:
+        try:
+            name = (self.path / "best").read_text().strip()
+        except FileNotFoundError:
+            return None
+        path = self.checkpoints / name
+        return path if path.is_dir() else None
+
+    def checkpoint(self, name: str | None = None) -> Path:
+        """A checkpoint by name: step_N, best or last; None is the best, or the last if no best is
+        known yet.
+
+        Raises:
+            UsageError: there is none of that name.
+        """
+        saved = self.saved_checkpoints()
+        if not saved:
+            raise UsageError(f"{self.path} has no checkpoint yet")
+        if name == "last":
+            return saved[-1]
+        if name in (None, "best"):
+            return self.best() or saved[-1]
+        path = self.checkpoints / name
+        if path not in saved:
+            known = ", ".join(["best", "last", *(path.name for path in saved)])
+            raise UsageError(f"{self.path} has no checkpoint {name!r}; it has {known}")
+        return path
+
+
+def checkpoint_step(path: Path) -> int:
+    return int(path.name.removeprefix("step_"))

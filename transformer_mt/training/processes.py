@@ -1,0 +1,52 @@
+"""The processes of one training run: which one this is, and what they add up together."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+import paddle
+from paddle import nn
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process's place among those that train one model; alone, it is 0 of 1."""
+
+    rank: int = 0
+    world_size: int = 1
+
+    @classmethod
+    def join(cls) -> Processes:
+        """Joins the processes that Paddle's launcher started, if it started this one."""
+        if int(os.environ.get("PADDLE_TRAINERS_NUM", "1")) == 1:
+            return cls()
+        paddle.distributed.init_parallel_env()
+        return cls(paddle.distributed.get_rank(), paddle.distributed.get_world_size())
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def sum_gradients(self, model: nn.Layer) -> None:
+        """Makes every process's gradients the sum over all of them, in one message."""
+        if self.world_size == 1:
+            return
+        parameters = list(model.parameters())
+        for parameter in parameters:
+            if parameter.grad is None:  # a process may have had no row of this update
+                parameter.grad = paddle.zeros_like(parameter)
+        flat = paddle.concat([parameter.grad.flatten() for parameter in parameters])
+        paddle.distributed.all_reduce(flat)
+        sizes = [int(np.prod(parameter.shape)) for parameter in parameters]
+        for parameter, part in zip(parameters, paddle.split(flat, sizes), strict=True):
+            parameter.grad = part.reshape(parameter.shape)
+
+    def sum(self, *values: float) -> list[float]:
+        """Sums over all processes."""
+        if self.world_size == 1:
+            return list(values)
+        total = paddle.to_tensor(values, dtype="float64")
+        paddle.distributed.all_reduce(total)
+        return total.tolist()
