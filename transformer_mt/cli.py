@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs a verb; returns the exit code."""
     signals.install()
     try:
-        options = _parser().parse_args(arguments)
+        options = _parse(arguments)
         options.run(options)
         sys.stdout.flush()
         return 0
@@ -86,6 +86,18 @@ def _parser() -> argparse.ArgumentParser:
     _add_translate(verbs)
     _add_evaluate(verbs)
     return parser
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    """argparse takes one run of key=value only; these may stand between the options too."""
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    stray = [text for text in rest if text.startswith("-") or "=" not in text]
+    if stray or (rest and options.verb != "train"):
+        parser.error(f"unrecognized arguments: {' '.join(stray or rest)}")
+    if rest:
+        options.overrides += rest
+    return options
 
 
 def _add_verb(verbs, name: str, run, summary: str, examples: str) -> argparse.ArgumentParser:
@@ -201,6 +213,8 @@ def _train(options: argparse.Namespace) -> None:
 
     from transformer_mt.training import run
 
+    signals.reinstall()
+
     if options.check:
         run.check(config, options.device)
     else:
@@ -211,6 +225,8 @@ def _translate(options: argparse.Namespace) -> None:
     _require_file("--input", options.input)
 
     from transformer_mt.decoding import run
+
+    signals.reinstall()
 
     changes = {
         "beam_size": options.beam_size,
@@ -229,6 +245,8 @@ def _translate(options: argparse.Namespace) -> None:
 
 def _evaluate(options: argparse.Namespace) -> None:
     from transformer_mt.evaluation import run
+
+    signals.reinstall()
 
     if (options.model_dir is None) == (options.hypothesis is None):
         raise UsageError("evaluate: give either MODEL_DIR with --source, or --hypothesis")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,7 +17,11 @@ from pydantic_core import PydanticCustomError
 
 from transformer_mt.errors import UsageError
 
-PositiveInt = Annotated[int, Field(gt=0)]
+# Larger whole numbers than this fit in no array that they would count.
+PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]
+NaturalNumber = Annotated[int, Field(ge=0, lt=2**31)]
+# The four special subwords, and at least one for text.
+VocabularySize = Annotated[int, Field(gt=4, lt=2**31)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 
@@ -27,9 +32,14 @@ def _problem(message: str) -> PydanticCustomError:
 
 
 class Section(BaseModel):
-    """A section of the config: unknown keys and values of a wrong type are errors."""
+    """A section of the config: unknown keys and values of a wrong type are errors.
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    Defaults are validated too: which of them are possible depends on the keys that are given.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, validate_default=True, allow_inf_nan=False
+    )
 
 
 class DataConfig(Section):
@@ -44,7 +54,7 @@ class DataConfig(Section):
     test: str | None = Field(None, description="as train; null: pairs are held out of train")
     source_lang: str = Field(..., min_length=1, description="ending of the source files")
     target_lang: str = Field(..., min_length=1, description="ending of the target files")
-    held_out: Annotated[int, Field(ge=0)] = Field(
+    held_out: NaturalNumber = Field(
         1000, description="pairs taken from train for each of dev and test that is null"
     )
     max_length: PositiveInt = Field(256, description="longest training sentence, in subwords")
@@ -60,6 +70,14 @@ class DataConfig(Section):
         if root is None and info.data.get("dataset") == "files":
             raise _problem("data.dataset: files needs the folder that holds them")
         return root
+
+    @field_validator("train", "dev", "test")
+    @classmethod
+    def _a_known_split(cls, value: str | None, info) -> str | None:
+        splits = ("train", "dev", "test")
+        if info.data.get("dataset") in ("wmt14ende", "multi30k") and value not in (*splits, None):
+            raise _problem(f"{info.data['dataset']} has the splits {', '.join(splits)}")
+        return value
 
     @field_validator("target_lang")
     @classmethod
@@ -79,10 +97,10 @@ class SubwordConfig(Section):
     type: Literal["bpe", "unigram", "char", "word", "vocabulary"] = Field(
         "bpe", description="a SentencePiece model; vocabulary: text that has its BPE applied"
     )
-    vocab_size: PositiveInt = Field(8000, description="subwords, special ones included")
+    vocab_size: VocabularySize = Field(8000, description="subwords, special ones included")
     joint: bool = Field(True, description="one vocabulary for both sides")
-    source_vocab_size: PositiveInt | None = Field(None, description="null: vocab_size")
-    target_vocab_size: PositiveInt | None = Field(None, description="null: vocab_size")
+    source_vocab_size: VocabularySize | None = Field(None, description="null: vocab_size")
+    target_vocab_size: VocabularySize | None = Field(None, description="null: vocab_size")
     character_coverage: Annotated[float, Field(gt=0, le=1)] = Field(
         1.0, description="share of the text's characters that the vocabulary must hold"
     )
@@ -104,6 +122,13 @@ class SubwordConfig(Section):
         if size is not None and info.data.get("joint"):
             raise _problem("a size of its own needs subword.joint: false")
         return size
+
+    @field_validator("vocabulary")
+    @classmethod
+    def _a_file_only_for_its_type(cls, vocabulary: str | None, info) -> str | None:
+        if vocabulary is not None and info.data.get("type", "vocabulary") != "vocabulary":
+            raise _problem("a vocabulary file needs subword.type: vocabulary")
+        return vocabulary
 
 
 class ModelConfig(Section):
@@ -143,7 +168,7 @@ class TrainingConfig(Section):
     device_tokens: PositiveInt = Field(4096, description="how many a process takes at once")
     optimizer: Literal["adam", "adamw", "sgd"] = Field("adam", description="update rule")
     schedule: Literal["noam", "inverse_sqrt", "constant"] = Field("noam", description="rate")
-    warmup_steps: Annotated[int, Field(ge=0)] = Field(4000, description="linear warm-up")
+    warmup_steps: NaturalNumber = Field(4000, description="linear warm-up")
     learning_rate: PositiveFloat | None = Field(
         None, description="rate at the end of warm-up; null under noam: the paper's"
     )
@@ -159,8 +184,10 @@ class TrainingConfig(Section):
     validate_every: PositiveInt = Field(1000, description="steps between validations")
     save_every: PositiveInt = Field(1000, description="steps between checkpoints")
     keep_checkpoints: PositiveInt = Field(5, description="how many of the last; best stays too")
-    devices: PositiveInt | None = Field(None, description="processes; null: one a GPU, or one")
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(1, description="of everything random")
+    devices: PositiveInt | None = Field(
+        None, description="processes; null: one a GPU, or one a CPU core"
+    )
+    seed: NaturalNumber = Field(1, description="of everything random")
 
     @field_validator("max_epochs")
     @classmethod
@@ -199,7 +226,7 @@ class DecodingConfig(Section):
         1.0, description="alpha of ((5 + length) / 6)^alpha; 0: none"
     )
     max_length_ratio: PositiveFloat = Field(2.0, description="longest output = ratio * input ...")
-    max_length_extra: Annotated[int, Field(ge=0)] = Field(20, description="... + extra subwords")
+    max_length_extra: NaturalNumber = Field(20, description="... + extra subwords")
     batch_tokens: PositiveInt = Field(4096, description="padded source tokens decoded at once")
 
 
@@ -210,7 +237,7 @@ class EvaluationConfig(Section):
         None, description="sacreBLEU's; null: zh for Chinese, none for BPE'd text, else 13a"
     )
     validation_beam_size: PositiveInt = Field(1, description="beam of the dev set's BLEU")
-    samples: Annotated[int, Field(ge=0)] = Field(3, description="translations shown at the end")
+    samples: NaturalNumber = Field(3, description="translations shown at the end")
 
 
 class Config(Section):
@@ -223,18 +250,6 @@ class Config(Section):
     training: TrainingConfig
     decoding: DecodingConfig = Field(default_factory=DecodingConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
-
-    @field_validator("subword")
-    @classmethod
-    def _the_vocabulary_comes_with_bped_text(cls, subword: SubwordConfig, info) -> SubwordConfig:
-        data = info.data.get("data")
-        if data is None:
-            return subword
-        if data.dataset == "wmt14ende" and subword.type != "vocabulary":
-            raise _problem("data.dataset: wmt14ende is BPE'd text, it needs type: vocabulary")
-        if data.dataset != "wmt14ende" and subword.type == "vocabulary" and not subword.vocabulary:
-            raise _problem("type: vocabulary needs subword.vocabulary, the file with the types")
-        return subword
 
 
 SECTIONS: dict[str, type[Section]] = {
@@ -250,34 +265,63 @@ class _Loader(yaml.SafeLoader):
 
     yaml_implicit_resolvers: dict = {}  # noqa: RUF012 (PyYAML's own attribute)
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        # Here and not where the mapping is constructed: by then `<<` has put other keys into it.
+        node = super().compose_mapping_node(anchor)
         seen = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str):
+            key, mark = key_node.value, key_node.start_mark
+            if key_node.tag not in (_TAG + "str", _TAG + "merge"):
+                shown = repr(key) if isinstance(key, str) else "a list or a mapping"
                 raise yaml.MarkedYAMLError(
-                    problem=f"a key must be text, not {key!r}", problem_mark=key_node.start_mark
+                    problem=f"a key must be text, not {shown}", problem_mark=mark
                 )
             if key in seen:
                 raise yaml.MarkedYAMLError(
-                    problem=f"the key {key!r} is given twice", problem_mark=key_node.start_mark
+                    problem=f"the key {key!r} is given twice", problem_mark=mark
                 )
             seen.add(key)
-        return super().construct_mapping(node, deep)
+        return node
 
 
-for _tag, _pattern, _first in (
-    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    ("int", r"[-+]?[0-9]+", list("-+0123456789")),
-    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
+class _Dumper(yaml.SafeDumper):
+    """Puts text in quotes that _Loader, or a reader of YAML 1.1, would take for something else."""
+
+
+def _represent_text(dumper: _Dumper, text: str) -> yaml.Node:
+    # Left to itself, PyYAML writes U+0085 in single quotes, where it reads a space.
+    style = None if text.isprintable() else '"'
+    return dumper.represent_scalar(_TAG + "str", text, style=style)
+
+
+def _constructor(convert: Callable[[str], Any]) -> Callable[[_Loader, yaml.Node], Any]:
+    def construct(loader: _Loader, node: yaml.Node) -> Any:
+        try:
+            return convert(loader.construct_scalar(node))
+        except (ValueError, KeyError) as error:
+            raise yaml.MarkedYAMLError(
+                problem=f"not a {node.tag.removeprefix(_TAG)}: {error}",
+                problem_mark=node.start_mark,
+            ) from None
+
+    return construct
+
+
+_TAG = "tag:yaml.org,2002:"
+_BOOLS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+for _name, _pattern, _first, _convert in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""], lambda text: None),
+    ("bool", "|".join(_BOOLS), list("tTfF"), _BOOLS.__getitem__),
+    # PyYAML's own constructors read "010" as octal and "1_0" as ten.
+    ("int", r"[-+]?[0-9]+", list("-+0123456789"), int),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789"), float),
+    ("merge", r"<<", ["<"], None),
 ):
-    _Loader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first
-    )
-# PyYAML's own constructor reads "010" as octal and "1_0" as ten.
-_Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(node.value))
-_Loader.add_constructor("tag:yaml.org,2002:float", lambda loader, node: float(node.value))
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(_TAG + _name, re.compile(rf"^(?:{_pattern})\Z"), _first)
+    if _convert:
+        _Loader.add_constructor(_TAG + _name, _constructor(_convert))
+_Dumper.add_representer(str, _represent_text)
 
 
 def load(path: str | Path, overrides: list[str] | None = None) -> Config:
@@ -296,6 +340,7 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Config:
         config = Config.model_validate(values)
     except ValidationError as error:
         problems += [_describe(item) for item in error.errors()]
+    problems += _problems_between_sections(values)
     if problems:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         lines = "\n".join(f"  {problem}" for problem in problems)
@@ -305,7 +350,7 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Config:
 
 def dump(config: Config) -> str:
     """The resolved config as YAML that `load` reads back to an equal Config."""
-    return yaml.safe_dump(config.model_dump(), sort_keys=False, allow_unicode=True)
+    return yaml.dump(config.model_dump(), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def _read(path: Path) -> str:
@@ -313,7 +358,10 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such config file") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{path}, line {line}: not UTF-8, as a config must be") from None
+    except (OSError, ValueError) as error:
         raise UsageError(f"{path}: can't be read as a config: {error}") from None
 
 
@@ -324,11 +372,34 @@ def _parse(text: str, name: str) -> dict[str, Any]:
         mark = error.problem_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise UsageError(f"{name}{where}: not valid YAML: {error.problem}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except RecursionError:
+        raise UsageError(f"{name}: not valid YAML: nested too deeply") from None
+    except (yaml.YAMLError, ValueError) as error:
         raise UsageError(f"{name}: not valid YAML: {error}") from None
     if not isinstance(values, dict):
         raise UsageError(f"{name}: expected `model_dir` and the sections {', '.join(SECTIONS)}")
     return values
+
+
+def _problems_between_sections(values: dict[str, Any]) -> list[str]:
+    """Combinations of keys of two sections. The values as they are in the file are looked at, so
+    that another mistake in a section does not hide these."""
+
+    def value(section: str, key: str) -> Any:
+        given = values.get(section)
+        default = SECTIONS[section].model_fields[key].default
+        return given.get(key, default) if isinstance(given, dict) else default
+
+    dataset, subword = value("data", "dataset"), value("subword", "type")
+    if dataset == "wmt14ende" and subword != "vocabulary":
+        return [
+            f"subword.type: {_shown(subword)}: data.dataset: wmt14ende is BPE'd text, it needs "
+            "type: vocabulary"
+        ]
+    needs_a_file = dataset in ("files", "multi30k") and subword == "vocabulary"
+    if needs_a_file and not value("subword", "vocabulary"):
+        return ["subword.vocabulary: null: type: vocabulary needs the file with the types"]
+    return []
 
 
 def _apply_override(values: dict[str, Any], override: str) -> str | None:
@@ -340,7 +411,10 @@ def _apply_override(values: dict[str, Any], override: str) -> str | None:
     if path == "model_dir":
         values["model_dir"] = text
         return None
-    if section not in SECTIONS or not key:
+    if section in SECTIONS and not key:
+        example = next(iter(SECTIONS[section].model_fields))
+        return f"{path}: a section; give one of its keys, as in {section}.{example}=..."
+    if section not in SECTIONS:
         return f"{path}: unknown key{_suggestion(path)}"
     target = values.setdefault(section, {})
     if not isinstance(target, dict):
@@ -348,12 +422,12 @@ def _apply_override(values: dict[str, Any], override: str) -> str | None:
     field = SECTIONS[section].model_fields.get(key)
     takes_text = field is not None and field.annotation in (str, str | None)
     if takes_text:
-        target[key] = None if text in ("", "null") and field.annotation != str else text
+        target[key] = None if text in ("", "null") and field.annotation is not str else text
         return None
     try:
         target[key] = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError:
-        target[key] = text
+    except (yaml.YAMLError, ValueError, RecursionError):
+        target[key] = text  # as text, of which the schema says what was expected instead
     return None
 
 
@@ -370,14 +444,19 @@ def _describe(item: dict[str, Any]) -> str:
         return f"{path}: {shown}{item['ctx']['message']}"
     if item["type"] in ("model_type", "model_attributes_type"):
         return f"{path}: {_shown(item['input'])}: expected a section with keys of its own"
+    limits = item.get("ctx", {})
     message = {
         "int_type": "expected a whole number",
         "int_from_float": "expected a whole number",
+        "int_parsing_size": "expected a smaller number",
         "float_type": "expected a number",
         "finite_number": "expected a finite number",
         "string_type": "expected text",
+        "string_too_short": "expected text that is not empty",
         "bool_type": "expected true or false",
         "list_type": "expected a list, as in [0.9, 0.98]",
+        "too_short": f"expected {limits.get('min_length')} values",
+        "too_long": f"expected {limits.get('max_length')} values",
     }.get(item["type"], item["msg"].replace("Input should be", "expected"))
     return f"{path}: {_shown(item['input'])}: {message}"
 
@@ -395,8 +474,10 @@ def _expected(location: tuple) -> str:
             required = [
                 name for name, f in SECTIONS[location[0]].model_fields.items() if f.is_required()
             ]
-            keys = required or list(SECTIONS[location[0]].model_fields)[:2]
-            return f"expected a section with {' and '.join(keys)}"
+            if required:
+                return f"expected a section with {' and '.join(required)}"
+            first = list(SECTIONS[location[0]].model_fields)[:2]
+            return f"expected a section with keys such as {' and '.join(first)}"
     else:
         field = SECTIONS[location[0]].model_fields[location[1]]
     return f"expected {field.description}"
@@ -404,19 +485,19 @@ def _expected(location: tuple) -> str:
 
 def _suggestion(path: str) -> str:
     """The known key nearest to an unknown one: spelt alike, or the same key of another section."""
-    known = ["model_dir", *SECTIONS]
-    known += [f"{name}.{key}" for name, section in SECTIONS.items() for key in section.model_fields]
-    last = path.split(".")[-1]
-    same_key = [name for name in known if name.split(".")[-1] == last]
-    if same_key:
-        return f"; did you mean {' or '.join(same_key)}?"
-    section = path.split(".")[0]
-    nearby = [name for name in known if name.startswith(section + ".")] if "." in path else known
-    match = difflib.get_close_matches(path, nearby, n=1, cutoff=0.6) or difflib.get_close_matches(
-        path, known, n=1, cutoff=0.6
-    )
-    if match:
-        return f"; did you mean {match[0]}?"
-    if section in SECTIONS:
-        return f"; known keys: {', '.join(SECTIONS[section].model_fields)}"
+    section, _, key = path.partition(".") if "." in path else ("", "", path)
+    full_names: dict[str, list[str]] = {name: [name] for name in ("model_dir", *SECTIONS)}
+    for name, schema in SECTIONS.items():
+        for known_key in schema.model_fields:
+            full_names.setdefault(known_key, []).append(f"{name}.{known_key}")
+    if key in full_names:
+        return f"; did you mean {' or '.join(full_names[key])}?"
+    # Without its section, which would make every key of the section look near.
+    own = SECTIONS[section].model_fields if section in SECTIONS else ()
+    if match := difflib.get_close_matches(key, own, n=1):
+        return f"; did you mean {section}.{match[0]}?"
+    if match := difflib.get_close_matches(key, full_names, n=1):
+        return f"; did you mean {' or '.join(full_names[match[0]])}?"
+    if own:
+        return f"; known keys: {', '.join(own)}"
     return f"; known: model_dir, {', '.join(SECTIONS)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 
 from transformer_mt.errors import UsageError
@@ -36,6 +37,23 @@ def use(name: str | None) -> str:
     if name == "cpu":
         _keep_freed_memory()
     return name
+
+
+def processes(wanted: int | None, device: str) -> int:
+    """How many processes train: as many as wanted, else one for each GPU, or for each CPU core.
+
+    Raises:
+        UsageError: more are wanted than there are GPUs.
+    """
+    if device == "cpu":
+        return wanted or len(os.sched_getaffinity(0))
+    import paddle
+
+    gpus = paddle.device.cuda.device_count()
+    if (wanted or 1) > gpus:
+        raise UsageError(f"training.devices: {wanted}: this machine has {gpus} GPUs")
+    # A GPU named by its number is the one to use.
+    return wanted or (1 if ":" in device else gpus)
 
 
 def _keep_freed_memory() -> None:

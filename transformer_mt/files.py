@@ -5,8 +5,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -15,20 +16,53 @@ from transformer_mt.errors import UsageError, UserError
 
 @contextmanager
 def atomic(path: str | Path, mode: str = "w") -> Iterator[IO]:
-    """Opens a file that appears under its name when the block ends, and not if it fails."""
+    """Opens a file that appears under its name when the block ends, and not if it fails.
+
+    A link is followed. What is no file (a terminal, a pipe, /dev/null) is written to as it is.
+
+    Raises:
+        UserError: the file can't be written. Other errors of the block are passed on.
+    """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
-    try:
-        with open(temporary, mode, **text) as file:
+    if path.exists() and not path.is_file():
+        with _write_errors(path, path), open(path, mode, **text) as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise UserError(f"{path}: can't be written: {error.strerror or error}") from error
+        return
+    final = Path(os.path.realpath(path))
+    temporary = final.with_name(f".{final.name}.{os.getpid()}.tmp")
+    try:
+        with _write_errors(path, temporary):
+            with open(temporary, mode, **text) as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, final)
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
+
+
+@contextmanager
+def _write_errors(path: Path, opened: Path) -> Iterator[None]:
+    """Says of an OSError that `path` can't be written, unless it is about something else."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # A write that fails names no file; an error that names another one came from there.
+        if error.filename not in (None, str(opened)):
+            raise
+        raise UserError(f"{path}: can't be written: {error.strerror or error}") from error
+
+
+@contextmanager
+def _read_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, zlib.error, OSError) as error:
+        raise UserError(f"{path}: can't be read to its end: {error}") from None
 
 
 def open_bytes(path: Path) -> IO[bytes]:
@@ -43,12 +77,9 @@ def open_bytes(path: Path) -> IO[bytes]:
 
 def byte_lines(path: Path) -> Iterator[bytes]:
     """The lines of a file without their ends (`\\n` or `\\r\\n`)."""
-    with open_bytes(path) as file:
-        try:
-            for line in file:
-                yield line.removesuffix(b"\n").removesuffix(b"\r")
-        except (EOFError, gzip.BadGzipFile, OSError) as error:
-            raise UserError(f"{path}: can't be read to its end: {error}") from None
+    with open_bytes(path) as file, _read_errors(path):
+        for line in file:
+            yield line.removesuffix(b"\r\n" if line.endswith(b"\r\n") else b"\n")
 
 
 def lines(path: Path) -> Iterator[str]:
@@ -71,19 +102,17 @@ def lines(path: Path) -> Iterator[str]:
 def count_lines(path: Path) -> int:
     """The number of lines; a last one without a newline counts."""
     count, last = 0, b"\n"
-    with open_bytes(path) as file:
-        try:
-            while block := file.read(1 << 20):
-                count += block.count(b"\n")
-                last = block[-1:]
-        except (EOFError, gzip.BadGzipFile, OSError) as error:
-            raise UserError(f"{path}: can't be read to its end: {error}") from None
+    with open_bytes(path) as file, _read_errors(path):
+        while block := file.read(1 << 20):
+            count += block.count(b"\n")
+            last = block[-1:]
     return count + (last != b"\n")
 
 
 def content_hash(path: Path) -> str:
-    with open_bytes(path) as file:
-        digest = hashlib.sha256()
+    """The SHA-256 of what a file holds (when decompressed), in hexadecimal."""
+    digest = hashlib.sha256()
+    with open_bytes(path) as file, _read_errors(path):
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()

@@ -12,8 +12,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
+import math
+import os
 import re
 import shutil
 from pathlib import Path
@@ -66,10 +69,15 @@ class ModelDirectory:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._lock.close()
+            self._lock = None
             raise UserError(
                 f"{self.path} is in use by another process that trains into it. Wait for it, or "
                 "give another model_dir=FOLDER"
             ) from None
+        if not self._lock_is_in_place():
+            # Whoever held it has removed it in the meantime, and others may lock a new one.
+            self._lock.close()
+            return self.claim(restart)
         foreign = [
             entry.name
             for entry in self.path.iterdir()
@@ -91,15 +99,20 @@ class ModelDirectory:
 
     def release(self) -> None:
         """Lets go of the directory, and removes it if nothing has come into it."""
-        if self._lock:
-            self._lock.close()
-            self._lock = None
+        if self._lock is None:
+            return
         if not (self.path / "config.yaml").exists():
             (self.path / ".lock").unlink(missing_ok=True)
-            try:
+            with contextlib.suppress(OSError):  # something else may be in it
                 self.path.rmdir()
-            except OSError:
-                pass  # something else is in it
+        self._lock.close()
+        self._lock = None
+
+    def _lock_is_in_place(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._lock.fileno()), os.stat(self.path / ".lock"))
+        except FileNotFoundError:
+            return False
 
     def start(self, config: Config, subwords: Subwords, held_out: list[Path]) -> None:
         """Clears what an earlier run left, and writes what a run has from its first moment."""
@@ -122,6 +135,11 @@ class ModelDirectory:
 
     def log(self, **values: Any) -> None:
         """Appends a line to metrics.jsonl."""
+        # JSON has no word for what is not a number, or infinite.
+        values = {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in values.items()
+        }
         try:
             with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
                 file.write(json.dumps(values) + "\n")
@@ -144,7 +162,9 @@ class ModelDirectory:
                 f"{self.path} is not a model directory (there is no config.yaml in it)"
             )
         version_file = self.path / "format_version"
-        version = version_file.read_text().strip() if version_file.is_file() else "none"
+        version = "none"
+        if version_file.is_file():
+            version = version_file.read_text(errors="replace").strip()
         if version != str(FORMAT_VERSION):
             raise UsageError(
                 f"{self.path}: format version {version}, this program reads {FORMAT_VERSION}"
@@ -165,11 +185,11 @@ class ModelDirectory:
 
     def best(self) -> Path | None:
         try:
-            name = (self.path / "best").read_text().strip()
+            name = (self.path / "best").read_text(errors="replace").strip()
         except FileNotFoundError:
             return None
         path = self.checkpoints / name
-        return path if path.is_dir() else None
+        return path if path in self.saved_checkpoints() else None
 
     def checkpoint(self, name: str | None = None) -> Path:
         """A checkpoint by name: step_N, best or last; None is the best, or the last if no best is

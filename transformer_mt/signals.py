@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as one exception, held back where work must not be torn apart."""
+"""Ctrl-C and SIGTERM: raised as one exception, or held back where work must not be torn apart."""
 
 from __future__ import annotations
 
@@ -11,18 +11,30 @@ from transformer_mt.errors import Interrupted
 
 _depth = 0
 _pending: int | None = None
+_installed = False
 
 
 def install() -> None:
     """From here on, SIGINT and SIGTERM raise Interrupted in the main thread."""
+    global _installed
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, _handle)
         signal.signal(signal.SIGTERM, _handle)
+        _installed = True
+
+
+def reinstall() -> None:
+    """Installs the handlers again, if they were: importing Paddle or PaddleNLP undoes them."""
+    if _installed:
+        install()
 
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """A signal that arrives inside is raised when the block is done."""
+    """A signal that arrives inside is raised when the block is done; `pending` tells of it.
+
+    A second Ctrl-C is not held back: somebody means it.
+    """
     global _depth, _pending
     _depth += 1
     try:
@@ -34,9 +46,15 @@ def held_back() -> Iterator[None]:
         raise Interrupted(number)
 
 
+def pending() -> bool:
+    """Whether a signal waits for the end of a `held_back` block."""
+    return _pending is not None
+
+
 def _handle(number: int, frame: object) -> None:
     global _pending
-    if _depth:
+    if _depth and not (_pending is not None and number == signal.SIGINT):
         _pending = number
-    else:
-        raise Interrupted(number)
+        return
+    _pending = None
+    raise Interrupted(number)

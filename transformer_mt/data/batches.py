@@ -44,8 +44,9 @@ def epoch_batches(
     order = random.permutation(len(target_lengths))
     # Sorting a permutation by length leaves sentences of equal lengths in a new order each epoch.
     order = order[np.lexsort((source_lengths[order], target_lengths[order]))]
-    batches = _cut(source_lengths[order] + 1, target_lengths[order] + 1, max_tokens)
-    return [order[start:end] for start, end in (batches[i] for i in random.permutation(len(batches)))]
+    cuts = _cut(source_lengths[order] + 1, target_lengths[order] + 1, max_tokens)
+    shuffled = (cuts[i] for i in random.permutation(len(cuts)))
+    return [order[start:end] for start, end in shuffled]
 
 
 def ordered_batches(

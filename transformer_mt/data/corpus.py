@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from transformer_mt import signals
 from transformer_mt.config import DataConfig
 from transformer_mt.errors import UsageError, UserError
 from transformer_mt.files import atomic, content_hash, count_lines, lines
@@ -84,18 +85,9 @@ def open_corpus(config: DataConfig) -> Corpus:
 
 def _load(split: Split) -> Iterable[dict[str, str]]:
     """The split as a lazy PaddleNLP dataset of {"source", "target"}."""
-    # PaddleNLP's import configures the root logger; ours stays as it was.
-    level = logging.getLogger().level
+    _import_paddlenlp()
     from paddlenlp.datasets import load_dataset
 
-    logging.getLogger().setLevel(level)
-    if split.dataset == "wmt14ende":
-        return load_dataset(
-            "wmt14ende",
-            data_files=[[str(path) for path in split.paths]],
-            splits=[split.name],
-            lazy=True,
-        )
     if split.dataset == "multi30k":
         from transformer_mt.data.multi30k import Multi30k
 
@@ -103,8 +95,21 @@ def _load(split: Split) -> Iterable[dict[str, str]]:
         return builder.read_datasets(
             data_files=[[str(path) for path in split.paths]], splits=[split.name]
         )
-    read = read_tsv if len(split.paths) == 1 else read_files
+    if split.dataset == "wmt14ende":
+        read = read_wmt14ende
+    else:
+        read = read_tsv if len(split.paths) == 1 else read_files
     return load_dataset(read, lazy=True, data_files=[str(path) for path in split.paths])
+
+
+def _import_paddlenlp() -> None:
+    """Imports PaddleNLP, and takes back what its import changes in the process besides: the level
+    of the root logger, and what SIGTERM does."""
+    level = logging.getLogger().level
+    import paddlenlp.datasets  # noqa: F401
+
+    logging.getLogger().setLevel(level)
+    signals.reinstall()
 
 
 def read_files(data_files: list[str]) -> Iterator[dict[str, str]]:
@@ -112,6 +117,16 @@ def read_files(data_files: list[str]) -> Iterator[dict[str, str]]:
     source, target = (lines(Path(path)) for path in data_files)
     for source_line, target_line in zip(source, target, strict=True):
         yield {"source": source_line, "target": target_line}
+
+
+def read_wmt14ende(data_files: list[str]) -> Iterator[dict[str, str]]:
+    """A reader for `load_dataset`: the examples of PaddleNLP's own reader of this corpus, but for
+    two things. A carriage return within a line does not end it (every later line would be paired
+    with the translation of another), and a pair that is empty on both sides stays, in step with
+    the tokenised references.
+    """
+    for example in read_files(data_files):
+        yield {side: text.strip() for side, text in example.items()}
 
 
 def read_tsv(data_files: list[str]) -> Iterator[dict[str, str]]:
@@ -141,6 +156,7 @@ def _find_files(config: DataConfig, name: str, value: str) -> Split:
 
 
 def _find_multi30k(config: DataConfig, name: str, value: str) -> Split:
+    _import_paddlenlp()
     from transformer_mt.data.multi30k import find
 
     langs = (config.source_lang, config.target_lang)
@@ -158,7 +174,7 @@ def _find_wmt14ende(config: DataConfig, name: str, value: str) -> Split:
     }[_known_split(name, value)]
     langs = (config.source_lang, config.target_lang)
     folder = root / "wmt14_ende_data_bpe"
-    paths = tuple(_existing(folder, [f"{stem}.bpe.*.{lang}"], f"data.{name}") for lang in langs)
+    paths = tuple(_matching(folder, f"{stem}.bpe.*.{lang}", f"data.{name}") for lang in langs)
     reference = None
     if name != "train" and value != "train":
         reference = _existing(root / "wmt14_ende_data", [f"{stem}.{langs[1]}"], f"data.{name}")
@@ -169,6 +185,7 @@ def wmt14ende_root(config: DataConfig) -> Path:
     """The folder of PaddleNLP's WMT14 layout, downloaded by PaddleNLP where no root is given."""
     if config.root is not None:
         return Path(config.root)
+    _import_paddlenlp()
     from paddlenlp.datasets import load_dataset
     from paddlenlp.datasets.wmt14ende import WMT14ende
     from paddlenlp.utils.env import DATA_HOME
@@ -185,9 +202,8 @@ def wmt14ende_root(config: DataConfig) -> Path:
 
 
 def wmt14ende_vocabulary(config: DataConfig) -> Path:
-    return _existing(
-        wmt14ende_root(config) / "wmt14_ende_data_bpe", ["vocab_all.bpe.*"], "data.root"
-    )
+    folder = wmt14ende_root(config) / "wmt14_ende_data_bpe"
+    return _matching(folder, "vocab_all.bpe.*", "data.root")
 
 
 def _known_split(name: str, value: str) -> str:
@@ -196,15 +212,20 @@ def _known_split(name: str, value: str) -> str:
     return value
 
 
-def _existing(folder: Path, patterns: list[str], key: str) -> Path:
-    """The one file in a folder that has one of the names (or matches the first pattern)."""
-    for pattern in patterns:
-        # A prefix may hold the characters of a pattern, so a plain name is tried as it is.
-        found = [folder / pattern] if (folder / pattern).is_file() else []
-        found = found or (sorted(folder.glob(pattern)) if "*" in pattern else [])
-        if found:
-            return found[0]
-    raise UsageError(f"{key}: there is no file {' or '.join(patterns)} in {folder}")
+def _existing(folder: Path, names: list[str], key: str) -> Path:
+    """The first of some files that is there."""
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise UsageError(f"{key}: there is no file {' or '.join(names)} in {folder}")
+
+
+def _matching(folder: Path, pattern: str, key: str) -> Path:
+    """The first file of a pattern."""
+    found = sorted(path for path in folder.glob(pattern) if path.is_file())
+    if not found:
+        raise UsageError(f"{key}: there is no file {pattern} in {folder}")
+    return found[0]
 
 
 def _check_lengths(split: Split) -> None:

@@ -13,10 +13,13 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from array import array
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -32,6 +35,8 @@ FORMAT = 1
 CHUNK = 5_000
 # Starting the processes costs about a second, which pays from here on.
 PARALLEL_FROM = 100_000
+# Nothing takes a day to encode.
+ABANDONED_AFTER = 24 * 3600  # seconds
 
 Pair = tuple[str, str]
 EncodedPair = tuple[list[int], list[int]]
@@ -53,28 +58,42 @@ class EncodedCorpus:
     """Encoded pairs. `facts` holds the counts of the build: pairs, tokens, what was dropped."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         try:
             self.facts: dict[str, Any] = json.loads((folder / "facts.json").read_text())
             self.source = EncodedText(folder, "source")
             self.target = EncodedText(folder, "target")
-        except (OSError, ValueError) as error:
+            self._check()
+        except (OSError, EOFError, ValueError, LookupError, TypeError) as error:
             raise UserError(
                 f"{folder}: a damaged encoded corpus ({error}). Delete the folder; it is made anew"
             ) from None
 
+    def _check(self) -> None:
+        for name, side in (("source", self.source), ("target", self.target)):
+            if len(side.lengths) != self.facts["pairs"] or side.offsets[-1] != len(side.ids):
+                raise ValueError(f"the {name} side is not as long as it was written")
+
     def __len__(self) -> int:
         return len(self.source.lengths)
+
+    def __reduce__(self) -> tuple:
+        """Another process maps the files for itself."""
+        return EncodedCorpus, (self._folder,)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Which encoded pairs are used; None is no limit."""
+    """Which encoded pairs are used; None is no limit, and min_length 0 keeps empty lines."""
 
     max_length: int | None = None
     max_length_ratio: float | None = None
+    min_length: int = 0
 
     def reason_to_drop(self, source: list[int], target: list[int]) -> str | None:
         shorter, longer = sorted((len(source), len(target)))
+        if shorter < self.min_length:
+            return "empty on a side"
         if self.max_length is not None and longer > self.max_length:
             return f"longer than {self.max_length} subwords"
         # With eos counted, as it is in training; "Yes." against three words is no odd pair.
@@ -126,9 +145,12 @@ def _build(
     """Encodes into a folder beside the final one, and renames it when it is whole."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        _clear_abandoned(folder.parent)
         temporary = Path(tempfile.mkdtemp(prefix=".building-", dir=folder.parent))
     except OSError as error:
-        raise UserError(f"data.cache: {folder.parent}: can't be written: {error.strerror}") from None
+        raise UserError(
+            f"data.cache: {folder.parent}: can't be written: {error.strerror}"
+        ) from None
     try:
         with (
             _Writer(temporary / "source", subwords.source) as source_writer,
@@ -162,14 +184,31 @@ def _build(
             # Another process has built the same corpus in the meantime.
             if not (folder / "facts.json").is_file():
                 raise
+    except BrokenProcessPool:
+        raise UserError(
+            f"{title}: a process that encodes text was killed, perhaps because memory ran out"
+        ) from None
     except OSError as error:
-        raise UserError(f"data.cache: {folder}: can't be written: {error.strerror}") from None
+        # A write that fails names no file; an error that names another one came from the text.
+        if error.filename and temporary not in (path := Path(error.filename), path.parent):
+            raise
+        reason = error.strerror or error
+        raise UserError(f"data.cache: {folder}: can't be written: {reason}") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def _clear_abandoned(cache: Path) -> None:
+    """Removes what processes that were killed while they encoded have left behind."""
+    for folder in cache.glob(".building-*"):
+        with suppress(OSError):
+            if time.time() - folder.stat().st_mtime > ABANDONED_AFTER:
+                shutil.rmtree(folder)
+
+
 class _Writer:
-    """Appends sentences to PATH.ids.npy and PATH.offsets.npy, holding only the lengths in memory."""
+    """Appends sentences to PATH.ids.npy, and PATH.offsets.npy at the end. Only the lengths are held
+    in memory."""
 
     def __init__(self, path: Path, vocabulary: Vocabulary) -> None:
         self._path = path
@@ -181,7 +220,7 @@ class _Writer:
         self.unknown = 0
 
     def __enter__(self) -> _Writer:
-        self._file = open(f"{self._path}.ids.npy", "wb")  # noqa: SIM115 (closed by __exit__)
+        self._file = open(f"{self._path}.ids.npy", "wb")
         self._write_header()
         return self
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import collections
 import hashlib
-import urllib.error
+import http.client
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from paddlenlp.datasets import DatasetBuilder
+from paddlenlp.datasets import DatasetBuilder, IterDataset, MapDataset
 from paddlenlp.utils.env import DATA_HOME
 
 from transformer_mt.errors import UsageError, UserError
@@ -50,6 +50,16 @@ class Multi30k(DatasetBuilder):
     def _get_data(self, mode: str, **kwargs) -> tuple[str, str]:
         return str(find(mode, "en", None)), str(find(mode, "de", None))
 
+    def read(self, filename: tuple[str, str], split: str = "train") -> MapDataset | IterDataset:
+        """As PaddleNLP's, but a lazy dataset can be iterated more than once."""
+        if not self.lazy:
+            return super().read(filename, split)
+
+        def examples() -> Iterator[dict[str, str]]:
+            return self._read(filename, split)
+
+        return IterDataset(examples)
+
     def _read(self, filename: tuple[str, str], *args) -> Iterator[dict[str, str]]:
         source, target = (lines(Path(path)) for path in filename)
         for source_line, target_line in zip(source, target, strict=True):
@@ -74,10 +84,7 @@ def find(split: str, lang: str, root: str | None) -> Path:
 
 def _download(name: str) -> Path:
     path = Path(DATA_HOME) / "Multi30k" / name
-    if path.is_file():
-        content = path.read_bytes()
-    else:
-        content = _fetch(URL + name)
+    content = path.read_bytes() if path.is_file() else _fetch(URL + name)
     if hashlib.sha256(content).hexdigest() != SHA256[name]:
         path.unlink(missing_ok=True)
         raise UserError(f"{name} from {URL} is not the file it should be (SHA-256). Try again")
@@ -92,7 +99,7 @@ def _fetch(url: str) -> bytes:
     try:
         with urllib.request.urlopen(url, timeout=60) as response:
             return response.read()
-    except (urllib.error.URLError, OSError, TimeoutError) as error:
+    except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise UserError(
             f"{url} could not be downloaded: {reason}\nWhere there is no network, fetch the six "

@@ -88,7 +88,7 @@ def prepare(config: Config) -> PreparedData:
         pairs(dropped),
         content=train_content,
         subwords=subwords,
-        limits=Limits(config.data.max_length, config.data.max_length_ratio),
+        limits=Limits(config.data.max_length, config.data.max_length_ratio, min_length=1),
         dropped=dropped,
         cache=cache,
         title="encoding",
@@ -108,7 +108,9 @@ def _hold_out(corpus: Corpus, config: Config, cache: Path) -> HeldOut:
     """Draws what the config does not name. The files go beside the cache, where they can be read
     before there is a model directory, which gets a copy."""
     seed = config.training.seed
-    key = hashlib.sha256(f"{corpus.train.content()} {config.data.held_out} {seed}".encode())
+    missing = [name for name in ("dev", "test") if getattr(corpus, name) is None]
+    made_of = f"{corpus.train.content()} {missing} {config.data.held_out} {seed}"
+    key = hashlib.sha256(made_of.encode())
     folder = cache / f"held_out-{key.hexdigest()[:16]}"
     held_out = hold_out(corpus, config.data, seed, folder)
     for name, split in held_out.splits.items():
@@ -139,5 +141,3 @@ def _encode_whole(split: Split, subwords: Subwords, cache: Path) -> EncodedCorpu
         title=f"encoding {split.name}",
         total=count_lines(split.paths[0]),
     )
-
-

@@ -47,9 +47,20 @@ class Vocabulary(Protocol):
 
 
 class SentencePieceVocabulary:
-    """A SentencePiece model (Kudo and Richardson 2018, arXiv 1808.06226)."""
+    """A SentencePiece model (Kudo and Richardson 2018, arXiv 1808.06226).
+
+    With identity normalisation decode(encode(x)) is x if every character of x is in the
+    vocabulary, with one exception: U+2581, which SentencePiece writes for a space, becomes one.
+    A tab, U+0000 and U+2585 can't be in a vocabulary; SentencePiece learns nothing from a line
+    with one.
+
+    Raises:
+        ValueError, RuntimeError: `model` is not a whole model with its four special subwords.
+    """
 
     def __init__(self, model: bytes) -> None:
+        if not model:
+            raise ValueError("it is empty")
         self._model = model
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.size = self._processor.vocab_size()
@@ -57,6 +68,9 @@ class SentencePieceVocabulary:
         self.unk = self._processor.unk_id()
         self.bos = self._processor.bos_id()
         self.eos = self._processor.eos_id()
+        special = {self.pad, self.unk, self.bos, self.eos}
+        if len(special) < 4 or not special <= set(range(self.size)):
+            raise ValueError("it has no four different ids for pad, unk, bos and eos")
 
     def encode(self, text: str) -> list[int]:
         return self._processor.encode(text)
@@ -136,7 +150,12 @@ class Subwords:
             UserError: the folder has no subword model, or a damaged one.
         """
         if (folder / "subword.txt").is_file():
-            return cls._joint(WordVocabulary(list(lines(folder / "subword.txt"))))
+            tokens = list(lines(folder / "subword.txt"))
+            vocabulary = WordVocabulary(tokens)
+            # `save` wrote the special ones too, and each type once.
+            if vocabulary.size != len(tokens) or len(set(tokens)) != len(tokens):
+                raise UserError(f"{folder / 'subword.txt'}: damaged; it is not as it was written")
+            return cls._joint(vocabulary)
         if (folder / "subword.model").is_file():
             return cls._joint(_load_model(folder / "subword.model"))
         sides = [folder / f"subword.{side}.model" for side in ("source", "target")]
@@ -147,9 +166,14 @@ class Subwords:
     @classmethod
     def from_vocabulary(cls, path: Path) -> Subwords:
         """BPE'd text's vocabulary, one type a line."""
-        tokens = [line.decode("utf-8", errors="replace") for line in byte_lines(path)]
+        text = [line.decode("utf-8", errors="replace") for line in byte_lines(path)]
+        text[:1] = [line.removeprefix("\ufeff") for line in text[:1]]
         # Only the first column: some files have counts behind a tab or a space.
-        tokens = [token.split("\t")[0].split(" ")[0] for token in tokens]
+        tokens = [line.split("\t")[0].split(" ")[0] for line in text]
+        while tokens and not tokens[-1]:
+            tokens.pop()  # empty lines at the end
+        if not tokens:
+            raise UserError(f"{path}: there is no type in it")
         repeated = [token for token, count in Counter(tokens).items() if count > 1]
         if repeated:
             raise UserError(f"{path}: the type {repeated[0]!r} is in it more than once")
@@ -195,7 +219,7 @@ class Subwords:
 def _load_model(path: Path) -> SentencePieceVocabulary:
     try:
         return SentencePieceVocabulary(path.read_bytes())
-    except (RuntimeError, OSError) as error:
+    except (RuntimeError, ValueError, OSError) as error:
         raise UserError(f"{path}: not a SentencePiece model: {error}") from None
 
 
@@ -203,17 +227,19 @@ def _train(
     text: Iterable[str], config: SubwordConfig, size: int, key: str
 ) -> SentencePieceVocabulary:
     """A SentencePiece model of `text`, deterministic for the same text and config."""
-    failures: list[UserError] = []
+    failures: list[BaseException] = []
     seen = 0
 
     def sentences() -> Iterator[str]:
-        # SentencePiece turns an exception of its input into one of its own.
+        # SentencePiece turns an exception of its input, and be it Ctrl-C, into one of its own.
         nonlocal seen
         try:
             for line in text:
                 seen += 1
                 yield line
-        except UserError as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
             failures.append(error)
 
     model = io.BytesIO()
@@ -240,7 +266,7 @@ def _train(
             max_sentence_length=LONGEST_SENTENCE,
             minloglevel=2,
         )
-    except RuntimeError as error:
+    except (RuntimeError, SystemError) as error:
         problem = str(error)
     if failures:
         raise failures[0]

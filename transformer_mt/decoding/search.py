@@ -126,14 +126,16 @@ def _best_next(
     """The `count` best next ids of each row and eos, with their log-probabilities in float64:
     (rows, count + 1) each. A slot that has nothing to offer has -inf."""
     wanted = min(count + len(forbidden), logits.shape[-1])
-    values, ids = (tensor.numpy() for tensor in paddle.topk(logits, wanted, axis=-1))
-    # eos has a slot of its own: a hypothesis at its maximum length needs it, however unlikely.
-    every_eos = paddle.full([logits.shape[0], 1], eos, "int64")
-    end_log_prob = -F.cross_entropy(logits, every_eos, reduction="none").numpy().astype(np.float64)
-    # log p = logit - log(sum(exp(logits))), and that sum is known from eos. (Paddle's logsumexp
-    # and log_softmax take many times longer on a CPU, and its softmax never goes below exp(-64).)
-    log_total = logits[:, eos : eos + 1].numpy() - end_log_prob
+    top, best = paddle.topk(logits, wanted, axis=-1)
+    values, ids = top.numpy(), best.numpy()
+    # log p = logit - log(sum(exp(logits))), and that sum is known from the best id. (Paddle's
+    # logsumexp and log_softmax take many times longer on a CPU, and its softmax never goes below
+    # exp(-64), which the best id is far from.)
+    best_nll = F.cross_entropy(logits, best[:, :1], reduction="none").numpy()
+    log_total = values[:, :1].astype(np.float64) + best_nll
     log_probs = values - log_total
     log_probs[np.isin(ids, [*forbidden, eos])] = -np.inf
+    # eos has a slot of its own: a hypothesis at its maximum length needs it, however unlikely.
+    end_log_prob = logits[:, eos : eos + 1].numpy() - log_total
     ids = np.concatenate([np.full((len(ids), 1), eos, ids.dtype), ids], axis=1)
     return ids, np.concatenate([end_log_prob, log_probs], axis=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -118,7 +119,7 @@ class Translator:
         for owner, text in zip(owners, translated, strict=True):
             outputs[owner].append(text)
         # A vocabulary may hold characters that would end the line.
-        return [self._glue.join(texts).replace("\n", " ") for texts in outputs]
+        return [re.sub(r"[\r\n]", " ", self._glue.join(texts)) for texts in outputs]
 
     def _translate_parts(
         self, parts: list[list[int]], owners: list[int], finished: Callable[[int], object]
@@ -136,7 +137,7 @@ class Translator:
             for index, ids in zip(batch, self._search([parts[i] for i in batch]), strict=True):
                 texts[index] = self._target.decode(ids)
                 left_of_line[owners[index]] -= 1
-            finished(sum(left_of_line[owners[index]] == 0 for index in batch))
+            finished(sum(left_of_line[owner] == 0 for owner in {owners[i] for i in batch}))
             start += rows
         return texts
 

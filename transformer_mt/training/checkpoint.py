@@ -58,25 +58,29 @@ def load_weights(checkpoint: Path, model: nn.Layer) -> None:
 
     Raises:
         UserError: the file is missing or damaged, or does not fit the model; all that does not
-            fit is listed.
+            fit is listed, and the model is left as it was.
     """
     path = checkpoint / WEIGHTS
+    if not path.is_file():
+        raise UserError(f"{path}: there is no such file. Use another checkpoint")
     try:
         weights = paddle.load(str(path))
+        shapes = {name: list(weight.shape) for name, weight in weights.items()}
     except Exception as error:  # unpickling a damaged file can raise nearly anything
-        raise UserError(f"{path}: missing or damaged ({error}). Use another checkpoint") from None
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise UserError(f"{path}: damaged ({reason}). Use another checkpoint") from None
+    parameters = dict(model.named_parameters())
     problems = []
-    for name, parameter in model.named_parameters():
-        if name not in weights:
+    for name, parameter in parameters.items():
+        if name not in shapes:
             problems.append(f"{name} is missing")
-        elif list(weights[name].shape) != list(parameter.shape):
-            problems.append(
-                f"{name} is {list(weights[name].shape)}, the model's is {list(parameter.shape)}"
-            )
-        else:
-            parameter.set_value(weights[name])
+        elif shapes[name] != list(parameter.shape):
+            problems.append(f"{name} is {shapes[name]}, the model's is {list(parameter.shape)}")
+    problems += [f"{name} is not in the model" for name in shapes if name not in parameters]
     if problems:
         raise UserError(f"{path} does not fit the config: " + "; ".join(problems))
+    for name, parameter in parameters.items():
+        parameter.set_value(weights[name])
 
 
 def remove_old(directory: ModelDirectory, keep: int) -> None:

@@ -6,6 +6,9 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
 
+# Paddle's softmax stops at exp(-64), so a negative log-likelihood beyond this may be cut off.
+DEEPEST = 60.0
+
 
 class LabelSmoothedCrossEntropy(nn.Layer):
     """Cross-entropy against (1 - epsilon) * one-hot + epsilon / vocabulary.
@@ -51,14 +54,18 @@ class _SmoothedCrossEntropy(paddle.autograd.PyLayer):
         nll, probabilities = F.softmax_with_cross_entropy(
             logits, targets.unsqueeze(1), ignore_index=pad_id, return_softmax=True
         )  # (rows, 1), (rows, vocabulary)
+        at_target = paddle.stack([paddle.arange(rows), targets], axis=1)
+        logit = paddle.gather_nd(logits, at_target)  # (rows,)
+        nll = nll.squeeze(1)
+        if float(nll.max()) > DEEPEST:
+            nll = paddle.where(nll > DEEPEST, logits.logsumexp(1) - logit, nll)
         nll = nll.sum()
         is_real = targets != pad_id
-        at_target = paddle.stack([paddle.arange(rows), targets], axis=1)
         ctx.save_for_backward(probabilities, at_target, is_real)
         ctx.epsilon = epsilon
         # A product with a vector is the fastest way to a mean.
         mean = paddle.matmul(logits, paddle.full([vocabulary], 1 / vocabulary))
-        excess = (paddle.gather_nd(logits, at_target) - mean) * is_real.astype("float32")
+        excess = (logit - mean) * is_real.astype("float32")
         return nll + epsilon * excess.sum(), nll.clone()
 
     @staticmethod

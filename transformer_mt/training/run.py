@@ -14,6 +14,7 @@ from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation.metrics import score, tokenizer_for
 from transformer_mt.files import atomic
 from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.training import launch
 from transformer_mt.training.processes import Processes
 from transformer_mt.training.trainer import Trainer, batch_plan, seconds_per_step
 
@@ -48,10 +49,15 @@ def train(config: Config, device: str | None, restart: bool) -> None:
         data = prepare(config)
         _report(data, sys.stderr)
         directory.start(config, data.subwords, data.held_out_files)
-        trainer = Trainer(config, data, Processes.join())
+        trainer = Trainer(config, data, Processes())
         _report_plan(trainer, sys.stderr)
-        say(f"training into {directory.path} on {used}; Ctrl-C saves and stops")
-        trainer.run(directory)
+        processes = devices.processes(config.training.devices, used)
+        where = used if processes == 1 else f"{processes} processes"
+        say(f"training into {directory.path} on {where}; Ctrl-C saves and stops")
+        if processes == 1:
+            trainer.run(directory)
+        else:
+            launch.run_workers(config, data, directory, processes)
         if data.test_split is not None:
             score_test(config, data, directory)
         say(f"done in {duration(time.monotonic() - started)}")

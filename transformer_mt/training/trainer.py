@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,9 @@ from transformer_mt.training import checkpoint
 from transformer_mt.training.loss import LabelSmoothedCrossEntropy
 from transformer_mt.training.processes import Processes
 from transformer_mt.training.schedule import learning_rate
+
+# Lines of the dev set translated between looks at whether to stop.
+DEV_LINES = 200
 
 
 @dataclass
@@ -127,8 +131,11 @@ class Trainer:
 
     # ------------------------------------------------------------------------------ a step
 
-    def update(self, batches: list[np.ndarray], meter: Meter) -> None:
+    def update(self, batches: list[np.ndarray], meter: Meter) -> bool:
         """One update of the weights from the gradient of all its batches, in all processes.
+
+        Returns whether any of the processes has been asked to stop: all hear of it at the same
+        step, so that none waits for one that is gone.
 
         The loss is that of a target token: its sum over the batches is divided by the real target
         tokens of the whole update, which every process knows from the plan.
@@ -148,11 +155,12 @@ class Trainer:
         self.optimizer.clear_grad()
         self.progress.step += 1
         self.progress.update += 1
-        loss_sum, nll_sum = self.processes.sum(loss_sum, nll_sum)
+        loss_sum, nll_sum, stopping = self.processes.sum(loss_sum, nll_sum, signals.pending())
         meter.loss += loss_sum
         meter.nll += nll_sum
         meter.tokens += tokens
         meter.seconds += time.perf_counter() - started
+        return stopping > 0
 
     def losses(self, batch: Batch) -> tuple[paddle.Tensor, paddle.Tensor]:
         """Summed smoothed loss and negative log-likelihood of a batch."""
@@ -175,40 +183,40 @@ class Trainer:
         """Trains to the end, saving and validating into `directory` on the way.
 
         Raises:
-            Interrupted: after saving a checkpoint.
+            Interrupted: after saving a checkpoint, if a signal came.
         """
         training = self.config.training
         total = self.total_steps()
         meter = Meter()
-        with progress(total=total, title="training", unit="steps") as bar:
-            try:
-                for epoch in itertools.count(self.progress.epoch):
-                    self.progress.epoch = epoch
-                    plan = self.epoch_updates(epoch)
-                    for batches in plan[self.progress.update :]:
-                        with signals.held_back():
-                            self.update(batches, meter)
-                        bar.update()
-                        step = self.progress.step
-                        is_end = step == total
-                        if step % training.log_every == 0 or is_end:
-                            self._log(directory, meter, total, bar)
-                            meter = Meter()
-                        if step % training.validate_every == 0 or is_end:
-                            self._validate(directory)
-                        if step % training.save_every == 0 or is_end:
-                            self._save(directory)
-                        if is_end:
-                            return
-                    self.progress.update = 0
-            except Interrupted:
-                saved = self._save(directory)
-                if self.processes.is_first:
-                    say(
-                        f"stopped at step {self.progress.step}, saved as {saved}. To translate "
-                        f"with it: bash scripts/translate.sh {directory.path} FILE"
-                    )
-                raise
+        with signals.held_back(), progress(total=total, title="training", unit="steps") as bar:
+            for epoch in itertools.count(self.progress.epoch):
+                self.progress.epoch = epoch
+                plan = self.epoch_updates(epoch)
+                for batches in plan[self.progress.update :]:
+                    stopping = self.update(batches, meter)
+                    bar.update()
+                    step = self.progress.step
+                    is_end = step == total
+                    if step % training.log_every == 0 or is_end:
+                        self._log(directory, meter, total, bar)
+                        meter = Meter()
+                    if not stopping and (step % training.validate_every == 0 or is_end):
+                        self._validate(directory)
+                    if step % training.save_every == 0 or is_end or stopping:
+                        self._save(directory)
+                    if is_end:
+                        return
+                    if stopping:
+                        self._say_stopped(directory)
+                        raise Interrupted(signal.SIGTERM)
+                self.progress.update = 0
+
+    def _say_stopped(self, directory: ModelDirectory) -> None:
+        if self.processes.is_first:
+            say(
+                f"stopped at step {self.progress.step}, which is saved. To translate with it: "
+                f"bash scripts/translate.sh {directory.path} FILE"
+            )
 
     def _log(self, directory: ModelDirectory, meter: Meter, total: int, bar) -> None:
         step = self.progress.step
@@ -235,10 +243,9 @@ class Trainer:
     def _save(self, directory: ModelDirectory) -> Path:
         path = directory.checkpoints / f"step_{self.progress.step}"
         if self.processes.is_first and not path.is_dir():
-            with signals.held_back():
-                state = {"format": 1, **vars(self.progress)}
-                checkpoint.save(directory, self.progress.step, self.model, self.optimizer, state)
-                checkpoint.remove_old(directory, self.config.training.keep_checkpoints)
+            state = vars(self.progress)
+            checkpoint.save(directory, self.progress.step, self.model, self.optimizer, state)
+            checkpoint.remove_old(directory, self.config.training.keep_checkpoints)
         return path
 
     # --------------------------------------------------------------------------- validation
@@ -249,6 +256,8 @@ class Trainer:
             return
         nll, loss = self.dev_loss()
         scores = self.dev_scores()
+        if scores is None:
+            return
         progress_ = self.progress
         is_best = progress_.best_bleu is None or scores.bleu > progress_.best_bleu
         say(
@@ -288,7 +297,8 @@ class Trainer:
                 tokens += batch.target_tokens
         return nll_sum / tokens, loss_sum / tokens
 
-    def dev_scores(self) -> Scores:
+    def dev_scores(self) -> Scores | None:
+        """BLEU and chrF of the dev set; None if a signal came, for then they are not waited for."""
         config = self.config
         beam_size = config.evaluation.validation_beam_size
         translator = Translator(
@@ -300,7 +310,12 @@ class Trainer:
         )
         sources = [source for source, _ in self.data.dev_split]
         with progress(total=len(sources), title="validating", unit="lines") as bar:
-            hypotheses = list(translator.translate(sources, bar.update))
+            hypotheses = []
+            for window in range(0, len(sources), DEV_LINES):
+                if signals.pending():
+                    return None
+                part = sources[window : window + DEV_LINES]
+                hypotheses += translator.translate(part, bar.update)
         return score(hypotheses, self.data.dev_split.references(), tokenizer_for(config))
 
 

@@ -1,0 +1,200 @@
+"""What several tests of running the program share: its processes, and small models to run it on."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+import yaml
+
+from transformer_mt.assembly import build_model
+from transformer_mt.config import Config, SubwordConfig
+from transformer_mt.data.encoded import Limits, encoded_corpus
+from transformer_mt.data.prepare import PreparedData
+from transformer_mt.data.subword import Subwords
+from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.training import checkpoint
+from transformer_mt.training.trainer import make_optimizer
+
+ROOT = Path(__file__).resolve().parent.parent
+# Long enough for a busy machine: a process imports for two to five seconds, then works for one.
+TIMEOUT = 120
+
+
+def real_data() -> Path:
+    """The folder of real corpora, where there is one."""
+    folder = ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("needs the corpora of ../shared/data")
+    return folder
+
+
+def real_pairs(count: int) -> list[tuple[str, str]]:
+    """English-German pairs: of Multi30k where it is at hand, else of the demo corpus."""
+    folder = ROOT.parent / "shared" / "data" / "multi30k"
+    if not folder.is_dir():
+        folder = ROOT / "data" / "demo"
+    sides = []
+    for lang in ("en", "de"):
+        text = (folder / f"train.{lang}").read_text(encoding="utf-8")
+        sides.append(text.split("\n")[:count])
+    return list(zip(*sides, strict=True))
+
+
+def write_lines(path: Path, lines) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
+    return path
+
+
+def write_pairs(folder: Path, name: str, pairs, langs=("en", "de")) -> None:
+    for side, lang in enumerate(langs):
+        write_lines(folder / f"{name}.{lang}", [pair[side] for pair in pairs])
+
+
+# ---- The program in processes of its own ----
+
+
+def start(*arguments, **options) -> subprocess.Popen:
+    """Starts `python -m transformer_mt`; its output is text, and its messages are not translated."""
+    options = {
+        "cwd": ROOT,
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "encoding": "utf-8",
+        "env": os.environ | {"PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8"},
+        **options,
+    }
+    command = [sys.executable, "-m", "transformer_mt", *(str(argument) for argument in arguments)]
+    return subprocess.Popen(command, **options)
+
+
+def run(*arguments, stdin: str | bytes | None = None, **options) -> subprocess.CompletedProcess:
+    """Runs the program to its end. With `stdin` as bytes, its output is bytes too."""
+    if stdin is not None:
+        options["stdin"] = subprocess.PIPE
+        if isinstance(stdin, bytes):
+            options["encoding"] = None
+    process = start(*arguments, **options)
+    try:
+        output, messages = process.communicate(stdin, timeout=TIMEOUT)
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess(arguments, process.returncode, output, messages)
+
+
+def sacrebleu(hypothesis: Path, reference: Path, *options: str) -> dict:
+    """What sacreBLEU's own command says: BLEU unless the options choose another metric."""
+    command = [sys.executable, "-m", "sacrebleu", str(reference), "-i", str(hypothesis), *options]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return yaml.safe_load(output)
+
+
+# ---- Small models ----
+
+TINY = {
+    "num_layers": 1,
+    "d_model": 16,
+    "num_heads": 2,
+    "d_ff": 32,
+    "norm": "pre",
+    "dropout": 0.0,
+}
+
+
+def make_config(folder: Path, **sections) -> Config:
+    """A valid config of a tiny model; `sections` are laid over its own, key by key."""
+    values = {
+        "model_dir": str(folder / "model"),
+        "data": {
+            "root": str(folder / "text"),
+            "source_lang": "en",
+            "target_lang": "de",
+            "cache": str(folder / "cache"),
+        },
+        "subword": {"vocab_size": 200},
+        "model": TINY,
+        "training": {
+            "max_steps": 4,
+            "batch_tokens": 400,
+            "device_tokens": 400,
+            "warmup_steps": 10,
+            "learning_rate": 0.003,
+        },
+        "decoding": {"beam_size": 2, "max_length_ratio": 1.0, "max_length_extra": 3},
+    }
+    for section, keys in sections.items():
+        values[section] = {**values[section], **keys} if isinstance(keys, dict) else keys
+    return Config.model_validate(values)
+
+
+def train_subwords(pairs, vocab_size: int = 200, **options) -> Subwords:
+    config = SubwordConfig.model_validate({"vocab_size": vocab_size, **options})
+    return Subwords.train(lambda: iter(pairs), config)
+
+
+def make_model_directory(path: Path, pairs, config: Config, seed: int = 7) -> ModelDirectory:
+    """A model directory with checkpoints of a model that was never trained.
+
+    Its weights are drawn wide, so that it is as sure of what it says as a trained one is: its
+    choices are no ties, which the least rounding would turn.
+    """
+    directory = ModelDirectory(path)
+    subwords = Subwords.train(lambda: iter(pairs), config.subword)
+    directory.claim(restart=False)
+    directory.start(config, subwords, [])
+    model = wide_model(config, subwords, seed)
+    optimizer = make_optimizer(config.training, model)
+    for step in (5, 10):
+        saved = checkpoint.save(directory, step, model, optimizer, {"step": step})
+    directory.set_best(saved)
+    directory.release()
+    return directory
+
+
+def wide_model(config: Config, subwords: Subwords, seed: int = 7):
+    """A model whose weights were never trained, several times as large as fresh ones."""
+    paddle.seed(seed)
+    model = build_model(config.model, subwords)
+    random = np.random.default_rng(seed)
+    for _, parameter in model.named_parameters():
+        if len(parameter.shape) > 1:
+            values = 0.5 * random.standard_normal(tuple(parameter.shape))
+            parameter.set_value(values.astype("float32"))
+    return model
+
+
+def prepared(config: Config, pairs, subwords, dev=None) -> PreparedData:
+    """Encoded pairs as training reads them; `dev` are pairs as well."""
+
+    def encode(some, name):
+        return encoded_corpus(
+            some,
+            content=name,
+            subwords=subwords,
+            limits=Limits(),
+            dropped={},
+            cache=Path(config.data.cache),
+            title=name,
+            total=len(some),
+        )
+
+    return PreparedData(
+        subwords=subwords,
+        train=encode(pairs, "train"),
+        dev=encode(dev, "dev") if dev else None,
+        dev_split=PairList(dev) if dev else None,
+        test_split=None,
+        held_out_files=[],
+    )
+
+
+class PairList(list):
+    """Pairs in memory that can be asked for what a split of a corpus can."""
+
+    def references(self) -> list[str]:
+        return [target for _, target in self]

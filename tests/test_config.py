@@ -1,0 +1,483 @@
+"""Every mistake in a config is told with its path, its value and what was expected, all at once."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer_mt import config as config_schema
+from transformer_mt.config import SECTIONS, Config
+from transformer_mt.errors import UsageError
+
+ROOT = Path(__file__).resolve().parents[1]
+
+VALID = """\
+model_dir: runs/x
+data: {root: text, source_lang: en, target_lang: de}
+training: {max_steps: 10}
+"""
+
+
+@pytest.fixture
+def load(tmp_path):
+    """A function that loads a config given as text (or bytes), with overrides."""
+
+    def load_text(content, *overrides):
+        path = tmp_path / "config.yaml"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return config_schema.load(path, list(overrides))
+
+    return load_text
+
+
+@pytest.fixture
+def problems(load, tmp_path):
+    """A function that gives the lines of the error, the first without the file's name."""
+
+    def problems_of(content, *overrides):
+        with pytest.raises(UsageError) as caught:
+            load(content, *overrides)
+        assert caught.value.exit_code == 2
+        first, *rest = str(caught.value).split("\n")
+        assert first.startswith(str(tmp_path / "config.yaml"))
+        return [
+            first.removeprefix(str(tmp_path / "config.yaml")),
+            *(line.removeprefix("  ") for line in rest),
+        ]
+
+    return problems_of
+
+
+def test_a_valid_config_and_its_defaults(load):
+    config = load(VALID)
+    assert config.model_dir == "runs/x"
+    assert (config.data.root, config.data.source_lang) == ("text", "en")
+    assert config.training.max_steps == 10 and config.training.max_epochs is None
+    # The paper's base model.
+    assert (config.model.num_layers, config.model.d_model, config.model.num_heads) == (6, 512, 8)
+    assert config.training.betas == [0.9, 0.98] and config.training.epsilon == 1e-9
+
+
+# ------------------------------------------------------------------------------ single problems
+
+
+@pytest.mark.parametrize(
+    "override, expected",
+    [
+        # unknown keys, and the nearest known one
+        ("model.num_head=8", "model.num_head: unknown key; did you mean model.num_heads?"),
+        ("training.max_stps=8", "training.max_stps: unknown key; did you mean training.max_steps?"),
+        ("beam_size=4", "beam_size: unknown key; did you mean decoding.beam_size?"),
+        ("model.beam_size=4", "model.beam_size: unknown key; did you mean decoding.beam_size?"),
+        (
+            "batch_tokens=4",
+            "batch_tokens: unknown key; did you mean training.batch_tokens or "
+            "decoding.batch_tokens?",
+        ),
+        ("modl.d_ff=4", "modl.d_ff: unknown key; did you mean model.d_ff?"),
+        ("model_dri=x", "model_dri: unknown key; did you mean model_dir?"),
+        ("data.root.x=3", "data.root.x: unknown key; did you mean data.root?"),
+        (
+            "zzz=3",
+            "zzz: unknown key; known: model_dir, data, subword, model, training, decoding, "
+            "evaluation",
+        ),
+        (
+            "decoding.zzz=3",
+            "decoding.zzz: unknown key; known keys: "
+            + ", ".join(SECTIONS["decoding"].model_fields),
+        ),
+        # not of the form section.key=value
+        ("model=3", "model: a section; give one of its keys, as in model.num_layers=..."),
+        ("=3", "'=3': expected section.key=value, as in training.max_steps=1000"),
+        ("--fast", "'--fast': expected section.key=value, as in training.max_steps=1000"),
+        # wrong types
+        ("training.max_steps=abc", "training.max_steps: 'abc': expected a whole number"),
+        ("training.max_steps=10.0", "training.max_steps: 10.0: expected a whole number"),
+        ("training.max_steps=true", "training.max_steps: True: expected a whole number"),
+        ("training.max_steps=[1]", "training.max_steps: [1]: expected a whole number"),
+        ("training.max_steps=1_000", "training.max_steps: '1_000': expected a whole number"),
+        ("training.max_steps=0x10", "training.max_steps: '0x10': expected a whole number"),
+        ("training.max_steps=!!int x", "training.max_steps: '!!int x': expected a whole number"),
+        ("training.max_steps=[a: b", "training.max_steps: '[a: b': expected a whole number"),
+        ("training.learning_rate=fast", "training.learning_rate: 'fast': expected a number"),
+        ("training.betas=0.9", "training.betas: 0.9: expected a list, as in [0.9, 0.98]"),
+        ("training.betas=[0.9]", "training.betas: [0.9]: expected 2 values"),
+        ("training.betas=[0.9,0.98,1]", "training.betas: [0.9, 0.98, 1]: expected 2 values"),
+        ("training.betas=[0.9,1.0]", "training.betas.1: 1.0: expected less than 1"),
+        ("model.bias=yes", "model.bias: 'yes': expected true or false"),
+        ("model.bias=1", "model.bias: 1: expected true or false"),
+        ("model.norm=middle", "model.norm: 'middle': expected 'pre' or 'post'"),
+        ("model_dir=", "model_dir: '': expected text that is not empty"),
+        # out of range
+        ("training.max_steps=-1", "training.max_steps: -1: expected greater than 0"),
+        ("training.max_steps=0", "training.max_steps: 0: expected greater than 0"),
+        (
+            "training.max_steps=99999999999999999999",
+            "training.max_steps: 99999999999999999999: expected less than 2147483648",
+        ),
+        ("training.seed=-1", "training.seed: -1: expected greater than or equal to 0"),
+        ("model.dropout=1", "model.dropout: 1: expected less than 1"),
+        ("model.dropout=-0.1", "model.dropout: -0.1: expected greater than or equal to 0"),
+        ("training.learning_rate=0", "training.learning_rate: 0: expected greater than 0"),
+        ("training.learning_rate=1e999", "training.learning_rate: inf: expected a finite number"),
+        ("training.clip_norm=-1e999", "training.clip_norm: -inf: expected a finite number"),
+        ("decoding.length_penalty=.inf", "decoding.length_penalty: '.inf': expected a number"),
+        ("decoding.length_penalty=nan", "decoding.length_penalty: 'nan': expected a number"),
+        ("subword.vocab_size=4", "subword.vocab_size: 4: expected greater than 4"),
+        # combinations
+        ("model.num_heads=7", "model.num_heads: 7: must divide model.d_model (512)"),
+        ("data.target_lang=en", "data.target_lang: 'en': must differ from data.source_lang"),
+        ("data.root=null", "data.root: null: data.dataset: files needs the folder that holds them"),
+        (
+            "training.max_steps=null",
+            "training.max_epochs: null: give training.max_steps or training.max_epochs",
+        ),
+        (
+            "training.schedule=inverse_sqrt",
+            "training.learning_rate: null: schedule inverse_sqrt needs a rate",
+        ),
+        (
+            "training.schedule=constant",
+            "training.learning_rate: null: schedule constant needs a rate",
+        ),
+        ("training.warmup_steps=0", "training.warmup_steps: 0: schedule noam needs at least 1"),
+        (
+            "training.weight_decay=0.1",
+            "training.weight_decay: 0.1: needs training.optimizer: adamw",
+        ),
+        (
+            "subword.source_vocab_size=500",
+            "subword.source_vocab_size: 500: a size of its own needs subword.joint: false",
+        ),
+        (
+            "subword.vocabulary=types.txt",
+            "subword.vocabulary: 'types.txt': a vocabulary file needs subword.type: vocabulary",
+        ),
+        (
+            "subword.type=vocabulary",
+            "subword.vocabulary: null: type: vocabulary needs the file with the types",
+        ),
+        (
+            "data.dataset=wmt14ende",
+            "subword.type: 'bpe': data.dataset: wmt14ende is BPE'd text, it needs type: vocabulary",
+        ),
+    ],
+)
+def test_a_mistake_is_told_with_path_value_and_what_was_expected(problems, override, expected):
+    assert problems(VALID, override) == [": 1 problem", expected]
+
+
+@pytest.mark.parametrize(
+    "sections, expected",
+    [
+        ("model: {num_head: 8}", "model.num_head: unknown key; did you mean model.num_heads?"),
+        ("modle: {num_heads: 8}", "modle: unknown key; did you mean model?"),
+        ("model: 8", "model: 8: expected a section with keys of its own"),
+        ("model:", "model: null: expected a section with keys of its own"),
+        ("model: [8]", "model: [8]: expected a section with keys of its own"),
+        ("model: {d_ff: '8'}", "model.d_ff: '8': expected a whole number"),
+        ("model: {d_ff: 2020-01-01}", "model.d_ff: '2020-01-01': expected a whole number"),
+        ("model: {dropout: .nan}", "model.dropout: '.nan': expected a number"),
+        # Given by neither side, so that only the defaults clash.
+        ("model: {d_model: 100}", "model.num_heads: 8: must divide model.d_model (100)"),
+    ],
+)
+def test_a_mistake_in_the_file(problems, sections, expected):
+    assert problems(VALID + sections) == [": 1 problem", expected]
+
+
+def test_a_default_that_another_key_rules_out_is_a_problem(problems):
+    """Nothing is written for the keys that are complained of: they are missing."""
+    text = VALID.replace("training: {max_steps: 10}", "training: {schedule: constant}")
+    assert problems(text.replace("root: text, ", "")) == [
+        ": 3 problems",
+        "data.root: null: data.dataset: files needs the folder that holds them",
+        "training.max_epochs: null: give training.max_steps or training.max_epochs",
+        "training.learning_rate: null: schedule constant needs a rate",
+    ]
+
+
+def test_languages_and_splits_of_the_known_corpora(problems):
+    text = VALID.replace("{root: text, source_lang: en", "{dataset: multi30k, source_lang: fr")
+    assert problems(text, "data.dev=val") == [
+        ": 2 problems",
+        "data.dev: 'val': multi30k has the splits train, dev, test",
+        "data.target_lang: 'de': multi30k has the languages en and de",
+    ]
+
+
+def test_missing_sections_and_keys(problems):
+    assert problems("model_dir: x") == [
+        ": 2 problems",
+        "data: missing; expected a section with source_lang and target_lang",
+        "training: missing; expected a section with keys such as max_steps and max_epochs",
+    ]
+    assert problems("data: {root: x}\ntraining: {max_steps: 1}") == [
+        ": 3 problems",
+        "model_dir: missing; expected where everything of this run goes",
+        "data.source_lang: missing; expected ending of the source files",
+        "data.target_lang: missing; expected ending of the target files",
+    ]
+
+
+def test_all_problems_at_once(problems):
+    """A mistake hides no other: not in another section, nor in the same, nor in an override."""
+    text = """\
+model_dir: 3
+data: {dataset: wmt14ende, source_lang: en, target_lang: en, tran: x, max_length: -1}
+subword: {vocab_size: many}
+model: {d_model: 100, num_heads: 7, d_ff: x}
+training: {max_stps: 10, schedule: constant}
+decoding: 5
+foo: 3
+"""
+    found = problems(text, "model.nope=3", "trainig.seed=3", "training.betas=x")
+    assert sorted(line.split(": ")[0] for line in found[1:]) == sorted(
+        """model_dir data.target_lang data.tran data.max_length subword.vocab_size subword.type
+        model.num_heads model.d_ff model.nope training.max_stps training.max_epochs
+        training.learning_rate training.betas trainig.seed decoding foo""".split()
+    )
+    assert found[0] == ": 16 problems"
+
+
+def test_long_values_are_cut(problems):
+    (_, line) = problems(VALID, "model.norm=" + "x" * 500)
+    assert len(line) < 120 and "xxx...: expected 'pre' or 'post'" in line
+
+
+# -------------------------------------------------------------------------------- not a config
+
+
+@pytest.mark.parametrize(
+    "content, expected",
+    [
+        ("", ": expected `model_dir` and the sections data, subword, model, training, decoding"),
+        ("# only this", ": expected `model_dir` and the sections"),
+        ("- model_dir: x", ": expected `model_dir` and the sections"),
+        ("just words", ": expected `model_dir` and the sections"),
+        ("model_dir: a: b", ", line 1, column 13: not valid YAML: mapping values are not allowed"),
+        ("a: 1\n\tb: 2", ", line 2, column 1: not valid YAML: found character '\\t'"),
+        ("a: [1", "not valid YAML: expected ',' or ']'"),
+        (b"a: 1\nb: \xe9\n", ", line 2: not UTF-8"),
+        (VALID.encode("utf-16"), ", line 1: not UTF-8"),
+        (b"a: \0", ": not valid YAML: unacceptable character"),
+        ("a: " + "[" * 3000, ": not valid YAML: nested too deeply"),
+        ("a: 1\nb: 2\na: 3", ", line 3, column 1: not valid YAML: the key 'a' is given twice"),
+        (
+            "a: {b: 1, c: 2, b: 1}",
+            ", line 1, column 17: not valid YAML: the key 'b' is given twice",
+        ),
+        ("1: x", ", line 1, column 1: not valid YAML: a key must be text, not '1'"),
+        ("[x]: y", ", line 1, column 1: not valid YAML: a key must be text, not a list"),
+        ("a: 1\n---\nb: 2", ", line 2, column 1: not valid YAML: but found another document"),
+        ("a: !!python/name:os.system", "not valid YAML: could not determine a constructor"),
+        ("a: !!int x", ", line 1, column 4: not valid YAML: not a int"),
+        ("a: !!bool x", ", line 1, column 4: not valid YAML: not a bool"),
+        ("a: !!float [x]", ", line 1, column 4: not valid YAML: expected a scalar node"),
+        ("a: " + "9" * 5000, ": not valid YAML: "),
+        ("a: *nowhere", ", line 1, column 4: not valid YAML: found undefined alias 'nowhere'"),
+        ("a: {<<: 3}", "not valid YAML: expected a mapping or list of mappings for merging"),
+    ],
+)
+def test_what_is_no_config_says_where(problems, content, expected):
+    assert expected in problems(content)[0]
+
+
+def test_a_missing_file_and_a_folder(tmp_path):
+    with pytest.raises(UsageError, match=r"no\.yaml: there is no such config file"):
+        config_schema.load(tmp_path / "no.yaml")
+    with pytest.raises(UsageError, match="can't be read as a config: .*directory"):
+        config_schema.load(tmp_path)
+
+
+# --------------------------------------------------------------------------------- YAML's types
+
+
+def test_numbers_and_words_are_as_people_mean_them(load):
+    config = load("""\
+model_dir: 2020-01-01
+data: {root: off, source_lang: no, target_lang: 'on', train: y, cache: 1_000}
+model: {dropout: .5, attention_dropout: 1e-3, bias: FALSE}
+training: {max_steps: 010, epsilon: 1e-9, learning_rate: 5, weight_decay: 0., clip_norm: 1E+1}
+""")
+    assert config.model_dir == "2020-01-01"
+    assert (config.data.source_lang, config.data.target_lang) == ("no", "on")
+    assert (config.data.root, config.data.train, config.data.cache) == ("off", "y", "1_000")
+    assert (config.model.dropout, config.model.attention_dropout) == (0.5, 0.001)
+    assert config.model.bias is False
+    assert (config.training.max_steps, config.training.epsilon) == (10, 1e-9)
+    assert (config.training.learning_rate, config.training.clip_norm) == (5.0, 10.0)
+
+
+def test_anchors_and_merge_keys(load, problems):
+    """`<<` puts the keys of one mapping into another, whose own keys win; none counts as twice."""
+    text = """\
+model_dir: &name shared
+data: {root: *name, source_lang: en, target_lang: de}
+training: &first {max_steps: 3, seed: 5}
+"""
+    config = load(text.replace("&first {", "{<<: {seed: 9, max_epochs: 2}, "))
+    assert (config.training.max_steps, config.training.seed) == (3, 5)
+    assert config.training.max_epochs == 2 and config.data.root == "shared"
+    assert problems(text + "decoding: {<<: *first}")[1:] == [
+        "decoding.max_steps: unknown key; did you mean training.max_steps?",
+        "decoding.seed: unknown key; did you mean training.seed?",
+    ]
+
+
+def test_a_byte_order_mark_and_windows_line_ends(load):
+    content = b"\xef\xbb\xbf" + VALID.replace("\n", "\r\n").encode()
+    assert load(content) == load(VALID)
+
+
+# ------------------------------------------------------------------------------------ overrides
+
+
+@pytest.mark.parametrize(
+    "override, value",
+    [
+        ("data.root=123", "123"),
+        ("data.root=a=b", "a=b"),
+        ("data.root=[x", "[x"),
+        ("data.train=null", "null"),
+        ("data.dev=null", None),
+        ("data.dev=", None),
+        ("data.dev=no", "no"),
+        ("model_dir=1e3", "1e3"),
+        ("training.betas=[0.9,0.98]", [0.9, 0.98]),
+        ("training.betas=[ 0.8 , 0.9 ]", [0.8, 0.9]),
+        ("training.epsilon=1e-9", 1e-9),
+        ("training.max_steps=7", 7),
+        ("training.learning_rate=1", 1.0),
+        ("training.clip_norm=null", None),
+        ("model.bias=false", False),
+        ("evaluation.tokenize=none", "none"),
+        ("evaluation.tokenize=null", None),
+        ("evaluation.tokenize=13a", "13a"),
+        ("decoding.beam_size=2", 2),  # a section that the file does not have
+    ],
+)
+def test_overrides_have_the_types_of_the_schema(load, override, value):
+    config = load(VALID, override)
+    for name in override.partition("=")[0].split("."):
+        config = getattr(config, name)
+    assert config == value and type(config) is type(value)
+
+
+def test_the_last_override_wins_and_overrides_mend_the_file(load):
+    text = VALID.replace("max_steps: 10", "max_steps: none")
+    config = load(text, "training.max_steps=3", "training.max_steps=4", "data.dataset=multi30k")
+    assert config.training.max_steps == 4
+
+
+# ----------------------------------------------------------------------------------- round trip
+
+small = st.integers(5, 2**31 - 1)
+share = st.floats(0, 1, exclude_max=True)
+positive = st.floats(0, exclude_min=True, allow_infinity=False)
+# Text that some reader of YAML takes for something else, and any other.
+text = st.text(min_size=1) | st.sampled_from(
+    "no off y 1e5 1e-9 08 010 0x1f 1_000 12:30 .inf nan ~ null true = << 2020-01-01 - ? #x &a *a !x"
+    " [a] {b} 'c' %d @e `f : -1 1. .5 \ufeff \x85 \u2028 \r\n \x00 'a: b' >".split(" ")
+)
+
+
+@st.composite
+def configs(draw):
+    source_lang, target_lang = draw(st.lists(text, min_size=2, max_size=2, unique=True))
+    heads = draw(st.integers(1, 1000))
+    joint = draw(st.booleans())
+    values = {
+        "model_dir": draw(text),
+        "data": {
+            "root": draw(st.text()),
+            "train": draw(text),
+            "dev": draw(st.none() | text),
+            "source_lang": source_lang,
+            "target_lang": target_lang,
+            "max_length_ratio": draw(st.none() | st.floats(1, allow_infinity=False)),
+            "cache": draw(text),
+        },
+        "subword": {
+            "type": draw(st.sampled_from(["bpe", "unigram", "char", "word"])),
+            "vocab_size": draw(small),
+            "joint": joint,
+            "source_vocab_size": None if joint else draw(st.none() | small),
+            "character_coverage": draw(st.floats(0, 1, exclude_min=True)),
+        },
+        "model": {
+            "num_heads": heads,
+            "d_model": heads * draw(st.integers(1, 1000)),
+            "dropout": draw(share),
+            "bias": draw(st.booleans()),
+        },
+        "training": {
+            "max_steps": draw(small),
+            "max_epochs": draw(st.none() | small),
+            "learning_rate": draw(positive),
+            "schedule": draw(st.sampled_from(["noam", "inverse_sqrt", "constant"])),
+            "betas": [draw(share), draw(share)],
+            "epsilon": draw(positive),
+        },
+        "evaluation": {"tokenize": draw(st.sampled_from([None, "none", "13a", "zh"]))},
+    }
+    return Config.model_validate(values)
+
+
+@given(config=configs())
+def test_dump_then_load_gives_the_same_config(config, tmp_path_factory):
+    path = tmp_path_factory.getbasetemp() / "round_trip.yaml"
+    path.write_text(config_schema.dump(config), encoding="utf-8")
+    assert config_schema.load(path) == config
+    # Other readers of YAML, which follow version 1.1, see the same.
+    assert yaml.safe_load(config_schema.dump(config)) == config.model_dump()
+
+
+SHIPPED = sorted((ROOT / "configs").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=[path.name for path in SHIPPED])
+def test_the_shipped_configs(path, tmp_path):
+    config = config_schema.load(path)
+    assert config.model_dir == f"runs/{path.stem}"
+    (tmp_path / "config.yaml").write_text(config_schema.dump(config), encoding="utf-8")
+    assert config_schema.load(tmp_path / "config.yaml") == config
+
+
+def test_every_key_is_described():
+    for name, section in SECTIONS.items():
+        for key, field in section.model_fields.items():
+            assert field.description, f"{name}.{key}"
+
+
+# ------------------------------------------------------------------------------- from the shell
+
+
+def test_nothing_heavy_is_imported():
+    code = (
+        "import sys, transformer_mt.config as c; c.load(sys.argv[1])\n"
+        "print(sorted({'paddle', 'paddlenlp', 'numpy', 'sentencepiece', 'sacrebleu', 'datasets'}"
+        " & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", code, str(ROOT / "configs" / "demo.yaml")]
+    assert subprocess.check_output(command, cwd=ROOT, text=True) == "[]\n"
+
+
+def test_train_ends_with_code_2_and_writes_nothing(tmp_path):
+    (tmp_path / "bad.yaml").write_text(VALID + "model: {num_heads: 7}")
+    command = [sys.executable, "-m", "transformer_mt", "train", "bad.yaml", "training.max_stps=3"]
+    run = subprocess.run(
+        command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert run.returncode == 2 and run.stdout == ""
+    assert run.stderr == (
+        "error: bad.yaml: 2 problems\n"
+        "  model.num_heads: 7: must divide model.d_model (512)\n"
+        "  training.max_stps: unknown key; did you mean training.max_steps?\n"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.yaml"]

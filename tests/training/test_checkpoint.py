@@ -1,0 +1,208 @@
+"""Checkpoints: what is saved comes back, what is damaged is refused, what fails harms nothing."""
+
+import pickle
+import re
+import subprocess
+import sys
+
+import numpy as np
+import paddle
+import pytest
+from support import ROOT
+
+from transformer_mt.config import TrainingConfig
+from transformer_mt.errors import UserError
+from transformer_mt.model import Transformer
+from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.training import checkpoint
+from transformer_mt.training.trainer import make_optimizer
+
+VOCABULARY = 50
+
+
+def small_model(layers=1, d_model=8, vocabulary=VOCABULARY, **options):
+    return Transformer(
+        vocabulary,
+        vocabulary,
+        d_model=d_model,
+        num_heads=2,
+        d_ff=16,
+        num_encoder_layers=layers,
+        num_decoder_layers=layers,
+        **{"share_source_embedding": options.get("tie_embeddings", True), **options},
+    )
+
+
+def optimizer_of(model):
+    return make_optimizer(TrainingConfig(max_steps=1), model)
+
+
+@pytest.fixture
+def directory(tmp_path):
+    made = ModelDirectory(tmp_path / "run")
+    made.checkpoints.mkdir(parents=True)
+    return made
+
+
+def save(directory, step, model=None):
+    model = model or small_model()
+    return checkpoint.save(directory, step, model, optimizer_of(model), {"step": step})
+
+
+def logits(model):
+    model.eval()
+    ids = paddle.to_tensor([[4, 5, 6], [7, 8, 0]])
+    return model(ids, ids).numpy()
+
+
+def test_what_is_saved_comes_back(directory):
+    model, other = small_model(), small_model()
+    assert not np.array_equal(logits(model), logits(other))
+    saved = save(directory, 3, model)
+    assert saved == directory.checkpoints / "step_3"
+    checkpoint.load_weights(saved, other)
+    np.testing.assert_array_equal(logits(model), logits(other))
+
+
+def test_tied_weights_are_stored_once_and_stay_tied(directory):
+    model = small_model(tie_embeddings=True)
+    saved = save(directory, 3, model)
+    stored = paddle.load(str(saved / "model.pdparams"))
+    assert sum(list(value.shape) == [VOCABULARY, 8] for value in stored.values()) == 1
+    other = small_model(tie_embeddings=True)
+    checkpoint.load_weights(saved, other)
+    assert other.generator.weight is other.target_embedding.weight
+    assert other.source_embedding.weight is other.target_embedding.weight
+    # And one update moves all three.
+    ids = paddle.to_tensor([[4, 5, 6]])
+    other(ids, ids).sum().backward()
+    optimizer = optimizer_of(other)
+    optimizer.set_lr(0.1)
+    optimizer.step()
+    np.testing.assert_array_equal(
+        other.generator.weight.numpy(), other.source_embedding.weight.numpy()
+    )
+    assert not np.array_equal(other.generator.weight.numpy(), model.generator.weight.numpy())
+
+
+def test_untied_weights_are_stored_apart(directory):
+    model, other = (small_model(tie_embeddings=False) for _ in range(2))
+    saved = save(directory, 3, model)
+    stored = paddle.load(str(saved / "model.pdparams"))
+    assert sum(list(value.shape) == [VOCABULARY, 8] for value in stored.values()) == 3
+    checkpoint.load_weights(saved, other)
+    np.testing.assert_array_equal(logits(model), logits(other))
+
+
+def damage(path, how):
+    whole = path.read_bytes()
+    if how == "missing":
+        path.unlink()
+    elif how == "a list":
+        path.write_bytes(pickle.dumps([1, 2, 3]))
+    elif how == "numbers":
+        path.write_bytes(pickle.dumps({"generator.weight": 3}))
+    else:
+        path.write_bytes({"empty": b"", "text": b"weights!\n", "cut": whole[: len(whole) // 2]}[how])
+
+
+@pytest.mark.parametrize("how", ["missing", "empty", "text", "cut", "a list", "numbers"])
+def test_a_damaged_file_is_named(directory, how):
+    saved = save(directory, 3)
+    damage(saved / "model.pdparams", how)
+    model = small_model()
+    before = logits(model)
+    with pytest.raises(UserError) as raised:
+        checkpoint.load_weights(saved, model)
+    assert str(saved / "model.pdparams") in str(raised.value)
+    assert "Use another checkpoint" in str(raised.value) and "\n" not in str(raised.value)
+    np.testing.assert_array_equal(logits(model), before)
+
+
+def test_all_that_does_not_fit_is_listed(directory):
+    saved = save(directory, 3, small_model(layers=2, vocabulary=VOCABULARY))
+    model = small_model(layers=1, vocabulary=VOCABULARY + 1, tie_embeddings=False)
+    before = logits(model)
+    with pytest.raises(UserError) as raised:
+        checkpoint.load_weights(saved, model)
+    problems = str(raised.value).split(": ", 2)[-1]
+    assert f"target_embedding.weight is [{VOCABULARY}, 8], the model's is [51, 8]" in problems
+    assert "generator.weight is missing" in problems
+    assert "source_embedding.weight is missing" in problems
+    # The layers that the config has forgotten: translating without them is no translating.
+    assert re.search(r"encoder\.layers\.1\.\S+ is not in the model", problems)
+    assert re.search(r"decoder\.layers\.1\.\S+ is not in the model", problems)
+    assert "layers.0" not in problems
+    np.testing.assert_array_equal(logits(model), before)
+
+
+def test_saving_again_replaces(directory):
+    first, second = small_model(), small_model()
+    save(directory, 3, first)
+    saved = save(directory, 3, second)
+    other = small_model()
+    checkpoint.load_weights(saved, other)
+    np.testing.assert_array_equal(logits(second), logits(other))
+    assert [path.name for path in directory.checkpoints.iterdir()] == ["step_3"]
+
+
+# The kernel refuses to let a file of this process grow beyond a limit, as a full disk would.
+SAVE_WITH_LITTLE_ROOM = """
+import resource, sys
+import paddle
+from transformer_mt.errors import UserError
+from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.training import checkpoint
+model = paddle.nn.Linear(100, 100)
+optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+try:
+    checkpoint.save(ModelDirectory(sys.argv[1]), 6, model, optimizer, {})
+except UserError as error:
+    print(error)
+    sys.exit(41)
+"""
+
+
+def test_a_failure_to_write_leaves_the_earlier_ones_whole(directory):
+    model = small_model()
+    earlier = save(directory, 3, model)
+    command = [sys.executable, "-c", SAVE_WITH_LITTLE_ROOM, str(directory.path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 41, done.stderr
+    assert "step_6" in done.stdout and "The checkpoints before it are whole" in done.stdout
+    assert [path.name for path in directory.checkpoints.iterdir()] == ["step_3"]
+    other = small_model()
+    checkpoint.load_weights(earlier, other)
+    np.testing.assert_array_equal(logits(model), logits(other))
+
+
+def test_no_place_to_write(directory):
+    directory.checkpoints.rmdir()
+    directory.checkpoints.write_text("a file where the folder should be")
+    with pytest.raises(UserError, match="step_6.*can't be written"):
+        save(directory, 6)
+
+
+def names(directory):
+    return [path.name for path in directory.saved_checkpoints()]
+
+
+def test_the_last_and_the_best_stay(directory):
+    for step in (1, 2, 10, 9, 30):
+        save(directory, step)
+    directory.set_best(directory.checkpoints / "step_2")
+    checkpoint.remove_old(directory, 2)
+    assert names(directory) == ["step_2", "step_10", "step_30"]
+    # Once another is the best, the old best goes as any other.
+    directory.set_best(directory.checkpoints / "step_30")
+    checkpoint.remove_old(directory, 2)
+    assert names(directory) == ["step_10", "step_30"]
+    checkpoint.remove_old(directory, 5)
+    assert names(directory) == ["step_10", "step_30"]
+
+
+def test_what_was_never_finished_is_no_checkpoint(directory):
+    save(directory, 5)
+    (directory.checkpoints / ".step_7.tmp").mkdir()
+    assert directory.checkpoint("last").name == "step_5"

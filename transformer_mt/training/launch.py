@@ -1,0 +1,90 @@
+"""Several processes for one training run, started by Paddle's launcher.
+
+The parent has prepared everything; each worker reads what it needs, joins the others and trains.
+The first worker writes to the parent's terminal as if it were the parent.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from transformer_mt import signals
+from transformer_mt.config import Config
+from transformer_mt.data.prepare import PreparedData
+from transformer_mt.errors import Interrupted, UserError
+from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.training.processes import Processes
+from transformer_mt.training.trainer import Trainer
+
+# Where the first worker's output goes, as the parent's /proc entries.
+OUTPUT = "TRANSFORMER_MT_OUTPUT"
+
+
+def run_workers(
+    config: Config, data: PreparedData, directory: ModelDirectory, processes: int
+) -> None:
+    """Trains with several processes on this machine, and waits for them.
+
+    Raises:
+        UserError: a worker failed; what it said last is in the message.
+        Interrupted: this process was asked to stop, and the workers have saved and stopped.
+    """
+    with tempfile.TemporaryDirectory(prefix="transformer_mt-") as folder:
+        job = Path(folder) / "job.pickle"
+        job.write_bytes(pickle.dumps((config, data, directory.path)))
+        launcher = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "paddle.distributed.launch"),
+                *("--nproc_per_node", str(processes)),
+                *("--log_dir", f"{folder}/log"),
+                *(str(Path(__file__).with_name("worker.py")), str(job)),
+            ],
+            # What the launcher says of itself is kept for the case that it fails.
+            stdout=open(f"{folder}/launcher.log", "wb"),  # noqa: SIM115 (the child's)
+            stderr=subprocess.STDOUT,
+            env=os.environ | {OUTPUT: f"/proc/{os.getpid()}/fd/"},
+            # Ctrl-C reaches the launcher through us alone, so that it is told once.
+            start_new_session=True,
+        )
+        try:
+            code = launcher.wait()
+        except Interrupted as stop:
+            launcher.send_signal(signal.SIGTERM)
+            with signals.held_back():
+                launcher.wait()
+            raise stop from None
+        if code != 0:
+            raise UserError(_failure(Path(folder)))
+
+
+def _failure(folder: Path) -> str:
+    """The last lines of the workers' logs; the one that failed first has the reason."""
+    tails = []
+    for log in sorted(folder.glob("log/workerlog.*")):
+        lines = log.read_text(errors="replace").strip().split("\n")
+        tails.append("\n".join(f"  {line}" for line in lines[-5:]))
+    return "a training process failed:\n" + "\n".join(tail for tail in tails if tail.strip())
+
+
+def work(job: Path) -> None:
+    """What a worker does."""
+    config, data, model_dir = pickle.loads(job.read_bytes())
+    processes = Processes.join()
+    if processes.is_first:
+        _write_to_parent()
+    Trainer(config, data, processes).run(ModelDirectory(model_dir))
+
+
+def _write_to_parent() -> None:
+    for descriptor in (1, 2):
+        try:
+            parents = os.open(f"{os.environ[OUTPUT]}{descriptor}", os.O_WRONLY | os.O_APPEND)
+        except OSError:
+            continue  # a socket can't be opened again; the launcher's log has it
+        os.dup2(parents, descriptor)
