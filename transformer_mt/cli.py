@@ -143,7 +143,7 @@ def _add_train(verbs) -> None:
         "  python -m transformer_mt train my.yaml --check\n"
         "  python -m transformer_mt train my.yaml training.max_steps=20000 model_dir=runs/long\n",
     )
-    parser.add_argument("config", metavar="CONFIG", help="the recipe; configs/ holds commented ones")
+    parser.add_argument("config", metavar="CONFIG", help="the recipe, a YAML file as in configs/")
     parser.add_argument(
         "overrides", metavar="key=value", nargs="*", help="section.key=value over the file's"
     )

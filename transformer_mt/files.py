@@ -25,7 +25,7 @@ def atomic(path: str | Path, mode: str = "w") -> Iterator[IO]:
     """
     path = Path(path)
     text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
-    if path.exists() and not path.is_file():
+    if os.path.exists(path) and not os.path.isfile(path):
         with _write_errors(path, path), open(path, mode, **text) as file:
             yield file
         return

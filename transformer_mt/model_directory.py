@@ -1,13 +1,13 @@
 """The model directory: everything of one run, able to be moved.
 
-    config.yaml          the config as resolved
-    format_version       of this layout
-    subword.model        (or subword.source.model and subword.target.model, or subword.txt)
-    checkpoints/step_N/  model.pdparams and the state of training
-    best                 the name of the best checkpoint
-    metrics.jsonl        a line for every logged step, validation and score
-    held_out/            dev and test pairs taken from the training text, if any were
-    test.hypothesis      the translation of the test set at the end of training
+config.yaml          the config as resolved
+format_version       of this layout
+subword.model        (or subword.source.model and subword.target.model, or subword.txt)
+checkpoints/step_N/  model.pdparams and the state of training
+best                 the name of the best checkpoint
+metrics.jsonl        a line for every logged step, validation and score
+held_out/            dev and test pairs taken from the training text, if any were
+test.hypothesis      the translation of the test set at the end of training
 """
 
 from __future__ import annotations

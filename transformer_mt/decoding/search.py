@@ -69,9 +69,7 @@ def beam_search(
         length += 1
         ids, log_probs = _best_next(stepper.logits(last), eos, forbidden, 2 * beam_size)
         must_end = length >= max_lengths[sentences]
-        log_probs = np.where(
-            np.repeat(must_end, width)[:, None] & (ids != eos), -np.inf, log_probs
-        )
+        log_probs = np.where(np.repeat(must_end, width)[:, None] & (ids != eos), -np.inf, log_probs)
         # (open sentences, width * candidates of a row)
         total = (scores.reshape(-1, 1) + log_probs).reshape(len(sentences), -1)
         ids = ids.reshape(len(sentences), -1)

@@ -14,7 +14,8 @@ from transformer_mt.errors import UserError
 class Scores:
     """Corpus scores of a set of translations, 0 to 100.
 
-    length_ratio is that of hypotheses to references in BLEU's tokens.
+    length_ratio is that of hypotheses to references in BLEU's tokens; note is what a reader of the
+    score has to know besides.
     """
 
     bleu: float
@@ -23,6 +24,7 @@ class Scores:
     chrf_signature: str
     length_ratio: float
     lines: int
+    note: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -32,10 +34,11 @@ class Scores:
             f"BLEU {self.bleu:.2f}   chrF {self.chrf:.2f}   ({self.lines:,} lines, "
             f"length ratio {self.length_ratio:.3f})\n"
             f"  {self.signature}\n  {self.chrf_signature}"
+            + (f"\n  {self.note}" if self.note else "")
         )
 
 
-def score(hypotheses: list[str], references: list[str], tokenize: str) -> Scores:
+def score(hypotheses: list[str], references: list[str], tokenize: str, note: str = "") -> Scores:
     """Scores by sacreBLEU (Post 2018, arXiv 1804.08771), cased.
 
     Args:
@@ -66,7 +69,19 @@ def score(hypotheses: list[str], references: list[str], tokenize: str) -> Scores
         chrf_signature=f"chrF2|{chrf_metric.get_signature()}",
         length_ratio=bleu.ratio,
         lines=len(references),
+        note=note,
     )
+
+
+def score_for(config: Config, hypotheses: list[str], references: list[str]) -> Scores:
+    """Scores translations of a config's model, as its target side and its text ask for."""
+    note = ""
+    if config.subword.type == "vocabulary":
+        note = (
+            "of text with its BPE removed, against the tokenised reference: not comparable with "
+            "scores of raw text"
+        )
+    return score(hypotheses, references, tokenizer_for(config), note)
 
 
 def tokenizer_for(config: Config) -> str:

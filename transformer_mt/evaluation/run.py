@@ -8,7 +8,7 @@ from transformer_mt import device as devices
 from transformer_mt.console import progress
 from transformer_mt.decoding.translator import Translator, input_lines
 from transformer_mt.errors import UserError
-from transformer_mt.evaluation.metrics import Scores, score, tokenizer_for, tokenizer_for_text
+from transformer_mt.evaluation.metrics import Scores, score, score_for, tokenizer_for_text
 from transformer_mt.files import atomic, lines
 from transformer_mt.model_directory import ModelDirectory
 
@@ -42,4 +42,4 @@ def score_model(
     if output:
         with atomic(output) as file:
             file.writelines(f"{hypothesis}\n" for hypothesis in hypotheses)
-    return score(hypotheses, references, tokenizer_for(config))
+    return score_for(config, hypotheses, references)

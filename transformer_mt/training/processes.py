@@ -12,10 +12,14 @@ from paddle import nn
 
 @dataclass(frozen=True)
 class Processes:
-    """This process's place among those that train one model; alone, it is 0 of 1."""
+    """This process's place among those that train one model; alone, it is 0 of 1.
+
+    Not connected, it does its share of the work and adds up nothing: a rehearsal, to be timed.
+    """
 
     rank: int = 0
     world_size: int = 1
+    connected: bool = False
 
     @classmethod
     def join(cls) -> Processes:
@@ -23,7 +27,7 @@ class Processes:
         if int(os.environ.get("PADDLE_TRAINERS_NUM", "1")) == 1:
             return cls()
         paddle.distributed.init_parallel_env()
-        return cls(paddle.distributed.get_rank(), paddle.distributed.get_world_size())
+        return cls(paddle.distributed.get_rank(), paddle.distributed.get_world_size(), True)
 
     @property
     def is_first(self) -> bool:
@@ -31,7 +35,7 @@ class Processes:
 
     def sum_gradients(self, model: nn.Layer) -> None:
         """Makes every process's gradients the sum over all of them, in one message."""
-        if self.world_size == 1:
+        if not self.connected:
             return
         parameters = list(model.parameters())
         for parameter in parameters:
@@ -45,7 +49,7 @@ class Processes:
 
     def sum(self, *values: float) -> list[float]:
         """Sums over all processes."""
-        if self.world_size == 1:
+        if not self.connected:
             return list(values)
         total = paddle.to_tensor(values, dtype="float64")
         paddle.distributed.all_reduce(total)

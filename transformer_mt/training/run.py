@@ -11,7 +11,7 @@ from transformer_mt.config import Config
 from transformer_mt.console import duration, progress, say
 from transformer_mt.data.prepare import PreparedData, prepare
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.evaluation.metrics import score, tokenizer_for
+from transformer_mt.evaluation.metrics import score_for
 from transformer_mt.files import atomic
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.training import launch
@@ -21,16 +21,18 @@ from transformer_mt.training.trainer import Trainer, batch_plan, seconds_per_ste
 
 def check(config: Config, device: str | None) -> None:
     """Prints what would be trained, and for how long; writes nothing but the cache."""
-    devices.use(device)
+    used = devices.use(device)
     print(config_schema.dump(config))
     data = prepare(config)
     _report(data, sys.stdout)
-    trainer = Trainer(config, data, Processes())
+    processes = devices.processes(config.training.devices, used)
+    trainer = Trainer(config, data, Processes(world_size=processes))
     _report_plan(trainer, sys.stdout)
+    say("timing some steps ...")
     seconds = seconds_per_step(trainer)
     print(
-        f"estimated time  {duration(seconds * trainer.total_steps())} of training "
-        f"({seconds:.2f} s a step, measured), validations not counted"
+        f"estimated time  {duration(seconds * trainer.total_steps())} of training on {used} with "
+        f"{processes} process(es), validations not counted ({seconds:.2f} s a step)"
     )
 
 
@@ -75,8 +77,7 @@ def score_test(config: Config, data: PreparedData, directory: ModelDirectory) ->
         hypotheses = list(translator.translate(sources, bar.update))
     with atomic(directory.path / "test.hypothesis") as file:
         file.writelines(f"{hypothesis}\n" for hypothesis in hypotheses)
-    tokenize = tokenizer_for(config)
-    scores = score(hypotheses, references, tokenize)
+    scores = score_for(config, hypotheses, references)
     chosen = directory.checkpoint()
     directory.log(kind="test", checkpoint=chosen.name, **scores.as_dict())
     # Spread over the test set, so that a sorted one shows more than its beginning.
@@ -86,8 +87,6 @@ def score_test(config: Config, data: PreparedData, directory: ModelDirectory) ->
         print(f"translation {hypotheses[index]}")
         print(f"reference   {references[index]}\n")
     print(f"test set, {chosen.name}: {scores}")
-    if config.subword.type == "vocabulary":
-        print("  (BPE removed, against the tokenised reference: not comparable with raw text's BLEU)")
 
 
 def _report(data: PreparedData, file) -> None:

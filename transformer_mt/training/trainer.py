@@ -27,7 +27,7 @@ from transformer_mt.data.batches import (
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import Interrupted, UserError
-from transformer_mt.evaluation.metrics import Scores, score, tokenizer_for
+from transformer_mt.evaluation.metrics import Scores, score_for
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.training import checkpoint
 from transformer_mt.training.loss import LabelSmoothedCrossEntropy
@@ -228,17 +228,15 @@ class Trainer:
             kind="train", step=step, epoch=self.progress.epoch, learning_rate=rate, **line
         )
         numbers = (
-            f"loss {line['loss']:.3f}  ppl {line['perplexity']:.2f}  lr {rate:.2e}  "
+            f"epoch {self.progress.epoch + 1}  loss {line['loss']:.3f}  "
+            f"ppl {line['perplexity']:.2f}  lr {rate:.2e}  "
             f"{line['tokens_per_second']:,.0f} tokens/s"
         )
         if on_terminal():
             bar.set_postfix_str(numbers)
             return
         left = (total - step) * meter.seconds / min(step, self.config.training.log_every)
-        say(
-            f"step {step:,}/{total:,}  epoch {self.progress.epoch + 1}  {numbers}  "
-            f"{left / 60:.0f} min left"
-        )
+        say(f"step {step:,}/{total:,}  {numbers}  {left / 60:.0f} min left")
 
     def _save(self, directory: ModelDirectory) -> Path:
         path = directory.checkpoints / f"step_{self.progress.step}"
@@ -316,7 +314,7 @@ class Trainer:
                     return None
                 part = sources[window : window + DEV_LINES]
                 hypotheses += translator.translate(part, bar.update)
-        return score(hypotheses, self.data.dev_split.references(), tokenizer_for(config))
+        return score_for(config, hypotheses, self.data.dev_split.references())
 
 
 def seconds_per_step(trainer: Trainer, seconds: float = 10.0) -> float:
@@ -330,11 +328,9 @@ def seconds_per_step(trainer: Trainer, seconds: float = 10.0) -> float:
         raise UserError("there is no batch to train on")
     trainer.update(plan[0], Meter())  # the first step allocates, and tells nothing
     meter = Meter()
-    steps = 0
     started = time.perf_counter()
-    for batches in itertools.cycle(plan):
+    for steps, batches in enumerate(itertools.cycle(plan), 1):
         trainer.update(batches, meter)
-        steps += 1
         if time.perf_counter() - started > seconds:
             return meter.seconds / steps
     raise AssertionError

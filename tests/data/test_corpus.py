@@ -1,0 +1,356 @@
+"""Corpora come in line for line, pair by pair, and what leaves them is counted."""
+
+import gzip
+import random
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transformer_mt.config import DataConfig
+from transformer_mt.data.corpus import (
+    Corpus,
+    Split,
+    hold_out,
+    open_corpus,
+    training_pairs,
+    wmt14ende_vocabulary,
+)
+from transformer_mt.errors import UsageError, UserError
+
+PAIRS = [("one", "eins"), ("", ""), (" two ", "zwei\t"), ("a\x0bb\x0cc\x85d\u2028e\rf", "\u2029")]
+
+
+def write(path: Path, lines: list[str], end: str = "\n") -> Path:
+    content = "".join(line + end for line in lines).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+def write_pairs(folder: Path, prefix: str, pairs, ending: str = "", end: str = "\n") -> None:
+    for side, lang in enumerate(("en", "de")):
+        write(folder / f"{prefix}.{lang}{ending}", [pair[side] for pair in pairs], end)
+
+
+def data_config(folder: Path, **keys) -> DataConfig:
+    return DataConfig(**{"root": str(folder), "source_lang": "en", "target_lang": "de", **keys})
+
+
+# ------------------------------------------------------------------------------ dataset: files
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_files_of_a_prefix(tmp_path, ending, end):
+    write_pairs(tmp_path, "corpus.v1", PAIRS, ending, end)
+    write_pairs(tmp_path, "dev", PAIRS[:1])
+    corpus = open_corpus(data_config(tmp_path, train="corpus.v1", dev="dev"))
+    assert list(corpus.train) == PAIRS
+    assert list(corpus.train) == PAIRS  # read anew
+    assert list(corpus.dev) == PAIRS[:1] and corpus.test is None
+    assert corpus.train.references() == [target for _, target in PAIRS]
+
+
+@pytest.mark.parametrize("name", ["pairs.tsv", "pairs.tsv.gz"])
+def test_a_tsv(tmp_path, name):
+    pairs = [("one", "eins"), (" two", "zwei "), ("", ""), ("a\rb\u2028c", "\x85")]
+    write(tmp_path / name, ["\t".join(pair) for pair in pairs])
+    assert list(open_corpus(data_config(tmp_path, train=name)).train) == pairs
+
+
+@pytest.mark.parametrize("line, columns", [("a", 1), ("a\tb\tc", 3), ("", 1)])
+def test_a_tsv_of_other_columns(tmp_path, line, columns):
+    write(tmp_path / "x.tsv", ["a\tb", line])
+    corpus = open_corpus(data_config(tmp_path, train="x.tsv"))
+    with pytest.raises(UserError, match=rf"x\.tsv, line 2: {columns} column\(s\), expected source"):
+        list(corpus.train)
+
+
+any_line = st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"])).filter(
+    lambda line: not line.endswith("\r") and not line.startswith("\ufeff")
+)
+
+
+@settings(max_examples=50)
+@given(
+    pairs=st.lists(st.tuples(any_line, any_line), min_size=1), ending=st.sampled_from(["", ".gz"])
+)
+def test_any_text_survives_paddlenlp(pairs, ending, tmp_path_factory):
+    root = tmp_path_factory.getbasetemp() / f"any-text{ending}"
+    write_pairs(root, "train", pairs, ending)
+    assert list(open_corpus(data_config(root)).train) == pairs
+
+
+def test_a_plain_file_comes_before_its_compressed_twin(tmp_path):
+    write_pairs(tmp_path, "train", PAIRS[:1])
+    write_pairs(tmp_path, "train", PAIRS, ".gz")
+    assert list(open_corpus(data_config(tmp_path)).train) == PAIRS[:1]
+
+
+@pytest.mark.parametrize(
+    "keys, message",
+    [
+        ({"root": "nowhere"}, r"data\.root: nowhere: there is no such folder"),
+        ({"train": "tr*n"}, r"data\.train: there is no file tr\*n\.en or tr\*n\.en\.gz in "),
+        ({"dev": "valid"}, r"data\.dev: there is no file valid\.en or valid\.en\.gz in "),
+        ({"test": "x.tsv"}, r"data\.test: there is no file x\.tsv in "),
+        ({"target_lang": "fr"}, r"data\.train: there is no file train\.fr or train\.fr\.gz in "),
+    ],
+)
+def test_a_missing_file(tmp_path, keys, message):
+    write_pairs(tmp_path, "train", PAIRS)
+    with pytest.raises(UsageError, match=message):
+        open_corpus(data_config(tmp_path, **keys))
+
+
+def test_unequal_counts_name_both(tmp_path):
+    write_pairs(tmp_path, "train", PAIRS)
+    write(tmp_path / "dev.en", ["a"] * 1500)
+    write(tmp_path / "dev.de.gz", ["a"] * 1499)
+    with pytest.raises(UserError) as caught:
+        open_corpus(data_config(tmp_path, dev="dev"))
+    assert str(caught.value).splitlines() == [
+        "data.dev: the files must have one line for each pair:",
+        f"       1,500 lines in {tmp_path / 'dev.en'}",
+        f"       1,499 lines in {tmp_path / 'dev.de.gz'}",
+    ]
+
+
+@pytest.mark.parametrize("name", ["train", "x.tsv"])
+def test_an_empty_file(tmp_path, name):
+    for ending in (".en", ".de", ""):
+        write(tmp_path / f"{name}{ending}", [])
+    with pytest.raises(UserError, match=r"data\.train: .* is empty"):
+        open_corpus(data_config(tmp_path, train=name))
+
+
+def test_invalid_utf8_names_file_and_line(tmp_path):
+    write_pairs(tmp_path, "train", PAIRS)
+    (tmp_path / "train.de").write_bytes(b"a\nb\nc\xfc\nd\n")
+    corpus = open_corpus(data_config(tmp_path))
+    with pytest.raises(UserError, match=r"train\.de, line 3: not UTF-8 \(byte 0xfc at position 2"):
+        list(corpus.train)
+
+
+def test_content_changes_with_the_text_alone(tmp_path):
+    write_pairs(tmp_path / "plain", "train", PAIRS)
+    write_pairs(tmp_path / "packed", "train", PAIRS, ".gz")
+    write_pairs(tmp_path / "other", "train", [*PAIRS[:-1], ("x", "y")])
+    plain, packed, other = (
+        open_corpus(data_config(tmp_path / name)).train.content()
+        for name in ("plain", "packed", "other")
+    )
+    assert plain == packed != other
+
+
+# -------------------------------------------------------------------------- dataset: wmt14ende
+
+
+def wmt_layout(root: Path, pairs, references, number: int = 123) -> DataConfig:
+    bpe, tokenised = root / "wmt14_ende_data_bpe", root / "wmt14_ende_data"
+    for stem in ("train.tok.clean", "newstest2013.tok", "newstest2014.tok"):
+        for side, lang in enumerate(("en", "de")):
+            write(bpe / f"{stem}.bpe.{number}.{lang}", [pair[side] for pair in pairs])
+            write(tokenised / f"{stem}.{lang}", references)
+    write(bpe / f"vocab_all.bpe.{number}", ["<s>", "<e>", "<unk>", "ab@@", "c"])
+    return data_config(root, dataset="wmt14ende", dev="dev", test="test")
+
+
+def test_wmt14ende_whatever_number_follows_bpe(tmp_path):
+    pairs = [("ab@@ c", "c"), ("c", "ab@@ ab@@ c")]
+    for number in (8000, 33708):
+        config = wmt_layout(tmp_path / str(number), pairs, ["c", "ababc"], number)
+        corpus = open_corpus(config)
+        assert [list(split) for split in corpus.splits()] == [pairs] * 3
+        assert corpus.test.references() == corpus.dev.references() == ["c", "ababc"]
+        assert corpus.train.references() == ["c", "ab@@ ab@@ c"]
+        assert wmt14ende_vocabulary(config).name == f"vocab_all.bpe.{number}"
+
+
+def test_wmt14ende_keeps_its_pairs_in_step(tmp_path):
+    """PaddleNLP's own reader ends a line at a carriage return, so that every later source gets
+    another sentence's target, and leaves out pairs that are empty on both sides, so that every
+    later translation is scored against another sentence's reference."""
+    pairs = [("a\rb", "A B"), ("", ""), ("c\u2028\x85c", "C"), ("", "D"), ("e", "E")]
+    corpus = open_corpus(wmt_layout(tmp_path, pairs, ["A B", "", "C", "D", "E"]))
+    assert list(corpus.test) == pairs
+    assert len(corpus.test.references()) == len(list(corpus.test))
+
+    from paddlenlp.datasets import load_dataset
+
+    files = [[str(path) for path in corpus.test.paths]]
+    theirs = load_dataset("wmt14ende", data_files=files, splits=["test"], lazy=False)
+    assert [(pair["source"], pair["target"]) for pair in theirs] != pairs
+
+
+def test_wmt14ende_from_the_other_side(tmp_path):
+    pairs = [("ab@@ c", "c")]
+    config = wmt_layout(tmp_path, pairs, ["x"]).model_copy(
+        update={"source_lang": "de", "target_lang": "en"}
+    )
+    assert list(open_corpus(config).train) == [("c", "ab@@ c")]
+
+
+def test_wmt14ende_without_its_files(tmp_path):
+    config = wmt_layout(tmp_path, [("a", "b")], ["b"])
+    (tmp_path / "wmt14_ende_data" / "newstest2014.tok.de").unlink()
+    with pytest.raises(UsageError, match=r"data\.test: there is no file newstest2014\.tok\.de in "):
+        open_corpus(config)
+    (tmp_path / "wmt14_ende_data_bpe" / "train.tok.clean.bpe.123.en").unlink()
+    with pytest.raises(UsageError, match=r"data\.train: .*train\.tok\.clean\.bpe\.\*\.en in "):
+        open_corpus(config)
+    (tmp_path / "wmt14_ende_data_bpe" / "vocab_all.bpe.123").unlink()
+    with pytest.raises(UsageError, match=r"data\.root: there is no file vocab_all\.bpe\.\* in "):
+        wmt14ende_vocabulary(config)
+
+
+def test_wmt14ende_references_are_counted(tmp_path):
+    with pytest.raises(UserError, match=r"data\.dev: the files must have one line for each pair"):
+        open_corpus(wmt_layout(tmp_path, [("a", "b")], ["b", "c"]))
+
+
+def test_wmt14ende_on_real_text(shared_data):
+    """Where PaddleNLP's own reader keeps the sides together, it reads the same."""
+    from paddlenlp.datasets import load_dataset
+
+    root = shared_data / "wmt14_layout"
+    corpus = open_corpus(data_config(root, dataset="wmt14ende", dev="dev", test="test"))
+    sizes = {"train": 60_000, "dev": 3_000, "test": 3_003}
+    for split in corpus.splits():
+        files = [[str(path) for path in split.paths]]
+        theirs = load_dataset("wmt14ende", data_files=files, splits=[split.name], lazy=False)
+        ours = list(split)
+        assert ours == [(pair["source"], pair["target"]) for pair in theirs]
+        assert len(ours) == sizes[split.name]
+    references = corpus.test.references()
+    tokenised = (root / "wmt14_ende_data" / "newstest2014.tok.de").read_bytes().decode()
+    assert references == tokenised.removesuffix("\n").split("\n")
+    # Without their BPE marks the targets are the references.
+    assert [t.replace("@@ ", "") for _, t in corpus.test][:500] == references[:500]
+
+
+def test_nothing_is_said_that_a_user_can_not_mend(shared_data):
+    """PaddleNLP warns of generators that can be iterated once; ours can be read again."""
+    corpora = [
+        data_config(shared_data / "wmt14_layout", dataset="wmt14ende"),
+        data_config(shared_data / "multi30k", dataset="multi30k"),
+        data_config(shared_data / "tatoeba_de-en"),
+    ]
+    for config in corpora:
+        split = open_corpus(config).train
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            first = next(iter(split))
+        assert first == next(iter(split))
+
+
+# ------------------------------------------------------------------------------ training pairs
+
+
+def split_of(folder: Path, pairs) -> Split:
+    write_pairs(folder, "train", pairs)
+    return open_corpus(data_config(folder)).train
+
+
+def test_reasons_to_leave_pairs_out_are_counted(tmp_path):
+    split = split_of(
+        tmp_path,
+        [
+            ("b", "B"),
+            ("", "X"),
+            ("x", ""),
+            (" \u2028\x85", "X"),  # white space only
+            ("held", "H"),
+            ("h", "gehalten"),
+            ("gehalten", "h"),  # the held out text on the other side
+            ("b", "B"),
+            ("b", "b"),
+            ("a", "A"),
+            ("b", "B "),  # no exact repetition
+            ("b", "B"),
+        ],
+    )
+    held_out = frozenset(["held", "gehalten"])
+    dropped = Counter()
+    left = list(training_pairs(split, held_out, False, dropped))
+    assert left == [("b", "B"), ("b", "B"), ("b", "b"), ("a", "A"), ("b", "B "), ("b", "B")]
+    assert dropped == {"empty on a side": 3, "held out for dev or test": 3}
+
+    dropped = Counter()
+    left = list(training_pairs(split, held_out, True, dropped))
+    assert left == [("b", "B"), ("b", "b"), ("a", "A"), ("b", "B ")]
+    assert dropped == {"empty on a side": 3, "held out for dev or test": 3, "repeated": 2}
+
+
+# ------------------------------------------------------------------------------------- hold out
+
+
+def corpus_of(folder: Path, pairs) -> Corpus:
+    return Corpus(split_of(folder, pairs), None, None)
+
+
+def repetitive_pairs(count: int, seed: int) -> list[tuple[str, str]]:
+    """Pairs of few words, so that sources and targets recur in different pairs."""
+    rng = random.Random(seed)
+    return [(f"s{rng.randrange(count)}", f"t{rng.randrange(count)}") for _ in range(count)]
+
+
+@settings(max_examples=25)
+@given(
+    count=st.integers(1, 120),
+    empty=st.integers(0, 30),
+    held_out=st.integers(0, 20),
+    named=st.sampled_from([(), ("dev",), ("test",), ("dev", "test")]),
+    seed=st.integers(0, 5),
+)
+def test_hold_out(count, empty, held_out, named, seed, tmp_path_factory):
+    root = tmp_path_factory.getbasetemp() / "hold-out"
+    pairs = repetitive_pairs(count, seed) + [("", "x")] * empty
+    corpus = corpus_of(root, pairs)
+    for name in named:
+        setattr(corpus, name, corpus.train)
+    held = hold_out(corpus, data_config(root, held_out=held_out), seed, root / "held")
+
+    size = min(held_out, count // 10)
+    wanted = {"dev", "test"} - set(named) if size else set()
+    assert set(held.splits) == wanted
+    for name, split in held.splits.items():
+        assert split.name == name and len(list(split)) == size
+    drawn = Counter(pair for split in held.splits.values() for pair in split)
+    assert drawn <= Counter(pairs[:count])  # each from a place of its own, and none empty
+
+    # Neither a source nor a target of theirs is left in training; nothing else is missing.
+    dropped = Counter()
+    left = list(training_pairs(corpus.train, held.texts, False, dropped))
+    texts = {text for pair in drawn for text in pair}
+    assert left == [pair for pair in pairs[:count] if not texts & set(pair)]
+    assert len(left) + dropped.total() == len(pairs)
+
+
+def test_hold_out_is_the_same_for_the_same_seed(tmp_path):
+    corpus = corpus_of(tmp_path, repetitive_pairs(1000, 0))
+
+    def drawn(folder: str, seed: int):
+        held = hold_out(corpus, data_config(tmp_path, held_out=50), seed, tmp_path / folder)
+        return {
+            path.name: path.read_bytes() for split in held.splits.values() for path in split.paths
+        }
+
+    first = drawn("a", 1)
+    assert sorted(first) == ["dev.de", "dev.en", "test.de", "test.en"]
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == sorted(first)
+    assert drawn("b", 1) == first and drawn("a", 1) == first
+    assert drawn("c", 2) != first
+    assert first["dev.en"] != first["test.en"]
+
+
+def test_hold_out_keeps_odd_text(tmp_path):
+    """What is written down reads back as what was drawn."""
+    odd = [(f"{i}\u2028\x85\rx", f"\x0b{i}\tä") for i in range(40)]
+    held = hold_out(corpus_of(tmp_path, odd), data_config(tmp_path), 1, tmp_path / "held")
+    for split in held.splits.values():
+        assert len(list(split)) == 4 and set(split) <= set(odd)

@@ -1,0 +1,398 @@
+"""The encoded corpus holds what encoding in memory gives, and is made anew when it must be."""
+
+import json
+import multiprocessing
+import os
+import pickle
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transformer_mt.config import SubwordConfig
+from transformer_mt.data import encoded as encoded_module
+from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
+from transformer_mt.data.subword import Subwords
+from transformer_mt.errors import UserError
+
+
+class Letters:
+    """The simplest vocabulary: a character's id is its code point; 1 is unknown."""
+
+    pad, unk, bos, eos = range(4)
+
+    def __init__(self, size: int = 1 << 16) -> None:
+        self.size = size
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(c) if ord(c) < self.size else self.unk for c in text]
+
+    def content(self) -> bytes:
+        return b"%d" % self.size
+
+
+def letters(size: int = 1 << 16) -> Subwords:
+    vocabulary = Letters(size)
+    return Subwords(vocabulary, vocabulary)
+
+
+def encode(pairs, cache: Path, dropped: Counter | None = None, **changes) -> EncodedCorpus:
+    arguments = {
+        "content": "text 1",
+        "subwords": letters(),
+        "limits": Limits(),
+        "dropped": Counter() if dropped is None else dropped,
+        "cache": cache,
+        "title": "encoding",
+        "total": 0,
+    }
+    return encoded_corpus(pairs, **{**arguments, **changes})
+
+
+def never():
+    pytest.fail("the pairs are read again")
+    yield
+
+
+def decoded(corpus: EncodedCorpus) -> list[tuple[str, str]]:
+    return [
+        tuple("".join(map(chr, side[i])) for side in (corpus.source, corpus.target))
+        for i in range(len(corpus))
+    ]
+
+
+def entries(cache: Path) -> list[str]:
+    return sorted(path.name for path in cache.iterdir())
+
+
+PAIRS = [("one", "eins"), ("a", ""), ("", "b"), ("", ""), ("long " * 50, "ü")]
+any_text = st.text(st.characters(min_codepoint=4, max_codepoint=0xD7FF))
+
+
+# ------------------------------------------------------------------------------------- content
+
+
+@settings(max_examples=40)
+@given(pairs=st.lists(st.tuples(any_text, any_text), min_size=1, max_size=30))
+def test_what_is_encoded_comes_back(pairs, tmp_path_factory):
+    cache = tmp_path_factory.getbasetemp() / "any-pairs"
+    shutil.rmtree(cache, ignore_errors=True)
+    corpus = encode(pairs, cache)
+    assert decoded(corpus) == pairs and len(corpus) == len(pairs)
+    assert corpus.source.lengths.tolist() == [len(source) for source, _ in pairs]
+    assert corpus.target.lengths.tolist() == [len(target) for _, target in pairs]
+    assert corpus.facts == {
+        "pairs": len(pairs),
+        "source_tokens": sum(len(source) for source, _ in pairs),
+        "target_tokens": sum(len(target) for _, target in pairs),
+        "longest": max(len(text) for pair in pairs for text in pair),
+        "unknown": 0,
+        "dropped": {},
+    }
+
+
+def test_sides_without_a_single_token(tmp_path):
+    corpus = encode([("", ""), ("", "")], tmp_path)
+    assert len(corpus) == 2 and decoded(corpus) == [("", ""), ("", "")]
+    assert corpus.source.lengths.tolist() == [0, 0] and corpus.facts["longest"] == 0
+
+
+def test_real_text_against_encoding_in_memory(tmp_path, shared_data):
+    sides = [
+        (shared_data / "tatoeba_zh-en" / f"valid.{lang}").read_text("utf-8").split("\n")[:-1]
+        for lang in ("zh", "en")
+    ]
+    pairs = list(zip(*sides, strict=True))
+    config = SubwordConfig(joint=False, source_vocab_size=2000, target_vocab_size=700)
+    subwords = Subwords.train(lambda: iter(pairs[:800]), config)  # of the rest some is unknown
+    limits = Limits(max_length=20, max_length_ratio=2.0, min_length=1)
+    dropped = Counter()
+    corpus = encode(pairs, tmp_path, dropped, subwords=subwords, limits=limits)
+
+    expected, reasons = [], Counter()
+    for source, target in pairs:
+        pair = (subwords.source.encode(source), subwords.target.encode(target))
+        short, long = sorted(map(len, pair))
+        if long > 20:
+            reasons["longer than 20 subwords"] += 1
+        elif (long + 1) / (short + 1) > 2.0:
+            reasons["lengths differ by more than 2 to 1"] += 1
+        else:
+            expected.append(pair)
+    assert [
+        (corpus.source[i].tolist(), corpus.target[i].tolist()) for i in range(len(corpus))
+    ] == expected
+    assert corpus.facts["dropped"] == reasons == dropped and len(reasons) == 2
+    assert corpus.facts["pairs"] == len(expected)
+    assert corpus.facts["unknown"] > 0
+    assert corpus.facts["unknown"] == sum(
+        source.count(subwords.source.unk) + target.count(subwords.target.unk)
+        for source, target in expected
+    )
+    assert corpus.source.ids.dtype == np.uint16 and corpus.source.offsets.dtype == np.int64
+    assert isinstance(corpus.source.ids, np.memmap)
+
+
+@pytest.mark.parametrize("size, dtype", [(1 << 16, np.uint16), ((1 << 16) + 1, np.int32)])
+def test_the_smallest_array_that_holds_every_id(tmp_path, size, dtype):
+    corpus = encode([(chr(size - 1), "a"), ("\U0010ffff", "a")], tmp_path, subwords=letters(size))
+    assert corpus.source.ids.dtype == dtype
+    assert corpus.source.ids.tolist() == [size - 1, Letters.unk]
+    assert corpus.facts["unknown"] == 1
+
+
+@pytest.mark.parametrize(
+    "source, target, reason",
+    [
+        (5, 5, None),
+        (6, 5, "longer than 5 subwords"),
+        (0, 6, "empty on a side"),
+        (1, 0, "empty on a side"),
+        (1, 5, None),  # with eos 6 to 2, just the limit
+        (5, 1, None),
+    ],
+)
+def test_limits(source, target, reason):
+    limits = Limits(max_length=5, max_length_ratio=3.0, min_length=1)
+    assert limits.reason_to_drop([9] * source, [9] * target) == reason
+    assert Limits().reason_to_drop([9] * source, [9] * target) is None
+
+
+def test_the_ratio_counts_eos():
+    limits = Limits(max_length_ratio=2.5)
+    assert limits.reason_to_drop([9] * 1, [9] * 4) is None
+    assert limits.reason_to_drop([9] * 5, [9]) == "lengths differ by more than 2.5 to 1"
+
+
+def test_nothing_left(tmp_path):
+    dropped = Counter({"empty on a side": 1200})
+    with pytest.raises(UserError) as caught:
+        encode([("ab", "c"), ("abc", "d")], tmp_path, dropped, limits=Limits(max_length=1))
+    assert str(caught.value) == (
+        "no training pair is left (1,200 empty on a side, 2 longer than 1 subwords)"
+    )
+    with pytest.raises(UserError, match=r"no training pair is left \(there was none\)"):
+        encode([], tmp_path)
+    assert entries(tmp_path) == []
+
+
+# --------------------------------------------------------------------------------------- cache
+
+
+def test_a_hit_reads_nothing_again(tmp_path):
+    first = encode(PAIRS, tmp_path, Counter({"repeated": 3}))
+    again = encode(never(), tmp_path)
+    assert decoded(again) == decoded(first) == PAIRS
+    assert again.facts == first.facts and again.facts["dropped"] == {"repeated": 3}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"content": "text 2"},
+        {"limits": Limits(max_length=1000)},
+        {"limits": Limits(max_length_ratio=1000.0)},
+        {"limits": Limits(min_length=1)},
+        {"subwords": letters(999)},
+        {"subwords": Subwords(Letters(1 << 16), Letters(999))},
+        {"subwords": Subwords(Letters(999), Letters(1 << 16))},
+    ],
+    ids=str,
+)
+def test_whatever_changes_makes_an_entry_of_its_own(tmp_path, change):
+    encode(PAIRS, tmp_path)
+    other = encode([("new", "neu")], tmp_path, **change)
+    assert decoded(other)[:1] == [("new", "neu")] and len(entries(tmp_path)) == 2
+    assert decoded(encode(never(), tmp_path)) == PAIRS
+    assert len(encode(never(), tmp_path, **change)) == 1
+
+
+def test_an_entry_goes_to_other_processes(tmp_path):
+    corpus = encode(PAIRS, tmp_path)
+    assert decoded(pickle.loads(pickle.dumps(corpus))) == PAIRS
+
+
+@pytest.mark.parametrize(
+    "error", [UserError("line 3"), KeyError("x"), KeyboardInterrupt()], ids=repr
+)
+def test_an_error_of_the_text_leaves_nothing_behind(tmp_path, error):
+    def pairs():
+        yield from PAIRS
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        encode(pairs(), tmp_path)
+    assert caught.value is error and entries(tmp_path) == []
+
+
+def test_a_file_that_is_missing_is_not_the_caches_fault(tmp_path):
+    def pairs():
+        yield from PAIRS
+        open(tmp_path / "elsewhere")
+
+    with pytest.raises(FileNotFoundError):
+        encode(pairs(), tmp_path / "cache")
+
+
+def test_a_cache_that_can_not_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"data\.cache: .*file/cache: can't be written: Not a dir"):
+        encode(PAIRS, tmp_path / "file" / "cache")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_encoded import PAIRS, encode
+def pairs():
+    yield from PAIRS
+    os.kill(os.getpid(), signal.SIGKILL)
+encode(pairs(), Path(sys.argv[1]))
+"""
+
+
+def test_a_killed_process_leaves_nothing_that_counts(tmp_path):
+    command = [sys.executable, "-c", KILLED, str(tmp_path), str(Path(__file__).parent)]
+    assert subprocess.run(command).returncode == -signal.SIGKILL
+    (left,) = entries(tmp_path)
+    assert left.startswith(".building-")
+    assert decoded(encode(PAIRS, tmp_path)) == PAIRS
+    # It may be another process's that still writes, so it goes only when it is old.
+    assert left in entries(tmp_path)
+    two_days_ago = time.time() - 2 * 24 * 3600
+    os.utime(tmp_path / left, (two_days_ago, two_days_ago))
+    encode(PAIRS, tmp_path, content="text 2")
+    assert left not in entries(tmp_path) and len(entries(tmp_path)) == 2
+
+
+def test_two_that_build_at_once(tmp_path):
+    """The second finds the entry of the first when it is done."""
+
+    def pairs():
+        yield from PAIRS
+        encode(PAIRS, tmp_path)
+
+    assert decoded(encode(pairs(), tmp_path)) == PAIRS
+    assert len(entries(tmp_path)) == 1
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+@pytest.mark.parametrize("name", ["ids.npy", "offsets.npy"])
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize(
+    "damage",
+    [Path.unlink, cut, lambda p: p.write_bytes(b""), lambda p: p.write_bytes(b"x" * 500)],
+    ids=["gone", "cut", "empty", "overwritten"],
+)
+def test_a_damaged_entry(tmp_path, name, side, damage):
+    encode(PAIRS, tmp_path)
+    (folder,) = tmp_path.iterdir()
+    damage(folder / f"{side}.{name}")
+    with pytest.raises(UserError, match=r"damaged encoded corpus .*Delete the folder") as caught:
+        encode(PAIRS, tmp_path)
+    assert str(folder) in str(caught.value)
+    shutil.rmtree(folder)
+    assert decoded(encode(PAIRS, tmp_path)) == PAIRS
+
+
+@pytest.mark.parametrize("facts", ["", "{}", "[]", '{"pairs": 4}', "null", "\xff"])
+def test_damaged_facts(tmp_path, facts):
+    encode(PAIRS, tmp_path)
+    (folder,) = tmp_path.iterdir()
+    (folder / "facts.json").write_text(facts, encoding="latin-1")
+    with pytest.raises(UserError, match=r"damaged encoded corpus .*Delete the folder"):
+        encode(PAIRS, tmp_path)
+
+
+def test_arrays_of_another_corpus(tmp_path):
+    """Each file is whole, but they do not belong together."""
+    encode(PAIRS, tmp_path / "a")
+    encode([("x", "y")] * len(PAIRS), tmp_path / "b")
+    (a,), (b,) = (tmp_path / "a").iterdir(), (tmp_path / "b").iterdir()
+    shutil.copy(b / "target.ids.npy", a)
+    with pytest.raises(UserError, match="the target side is not as long as it was written"):
+        encode(PAIRS, tmp_path / "a")
+
+
+# ------------------------------------------------------------------------------------ processes
+
+
+@pytest.fixture
+def parallel(monkeypatch):
+    """Encodes in two processes from the first pair on; few pairs make many chunks."""
+    monkeypatch.setattr(encoded_module, "PARALLEL_FROM", 0)
+    monkeypatch.setattr(encoded_module, "CHUNK", 7)
+    monkeypatch.setattr(encoded_module.os, "cpu_count", lambda: 2)
+
+
+def test_several_processes_give_the_same_files(tmp_path, parallel, monkeypatch):
+    rng = random.Random(1)
+    pairs = [
+        tuple("".join(rng.choices("abcdef  ", k=rng.randrange(1, 40))) for _ in range(2))
+        for _ in range(500)
+    ]
+    config = SubwordConfig(vocab_size=60, joint=False)
+    subwords = Subwords.train(lambda: iter(pairs[:300]), config)
+    limits = Limits(max_length=30, max_length_ratio=3.0)
+    started = []
+    spawn = multiprocessing.get_context("spawn")
+    monkeypatch.setattr(
+        encoded_module.multiprocessing, "get_context", lambda name: started.append(name) or spawn
+    )
+    several = encode(pairs, tmp_path / "several", subwords=subwords, limits=limits)
+    assert started == ["spawn"]
+    monkeypatch.setattr(encoded_module, "PARALLEL_FROM", 10**9)
+    one = encode(pairs, tmp_path / "one", subwords=subwords, limits=limits)
+    assert started == ["spawn"]
+    assert several.facts == one.facts and one.facts["dropped"]
+    (first,), (second,) = (tmp_path / "several").iterdir(), (tmp_path / "one").iterdir()
+    assert first.name == second.name and entries(first) == entries(second)
+    for name in entries(first):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+class Deadly(Letters):
+    """Its process dies at a text, as one that runs out of memory does."""
+
+    def encode(self, text: str) -> list[int]:
+        if text == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().encode(text)
+
+
+def test_a_worker_that_is_killed(tmp_path, parallel):
+    vocabulary = Deadly()
+    with pytest.raises(UserError, match="encoding: a process that encodes text was killed"):
+        encode(
+            [("a", "b")] * 20 + [("die", "c")], tmp_path, subwords=Subwords(vocabulary, vocabulary)
+        )
+    assert entries(tmp_path) == []
+
+
+def test_an_error_of_the_text_while_others_work(tmp_path, parallel):
+    def pairs():
+        yield from PAIRS * 10
+        raise UserError("train.en, line 51: not UTF-8")
+
+    with pytest.raises(UserError, match="line 51"):
+        encode(pairs(), tmp_path)
+    assert entries(tmp_path) == []
+
+
+def test_facts_are_json(tmp_path):
+    corpus = encode(PAIRS, tmp_path)
+    (folder,) = tmp_path.iterdir()
+    assert json.loads((folder / "facts.json").read_text()) == corpus.facts

@@ -1,0 +1,381 @@
+"""Subwords come from the training text, are the same each time, and give the text back."""
+
+import errno
+import io
+import subprocess
+import sys
+
+import pytest
+import sentencepiece
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer_mt.config import SubwordConfig
+from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.errors import Interrupted, UsageError, UserError
+
+# Characters that a tokeniser or a reader of lines may well lose, in text that SentencePiece knows.
+ODD = " e\u0301é\xa0\u3000\u2028\x85\r\x0b\u200b\ufeff\ufffd\u2047😀,.<>@_'\"ßẞİıﬁ①Ａ"
+SENTENCES = [
+    ("the cat sat on the mat", "die Katze saß auf der Matte"),
+    ("  a dog  in the   house ", " ein  Hund im   Haus  "),
+    (ODD, ODD[::-1]),
+] * 20
+ALPHABET = sorted({character for pair in SENTENCES for text in pair for character in text})
+
+
+def train(pairs=SENTENCES, **keys) -> Subwords:
+    config = SubwordConfig(**{"vocab_size": 150, **keys})
+    return Subwords.train(lambda: iter(pairs), config)
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, Subwords]:
+    return {kind: train(type=kind) for kind in ("bpe", "unigram", "char", "word")}
+
+
+# ---------------------------------------------------------------------------------- round trip
+
+
+@given(text=st.text(st.sampled_from(ALPHABET)))
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char"])
+def test_known_characters_come_back(models, kind, text):
+    vocabulary = models[kind].source
+    ids = vocabulary.encode(text)
+    assert vocabulary.decode(ids) == text
+    assert all(0 <= i < vocabulary.size and i != vocabulary.unk for i in ids)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word"])
+def test_the_training_text_comes_back(models, kind):
+    for text in {text for pair in SENTENCES for text in pair}:
+        assert models[kind].source.decode(models[kind].source.encode(text)) == text
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs"])))
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word"])
+def test_any_text_has_ids_within_the_vocabulary(models, kind, text):
+    vocabulary = models[kind].source
+    ids = vocabulary.encode(text)
+    assert all(0 <= i < vocabulary.size for i in ids)
+    assert not {vocabulary.pad, vocabulary.bos, vocabulary.eos} & set(ids)
+    assert isinstance(vocabulary.decode(ids), str)
+
+
+def test_what_does_not_come_back(models):
+    """The exceptions that SentencePieceVocabulary's docstring names."""
+    vocabulary = models["bpe"].source
+    assert vocabulary.decode(vocabulary.encode("a\u2581cat")) == "a cat"
+    for unknown in ("\t", "\0", "\u2585", "中"):
+        pairs = [*SENTENCES, *[("a" + unknown, unknown)] * 20]
+        known = train(pairs).source if unknown != "中" else vocabulary
+        assert known.encode(f"cat{unknown}") == [*known.encode("cat"), known.unk]
+        assert known.decode(known.encode(f"cat{unknown}")) == "cat\u2047"
+
+
+def test_the_names_of_special_subwords_are_text():
+    # SentencePiece cuts these names out of the text it learns from, so their letters stand apart.
+    special = [("<s> </s> <unk> <pad>", "< s / u n k p a d >")] * 20
+    for kind in ("bpe", "unigram", "char"):
+        vocabulary = train(SENTENCES + special, type=kind).source
+        ids = vocabulary.encode("<s> cat </s><pad><unk>")
+        assert not {vocabulary.pad, vocabulary.bos, vocabulary.eos, vocabulary.unk} & set(ids)
+        assert vocabulary.decode(ids) == "<s> cat </s><pad><unk>"
+
+
+def test_special_ids_are_distinct_and_leave_no_trace(models):
+    for subwords in models.values():
+        vocabulary = subwords.source
+        special = [vocabulary.pad, vocabulary.unk, vocabulary.bos, vocabulary.eos]
+        assert len(set(special)) == 4 and all(0 <= i < vocabulary.size for i in special)
+        ids = vocabulary.encode("the cat")
+        framed = [vocabulary.bos, *ids, vocabulary.eos, vocabulary.pad, vocabulary.pad]
+        assert vocabulary.decode(framed) == vocabulary.decode(ids) == "the cat"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word"])
+def test_chinese(shared_data, kind):
+    folder = shared_data / "tatoeba_zh-en"
+    sides = [(folder / f"valid.{lang}").read_text("utf-8").split("\n") for lang in ("zh", "en")]
+    pairs = list(zip(*sides, strict=True))[:-1]
+    subwords = train(pairs, type=kind, joint=False, vocab_size=3000)
+    assert subwords.source.size <= 3000
+    for source, target in pairs:
+        back = subwords.source.decode(subwords.source.encode(source))
+        assert back == source or kind == "word"  # a word there is a whole sentence
+        assert subwords.target.decode(subwords.target.encode(target)) == target or kind == "word"
+
+
+def test_multi30k(shared_data):
+    lines = (shared_data / "multi30k" / "val.de").read_text("utf-8").split("\n")
+    vocabulary = train([(line, line) for line in lines], vocab_size=2000).source
+    assert vocabulary.size == 2000
+    assert [vocabulary.decode(vocabulary.encode(line)) for line in lines] == lines
+
+
+# ------------------------------------------------------------------------------ size and sides
+
+
+def test_joint_or_one_a_side():
+    joint = train()
+    assert joint.joint and joint.source is joint.target
+    apart = train(joint=False, source_vocab_size=60, target_vocab_size=70)
+    assert not apart.joint
+    assert (apart.source.size, apart.target.size) == (60, 70)
+    one = train(joint=False, vocab_size=66, target_vocab_size=70)
+    assert (one.source.size, one.target.size) == (66, 70)
+    pairs = [("abc", "xyz")] * 5
+    apart = train(pairs, joint=False, type="char")
+    assert apart.source.unk in apart.source.encode("xyz")
+    assert apart.target.unk not in apart.target.encode("xyz")
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word"])
+def test_a_vocabulary_too_large_is_cut_down_with_a_message(models, capsys, kind):
+    subwords = train(type=kind, vocab_size=9000)
+    size = subwords.source.size
+    assert len(ALPHABET) < size < 300 or kind == "word"
+    message = f"subword.vocab_size: the text has {size:,} subwords, not 9,000; using those\n"
+    assert capsys.readouterr().err == message
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_vocabulary_too_small_names_the_key(kind):
+    characters = len(set(ALPHABET) - {" "}) + 1  # the space is one, as U+2581
+    with pytest.raises(UsageError) as caught:
+        train(type=kind, vocab_size=20)
+    assert str(caught.value).startswith(
+        f"subword.vocab_size: 20: the text has {characters + 4} different characters and special"
+    )
+    with pytest.raises(UsageError, match=r"subword\.target_vocab_size: 10: the text has"):
+        train(type=kind, joint=False, target_vocab_size=10)
+
+
+def test_no_text_at_all():
+    with pytest.raises(UserError, match="there is no training pair"):
+        train([])
+
+
+# --------------------------------------------------------------------------------- determinism
+
+PROGRAM = """
+import hashlib, random, sys
+from transformer_mt.config import SubwordConfig
+from transformer_mt.data import subword
+subword.TRAINING_LINES = int(sys.argv[2])
+rng = random.Random(1)
+lines = ["".join(rng.choices("abcdefgh ", k=30)) for _ in range(3000)]
+config = SubwordConfig(type=sys.argv[1], vocab_size=200)
+subwords = subword.Subwords.train(lambda: ((line, line) for line in lines), config)
+print(hashlib.sha256(subwords.content()).hexdigest())
+"""
+
+
+@pytest.mark.parametrize("kind, sample", [("bpe", 10**7), ("bpe", 500), ("unigram", 500)])
+def test_two_processes_make_the_same_model(kind, sample):
+    """Of a sample of the text too; processes of one training run rely on it."""
+    command = [sys.executable, "-c", PROGRAM, kind, str(sample)]
+    first, second = (subprocess.check_output(command, text=True) for _ in range(2))
+    assert first == second and len(first) == 65
+
+
+def test_the_model_follows_text_and_config():
+    assert train().content() == train().content()
+    others = [train(SENTENCES[:-1]), train(vocab_size=149), train(type="unigram")]
+    assert len({train().content(), *(other.content() for other in others)}) == 4
+
+
+# -------------------------------------------------------------------------------- save and load
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_save_and_load(tmp_path, joint):
+    subwords = train(joint=joint)
+    subwords.save(tmp_path)
+    names = ["subword.model"] if joint else ["subword.source.model", "subword.target.model"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    loaded = Subwords.load(tmp_path)
+    assert loaded.joint == joint and loaded.content() == subwords.content()
+    for source, target in SENTENCES[:3]:
+        assert loaded.source.encode(source) == subwords.source.encode(source)
+        assert loaded.target.encode(target) == subwords.target.encode(target)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda m: b"",
+        lambda m: b"\n",
+        lambda m: m[: len(m) // 2],
+        lambda m: b"text\n" * 9,
+        lambda m: m[:-1],
+    ],
+)
+def test_a_damaged_model(tmp_path, damage):
+    model = train().source.content()
+    (tmp_path / "subword.model").write_bytes(damage(model))
+    with pytest.raises(UserError, match=r"subword\.model: not a SentencePiece model"):
+        Subwords.load(tmp_path)
+
+
+def test_a_model_without_pad_is_not_ours(tmp_path):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=(pair[0] for pair in SENTENCES),
+        model_writer=model,
+        vocab_size=100,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    (tmp_path / "subword.model").write_bytes(model.getvalue())
+    with pytest.raises(UserError, match="four different ids"):
+        Subwords.load(tmp_path)
+
+
+def test_no_model(tmp_path):
+    with pytest.raises(UserError, match="there is no subword model"):
+        Subwords.load(tmp_path)
+    train(joint=False).save(tmp_path)
+    (tmp_path / "subword.target.model").unlink()
+    with pytest.raises(UserError, match="there is no subword model"):
+        Subwords.load(tmp_path)
+
+
+# ------------------------------------------------------------------------- errors from the text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UserError("train.en, line 3: not UTF-8"),
+        UsageError("train.en: there is no such file"),
+        OSError(errno.EIO, "Input/output error"),
+        KeyError("target"),
+        Interrupted(2),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_of_the_text_surfaces_as_itself(error):
+    def text():
+        yield from SENTENCES
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        Subwords.train(text, SubwordConfig(vocab_size=100))
+    assert caught.value is error
+
+
+# -------------------------------------------------------------------------- type: vocabulary
+
+TYPES = ["<s>", "<e>", "<unk>", "the", "ca@@", "t", "@@", "."]
+
+
+@pytest.fixture
+def bpe(tmp_path) -> Subwords:
+    (tmp_path / "types").write_text("\n".join(TYPES) + "\n")
+    return Subwords.from_vocabulary(tmp_path / "types")
+
+
+def test_a_vocabulary_file_keeps_its_ids_and_gets_a_pad(bpe):
+    vocabulary = bpe.source
+    assert bpe.joint and isinstance(vocabulary, WordVocabulary)
+    assert (vocabulary.bos, vocabulary.eos, vocabulary.unk) == (0, 1, 2)
+    assert vocabulary.pad == len(TYPES) and vocabulary.size == len(TYPES) + 1
+    assert vocabulary.pieces(range(len(TYPES))) == TYPES
+    assert vocabulary.encode("the ca@@ t .") == [3, 4, 5, 7]
+
+
+@given(tokens=st.lists(st.sampled_from([*TYPES, "</s>", "<pad>", "dog", "ca@@t", "\u3000"])))
+def test_bped_text_has_ids_within_the_vocabulary(tokens, tmp_path_factory):
+    vocabulary = WordVocabulary(TYPES)
+    text = "  ".join(tokens)
+    ids = vocabulary.encode(text)
+    words = [token for token in tokens if token.strip()]
+    assert ids == [TYPES.index(t) if t in TYPES[3:] else vocabulary.unk for t in words]
+
+
+@pytest.mark.parametrize(
+    "pieces, text",
+    [
+        ("the ca@@ t .", "the cat ."),
+        ("ca@@ ca@@ t", "cacat"),
+        ("the ca@@", "the ca"),  # nothing follows
+        ("t @@ t", "t t"),
+        ("the dog", "the <unk>"),
+        ("", ""),
+    ],
+)
+def test_bpe_is_removed(bpe, pieces, text):
+    vocabulary = bpe.source
+    ids = vocabulary.encode(pieces)
+    framed = [vocabulary.bos, *ids, vocabulary.eos, vocabulary.pad]
+    assert vocabulary.decode(ids) == vocabulary.decode(framed) == text
+
+
+@pytest.mark.parametrize(
+    "content, types",
+    [
+        ("a\nb\n", ["a", "b"]),
+        ("\ufeff<s>\nb", ["<s>", "b"]),
+        ("a\r\nb\r\n\r\n\n", ["a", "b"]),
+        ("a 12\nb\t7\n", ["a", "b"]),  # with counts, as subword-nmt writes them
+        ("<s>\n</s>\n<unk>\n<pad>\nx", ["<s>", "</s>", "<unk>", "<pad>", "x"]),
+    ],
+)
+def test_forms_of_vocabulary_files(tmp_path, content, types):
+    (tmp_path / "types").write_bytes(content.encode())
+    subwords = Subwords.from_vocabulary(tmp_path / "types")
+    assert subwords.source.pieces(range(len(types))) == types
+    added = {"<pad>", "<unk>", "<s>"} - set(types)
+    assert subwords.source.size == len(types) + len(added) + ("</s>" not in types)
+    subwords.save(tmp_path)
+    loaded = Subwords.load(tmp_path)
+    assert loaded.joint and loaded.content() == subwords.content()
+    for name in ("pad", "unk", "bos", "eos", "size"):
+        assert getattr(loaded.source, name) == getattr(subwords.source, name)
+
+
+def test_vocabulary_files_that_are_none(tmp_path):
+    path = tmp_path / "types"
+    with pytest.raises(UsageError, match="types: there is no such file"):
+        Subwords.from_vocabulary(path)
+    for content in ("", "\n", "\t\n\n"):
+        path.write_text(content)
+        with pytest.raises(UserError, match="types: there is no type in it"):
+            Subwords.from_vocabulary(path)
+    path.write_text("a\nb\na 3\n")
+    with pytest.raises(UserError, match="types: the type 'a' is in it more than once"):
+        Subwords.from_vocabulary(path)
+
+
+def test_a_damaged_saved_vocabulary(bpe, tmp_path):
+    bpe.save(tmp_path)
+    path = tmp_path / "subword.txt"
+    whole = path.read_bytes()
+    for damaged in (b"", whole[: len(whole) // 2], whole + b"the\n"):
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"subword\.txt: damaged"):
+            Subwords.load(tmp_path)
+
+
+def test_the_real_bpe_vocabulary(shared_data):
+    folder = shared_data / "wmt14_layout" / "wmt14_ende_data_bpe"
+    types = (folder / "vocab_all.bpe.8000").read_text("utf-8").splitlines()
+    vocabulary = Subwords.from_vocabulary(folder / "vocab_all.bpe.8000").source
+    assert vocabulary.size == len(types) + 1 and vocabulary.pad == len(types)
+    lines = (folder / "train.tok.clean.bpe.8000.de").read_text("utf-8").split("\n")[:2000]
+    for line in lines:
+        ids = vocabulary.encode(line)
+        assert vocabulary.unk not in ids
+        assert vocabulary.decode(ids) == line.replace("@@ ", "")
+
+
+def test_other_normalisation_is_sentencepieces():
+    vocabulary = train([("ﬁne Ａ①", "ﬁne Ａ①")] * 9, normalization="nmt_nfkc").source
+    assert vocabulary.decode(vocabulary.encode("ﬁne Ａ①")) == "fine A1"
+
+
+def test_long_lines_are_learnt_from():
+    """SentencePiece's own default leaves out lines above 4,192 bytes, and says nothing."""
+    vocabulary = train([*SENTENCES, ("Quark " * 2000, "")]).source
+    assert vocabulary.unk not in vocabulary.encode("Quark")
