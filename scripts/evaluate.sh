@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Translates SOURCE with a model and compares with REFERENCE, in the environment that setup.sh makes.
+# Translates SOURCE with a model and compares with REFERENCE, in the environment of setup.sh.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=setup.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 
-usage='Usage: scripts/evaluate.sh MODEL_DIR SOURCE REFERENCE [options]'
+usage='Usage: scripts/evaluate.sh MODEL_DIR SOURCE REFERENCE [options]
+All options: .venv/bin/python -m transformer_mt evaluate --help'
 
 case ${1-} in
--h | --help) help_of evaluate "$usage" ;;
+-h | --help) show_help "$usage" ;;
 esac
 # Three names, then nothing but options.
 case ${1--}:${2--}:${3--} in
@@ -20,5 +21,5 @@ esac
 model=$1 source=$2 reference=$3
 shift 3
 
-setup --quiet
+setup
 exec "$python" -m transformer_mt evaluate "$model" --source "$source" --reference "$reference" "$@"

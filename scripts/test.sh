@@ -5,6 +5,6 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=setup.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 
-setup --dev --quiet
+setup --dev
 cd "$root"
 exec "$python" -m pytest "$@"

@@ -5,13 +5,15 @@ set -euo pipefail
 . "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 
 usage='Usage: scripts/train.sh [CONFIG] [KEY=VALUE ...] [options]
-Without CONFIG: configs/demo.yaml, in the project folder. With it, relative paths start at the current folder.'
+Without CONFIG: configs/demo.yaml, in the project folder. With it, relative paths start at the
+current folder.
+All options: .venv/bin/python -m transformer_mt train --help'
 
 case ${1-} in
--h | --help) help_of train "$usage" ;;
+-h | --help) show_help "$usage" ;;
 esac
 
-setup --quiet
+setup
 case ${1-} in
 '' | -* | *=*)
     [ "${1-x}" ] || shift # an empty argument names no file

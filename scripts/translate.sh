@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Translates a file or the standard input, in the environment that setup.sh makes. Only translations go
-# to the standard output.
+# Translates a file or the standard input, in the environment that setup.sh makes. Only
+# translations go to the standard output.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=setup.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 
 usage='Usage: scripts/translate.sh MODEL_DIR [INPUT [OUTPUT]] [options]
-INPUT and OUTPUT are the standard input and output when left out, or given as -.'
+INPUT and OUTPUT are the standard input and output when left out, or given as -.
+All options: .venv/bin/python -m transformer_mt translate --help'
 
 case ${1-} in
--h | --help) help_of translate "$usage" ;;
+-h | --help) show_help "$usage" ;;
 esac
 
 # The names come first; from the first option on, everything goes to the program as it is.
@@ -30,5 +31,5 @@ output=${names[2]--}
 if [ "$output" != - ]; then set -- --output "$output" "$@"; fi
 if [ "$input" != - ]; then set -- --input "$input" "$@"; fi
 
-setup --quiet
+setup
 exec "$python" -m transformer_mt translate "${names[0]}" "$@"

@@ -2,6 +2,7 @@
 
 The checks of the German use lists written by hand in this file, not the grammar's own tables.
 """
+
 import importlib.util
 import random
 import re
@@ -53,9 +54,11 @@ def all_pairs(corpus):
 
 # ---- the files ----------------------------------------------------------------------------
 
+
 def test_files_are_what_the_generator_writes(tmp_path):
-    subprocess.run([sys.executable, str(DEMO / "generate.py"), "--output", str(tmp_path)],
-                   check=True)
+    subprocess.run(
+        [sys.executable, str(DEMO / "generate.py"), "--output", str(tmp_path)], check=True
+    )
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == sorted(f"{split}.{lang}" for split in SIZES for lang in ("en", "de"))
     for name in names:
@@ -82,6 +85,7 @@ def test_lines_are_finished_sentences(all_pairs):
 def test_english_words_of_dev_and_test_occur_in_train(corpus):
     def words(pairs):
         return {word for english, _ in pairs for word in re.findall(r"[a-z]+", english.lower())}
+
     assert words(corpus["dev"] + corpus["test"]) <= words(corpus["train"])
 
 
@@ -89,35 +93,51 @@ def test_english_words_of_dev_and_test_occur_in_train(corpus):
 
 HAND_WRITTEN = [
     # clock times and separable verbs
-    ("The train to Berlin leaves at half past three.",
-     "Der Zug nach Berlin fährt um halb vier ab."),
-    ("The bus from Vienna arrives at quarter to five.",
-     "Der Bus aus Wien kommt um Viertel vor fünf an."),
+    (
+        "The train to Berlin leaves at half past three.",
+        "Der Zug nach Berlin fährt um halb vier ab.",
+    ),
+    (
+        "The bus from Vienna arrives at quarter to five.",
+        "Der Bus aus Wien kommt um Viertel vor fünf an.",
+    ),
     ("The film starts at one o'clock.", "Der Film fängt um ein Uhr an."),
     ("Anna, I am calling you tomorrow.", "Anna, ich rufe dich morgen an."),
     ("I would like to call you tomorrow.", "Ich möchte Sie morgen anrufen."),
-    ("Paul, please open the window in the kitchen.",
-     "Paul, mach bitte das Fenster in der Küche auf."),
+    (
+        "Paul, please open the window in the kitchen.",
+        "Paul, mach bitte das Fenster in der Küche auf.",
+    ),
     # verb second, sentence bracket, perfect
     ("Tomorrow we are going to Berlin.", "Morgen fahren wir nach Berlin."),
     ("We went to Berlin yesterday.", "Wir sind gestern nach Berlin gefahren."),
     ("Last week I invited my friends.", "Letzte Woche habe ich meine Freunde eingeladen."),
     ("On Monday she has to visit the museum.", "Am Montag muss sie das Museum besuchen."),
     # verb last
-    ("I do not know whether the train from Hamburg arrives on time today.",
-     "Ich weiß nicht, ob der Zug aus Hamburg heute pünktlich ankommt."),
-    ("Maria says that Peter is picking her up from the airport on Sunday.",
-     "Maria sagt, dass Peter sie am Sonntag vom Flughafen abholt."),
-    ("I cannot go to the cinema because I am ill.",
-     "Ich kann nicht ins Kino gehen, weil ich krank bin."),
-    ("If it rains tomorrow, we will stay at home.",
-     "Wenn es morgen regnet, werden wir zu Hause bleiben."),
+    (
+        "I do not know whether the train from Hamburg arrives on time today.",
+        "Ich weiß nicht, ob der Zug aus Hamburg heute pünktlich ankommt.",
+    ),
+    (
+        "Maria says that Peter is picking her up from the airport on Sunday.",
+        "Maria sagt, dass Peter sie am Sonntag vom Flughafen abholt.",
+    ),
+    (
+        "I cannot go to the cinema because I am ill.",
+        "Ich kann nicht ins Kino gehen, weil ich krank bin.",
+    ),
+    (
+        "If it rains tomorrow, we will stay at home.",
+        "Wenn es morgen regnet, werden wir zu Hause bleiben.",
+    ),
     # gender, case, adjective endings, contractions
     ("The blue jacket costs eighty-five euros.", "Die blaue Jacke kostet fünfundachtzig Euro."),
     ("I am looking for a red coat.", "Ich suche einen roten Mantel."),
     ("She is looking for warm shoes.", "Sie sucht warme Schuhe."),
-    ("My younger sister lives in a small flat in Cologne.",
-     "Meine jüngere Schwester wohnt in Köln in einer kleinen Wohnung."),
+    (
+        "My younger sister lives in a small flat in Cologne.",
+        "Meine jüngere Schwester wohnt in Köln in einer kleinen Wohnung.",
+    ),
     ("Excuse me, how do I get to the bank?", "Entschuldigung, wie komme ich zur Bank?"),
     ("How do we get from the station to the museum?", "Wie kommen wir vom Bahnhof zum Museum?"),
     ("The black cat is under the table.", "Die schwarze Katze ist unter dem Tisch."),
@@ -125,8 +145,10 @@ HAND_WRITTEN = [
     ("He is not helping his colleague on Friday.", "Er hilft seinem Kollegen am Freitag nicht."),
     ("Julia likes the white hat.", "Der weiße Hut gefällt Julia."),
     ("We like the white hat.", "Der weiße Hut gefällt uns."),
-    ("I would like the soup with fresh bread, please.",
-     "Ich hätte gern die Suppe mit frischem Brot, bitte."),
+    (
+        "I would like the soup with fresh bread, please.",
+        "Ich hätte gern die Suppe mit frischem Brot, bitte.",
+    ),
     # kein, nicht, plurals, numbers
     ("Peter does not drink coffee.", "Peter trinkt keinen Kaffee."),
     ("I am not buying a new shirt today.", "Ich kaufe heute kein neues Hemd."),
@@ -195,8 +217,11 @@ FEMININE = "Katze Schwester Mutter Suppe Jacke Bank Kirche Bibliothek Fahrkarte 
 NEUTER = "Hemd Museum Kino Brot Zimmer Buch Schloss Pferd Krankenhaus Konzert Haus"
 IMPOSSIBLE = [  # words that never stand directly before these nouns in the singular
     (MASCULINE, "eine einer keine keiner meine meiner unsere unserer die das zur ins diese"),
-    (FEMININE, "ein einen einem kein keinen mein meinen meinem unser unserem das den dem "
-               "im am zum vom ins beim dieses diesen"),
+    (
+        FEMININE,
+        "ein einen einem kein keinen mein meinen meinem unser unserem das den dem "
+        "im am zum vom ins beim dieses diesen",
+    ),
     (NEUTER, "eine einen einer keinen meinen meiner unsere unserer die den zur diese diesen"),
 ]
 
@@ -205,8 +230,11 @@ def test_no_determiner_of_the_wrong_gender(all_pairs):
     text = "\n".join(german for _, german in all_pairs)
     for nouns, determiners in IMPOSSIBLE:
         pattern = rf"\b({'|'.join(determiners.split())}) ({'|'.join(nouns.split())})\b"
-        wrong = [match[0] for match in re.finditer(pattern, text, re.IGNORECASE)
-                 if match[2] in nouns.split()]
+        wrong = [
+            match[0]
+            for match in re.finditer(pattern, text, re.IGNORECASE)
+            if match[2] in nouns.split()
+        ]
         assert not wrong
         for noun in nouns.split():  # the check would be void for a noun that never occurs
             assert re.search(rf"\b{noun}\b", text), noun
@@ -214,8 +242,21 @@ def test_no_determiner_of_the_wrong_gender(all_pairs):
 
 def test_feminine_der_is_only_dative(all_pairs):
     """ "der Katze" must follow a preposition with the dative."""
-    dative = {"mit", "bei", "von", "zu", "aus", "nach", "neben", "hinter", "vor", "unter", "auf",
-              "in", "an"}
+    dative = {
+        "mit",
+        "bei",
+        "von",
+        "zu",
+        "aus",
+        "nach",
+        "neben",
+        "hinter",
+        "vor",
+        "unter",
+        "auf",
+        "in",
+        "an",
+    }
     for _, german in all_pairs:
         for match in re.finditer(rf"(\w+) der ({'|'.join(FEMININE.split())})\b", german):
             assert match[1].lower() in dative, german
@@ -240,19 +281,47 @@ def test_separable_verbs_are_joined_only_at_the_end_of_a_clause(all_pairs):
         if match:
             found.add(match[0])
             assert conjunction.search(german) or modal.search(german), german
-            following = german[match.end():].split(" ")[0]
+            following = german[match.end() :].split(" ")[0]
             is_infinitive = match[0].endswith("rufen")
             assert following in (".", "?", ",") or is_infinitive, german
     assert len(found) >= 7
 
 
-UNITS = {"one": "ein", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf",
-         "six": "sechs", "seven": "sieben", "eight": "acht", "nine": "neun"}
-TENS = {"twenty": "zwanzig", "thirty": "dreißig", "forty": "vierzig", "fifty": "fünfzig",
-        "sixty": "sechzig", "seventy": "siebzig", "eighty": "achtzig", "ninety": "neunzig"}
-HALF_PAST = {"one": "zwei", "two": "drei", "three": "vier", "four": "fünf", "five": "sechs",
-             "six": "sieben", "seven": "acht", "eight": "neun", "nine": "zehn", "ten": "elf",
-             "eleven": "zwölf", "twelve": "eins"}
+UNITS = {
+    "one": "ein",
+    "two": "zwei",
+    "three": "drei",
+    "four": "vier",
+    "five": "fünf",
+    "six": "sechs",
+    "seven": "sieben",
+    "eight": "acht",
+    "nine": "neun",
+}
+TENS = {
+    "twenty": "zwanzig",
+    "thirty": "dreißig",
+    "forty": "vierzig",
+    "fifty": "fünfzig",
+    "sixty": "sechzig",
+    "seventy": "siebzig",
+    "eighty": "achtzig",
+    "ninety": "neunzig",
+}
+HALF_PAST = {
+    "one": "zwei",
+    "two": "drei",
+    "three": "vier",
+    "four": "fünf",
+    "five": "sechs",
+    "six": "sieben",
+    "seven": "acht",
+    "eight": "neun",
+    "nine": "zehn",
+    "ten": "elf",
+    "eleven": "zwölf",
+    "twelve": "eins",
+}
 
 
 def test_numbers_prices_and_half_hours(all_pairs):

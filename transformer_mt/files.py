@@ -78,8 +78,11 @@ def open_bytes(path: Path) -> IO[bytes]:
 def byte_lines(path: Path) -> Iterator[bytes]:
     """The lines of a file without their ends (`\\n` or `\\r\\n`)."""
     with open_bytes(path) as file, _read_errors(path):
-        for line in file:
-            yield line.removesuffix(b"\r\n" if line.endswith(b"\r\n") else b"\n")
+        yield from map(without_end, file)
+
+
+def without_end(line: bytes) -> bytes:
+    return line.removesuffix(b"\r\n" if line.endswith(b"\r\n") else b"\n")
 
 
 def lines(path: Path) -> Iterator[str]:

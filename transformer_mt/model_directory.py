@@ -48,6 +48,7 @@ class ModelDirectory:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.checkpoints = self.path / "checkpoints"
+        self.held_out = self.path / "held_out"
         self._lock: IO | None = None
 
     # ------------------------------------------------------------------------------- writing
@@ -124,9 +125,9 @@ class ModelDirectory:
                 path.unlink(missing_ok=True)
         self.checkpoints.mkdir()
         if held_out:
-            (self.path / "held_out").mkdir()
+            self.held_out.mkdir()
             for path in held_out:
-                shutil.copyfile(path, self.path / "held_out" / path.name)
+                shutil.copyfile(path, self.held_out / path.name)
         subwords.save(self.path)
         with atomic(self.path / "format_version") as file:
             file.write(f"{FORMAT_VERSION}\n")

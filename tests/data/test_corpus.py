@@ -2,10 +2,13 @@
 
 import gzip
 import random
+import socket
 import warnings
 from collections import Counter
 from pathlib import Path
 
+import paddlenlp.datasets.dataset
+import paddlenlp.utils.env
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -208,6 +211,24 @@ def test_wmt14ende_without_its_files(tmp_path):
         wmt14ende_vocabulary(config)
 
 
+def test_wmt14ende_without_a_network(tmp_path, monkeypatch):
+    """The loopback alone is asked, at a port where nobody listens."""
+    from paddlenlp.datasets import wmt14ende
+
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    for module in (wmt14ende, paddlenlp.utils.env, paddlenlp.datasets.dataset):
+        monkeypatch.setattr(module, "DATA_HOME", str(tmp_path))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/WMT14.en-de.tar.gz"
+        monkeypatch.setattr(wmt14ende.WMT14ende, "URL", url)
+        config = DataConfig(dataset="wmt14ende", source_lang="en", target_lang="de")
+        with pytest.raises(UserError) as caught:
+            open_corpus(config)
+    assert str(caught.value).startswith(f"WMT14 could not be downloaded from {url}: ")
+    assert "data.root=FOLDER" in str(caught.value)
+
+
 def test_wmt14ende_references_are_counted(tmp_path):
     with pytest.raises(UserError, match=r"data\.dev: the files must have one line for each pair"):
         open_corpus(wmt_layout(tmp_path, [("a", "b")], ["b", "c"]))
@@ -271,18 +292,21 @@ def test_reasons_to_leave_pairs_out_are_counted(tmp_path):
             ("b", "b"),
             ("a", "A"),
             ("b", "B "),  # no exact repetition
+            ("bB", "c"),
+            ("b", "Bc"),
             ("b", "B"),
         ],
     )
     held_out = frozenset(["held", "gehalten"])
     dropped = Counter()
     left = list(training_pairs(split, held_out, False, dropped))
-    assert left == [("b", "B"), ("b", "B"), ("b", "b"), ("a", "A"), ("b", "B "), ("b", "B")]
+    others = [("b", "b"), ("a", "A"), ("b", "B "), ("bB", "c"), ("b", "Bc")]
+    assert left == [("b", "B"), ("b", "B"), *others, ("b", "B")]
     assert dropped == {"empty on a side": 3, "held out for dev or test": 3}
 
     dropped = Counter()
     left = list(training_pairs(split, held_out, True, dropped))
-    assert left == [("b", "B"), ("b", "b"), ("a", "A"), ("b", "B ")]
+    assert left == [("b", "B"), *others]
     assert dropped == {"empty on a side": 3, "held out for dev or test": 3, "repeated": 2}
 
 

@@ -114,7 +114,7 @@ def test_real_text_against_encoding_in_memory(tmp_path, shared_data):
     pairs = list(zip(*sides, strict=True))
     config = SubwordConfig(joint=False, source_vocab_size=2000, target_vocab_size=700)
     subwords = Subwords.train(lambda: iter(pairs[:800]), config)  # of the rest some is unknown
-    limits = Limits(max_length=20, max_length_ratio=2.0, min_length=1)
+    limits = Limits(max_length=20, max_length_ratio=2.0)
     dropped = Counter()
     corpus = encode(pairs, tmp_path, dropped, subwords=subwords, limits=limits)
 
@@ -155,14 +155,15 @@ def test_the_smallest_array_that_holds_every_id(tmp_path, size, dtype):
     [
         (5, 5, None),
         (6, 5, "longer than 5 subwords"),
-        (0, 6, "empty on a side"),
-        (1, 0, "empty on a side"),
+        (0, 6, "longer than 5 subwords"),
+        (0, 2, None),
+        (3, 0, "lengths differ by more than 3 to 1"),
         (1, 5, None),  # with eos 6 to 2, just the limit
         (5, 1, None),
     ],
 )
 def test_limits(source, target, reason):
-    limits = Limits(max_length=5, max_length_ratio=3.0, min_length=1)
+    limits = Limits(max_length=5, max_length_ratio=3.0)
     assert limits.reason_to_drop([9] * source, [9] * target) == reason
     assert Limits().reason_to_drop([9] * source, [9] * target) is None
 
@@ -201,7 +202,6 @@ def test_a_hit_reads_nothing_again(tmp_path):
         {"content": "text 2"},
         {"limits": Limits(max_length=1000)},
         {"limits": Limits(max_length_ratio=1000.0)},
-        {"limits": Limits(min_length=1)},
         {"subwords": letters(999)},
         {"subwords": Subwords(Letters(1 << 16), Letters(999))},
         {"subwords": Subwords(Letters(999), Letters(1 << 16))},
@@ -237,7 +237,7 @@ def test_an_error_of_the_text_leaves_nothing_behind(tmp_path, error):
 def test_a_file_that_is_missing_is_not_the_caches_fault(tmp_path):
     def pairs():
         yield from PAIRS
-        open(tmp_path / "elsewhere")
+        (tmp_path / "elsewhere").read_text()
 
     with pytest.raises(FileNotFoundError):
         encode(pairs(), tmp_path / "cache")

@@ -69,7 +69,9 @@ def words(config):
 
 ANY_LINE = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), max_size=30),
-    st.sampled_from(["", " ", "\t \u3000", "\x00", "\r", "👩‍👩‍👧 🇩🇪", "שלום עולם", "\u2028", "\ufeff", ODD]),
+    st.sampled_from(
+        ["", " ", "\t \u3000", "\x00", "\r", "👩‍👩‍👧 🇩🇪", "שלום עולם", "\u2028", "\ufeff", ODD]
+    ),
     st.sampled_from(ENGLISH),
 )
 
@@ -161,9 +163,7 @@ def test_an_overlong_line_is_translated_in_parts(words, config, capsys, target_l
     lines = ["w1 w2", " ".join(tokens), "", "w3"]
     translations = list(translator.translate(lines))
     messages = capsys.readouterr().err
-    assert messages == (
-        "warning: line 2: 23 subwords, translated in 3 parts of at most 10\n"
-    )
+    assert messages == ("warning: line 2: 23 subwords, translated in 3 parts of at most 10\n")
     parts = [" ".join(tokens[start : start + 10]) for start in (0, 10, 20)]
     assert translations[1] == glue.join(translator.translate(parts))
     assert [translations[0], translations[3]] == list(translator.translate(["w1 w2", "w3"]))

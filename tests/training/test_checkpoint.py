@@ -103,7 +103,9 @@ def damage(path, how):
     elif how == "numbers":
         path.write_bytes(pickle.dumps({"generator.weight": 3}))
     else:
-        path.write_bytes({"empty": b"", "text": b"weights!\n", "cut": whole[: len(whole) // 2]}[how])
+        path.write_bytes(
+            {"empty": b"", "text": b"weights!\n", "cut": whole[: len(whole) // 2]}[how]
+        )
 
 
 @pytest.mark.parametrize("how", ["missing", "empty", "text", "cut", "a list", "numbers"])

@@ -7,9 +7,7 @@ from transformer_mt.training.schedule import learning_rate
 
 
 def schedule(name, warmup_steps, rate=None):
-    return TrainingConfig(
-        max_steps=1, schedule=name, warmup_steps=warmup_steps, learning_rate=rate
-    )
+    return TrainingConfig(max_steps=1, schedule=name, warmup_steps=warmup_steps, learning_rate=rate)
 
 
 @pytest.mark.parametrize(("d_model", "warmup"), [(512, 4000), (1024, 8000), (64, 1), (3, 7)])

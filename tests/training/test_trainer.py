@@ -272,8 +272,9 @@ def test_a_run_without_a_dev_set(make_trainer, run_in):
 
 
 def test_a_run_of_epochs(make_trainer, run_in):
-    trainer = make_trainer(**{**SHORT, "max_steps": None, "max_epochs": 2, "batch_tokens": 1500,
-                              "device_tokens": 1500})
+    trainer = make_trainer(
+        **{**SHORT, "max_steps": None, "max_epochs": 2, "batch_tokens": 1500, "device_tokens": 1500}
+    )
     an_epoch = len(trainer.epoch_updates(0))
     assert an_epoch > 1
     directory, lines = run_in(trainer)

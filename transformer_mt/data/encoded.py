@@ -84,16 +84,13 @@ class EncodedCorpus:
 
 @dataclass(frozen=True)
 class Limits:
-    """Which encoded pairs are used; None is no limit, and min_length 0 keeps empty lines."""
+    """Which encoded pairs are used; None is no limit."""
 
     max_length: int | None = None
     max_length_ratio: float | None = None
-    min_length: int = 0
 
     def reason_to_drop(self, source: list[int], target: list[int]) -> str | None:
         shorter, longer = sorted((len(source), len(target)))
-        if shorter < self.min_length:
-            return "empty on a side"
         if self.max_length is not None and longer > self.max_length:
             return f"longer than {self.max_length} subwords"
         # With eos counted, as it is in training; "Yes." against three words is no odd pair.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from transformer_mt.config import Config
@@ -35,6 +35,16 @@ class PreparedData:
     dev_split: Split | None
     test_split: Split | None
     held_out_files: list[Path]
+
+    def with_held_out_in(self, folder: Path) -> PreparedData:
+        """The same, with the held-out pairs read from copies of their files in `folder`."""
+
+        def moved(split: Split | None) -> Split | None:
+            if split is None or split.paths[0] not in self.held_out_files:
+                return split
+            return replace(split, paths=tuple(folder / path.name for path in split.paths))
+
+        return replace(self, dev_split=moved(self.dev_split), test_split=moved(self.test_split))
 
     def report(self) -> Iterator[str]:
         """Lines that tell a person what is trained on."""
@@ -88,7 +98,7 @@ def prepare(config: Config) -> PreparedData:
         pairs(dropped),
         content=train_content,
         subwords=subwords,
-        limits=Limits(config.data.max_length, config.data.max_length_ratio, min_length=1),
+        limits=Limits(config.data.max_length, config.data.max_length_ratio),
         dropped=dropped,
         cache=cache,
         title="encoding",

@@ -10,7 +10,7 @@ from typing import Any
 from transformer_mt import device as devices
 from transformer_mt.console import progress
 from transformer_mt.decoding.translator import Translator, decoded, input_lines
-from transformer_mt.files import atomic, count_lines
+from transformer_mt.files import atomic, count_lines, without_end
 
 
 def translate(
@@ -35,9 +35,7 @@ def translate(
         model_dir, checkpoint, lambda config: config.model_copy(update=decoding)
     )
     if source is None:
-        lines = decoded(
-            (line.removesuffix(b"\n").removesuffix(b"\r") for line in sys.stdin.buffer), "stdin"
-        )
+        lines = decoded(map(without_end, sys.stdin.buffer), "stdin")
         total = None
     else:
         lines = input_lines(source)

@@ -51,6 +51,7 @@ def train(config: Config, device: str | None, restart: bool) -> None:
         data = prepare(config)
         _report(data, sys.stderr)
         directory.start(config, data.subwords, data.held_out_files)
+        data = data.with_held_out_in(directory.held_out)
         trainer = Trainer(config, data, Processes())
         _report_plan(trainer, sys.stderr)
         processes = devices.processes(config.training.devices, used)

@@ -1,0 +1,259 @@
+"""Batches hold every sentence once, waste little, and follow from (seed, epoch) alone."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer_mt.config import DataConfig, SubwordConfig
+from transformer_mt.data.batches import (
+    collate,
+    encoded_rows,
+    epoch_batches,
+    iterate,
+    ordered_batches,
+    padding_share,
+    share,
+    updates,
+)
+from transformer_mt.data.corpus import open_corpus
+from transformer_mt.data.encoded import EncodedCorpus, EncodedText, Limits, encoded_corpus
+from transformer_mt.data.subword import Subwords, WordVocabulary
+
+sentence_lengths = st.lists(
+    st.tuples(st.integers(0, 60), st.integers(0, 60)), min_size=1, max_size=200
+)
+
+
+def sides(lengths) -> tuple[np.ndarray, np.ndarray]:
+    source, target = zip(*lengths, strict=True)
+    return np.asarray(source, np.int64), np.asarray(target, np.int64)
+
+
+def as_lists(batches) -> list[list[int]]:
+    return [batch.tolist() for batch in batches]
+
+
+def padded(lengths: np.ndarray, batch: np.ndarray) -> int:
+    """The positions of a batch's array on one side, eos counted."""
+    return len(batch) * (int(lengths[batch].max()) + 1)
+
+
+# ------------------------------------------------------------------------------------ the cut
+
+
+@given(
+    lengths=sentence_lengths,
+    max_tokens=st.integers(1, 400),
+    seed=st.integers(0, 9),
+    epoch=st.integers(0, 9),
+)
+def test_every_sentence_once_and_within_the_limit(lengths, max_tokens, seed, epoch):
+    source, target = sides(lengths)
+    for batches in (
+        epoch_batches(source, target, max_tokens, seed, epoch),
+        ordered_batches(source, target, max_tokens),
+    ):
+        numbers = np.concatenate(batches)
+        assert sorted(numbers.tolist()) == list(range(len(lengths)))
+        for batch in batches:
+            size = max(padded(source, batch), padded(target, batch))
+            assert size <= max_tokens or len(batch) == 1
+
+
+@given(lengths=sentence_lengths, seed=st.integers(0, 2**31 - 1), epoch=st.integers(0, 99))
+def test_batches_follow_from_seed_and_epoch_alone(lengths, seed, epoch):
+    source, target = sides(lengths)
+    first = epoch_batches(source, target, 100, seed, epoch)
+    np.random.seed(epoch)
+    np.random.random(3)
+    assert as_lists(epoch_batches(source, target, 100, seed, epoch)) == as_lists(first)
+
+
+def test_epochs_and_seeds_differ():
+    """In the order of the batches, and in what stands together in one."""
+    rng = np.random.default_rng(1)
+    source, target = rng.integers(1, 12, 2000), rng.integers(1, 12, 2000)
+    plans = [
+        epoch_batches(source, target, 400, seed, epoch) for seed, epoch in ((1, 0), (1, 1), (2, 0))
+    ]
+    orders = [np.concatenate(plan).tolist() for plan in plans]
+    contents = [{frozenset(batch.tolist()) for batch in plan} for plan in plans]
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        assert orders[a] != orders[b]
+        # The longest sentences have no others of their lengths to change places with.
+        assert len(contents[a] & contents[b]) < 0.1 * len(contents[a])
+
+
+def test_batches_do_not_come_by_length():
+    """A network that sees the short sentences first forgets them by the end of the epoch."""
+    rng = np.random.default_rng(1)
+    lengths = rng.integers(1, 100, 5000)
+    batches = epoch_batches(lengths, lengths, 500, 1, 0)
+    means = np.array([lengths[batch].mean() for batch in batches])
+    assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.1
+
+
+def test_a_sentence_above_the_limit_is_alone():
+    source, target = np.array([3, 3, 99, 3, 3]), np.array([3, 3, 3, 3, 3])
+    batches = as_lists(epoch_batches(source, target, 20, 1, 0))
+    assert [2] in batches and sorted(map(len, batches)) == [1, 4]
+
+
+def test_validation_batches_are_always_the_same():
+    source, target = sides([(5, 3), (1, 1), (2, 9), (2, 3)])
+    batches = as_lists(ordered_batches(source, target, 12))
+    assert batches == [[1, 3], [0], [2]]  # by target length, then source length
+
+
+# -------------------------------------------------------------------------- updates and shares
+
+
+@pytest.mark.parametrize("count, sizes", [(1, [1] * 7), (3, [3, 3, 1]), (7, [7]), (9, [7])])
+def test_updates(count, sizes):
+    batches = [np.array([i]) for i in range(7)]
+    groups = updates(batches, count)
+    assert [len(group) for group in groups] == sizes
+    assert [int(batch[0]) for group in groups for batch in group] == list(range(7))
+
+
+@given(rows=st.lists(st.integers(1, 20), min_size=1, max_size=9), world_size=st.integers(1, 8))
+def test_the_shares_of_all_processes_make_the_update(rows, world_size):
+    ends = np.cumsum(rows)
+    update = [np.arange(end - n, end) for end, n in zip(ends, rows, strict=True)]
+    shares = [share(update, rank, world_size) for rank in range(world_size)]
+    numbers = [int(i) for part in shares for batch in part for i in batch]
+    assert sorted(numbers) == list(range(sum(rows)))  # complete, and none twice
+    assert all(len(batch) for part in shares for batch in part)
+    if len(update) % world_size == 0:
+        # Whole batches, as many for each.
+        assert {len(part) for part in shares} == {len(update) // world_size}
+        assert {tuple(b) for part in shares for b in part} == {tuple(b) for b in update}
+    else:
+        # Equal rows of each batch, to within one.
+        for batch in update:
+            counts = [sum(len(np.intersect1d(batch, mine)) for mine in part) for part in shares]
+            assert max(counts) - min(counts) <= 1
+
+
+# -------------------------------------------------------------------------------------- arrays
+
+
+def corpus_of(sentences, folder) -> EncodedCorpus:
+    vocabulary = Subwords(Numbers(), Numbers())
+    return encoded_corpus(
+        sentences, content="", subwords=vocabulary, limits=Limits(), dropped={}, cache=folder,
+        title="", total=0,
+    )  # fmt: skip
+
+
+class Numbers:
+    """Sentences that are lists of ids already."""
+
+    size, pad, unk, bos, eos = 100, 0, 1, 2, 3
+
+    def encode(self, ids: list[int]) -> list[int]:
+        return ids
+
+    def content(self) -> bytes:
+        return b""
+
+
+def test_collate_against_a_slow_reference(tmp_path):
+    """Sides apart, with other special ids on each: none may be taken from the other side."""
+    rng = np.random.default_rng(1)
+    sentences = [
+        tuple(rng.integers(4, 100, rng.integers(0, 12)).tolist() for _ in range(2))
+        for _ in range(40)
+    ]
+    corpus = corpus_of(sentences, tmp_path)
+    subwords = Subwords(
+        WordVocabulary(["<pad>", "<unk>", "<s>", "</s>"]),
+        WordVocabulary(["</s>", "<s>", "<pad>", "<unk>"]),
+    )
+    for batch in (*epoch_batches(corpus.source.lengths, corpus.target.lengths, 50, 1, 0), [7]):
+        made = collate(corpus, np.asarray(batch), subwords)
+        source_len = 1 + max(len(sentences[i][0]) for i in batch)
+        target_len = 1 + max(len(sentences[i][1]) for i in batch)
+        source, given, wanted = [], [], []
+        for i in batch:
+            ids = [*sentences[i][0], 3]
+            source.append(ids + [0] * (source_len - len(ids)))
+            fill = [2] * (target_len - len(sentences[i][1]) - 1)
+            given.append([1, *sentences[i][1], *fill])
+            wanted.append([*sentences[i][1], 0, *fill])
+        assert made.source.tolist() == source
+        assert made.target_input.tolist() == given
+        assert made.target_output.tolist() == wanted
+        assert made.target_tokens == sum(len(sentences[i][1]) + 1 for i in batch)
+        assert {made.source.dtype, made.target_input.dtype, made.target_output.dtype} == {
+            np.dtype(np.int64)
+        }
+
+
+def test_iterate_collates_in_order(tmp_path):
+    corpus = corpus_of([([9] * n, [8] * n) for n in (1, 2, 3)], tmp_path)
+    subwords = Subwords(WordVocabulary(["x"]), WordVocabulary(["x"]))
+    made = list(iterate(corpus, [np.array([2, 0]), np.array([1])], subwords))
+    assert [batch.source.shape for batch in made] == [(2, 4), (1, 3)]
+    assert [batch.target_tokens for batch in made] == [6, 3]
+
+
+def test_rows_to_translate():
+    rows = encoded_rows([[5, 6], [], [7, 8, 9]], pad=1, eos=0)
+    assert rows.tolist() == [[5, 6, 0, 1], [0, 1, 1, 1], [7, 8, 9, 0]]
+    assert rows.dtype == np.int64
+
+
+# ------------------------------------------------------------------------------------- padding
+
+
+@pytest.fixture(scope="module")
+def multi30k(shared_data, tmp_path_factory) -> tuple[EncodedCorpus, Subwords]:
+    config = DataConfig(
+        dataset="multi30k",
+        root=str(shared_data / "multi30k"),
+        source_lang="en",
+        target_lang="de",
+    )
+    train = open_corpus(config).train
+    subwords = Subwords.train(lambda: iter(train), SubwordConfig(vocab_size=8000))
+    corpus = encoded_corpus(
+        train,
+        content="multi30k",
+        subwords=subwords,
+        limits=Limits(256, 6.0),
+        dropped={},
+        cache=tmp_path_factory.mktemp("cache"),
+        title="encoding",
+        total=0,
+    )
+    return corpus, subwords
+
+
+@pytest.mark.parametrize("seed, epoch", [(1, 0), (1, 1), (5, 40)])
+def test_at_most_8_percent_padding_on_multi30k(multi30k, seed, epoch):
+    """Counted in the arrays themselves, both sides, at 4,096 tokens."""
+    corpus, subwords = multi30k
+    assert len(corpus) == 29_000
+    batches = epoch_batches(corpus.source.lengths, corpus.target.lengths, 4096, seed, epoch)
+    positions = padding = tokens = 0
+    for batch in iterate(corpus, batches, subwords):
+        assert batch.source.size <= 4096 and batch.target_input.size <= 4096
+        for array, vocabulary in (
+            (batch.source, subwords.source),
+            (batch.target_output, subwords.target),
+        ):
+            positions += array.size
+            padding += int((array == vocabulary.pad).sum())
+        tokens += batch.target_tokens
+    assert padding / positions <= 0.08
+    assert padding_share(corpus, batches) == pytest.approx(padding / positions, abs=1e-12)
+    assert tokens == corpus.facts["target_tokens"] + len(corpus)
+
+
+def test_sides_are_read_from_their_own_files(multi30k):
+    corpus, subwords = multi30k
+    assert isinstance(corpus.source, EncodedText)
+    assert subwords.source.decode(corpus.source[0]).startswith("Two young, White males")
+    assert subwords.target.decode(corpus.target[0]).startswith("Zwei junge weiße Männer")

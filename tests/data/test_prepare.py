@@ -1,0 +1,293 @@
+"""From a config to encoded pairs: the same twice, anew when something changed, and all counted."""
+
+import os
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from transformer_mt.config import Config
+from transformer_mt.data.prepare import prepare
+from transformer_mt.data.subword import Subwords
+from transformer_mt.errors import UsageError, UserError
+
+SOME = "der die das ein und ist nicht Haus Hund Katze geht schläft heute morgen wir ihr"
+WORDS = SOME.split(" ")
+
+
+def some_pairs(count: int, seed: int = 1) -> list[tuple[str, str]]:
+    rng = random.Random(seed)
+    return [
+        tuple(" ".join(rng.choices(WORDS, k=rng.randrange(3, 9))) for _ in range(2))
+        for _ in range(count)
+    ]
+
+
+def write(folder: Path, name: str, pairs) -> None:
+    folder.mkdir(exist_ok=True)
+    for side, lang in enumerate(("en", "de")):
+        content = "".join(f"{pair[side]}\n" for pair in pairs)
+        (folder / f"{name}.{lang}").write_bytes(content.encode())
+
+
+def config(tmp_path: Path, **sections) -> Config:
+    values = {
+        "model_dir": str(tmp_path / "model"),
+        "data": {
+            "root": str(tmp_path / "text"),
+            "dev": "dev",
+            "test": "test",
+            "source_lang": "en",
+            "target_lang": "de",
+            "cache": str(tmp_path / "cache"),
+        },
+        "subword": {"vocab_size": 100},
+        "training": {"max_steps": 1},
+    }
+    for section, keys in sections.items():
+        values[section] = {**values[section], **keys}
+    return Config.model_validate(values)
+
+
+@pytest.fixture
+def text(tmp_path) -> Path:
+    folder = tmp_path / "text"
+    write(folder, "train", some_pairs(300))
+    write(folder, "dev", [*some_pairs(20, 2), ("", "leer"), ("", "")])
+    write(folder, "test", some_pairs(30, 3))
+    return folder
+
+
+def text_of(corpus, subwords: Subwords) -> list[tuple[str, str]]:
+    return [
+        (
+            subwords.source.decode(corpus.source[i].tolist()),
+            subwords.target.decode(corpus.target[i].tolist()),
+        )
+        for i in range(len(corpus))
+    ]
+
+
+def cache_entries(tmp_path: Path) -> dict[str, int]:
+    """The encoded corpora, and when they were made."""
+    return {
+        path.name: path.stat().st_mtime_ns
+        for path in (tmp_path / "cache").iterdir()
+        if re.fullmatch(r"[0-9a-f]{32}", path.name)
+    }
+
+
+def test_everything_is_where_it_belongs(tmp_path, text):
+    data = prepare(config(tmp_path))
+    assert text_of(data.train, data.subwords) == some_pairs(300)
+    # A dev set keeps its empty lines, so that its loss means the same in every run.
+    assert text_of(data.dev, data.subwords) == [*some_pairs(20, 2), ("", "leer"), ("", "")]
+    assert list(data.dev_split) == text_of(data.dev, data.subwords)
+    assert list(data.test_split) == some_pairs(30, 3)
+    assert data.held_out_files == []
+    assert not (tmp_path / "model").exists()
+
+
+def test_the_report_counts_right(tmp_path, text):
+    pairs = some_pairs(300)
+    extra = [
+        ("", "x"),
+        ("a", " "),
+        pairs[0],
+        pairs[0],
+        ("und " * 40, "und " * 40),
+        ("und", "und " * 20),
+    ]
+    write(text, "train", pairs + extra)
+    data = prepare(config(tmp_path, data={"drop_duplicates": True, "max_length": 30}))
+    tokens = {
+        "source": [len(data.subwords.source.encode(source)) for source, _ in pairs],
+        "target": [len(data.subwords.target.encode(target)) for _, target in pairs],
+    }
+    unique = len(set(pairs))
+    assert unique == 300
+    assert list(data.report()) == [
+        "training pairs  300",
+        "  left out      2: empty on a side",
+        "  left out      2: repeated",
+        "  left out      1: longer than 30 subwords",
+        "  left out      1: lengths differ by more than 6 to 1",
+        *(
+            f"{side} subwords {sum(counts):,} ({sum(counts) / 300:.1f} a sentence, "
+            f"longest {max(counts)})"
+            for side, counts in tokens.items()
+        ),
+        "  unknown       0 (0.000%)",
+        f"vocabulary      {data.subwords.source.size:,} (joint)",
+        "dev pairs       22",
+        "test pairs      30",
+    ]
+    assert data.train.facts["pairs"] + sum(data.train.facts["dropped"].values()) == 306
+    # From the cache the counts are the same.
+    assert list(
+        prepare(config(tmp_path, data={"drop_duplicates": True, "max_length": 30})).report()
+    ) == list(data.report())
+
+
+def test_twice_the_same_without_encoding_again(tmp_path, text):
+    first = prepare(config(tmp_path))
+    entries = cache_entries(tmp_path)
+    assert len(entries) == 2
+    again = prepare(config(tmp_path))
+    assert cache_entries(tmp_path) == entries
+    assert again.subwords.content() == first.subwords.content()
+    assert again.train.facts == first.train.facts
+    # What has nothing to do with the data makes no difference.
+    prepare(config(tmp_path, training={"max_steps": 2, "seed": 9}))
+    assert cache_entries(tmp_path) == entries
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"data": {"max_length": 8}},
+        {"data": {"max_length_ratio": 2.0}},
+        {"data": {"drop_duplicates": True}},
+        {"subword": {"vocab_size": 60}},
+        {"subword": {"type": "unigram"}},
+        {"data": {"source_lang": "de", "target_lang": "en"}},
+    ],
+    ids=str,
+)
+def test_a_changed_setting_is_noticed(tmp_path, text, sections):
+    before = prepare(config(tmp_path))
+    after = prepare(config(tmp_path, **sections))
+    assert after.train._folder != before.train._folder
+
+
+def test_a_changed_file_is_noticed_whatever_its_date(tmp_path, text):
+    first = prepare(config(tmp_path))
+    pairs = some_pairs(300)
+    before = os.stat(text / "train.de")
+    write(text, "train", [(pairs[0][0], pairs[0][1][::-1]), *pairs[1:]])
+    os.utime(text / "train.de", ns=(before.st_atime_ns, before.st_mtime_ns))
+    second = prepare(config(tmp_path))
+    assert text_of(second.train, second.subwords)[0] == (pairs[0][0], pairs[0][1][::-1])
+    assert text_of(first.train, first.subwords)[0] == pairs[0]
+
+
+def test_held_out_pairs_are_not_trained_on(tmp_path, text, capsys):
+    pairs = some_pairs(300) * 2  # so that a pair that is held out occurs elsewhere
+    write(text, "train", pairs)
+    data = prepare(config(tmp_path, data={"dev": None, "test": None, "held_out": 25}))
+    trained = text_of(data.train, data.subwords)
+    held = [*data.dev_split, *data.test_split]
+    assert len(held) == 50 and set(held) <= set(pairs)
+    texts = {text for pair in held for text in pair}
+    assert trained == [pair for pair in pairs if not texts & set(pair)]
+    assert data.train.facts["dropped"] == {"held out for dev or test": 600 - len(trained)}
+    assert sorted(path.name for path in data.held_out_files) == [
+        "dev.de", "dev.en", "test.de", "test.en",
+    ]  # fmt: skip
+    assert text_of(data.dev, data.subwords) == list(data.dev_split)
+    assert "data.dev is not given: 25 pairs are held out" in capsys.readouterr().err
+    # The subwords have not seen them either.
+    expected = Subwords.train(lambda: iter(trained), config(tmp_path).subword)
+    assert data.subwords.content() == expected.content()
+
+
+def test_other_held_out_sets_do_not_overwrite_each_other(tmp_path, text):
+    """A run that still trains reads its test set at its end."""
+    both = prepare(config(tmp_path, data={"dev": None, "test": None}))
+    before = {path: path.read_bytes() for path in both.held_out_files}
+    others = [
+        prepare(config(tmp_path, data={"dev": None})),
+        prepare(config(tmp_path, data={"test": None})),
+        prepare(config(tmp_path, data={"dev": None, "test": None, "held_out": 7})),
+        prepare(config(tmp_path, data={"dev": None, "test": None}, training={"seed": 5})),
+    ]
+    assert {path: path.read_bytes() for path in both.held_out_files} == before
+    drawn = [list(both.test_split), *(list(o.test_split) for o in others[1:])]
+    assert len({tuple(pairs) for pairs in drawn}) == len(drawn)
+
+
+def test_what_is_held_out_is_noticed_with_the_same_subwords(tmp_path, text):
+    """A vocabulary file is the same whatever is trained on."""
+    path = tmp_path / "types"
+    path.write_text("\n".join(WORDS))
+    subword = {"type": "vocabulary", "vocabulary": str(path)}
+    whole = prepare(config(tmp_path, subword=subword))
+    less = prepare(config(tmp_path, subword=subword, data={"dev": None, "held_out": 10}))
+    assert len(whole.train) == 300
+    assert len(less.train) == 300 - less.train.facts["dropped"]["held out for dev or test"] <= 290
+
+
+def test_neither_dev_nor_test(tmp_path, text):
+    data = prepare(config(tmp_path, data={"dev": None, "test": None, "held_out": 0}))
+    assert data.dev is None and data.dev_split is None and data.test_split is None
+    assert len(data.train) == 300
+    assert not any(line.startswith(("dev", "test")) for line in data.report())
+
+
+# -------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda t: (t / "train.de").write_bytes(b""), "must have one line for each pair"),
+        (lambda t: write(t, "train", []), r"data\.train: .*train\.en is empty"),
+        (lambda t: write(t, "train", [("", "x")] * 3), "no training pair with text on both sides"),
+        (lambda t: write(t, "train", [("ab ab", "x")] * 3), r"subword\.vocab_size: 5: the text"),
+        (lambda t: (t / "dev.en").unlink(), r"data\.dev: there is no file dev\.en"),
+        (
+            lambda t: (t / "train.de").write_bytes(b"a\n" * 200 + b"\xff\n" + b"a\n" * 99),
+            r"train\.de, line 201: not UTF-8",
+        ),
+        (
+            lambda t: (t / "dev.de").write_bytes(b"a\n" * 21 + b"\xff\n"),
+            r"dev\.de, line 22: not UTF-8",
+        ),
+    ],
+)
+def test_wrong_data_leaves_nothing_half_written(tmp_path, text, damage, message):
+    damage(text)
+    sections = {"subword": {"vocab_size": 5}} if "vocab_size" in message else {}
+    with pytest.raises(UserError, match=message):
+        prepare(config(tmp_path, **sections))
+    if (tmp_path / "cache").exists():
+        assert {path.name for path in (tmp_path / "cache").iterdir()} == set(
+            cache_entries(tmp_path)
+        )
+
+
+def test_every_pair_too_long(tmp_path, text):
+    with pytest.raises(UserError, match=r"no training pair is left \(300 longer than 1 subwords\)"):
+        prepare(config(tmp_path, data={"max_length": 1}))
+
+
+# ---------------------------------------------------------------------------------- BPE'd text
+
+
+def test_wmt14_layout(tmp_path, shared_data):
+    sections = {
+        "data": {"dataset": "wmt14ende", "root": str(shared_data / "wmt14_layout")},
+        "subword": {"type": "vocabulary"},
+    }
+    data = prepare(config(tmp_path, **sections))
+    facts = data.train.facts
+    assert facts["pairs"] + sum(facts["dropped"].values()) == 60_000
+    assert facts["unknown"] == 0  # its vocabulary is that of the training text
+    assert (len(data.dev), len(list(data.test_split))) == (3_000, 3_003)
+    _, target = next(iter(data.test_split))
+    vocabulary = data.subwords.target
+    assert "@@" in target and "@@" not in vocabulary.decode(vocabulary.encode(target))
+    assert vocabulary.decode(vocabulary.encode(target)) == data.test_split.references()[0]
+
+
+def test_a_vocabulary_file_of_ones_own(tmp_path, text):
+    path = tmp_path / "types"
+    path.write_text("\n".join(["<s>", "</s>", "<unk>", *WORDS]) + "\n")
+    sections = {"subword": {"type": "vocabulary", "vocabulary": str(path)}}
+    data = prepare(config(tmp_path, **sections))
+    assert text_of(data.train, data.subwords) == some_pairs(300)
+    assert data.subwords.source.size == len(WORDS) + 4
+    path.unlink()
+    with pytest.raises(UsageError, match="types: there is no such file"):
+        prepare(config(tmp_path, **sections))

@@ -1,0 +1,368 @@
+"""The command line, as a user types it: real processes, their output and their exit codes."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+
+import pytest
+import yaml
+from support import (
+    TIMEOUT,
+    make_config,
+    make_model_directory,
+    real_pairs,
+    run,
+    start,
+    write_lines,
+    write_pairs,
+)
+
+from transformer_mt import __version__
+from transformer_mt.config import dump
+
+PAIRS = real_pairs(200)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A model directory whose model was never trained: as far as the command line goes, the same."""
+    folder = tmp_path_factory.mktemp("cli")
+    config = make_config(folder)
+    return make_model_directory(folder / "model", PAIRS, config).path
+
+
+@pytest.fixture
+def broken_model(model, tmp_path):
+    """A copy of it, to break."""
+    return shutil.copytree(model, tmp_path / "broken")
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    """A config file with its data; all that belongs to it is in the test's own folder."""
+    write_pairs(tmp_path / "text", "train", PAIRS[:150])
+    write_pairs(tmp_path / "text", "dev", PAIRS[150:170])
+    write_pairs(tmp_path / "text", "test", PAIRS[170:190])
+    config = make_config(tmp_path, data={"dev": "dev", "test": "test"})
+    path = tmp_path / "recipe.yaml"
+    path.write_text(dump(config), encoding="utf-8")
+    return path
+
+
+def files(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def assert_refused(done, code, *words):
+    """A clear message, and nothing but that."""
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr and "This should not happen" not in done.stderr
+    assert done.stdout == ""
+    for word in words:
+        assert word in done.stderr
+    assert "error: " in done.stderr
+
+
+# ---- Help ----
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        ([], ["train", "translate", "evaluate"]),
+        (["train"], ["CONFIG", "key=value", "--check", "--restart", "--device"]),
+        (["translate"], ["MODEL_DIR", "--input", "--output", "--checkpoint", "--device",
+                         "--beam-size", "--length-penalty", "--batch-tokens"]),
+        (["evaluate"], ["MODEL_DIR", "--source", "--reference", "--output", "--json", "--device",
+                        "--hypothesis"]),
+    ],
+)  # fmt: skip
+def test_help(verb, words):
+    done = run(*verb, "--help")
+    assert done.returncode == 0 and done.stderr == ""
+    for word in [*words, "0 done    1 failed    2 wrong config or arguments    130 Ctrl-C    143"]:
+        assert word in done.stdout
+    assert max(map(len, done.stdout.split("\n"))) <= 100
+
+
+def test_version():
+    assert run("--version").stdout == f"{__version__}\n"
+
+
+# ---- Wrong arguments and configs: exit code 2, nothing written ----
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], ["VERB"]),
+        (["trian", "x"], ["'trian'"]),
+        (["translate"], ["MODEL_DIR"]),
+        (["translate", "m", "--beam-size", "0"], ["--beam-size", "'0'", "from 1 on"]),
+        (["translate", "m", "--beam-size", "five"], ["--beam-size", "'five'"]),
+        (["translate", "m", "--beam-size", "2.5"], ["--beam-size"]),
+        (["translate", "m", "--length-penalty", "-1"], ["--length-penalty"]),
+        (["translate", "m", "--length-penalty", "nan"], ["--length-penalty"]),
+        (["translate", "m", "--batch-tokens", "0"], ["--batch-tokens"]),
+        (["translate", "m", "--beam", "3"], ["--beam"]),
+        (["translate", "m", "--input", "nothing.txt"], ["--input", "nothing.txt", "no such file"]),
+        (["train"], ["CONFIG"]),
+        (["train", "nothing.yaml"], ["nothing.yaml", "no such config"]),
+        (["train", "nothing.yaml", "--frobnicate"], ["--frobnicate"]),
+        (["evaluate"], ["--reference"]),
+        (["evaluate", "--reference", "r"], ["MODEL_DIR", "--hypothesis"]),
+        (["evaluate", "m", "--reference", "r"], ["--source"]),
+        (["evaluate", "m", "--source", "s", "--hypothesis", "h", "--reference", "r"], ["either"]),
+        (["evaluate", "--hypothesis", "h", "--reference", "r"], ["--hypothesis", "no such file"]),
+    ],
+)
+def test_wrong_arguments(tmp_path, arguments, words):
+    assert_refused(run(*arguments, cwd=tmp_path), 2, *words)
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "words"),
+    [
+        ("", [], ["model_dir"]),
+        ("just text", [], ["model_dir"]),
+        ("model_dir: [", [], ["line 1", "not valid YAML"]),
+        ("model_dir: run\nmodell: {}\n", [], ["modell", "did you mean model", "data: missing"]),
+        (None, ["model.num_haeds=4"], ["model.num_haeds", "model.num_heads"]),
+        (None, ["model.d_model=wide"], ["model.d_model", "'wide'", "whole number"]),
+        (None, ["model.num_heads=3"], ["model.num_heads", "divide"]),
+        (None, ["data.root=nothing"], ["data.root", "nothing"]),
+        (None, ["data.train=nothing"], ["data.train", "nothing.en"]),
+        (None, ["--device", "tpu"], ["--device", "tpu"]),
+        # All problems at once.
+        (
+            None,
+            ["model.d_ff=-1", "training.max_steps=x"],
+            ["2 problems", "model.d_ff", "max_steps"],
+        ),
+    ],
+)
+def test_a_wrong_config(tmp_path, recipe, text, overrides, words):
+    if text is not None:
+        recipe.write_text(text)
+    before = files(tmp_path)
+    assert_refused(run("train", recipe, *overrides, cwd=tmp_path), 2, *words)
+    assert files(tmp_path) == before
+
+
+# ---- Wrong data: exit code 1, no model directory left behind ----
+
+
+def spoil_utf8(folder):
+    text = (folder / "train.de").read_bytes().split(b"\n")
+    text[41] = "März".encode("latin-1")
+    (folder / "train.de").write_bytes(b"\n".join(text))
+    return ["train.de", "line 42", "UTF-8", "iconv"]
+
+
+def spoil_count(folder):
+    write_lines(folder / "train.de", [target for _, target in PAIRS[:149]])
+    return ["150", "149", "train.en", "train.de"]
+
+
+def spoil_empty(folder):
+    for side in ("en", "de"):
+        (folder / f"train.{side}").write_text("")
+    return ["train.en", "empty"]
+
+
+def spoil_blank(folder):
+    write_pairs(folder, "train", [("", "text"), ("text", " ")])
+    return ["no training pair"]
+
+
+@pytest.mark.parametrize("spoil", [spoil_utf8, spoil_count, spoil_empty, spoil_blank])
+def test_wrong_training_text(tmp_path, recipe, spoil):
+    words = spoil(tmp_path / "text")
+    before = files(tmp_path)
+    done = run("train", recipe)
+    # "training the subword model ..." may precede the error
+    assert_refused(done, 1, *words)
+    left = [name for name in files(tmp_path) if name not in before]
+    assert not [name for name in left if not name.startswith("cache")], left
+    assert not [name for name in left if ".building" in name or name.endswith(".tmp")], left
+
+
+def test_a_run_is_not_overwritten(model, recipe):
+    before = files(model)
+    done = run("train", recipe, f"model_dir={model}")
+    assert_refused(done, 2, "holds a run already", "--restart", "model_dir=")
+    assert files(model) == before
+
+
+def test_check(tmp_path, recipe):
+    done = run("train", recipe, "--check", "training.max_steps=1234")
+    assert done.returncode == 0, done.stderr
+    # What was read, as it was understood: defaults and overrides are in it.
+    resolved, report = done.stdout.split("\ntraining pairs", 1)
+    config = yaml.safe_load(resolved)
+    assert config["training"]["max_steps"] == 1234
+    assert config["model"]["d_model"] == 16 and config["data"]["max_length"] == 256
+    assert report.split("\n")[0].strip() == "150"
+    for words in ("source subwords", "target subwords", "unknown", "vocabulary", "dev pairs",
+                  "test pairs", "parameters", "an epoch", "1,234 in all", "estimated time",
+                  "s a step"):  # fmt: skip
+        assert words in report
+    assert not (tmp_path / "model").exists()
+    assert {name.split("/")[0] for name in files(tmp_path)} == {"cache", "recipe.yaml", "text"}
+
+
+# ---- Models that can't be used ----
+
+
+def cut_weights(folder):
+    path = folder / "checkpoints" / "step_10" / "model.pdparams"
+    path.write_bytes(path.read_bytes()[:1000])
+    return 1, ["step_10", "damaged", "another checkpoint"], []
+
+
+def lose_weights(folder):
+    (folder / "checkpoints" / "step_10" / "model.pdparams").unlink()
+    return 1, ["step_10", "model.pdparams"], []
+
+
+def change_size(folder):
+    path = folder / "config.yaml"
+    path.write_text(path.read_text().replace("d_model: 16", "d_model: 32"))
+    return 1, ["does not fit the config", "target_embedding.weight is ["], []
+
+
+def spoil_subwords(folder):
+    (folder / "subword.model").write_bytes(b"not a model")
+    return 1, ["subword.model", "not a SentencePiece model"], []
+
+
+def lose_config(folder):
+    (folder / "config.yaml").unlink()
+    return 2, ["not a model directory"], []
+
+
+def lose_checkpoints(folder):
+    shutil.rmtree(folder / "checkpoints")
+    return 2, ["no checkpoint yet"], []
+
+
+def name_another(folder):
+    return 2, ["'step_7'", "best, last, step_5, step_10"], ["--checkpoint", "step_7"]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [cut_weights, lose_weights, change_size, spoil_subwords, lose_config, lose_checkpoints,
+     name_another],
+)  # fmt: skip
+def test_a_model_that_cannot_be_used(broken_model, tmp_path, spoil):
+    code, words, arguments = spoil(broken_model)
+    output = tmp_path / "out.txt"
+    done = run("translate", broken_model, "--output", output, *arguments, stdin="A dog.\n")
+    assert_refused(done, code, *words)
+    assert not output.exists()
+
+
+# ---- Translating ----
+
+ODD_INPUT = "A dog runs.\r\n\r\n \nM\xe4rz\nTwo\x85men\nno newline at the end".encode("latin-1")
+
+
+def test_translating_from_stdin_to_stdout(model):
+    done = run("translate", model, stdin=ODD_INPUT)
+    assert done.returncode == 0
+    lines = done.stdout.decode("utf-8").split("\n")
+    assert len(lines) == 7 and lines[6] == ""
+    assert lines[1] == lines[2] == "" and lines[0] and lines[5]
+    messages = done.stderr.decode("utf-8")
+    assert "stdin, line 4: not UTF-8" in messages and "line 5" in messages
+    assert messages.count("warning") == 2
+
+
+def test_translating_files(model, tmp_path):
+    source, output = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_bytes(ODD_INPUT)
+    output.write_text("older")
+    done = run("translate", model, "--input", source, "--output", output, "--beam-size", "1",
+               "--length-penalty", "0", "--batch-tokens", "50", "--checkpoint", "last")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    assert output.read_bytes().count(b"\n") == 6
+    assert f"{source}, line 4: not UTF-8" in done.stderr
+    assert files(tmp_path) == ["in.txt", "out.txt"]
+
+
+def test_a_folder_that_is_not_there(model, tmp_path):
+    done = run("translate", model, "--output", tmp_path / "no" / "out.txt", stdin="A dog.\n")
+    assert_refused(done, 1, "out.txt", "can't be written")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_translation_leaves_the_old_file(model, tmp_path, number, code):
+    source, output = tmp_path / "in.fifo", tmp_path / "out.txt"
+    os.mkfifo(source)
+    output.write_text("older")
+    process = start("translate", model, "--input", source, "--output", output)
+    with open(source, "w") as file:  # opens when the program reads, its model loaded
+        file.write("A dog runs.\n")
+        file.flush()
+        process.send_signal(number)
+        assert process.wait(timeout=TIMEOUT) == code
+    assert process.stderr.read() == "interrupted\n"
+    assert output.read_text() == "older"
+    assert files(tmp_path) == ["in.fifo", "out.txt"]
+
+
+def test_a_reader_that_has_had_enough(model):
+    """As `head -1`: no error message, for the reader did not want to know more."""
+    reader, writer = os.pipe()
+    process = start("translate", model, stdin=subprocess.PIPE, stdout=writer)
+    os.close(writer)
+    os.close(reader)
+    _, messages = process.communicate("A dog runs.\n" * 10, timeout=TIMEOUT)
+    assert process.returncode == 1 and messages == ""
+
+
+# ---- Evaluating ----
+
+
+@pytest.fixture
+def texts(tmp_path):
+    sources, references = zip(*PAIRS[:10], strict=True)
+    return (
+        write_lines(tmp_path / "source", sources),
+        write_lines(tmp_path / "reference", references),
+    )
+
+
+def test_evaluating_files(texts, tmp_path):
+    _, reference = texts
+    path = tmp_path / "scores.json"
+    done = run("evaluate", "--hypothesis", reference, "--reference", reference, "--json", path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("BLEU 100.00") and "|tok:13a|" in done.stdout
+    scores = json.loads(path.read_text())
+    assert scores["bleu"] == pytest.approx(100) and scores["lines"] == 10
+
+
+def test_unequal_files(texts, tmp_path):
+    source, reference = texts
+    shorter = write_lines(tmp_path / "shorter", ["x"] * 9)
+    done = run("evaluate", "--hypothesis", shorter, "--reference", reference)
+    assert_refused(done, 1, "9", "10")
+
+
+def test_unequal_source_and_reference(model, texts, tmp_path):
+    shorter = write_lines(tmp_path / "shorter", ["x"] * 9)
+    output = tmp_path / "out"
+    done = run("evaluate", model, "--source", shorter, "--reference", texts[1], "--output", output)
+    assert_refused(done, 1, "shorter has 9 lines", "reference has 10")
+    assert not output.exists()
+
+
+def test_empty_files(tmp_path):
+    empty = write_lines(tmp_path / "empty", [])
+    assert_refused(run("evaluate", "--hypothesis", empty, "--reference", empty), 1, "empty")
