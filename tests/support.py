@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import paddle
-import pytest
 import yaml
 
 from transformer_mt.assembly import build_model
@@ -22,14 +21,6 @@ from transformer_mt.training.trainer import make_optimizer
 ROOT = Path(__file__).resolve().parent.parent
 # Long enough for a busy machine: a process imports for two to five seconds, then works for one.
 TIMEOUT = 120
-
-
-def real_data() -> Path:
-    """The folder of real corpora, where there is one."""
-    folder = ROOT.parent / "shared" / "data"
-    if not folder.is_dir():
-        pytest.skip("needs the corpora of ../shared/data")
-    return folder
 
 
 def real_pairs(count: int) -> list[tuple[str, str]]:

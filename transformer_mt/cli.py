@@ -6,7 +6,6 @@ Heavy modules are imported inside the verbs, so that help and a wrong config ans
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import os
 import sys
@@ -14,7 +13,7 @@ import traceback
 from pathlib import Path
 
 from transformer_mt import __version__, signals
-from transformer_mt.errors import Interrupted, UsageError, UserError
+from transformer_mt.errors import Interrupted, UsageError, UserError, describe
 
 EXIT_CODES = """\
 exit codes:
@@ -35,9 +34,6 @@ def main(arguments: list[str] | None = None) -> int:
         options.run(options)
         sys.stdout.flush()
         return 0
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
     except Interrupted as stop:
         print("interrupted", file=sys.stderr)
         return stop.exit_code
@@ -46,27 +42,10 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        return _report_unexpected(error)
-
-
-def _report_unexpected(error: Exception) -> int:
-    """One clear line; the traceback, which only a developer can use, on demand."""
-    if os.environ.get("TRANSFORMER_MT_DEBUG"):
-        traceback.print_exc()
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        message = f"the disk is full ({error.filename or 'while writing'}). Free some space"
-    elif isinstance(error, MemoryError) or "ResourceExhausted" in str(error):
-        message = "out of memory. Lower training.device_tokens or decoding.batch_tokens"
-    elif isinstance(error, OSError) and error.filename:
-        message = f"{error.filename}: {error.strerror}"
-    else:
-        first_line = str(error).strip().split("\n")[0]
-        message = (
-            f"{type(error).__name__}: {first_line}\nThis should not happen. "
-            "TRANSFORMER_MT_DEBUG=1 shows where it did; please report it with that"
-        )
-    print(f"error: {message}", file=sys.stderr)
-    return 1
+        if os.environ.get("TRANSFORMER_MT_DEBUG"):
+            traceback.print_exc()
+        print(f"error: {describe(error)}", file=sys.stderr)
+        return error.exit_code if isinstance(error, UserError) else 1
 
 
 # ------------------------------------------------------------------------------------- arguments

@@ -1,8 +1,12 @@
-"""What can go wrong for a user, and the exit code of each.
+"""What can go wrong for a user, the exit code of each, and what is said of it.
 
 Exit codes, the same for every verb: 0 done, 1 failed, 2 wrong config or arguments (a named file
 that does not exist counts as that), 130 Ctrl-C, 143 SIGTERM.
 """
+
+from __future__ import annotations
+
+import errno
 
 
 class UserError(Exception):
@@ -27,3 +31,20 @@ class Interrupted(BaseException):
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal_number)
         self.exit_code = 128 + signal_number
+
+
+def describe(error: Exception) -> str:
+    """What to tell a person of any error, without a traceback."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"the disk is full ({error.filename or 'while writing'}). Free some space"
+    if isinstance(error, MemoryError) or "ResourceExhausted" in str(error):
+        return "out of memory. Lower training.device_tokens or decoding.batch_tokens"
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    first_line = str(error).strip().split("\n")[0]
+    return (
+        f"{type(error).__name__}: {first_line}\nThis should not happen. "
+        "TRANSFORMER_MT_DEBUG=1 shows where it did; please report it with that"
+    )

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from support import make_config, real_data, real_pairs, sacrebleu, write_lines
+from support import make_config, real_pairs, sacrebleu, write_lines
 
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import score, tokenizer_for, tokenizer_for_text
@@ -55,8 +55,8 @@ def test_german(tmp_path, tokenize):
     assert f"|tok:{tokenize}|" in scores.signature and "case:mixed" in scores.signature
 
 
-def test_chinese(tmp_path):
-    text = (real_data() / "tatoeba_zh-en" / "test.zh").read_text(encoding="utf-8")
+def test_chinese(tmp_path, shared_data):
+    text = (shared_data / "tatoeba_zh-en" / "test.zh").read_text(encoding="utf-8")
     references = text.split("\n")[:300]
     scores = compare(tmp_path, list(worsen_chinese(references)), references, "zh")
     assert "|tok:zh|" in scores.signature

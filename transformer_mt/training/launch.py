@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from transformer_mt.training.trainer import Trainer
 
 # Where the first worker's output goes, as the parent's /proc entries.
 OUTPUT = "TRANSFORMER_MT_OUTPUT"
+# The file beside the job in which a worker says what went wrong.
+ERROR = "error.txt"
 
 
 def run_workers(
@@ -32,7 +35,7 @@ def run_workers(
     """Trains with several processes on this machine, and waits for them.
 
     Raises:
-        UserError: a worker failed; what it said last is in the message.
+        UserError: a worker failed, and why.
         Interrupted: this process was asked to stop, and the workers have saved and stopped.
     """
     with tempfile.TemporaryDirectory(prefix="transformer_mt-") as folder:
@@ -64,12 +67,18 @@ def run_workers(
 
 
 def _failure(folder: Path) -> str:
-    """The last lines of the workers' logs; the one that failed first has the reason."""
-    tails = []
-    for log in sorted(folder.glob("log/workerlog.*")):
-        lines = log.read_text(errors="replace").strip().split("\n")
-        tails.append("\n".join(f"  {line}" for line in lines[-5:]))
-    return "a training process failed:\n" + "\n".join(tail for tail in tails if tail.strip())
+    """Why the workers failed: one was killed, or said what was wrong, or left it in its log."""
+    log = (folder / "launcher.log").read_text(errors="replace")
+    killed = re.search(r"rank (\d+) status failed .* code -(\d+) ", log)
+    if killed:
+        return (
+            f"training process {killed[1]} was killed by signal {killed[2]}. If nobody did that, "
+            "memory ran out: lower training.device_tokens"
+        )
+    if (folder / ERROR).exists():
+        return (folder / ERROR).read_text()
+    tails = [path.read_text(errors="replace")[-500:] for path in folder.glob("log/workerlog.*")]
+    return "a training process failed:\n" + "\n".join(tails)
 
 
 def work(job: Path) -> None:

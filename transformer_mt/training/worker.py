@@ -1,19 +1,27 @@
 """A training process, as Paddle's launcher starts it: worker.py JOB."""
 
+import os
 import sys
+import traceback
 from pathlib import Path
 
 from transformer_mt import signals
-from transformer_mt.errors import Interrupted, UserError
-from transformer_mt.training.launch import work
+from transformer_mt.errors import Interrupted, describe
+from transformer_mt.training.launch import ERROR, work
 
 if __name__ == "__main__":
     # After the import, for Paddle puts a handler of its own in place.
     signals.install()
+    job = Path(sys.argv[1])
     try:
-        work(Path(sys.argv[1]))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        work(job)
     except Interrupted as stop:
         sys.exit(stop.exit_code)
+    except Exception as error:
+        if os.environ.get("TRANSFORMER_MT_DEBUG"):
+            traceback.print_exc()
+        # The parent says it. What goes wrong here because another process is gone comes later.
+        message = job.with_name(ERROR)
+        if not message.exists():
+            message.write_text(describe(error))
+        sys.exit(1)
