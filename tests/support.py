@@ -50,7 +50,7 @@ def write_pairs(folder: Path, name: str, pairs, langs=("en", "de")) -> None:
 
 
 def start(*arguments, **options) -> subprocess.Popen:
-    """Starts `python -m transformer_mt`; its output is text, and its messages are not translated."""
+    """Starts `python -m transformer_mt`, with pipes for its output, which is text."""
     options = {
         "cwd": ROOT,
         "stdin": subprocess.DEVNULL,

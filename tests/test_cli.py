@@ -27,7 +27,7 @@ PAIRS = real_pairs(200)
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A model directory whose model was never trained: as far as the command line goes, the same."""
+    """A model directory whose model was never trained, which makes no difference here."""
     folder = tmp_path_factory.mktemp("cli")
     config = make_config(folder)
     return make_model_directory(folder / "model", PAIRS, config).path
@@ -349,7 +349,7 @@ def test_evaluating_files(texts, tmp_path):
 
 
 def test_unequal_files(texts, tmp_path):
-    source, reference = texts
+    _, reference = texts
     shorter = write_lines(tmp_path / "shorter", ["x"] * 9)
     done = run("evaluate", "--hypothesis", shorter, "--reference", reference)
     assert_refused(done, 1, "9", "10")

@@ -145,7 +145,11 @@ def simple_beam(table, sentence, max_length, beam_size, alpha):
         ended = [item for item in grown[:beam_size] if item[1][-1] == EOS]
         finished += [(score / ((5 + length) / 6) ** alpha, ids[:-1]) for score, ids in ended]
         beam = [item for item in grown if item[1][-1] != EOS][:beam_size]
-        if not beam or len(finished) >= beam_size:
+        # Those that have finished end the search once they are many and the best one is among them.
+        if not beam:
+            break
+        as_it_stands = beam[0][0] / ((5 + length) / 6) ** alpha
+        if len(finished) >= beam_size and as_it_stands <= max(finished)[0]:
             break
     return max(finished)
 
@@ -258,3 +262,23 @@ def test_it_stops_when_nothing_better_can_come():
     rows = Rows(Short(6), [0])
     beam_search(rows, np.array([50]), bos=BOS, eos=EOS, forbidden=(PAD, BOS), beam_size=4)
     assert rows.steps < 10
+
+
+class EvenOdds(Table):
+    """Ends at once, or says five words first: as probable, but longer, and so better."""
+
+    def logits(self, sentence, prefix):
+        logits = np.full(self.vocabulary, -30.0, "float32")
+        if len(prefix) == 0:
+            logits[[EOS, 3]] = 0.0
+        else:
+            logits[3 if len(prefix) < 5 else EOS] = 30.0
+        return logits
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0])
+def test_it_goes_on_while_a_longer_output_can_win(alpha):
+    """Though at every step an end of tiny probability is among the four best, and finishes."""
+    (hypothesis,) = search(EvenOdds(5), [0], [20], beam_size=4, alpha=alpha)
+    assert hypothesis.ids == [3] * 5
+    assert hypothesis.score == pytest.approx(np.log(0.5) / (11 / 6) ** alpha, abs=1e-5)

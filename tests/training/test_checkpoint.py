@@ -182,7 +182,7 @@ def test_a_failure_to_write_leaves_the_earlier_ones_whole(directory):
 def test_no_place_to_write(directory):
     directory.checkpoints.rmdir()
     directory.checkpoints.write_text("a file where the folder should be")
-    with pytest.raises(UserError, match="step_6.*can't be written"):
+    with pytest.raises(UserError, match=r"step_6.*can't be written"):
         save(directory, 6)
 
 

@@ -16,7 +16,7 @@ from transformer_mt.training.processes import Processes
 from transformer_mt.training.trainer import Meter, Trainer
 
 TASKS = {"copy": list, "reverse": lambda digits: digits[::-1], "sort": sorted}
-STEPS, HELD_OUT = 300, 200
+STEPS, HELD_OUT = 400, 200
 
 
 class Annealed(Trainer):

@@ -17,7 +17,7 @@ PAD = 3
 def dense(logits, targets, epsilon):
     """Loss, negative log-likelihood and gradient by their definitions, with the dense target."""
     logits = logits.astype("float64")
-    rows, vocabulary = logits.shape
+    vocabulary = logits.shape[1]
     shifted = logits - logits.max(axis=1, keepdims=True)
     log_probs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     one_hot = np.eye(vocabulary)[targets]

@@ -48,9 +48,11 @@ def beam_search(
 ) -> list[Hypothesis]:
     """The best hypothesis found for each sentence; greedy search is beam_size 1.
 
-    The stepper begins with one row a sentence. A sentence is done when beam_size hypotheses have
-    finished, or when none that is still open can become better than the best finished one; its
-    rows then leave. At its maximum length a hypothesis can only end.
+    The stepper begins with one row a sentence. A sentence is done when no open hypothesis can
+    become better than the best finished one, or when beam_size have finished and no open one is
+    better as it stands; its rows then leave. (Their number alone tells nothing: a model that is
+    sure of its next word has ends of tiny probability among its beam_size best at every step.) At
+    its maximum length a hypothesis can only end.
 
     Args:
         max_lengths: longest output of each sentence, eos included: (sentences,), at least 1.
@@ -94,17 +96,15 @@ def beam_search(
         ids = np.take_along_axis(ids, order, axis=1)
         parents = np.take_along_axis(parents, order, axis=1)
 
+        best = np.array(
+            [max((h.score for h in finished[i]), default=-np.inf) for i in sentences], np.float64
+        )
+        is_full = np.array([len(finished[i]) >= beam_size for i in sentences], bool)
         # A log-probability only falls, so this is the best that an open hypothesis can reach.
         reachable = scores[:, 0] / length_penalty(max_lengths[sentences], alpha)
-        open_still = np.array(
-            [
-                np.isfinite(reachable[i])
-                and len(finished[sentence]) < beam_size
-                and reachable[i] > max((h.score for h in finished[sentence]), default=-np.inf)
-                for i, sentence in enumerate(sentences)
-            ],
-            bool,
-        )
+        as_it_stands = scores[:, 0] / length_penalty(length, alpha)
+        open_still = np.isfinite(reachable) & (reachable > best)
+        open_still &= ~is_full | (as_it_stands > best)
         rows = (np.arange(len(sentences))[:, None] * width + parents)[open_still]
         prefixes = np.take_along_axis(prefixes, parents[:, :, None], axis=1)
         prefixes = np.concatenate([prefixes, ids[:, :, None]], axis=2)[open_still]
