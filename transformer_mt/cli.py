@@ -102,6 +102,12 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _beam_size(text: str) -> int:
+    if _positive(text) > 1000:
+        raise argparse.ArgumentTypeError(f"{text}: expected at most 1000")
+    return int(text)
+
+
 def _not_negative(text: str) -> float:
     try:
         value = float(text)
@@ -155,7 +161,7 @@ def _add_translate(verbs) -> None:
     )
     _add_device(parser)
     search = "  (the config's decoding section)"
-    parser.add_argument("--beam-size", metavar="N", type=_positive, help="1: greedy" + search)
+    parser.add_argument("--beam-size", metavar="N", type=_beam_size, help="1: greedy" + search)
     parser.add_argument("--length-penalty", metavar="A", type=_not_negative, help="0: none")
     parser.add_argument(
         "--batch-tokens", metavar="N", type=_positive, help="source subwords decoded at once"

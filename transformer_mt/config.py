@@ -22,6 +22,8 @@ PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]
 NaturalNumber = Annotated[int, Field(ge=0, lt=2**31)]
 # The four special subwords, and at least one for text.
 VocabularySize = Annotated[int, Field(gt=4, lt=2**31)]
+# Each hypothesis of a beam holds a cache of its own.
+BeamSize = Annotated[int, Field(gt=0, le=1000)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 
@@ -221,7 +223,7 @@ class TrainingConfig(Section):
 class DecodingConfig(Section):
     """The search."""
 
-    beam_size: PositiveInt = Field(5, description="1: greedy")
+    beam_size: BeamSize = Field(5, description="1: greedy")
     length_penalty: Annotated[float, Field(ge=0)] = Field(
         1.0, description="alpha of ((5 + length) / 6)^alpha; 0: none"
     )
@@ -236,7 +238,7 @@ class EvaluationConfig(Section):
     tokenize: Literal["13a", "zh", "char", "intl", "none"] | None = Field(
         None, description="sacreBLEU's; null: zh for Chinese, none for BPE'd text, else 13a"
     )
-    validation_beam_size: PositiveInt = Field(1, description="beam of the dev set's BLEU")
+    validation_beam_size: BeamSize = Field(1, description="beam of the dev set's BLEU")
     samples: NaturalNumber = Field(3, description="translations shown at the end")
 
 

@@ -10,6 +10,7 @@ at the top of grammar.yaml.
 The same seed gives the same files with every Python version: the only random function used
 is ``Random.random``, and nothing depends on the order of a set or on hash values.
 """
+
 import argparse
 import random
 import re
@@ -68,8 +69,13 @@ def parse_pronoun(text, weight):
     return Pronoun(english, german, weight)
 
 
-PARSERS = {"pronouns": parse_pronoun, "nouns": parse_noun, "verb_phrases": parse_verb,
-           "words": parse_phrase, "rules": parse_phrase}
+PARSERS = {
+    "pronouns": parse_pronoun,
+    "nouns": parse_noun,
+    "verb_phrases": parse_verb,
+    "words": parse_phrase,
+    "rules": parse_phrase,
+}
 
 
 class Grammar:
@@ -152,6 +158,7 @@ class Grammar:
 
     def _fill(self, template, children, side, case="nom", subject=None):
         """Replace the symbols of a template, and inflect the [noun phrases] within it."""
+
         def symbol(match, case=case):
             name, form, controller = match.groups()
             controlling = children[controller] if controller else subject
@@ -167,8 +174,11 @@ class Grammar:
         def bracket(match):
             inner_case = match[1] or case
             words = SYMBOL.sub(lambda inner: symbol(inner, inner_case), match[2])
-            head = [m for m in SYMBOL.finditer(match[2])
-                    if m[1] in children and isinstance(children[m[1]].entry, Noun)][-1]
+            head = [
+                m
+                for m in SYMBOL.finditer(match[2])
+                if m[1] in children and isinstance(children[m[1]].entry, Noun)
+            ][-1]
             gender = "pl" if head[2] == "pl" else children[head[1]].entry.gender
             return self._inflect(words, gender, inner_case)
 
@@ -195,8 +205,9 @@ class Grammar:
                 result.append(word)
             elif stem in self.determiners:
                 declension, endings = self.determiners[stem]["then"], self.determiners[stem][case]
-                result.append(self.determiners[stem].get("stem", stem)
-                              + endings.split()[column].strip("-"))
+                result.append(
+                    self.determiners[stem].get("stem", stem) + endings.split()[column].strip("-")
+                )
             else:
                 result.append(stem + self.adjective_endings[declension][case].split()[column])
         return " ".join(result)
@@ -255,8 +266,12 @@ class Grammar:
 
     @staticmethod
     def _third_person(gender, side):
-        english, german = {"m": ("his", "sein"), "f": ("her", "ihr"), "n": ("its", "sein"),
-                           "pl": ("their", "ihr")}[gender]
+        english, german = {
+            "m": ("his", "sein"),
+            "f": ("her", "ihr"),
+            "n": ("its", "sein"),
+            "pl": ("their", "ihr"),
+        }[gender]
         person = "pl" if gender == "pl" else "3sg"
         return Features(person, english if side == "en" else german, "sich")
 

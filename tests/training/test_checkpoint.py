@@ -10,6 +10,7 @@ import paddle
 import pytest
 from support import ROOT
 
+from transformer_mt import assembly
 from transformer_mt.config import TrainingConfig
 from transformer_mt.errors import UserError
 from transformer_mt.model import Transformer
@@ -60,7 +61,7 @@ def test_what_is_saved_comes_back(directory):
     assert not np.array_equal(logits(model), logits(other))
     saved = save(directory, 3, model)
     assert saved == directory.checkpoints / "step_3"
-    checkpoint.load_weights(saved, other)
+    assembly.load_weights(saved, other)
     np.testing.assert_array_equal(logits(model), logits(other))
 
 
@@ -70,7 +71,7 @@ def test_tied_weights_are_stored_once_and_stay_tied(directory):
     stored = paddle.load(str(saved / "model.pdparams"))
     assert sum(list(value.shape) == [VOCABULARY, 8] for value in stored.values()) == 1
     other = small_model(tie_embeddings=True)
-    checkpoint.load_weights(saved, other)
+    assembly.load_weights(saved, other)
     assert other.generator.weight is other.target_embedding.weight
     assert other.source_embedding.weight is other.target_embedding.weight
     # And one update moves all three.
@@ -90,7 +91,7 @@ def test_untied_weights_are_stored_apart(directory):
     saved = save(directory, 3, model)
     stored = paddle.load(str(saved / "model.pdparams"))
     assert sum(list(value.shape) == [VOCABULARY, 8] for value in stored.values()) == 3
-    checkpoint.load_weights(saved, other)
+    assembly.load_weights(saved, other)
     np.testing.assert_array_equal(logits(model), logits(other))
 
 
@@ -115,7 +116,7 @@ def test_a_damaged_file_is_named(directory, how):
     model = small_model()
     before = logits(model)
     with pytest.raises(UserError) as raised:
-        checkpoint.load_weights(saved, model)
+        assembly.load_weights(saved, model)
     assert str(saved / "model.pdparams") in str(raised.value)
     assert "Use another checkpoint" in str(raised.value) and "\n" not in str(raised.value)
     np.testing.assert_array_equal(logits(model), before)
@@ -126,7 +127,7 @@ def test_all_that_does_not_fit_is_listed(directory):
     model = small_model(layers=1, vocabulary=VOCABULARY + 1, tie_embeddings=False)
     before = logits(model)
     with pytest.raises(UserError) as raised:
-        checkpoint.load_weights(saved, model)
+        assembly.load_weights(saved, model)
     problems = str(raised.value).split(": ", 2)[-1]
     assert f"target_embedding.weight is [{VOCABULARY}, 8], the model's is [51, 8]" in problems
     assert "generator.weight is missing" in problems
@@ -143,7 +144,7 @@ def test_saving_again_replaces(directory):
     save(directory, 3, first)
     saved = save(directory, 3, second)
     other = small_model()
-    checkpoint.load_weights(saved, other)
+    assembly.load_weights(saved, other)
     np.testing.assert_array_equal(logits(second), logits(other))
     assert [path.name for path in directory.checkpoints.iterdir()] == ["step_3"]
 
@@ -175,7 +176,7 @@ def test_a_failure_to_write_leaves_the_earlier_ones_whole(directory):
     assert "step_6" in done.stdout and "The checkpoints before it are whole" in done.stdout
     assert [path.name for path in directory.checkpoints.iterdir()] == ["step_3"]
     other = small_model()
-    checkpoint.load_weights(earlier, other)
+    assembly.load_weights(earlier, other)
     np.testing.assert_array_equal(logits(model), logits(other))
 
 

@@ -8,10 +8,11 @@ import paddle
 import pytest
 from support import make_config, prepared, real_pairs, train_subwords
 
+from transformer_mt import assembly
 from transformer_mt.data.batches import ordered_batches
 from transformer_mt.data.subword import Subwords
+from transformer_mt.errors import UserError
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.training import checkpoint
 from transformer_mt.training.processes import Processes
 from transformer_mt.training.trainer import Meter, Trainer, batch_plan, perplexity
 
@@ -259,7 +260,7 @@ def test_what_a_run_leaves(make_trainer, run_in):
     assert {"step_12", f"step_{best}"} <= names and len(names) <= 3
     # The last one is the model as it is now.
     other = make_trainer(dev=True, seed=99, **SHORT)
-    checkpoint.load_weights(directory.checkpoint("last"), other.model)
+    assembly.load_weights(directory.checkpoint("last"), other.model)
     now = weights(trainer)
     for name, value in weights(other).items():
         np.testing.assert_array_equal(value, now[name], err_msg=name)
@@ -280,3 +281,15 @@ def test_a_run_of_epochs(make_trainer, run_in):
     directory, lines = run_in(trainer)
     assert directory.checkpoint("last").name == f"step_{2 * an_epoch}"
     assert lines[-1]["epoch"] == 1
+
+
+def test_a_loss_that_is_not_a_number_ends_training_before_the_update(make_trainer):
+    trainer = make_trainer()
+    broken = trainer.model.generator.weight.numpy().copy()
+    broken[5] = np.nan
+    trainer.model.generator.weight.set_value(broken)
+    before = weights(trainer)
+    with pytest.raises(UserError, match="step 1 is not a number any more"):
+        train(trainer, 1)
+    for name, value in weights(trainer).items():
+        np.testing.assert_array_equal(value, before[name], err_msg=name)

@@ -10,6 +10,7 @@ from typing import Any
 from transformer_mt import device as devices
 from transformer_mt.console import progress
 from transformer_mt.decoding.translator import Translator, decoded, input_lines
+from transformer_mt.errors import UsageError
 from transformer_mt.files import atomic, count_lines, without_end
 
 
@@ -30,6 +31,8 @@ def translate(
     Raises:
         UserError: anything wrong with the model directory or the files.
     """
+    if (source is None and sys.stdin is None) or (output is None and sys.stdout is None):
+        raise UsageError("stdin or stdout is closed: give --input FILE and --output FILE")
     devices.use(device)
     translator = Translator.load(
         model_dir, checkpoint, lambda config: config.model_copy(update=decoding)
@@ -47,5 +50,9 @@ def translate(
         else:
             file = stack.enter_context(atomic(output))
         bar = stack.enter_context(progress(total=total, title="translating", unit="lines"))
-        for text in translator.translate(lines, bar.update):
+        # Somebody who types wants an answer to each line.
+        window_size = 1 if source is None and sys.stdin.isatty() else None
+        for text in translator.translate(lines, bar.update, window_size):
             file.write(f"{text}\n")
+            if window_size:
+                file.flush()

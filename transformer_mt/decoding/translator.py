@@ -11,7 +11,7 @@ import numpy as np
 import paddle
 from paddle import Tensor
 
-from transformer_mt.assembly import build_model
+from transformer_mt.assembly import build_model, load_weights
 from transformer_mt.config import DecodingConfig
 from transformer_mt.console import warn
 from transformer_mt.data.batches import encoded_rows
@@ -20,7 +20,6 @@ from transformer_mt.decoding.search import beam_search
 from transformer_mt.files import byte_lines
 from transformer_mt.model.transformer import DecoderCache, Transformer
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.training.checkpoint import load_weights
 
 # Lines read before the first is put out: enough for batches of equal lengths.
 WINDOW = 2_000
@@ -48,7 +47,8 @@ class Translator:
         self._target = subwords.target
         self._decoding = decoding
         self._max_length = max_length
-        self._glue = "" if target_lang in WITHOUT_SPACES else " "
+        language = re.split("[-_]", target_lang.lower())[0]  # of zh-CN, zh_Hant, ...
+        self._glue = "" if language in WITHOUT_SPACES else " "
 
     @classmethod
     def load(
@@ -81,18 +81,21 @@ class Translator:
         )
 
     def translate(
-        self, lines: Iterable[str], finished: Callable[[int], object] = lambda count: None
+        self,
+        lines: Iterable[str],
+        finished: Callable[[int], object] = lambda count: None,
+        window_size: int | None = None,
     ) -> Iterator[str]:
         """Yields one translation for each line, in order; an empty line gives an empty line.
 
-        Lines are read some thousands at a time, so that any number of them fits in memory.
-
         Args:
             finished: called with the number of lines that have just been translated.
+            window_size: lines read before the first is put out; None is WINDOW. Any number of
+                windows fits in memory.
         """
         iterator = iter(lines)
         first = 1
-        while window := list(islice(iterator, WINDOW)):
+        while window := list(islice(iterator, window_size or WINDOW)):
             yield from self._translate_window(window, first, finished)
             first += len(window)
 

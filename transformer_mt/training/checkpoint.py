@@ -11,10 +11,10 @@ from typing import Any
 import paddle
 from paddle import nn
 
+from transformer_mt.assembly import WEIGHTS
 from transformer_mt.errors import UserError
 from transformer_mt.model_directory import ModelDirectory
 
-WEIGHTS = "model.pdparams"
 OPTIMIZER = "optimizer.pdopt"
 STATE = "state.json"
 
@@ -51,36 +51,6 @@ def save(
             "The checkpoints before it are whole"
         ) from None
     return final
-
-
-def load_weights(checkpoint: Path, model: nn.Layer) -> None:
-    """Fills the model's parameters from a checkpoint.
-
-    Raises:
-        UserError: the file is missing or damaged, or does not fit the model; all that does not
-            fit is listed, and the model is left as it was.
-    """
-    path = checkpoint / WEIGHTS
-    if not path.is_file():
-        raise UserError(f"{path}: there is no such file. Use another checkpoint")
-    try:
-        weights = paddle.load(str(path))
-        shapes = {name: list(weight.shape) for name, weight in weights.items()}
-    except Exception as error:  # unpickling a damaged file can raise nearly anything
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise UserError(f"{path}: damaged ({reason}). Use another checkpoint") from None
-    parameters = dict(model.named_parameters())
-    problems = []
-    for name, parameter in parameters.items():
-        if name not in shapes:
-            problems.append(f"{name} is missing")
-        elif shapes[name] != list(parameter.shape):
-            problems.append(f"{name} is {shapes[name]}, the model's is {list(parameter.shape)}")
-    problems += [f"{name} is not in the model" for name in shapes if name not in parameters]
-    if problems:
-        raise UserError(f"{path} does not fit the config: " + "; ".join(problems))
-    for name, parameter in parameters.items():
-        parameter.set_value(weights[name])
 
 
 def remove_old(directory: ModelDirectory, keep: int) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import re
 import signal
 import subprocess
 import sys
@@ -67,18 +66,14 @@ def run_workers(
 
 
 def _failure(folder: Path) -> str:
-    """Why the workers failed: one was killed, or said what was wrong, or left it in its log."""
-    log = (folder / "launcher.log").read_text(errors="replace")
-    killed = re.search(r"rank (\d+) status failed .* code -(\d+) ", log)
-    if killed:
-        return (
-            f"training process {killed[1]} was killed by signal {killed[2]}. If nobody did that, "
-            "memory ran out: lower training.device_tokens"
-        )
+    """What the first worker to fail has said; one that was killed has said nothing."""
     if (folder / ERROR).exists():
         return (folder / ERROR).read_text()
-    tails = [path.read_text(errors="replace")[-500:] for path in folder.glob("log/workerlog.*")]
-    return "a training process failed:\n" + "\n".join(tails)
+    logs = [path.read_text(errors="replace") for path in sorted(folder.glob("log/workerlog.*"))]
+    return (
+        "a training process was killed. If nobody did that, memory ran out: lower "
+        "training.device_tokens\n" + "\n".join(log.strip()[-500:] for log in logs)
+    ).strip()
 
 
 def work(job: Path) -> None:

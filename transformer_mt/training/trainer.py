@@ -121,8 +121,8 @@ class Trainer:
         return updates(batches, count)
 
     def total_steps(self) -> int:
-        """The updates of the whole run. Epochs differ by a batch or two at the most, in which the
-        first stands for all."""
+        """The updates of the whole run. Every epoch has as many: the sorted lengths, which the cuts
+        follow from, are the same."""
         training = self.config.training
         ends = [training.max_steps] if training.max_steps else []
         if training.max_epochs:
@@ -134,11 +134,14 @@ class Trainer:
     def update(self, batches: list[np.ndarray], meter: Meter) -> bool:
         """One update of the weights from the gradient of all its batches, in all processes.
 
+        The loss is that of a target token: its sum over the batches is divided by the real target
+        tokens of the whole update, which every process knows from the plan.
+
         Returns whether any of the processes has been asked to stop: all hear of it at the same
         step, so that none waits for one that is gone.
 
-        The loss is that of a target token: its sum over the batches is divided by the real target
-        tokens of the whole update, which every process knows from the plan.
+        Raises:
+            UserError: the loss is not finite; the weights are left as they were.
         """
         started = time.perf_counter()
         tokens = sum(int((self.data.train.target.lengths[b] + 1).sum()) for b in batches)
@@ -149,13 +152,19 @@ class Trainer:
             (loss / tokens).backward()
             loss_sum += float(loss)
             nll_sum += float(nll)
+        loss_sum, nll_sum, stopping = self.processes.sum(loss_sum, nll_sum, signals.pending())
+        if not math.isfinite(loss_sum):
+            raise UserError(
+                f"the loss of step {self.progress.step + 1} is not a number any more: training "
+                "has diverged. Lower training.learning_rate, raise training.warmup_steps, or set "
+                "training.clip_norm. Checkpoints saved before are whole"
+            )
         self.processes.sum_gradients(self.model)
         self.optimizer.set_lr(self.rate(self.progress.step + 1))
         self.optimizer.step()
         self.optimizer.clear_grad()
         self.progress.step += 1
         self.progress.update += 1
-        loss_sum, nll_sum, stopping = self.processes.sum(loss_sum, nll_sum, signals.pending())
         meter.loss += loss_sum
         meter.nll += nll_sum
         meter.tokens += tokens

@@ -20,8 +20,8 @@ if __name__ == "__main__":
     except Exception as error:
         if os.environ.get("TRANSFORMER_MT_DEBUG"):
             traceback.print_exc()
-        # The parent says it. What goes wrong here because another process is gone comes later.
+        # The parent says it, and the first has the reason. That another process is gone is none.
         message = job.with_name(ERROR)
-        if not message.exists():
+        if "gloo" not in str(error) and not message.exists():
             message.write_text(describe(error))
         sys.exit(1)
