@@ -14,6 +14,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+import paddle
+
+from transformer_mt import device as devices
 from transformer_mt import signals
 from transformer_mt.config import Config
 from transformer_mt.data.prepare import PreparedData
@@ -29,7 +32,7 @@ ERROR = "error.txt"
 
 
 def run_workers(
-    config: Config, data: PreparedData, directory: ModelDirectory, processes: int
+    config: Config, data: PreparedData, directory: ModelDirectory, device: str, processes: int
 ) -> None:
     """Trains with several processes on this machine, and waits for them.
 
@@ -39,7 +42,7 @@ def run_workers(
     """
     with tempfile.TemporaryDirectory(prefix="transformer_mt-") as folder:
         job = Path(folder) / "job.pickle"
-        job.write_bytes(pickle.dumps((config, data, directory.path)))
+        job.write_bytes(pickle.dumps((config, data, directory.path, device)))
         launcher = subprocess.Popen(
             [
                 *(sys.executable, "-m", "paddle.distributed.launch"),
@@ -50,7 +53,9 @@ def run_workers(
             # What the launcher says of itself is kept for the case that it fails.
             stdout=open(f"{folder}/launcher.log", "wb"),  # noqa: SIM115 (the child's)
             stderr=subprocess.STDOUT,
-            env=os.environ | {OUTPUT: f"/proc/{os.getpid()}/fd/"},
+            env=os.environ
+            | ({"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {})
+            | {OUTPUT: f"/proc/{os.getpid()}/fd/"},
             # Ctrl-C reaches the launcher through us alone, so that it is told once.
             start_new_session=True,
         )
@@ -78,7 +83,10 @@ def _failure(folder: Path) -> str:
 
 def work(job: Path) -> None:
     """What a worker does."""
-    config, data, model_dir = pickle.loads(job.read_bytes())
+    config, data, model_dir, device = pickle.loads(job.read_bytes())
+    if device != "cpu":
+        device = f"gpu:{paddle.distributed.ParallelEnv().device_id}"  # as the launcher gave it
+    devices.use(device)
     processes = Processes.join()
     if processes.is_first:
         _write_to_parent()

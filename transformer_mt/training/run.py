@@ -60,7 +60,7 @@ def train(config: Config, device: str | None, restart: bool) -> None:
         if processes == 1:
             trainer.run(directory)
         else:
-            launch.run_workers(config, data, directory, processes)
+            launch.run_workers(config, data, directory, used, processes)
         if data.test_split is not None:
             score_test(config, data, directory)
         say(f"done in {duration(time.monotonic() - started)}")
