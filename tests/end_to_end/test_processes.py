@@ -54,6 +54,25 @@ def test_two_processes_train_the_same_model_as_one(recipe, tmp_path):
         np.testing.assert_allclose(two[name], one[name], atol=1e-5, err_msg=name)
 
 
+def test_a_log_file_has_everything_in_its_order(recipe, tmp_path):
+    with open(tmp_path / "log", "w") as log:
+        options = {"stdout": log, "stderr": log}
+        model_dir = tmp_path / "model"
+        run("train", recipe, "training.devices=2", f"model_dir={model_dir}", **options)
+    text = (tmp_path / "log").read_text(encoding="utf-8")
+    marks = [
+        "training pairs",
+        "training into",
+        "step 1/6",
+        "step 6/6",
+        "dev loss",
+        "done in",
+        "Next",
+    ]
+    places = [text.index(mark) for mark in marks]
+    assert places == sorted(places)
+
+
 def test_a_killed_process_ends_the_run_with_its_reason(recipe, tmp_path):
     process = start(
         *("train", recipe, "training.devices=2", "training.max_steps=100000"),

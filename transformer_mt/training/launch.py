@@ -6,9 +6,11 @@ The first worker writes to the parent's terminal as if it were the parent.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -53,8 +55,9 @@ def run_workers(
             # What the launcher says of itself is kept for the case that it fails.
             stdout=open(f"{folder}/launcher.log", "wb"),  # noqa: SIM115 (the child's)
             stderr=subprocess.STDOUT,
+            # To CUDA, "all" names no GPU; anything else the launcher takes for a list of GPUs.
             env=os.environ
-            | ({"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {})
+            | ({"CUDA_VISIBLE_DEVICES": "all"} if device == "cpu" else {})
             | {OUTPUT: f"/proc/{os.getpid()}/fd/"},
             # Ctrl-C reaches the launcher through us alone, so that it is told once.
             start_new_session=True,
@@ -66,18 +69,33 @@ def run_workers(
             with signals.held_back():
                 launcher.wait()
             raise stop from None
+        finally:
+            _go_on_after_the_workers()
         if code != 0:
             raise UserError(_failure(Path(folder)))
+
+
+def _go_on_after_the_workers() -> None:
+    """Where our output goes into a file, the first worker has written on from its own place in it;
+    from ours, we would write over that."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, AttributeError):  # not a file; closed
+            if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                os.lseek(stream.fileno(), 0, os.SEEK_END)
 
 
 def _failure(folder: Path) -> str:
     """What the first worker to fail has said; one that was killed has said nothing."""
     if (folder / ERROR).exists():
         return (folder / ERROR).read_text()
-    logs = [path.read_text(errors="replace") for path in sorted(folder.glob("log/workerlog.*"))]
+    logs = sorted(folder.glob("log/workerlog.*"))
+    if not logs:
+        said = (folder / "launcher.log").read_text(errors="replace").strip()
+        return f"Paddle's launcher could not start the training processes:\n{said[-1000:]}"
+    tails = [log.read_text(errors="replace").strip()[-500:] for log in logs]
     return (
         "a training process was killed. If nobody did that, memory ran out: lower "
-        "training.device_tokens\n" + "\n".join(log.strip()[-500:] for log in logs)
+        "training.device_tokens\n" + "\n".join(tails)
     ).strip()
 
 
