@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from importlib.metadata import distributions
 from pathlib import Path
@@ -415,15 +416,18 @@ def test_mirrors_are_respected():
 )
 class TestRealEnvironment:
     def test_nothing_to_do(self):
-        started = time.monotonic()
         command = ["bash", str(ROOT / "scripts/setup.sh"), "--dev"]
         run = subprocess.run(command, cwd="/", capture_output=True, text=True)
         assert run.returncode == 0
         assert re.fullmatch(r"\.venv is ready \(.*\)\.\n", run.stderr) and run.stdout == ""
-        assert time.monotonic() - started < 5  # 0.1 s, unless the machine is busy
 
     def test_it_is_what_the_lock_says(self):
-        installed = {canonicalize_name(d.metadata["Name"]): d.version for d in distributions()}
+        # Importing setuptools, as Paddle does, puts the copies it carries on the path as well.
+        folder = [sysconfig.get_path("purelib")]
+        installed = {
+            canonicalize_name(found.metadata["Name"]): found.version
+            for found in distributions(path=folder)
+        }
         for requirement in [
             *requirements("requirements.txt"),
             *requirements("requirements-dev.txt"),
