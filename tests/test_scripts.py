@@ -29,7 +29,7 @@ case "$*" in
 "-m transformer_mt "* | "-m pytest"*) echo "in $PWD:"; for a in "$@"; do echo "<$a>"; done ;;
 "-I -m pip"*)
     echo "$*" >>"$HOME/pip.txt"
-    for i in 1 2 3 4 5 6; do if [ -e "$HOME/pip-waits" ]; then sleep 0.5; fi; done
+    for i in $(seq 300); do if [ -e "$HOME/pip-waits" ]; then sleep 0.2; fi; done
     if [ -e "$HOME/pip-fails" ]; then echo "ConnectionError: no route"; exit 1; fi
     ;;
 esac
@@ -271,10 +271,8 @@ def test_signals_stop_the_installation_at_once(project, number, status):
     (project.home / "pip-waits").touch()
     process = project.start("train.sh")
     wait_for(project.pip_calls)
-    started = time.monotonic()
     process.send_signal(number)
-    assert process.wait(timeout=30) == status
-    assert time.monotonic() - started < 2.5
+    assert process.wait(timeout=30) == status  # pip would wait for a minute
     assert not (project.root / STAMP).exists()
     process.communicate()
 
