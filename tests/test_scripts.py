@@ -29,7 +29,8 @@ case "$*" in
 "-m transformer_mt "* | "-m pytest"*) echo "in $PWD:"; for a in "$@"; do echo "<$a>"; done ;;
 "-I -m pip"*)
     echo "$*" >>"$HOME/pip.txt"
-    for i in $(seq 300); do if [ -e "$HOME/pip-waits" ]; then sleep 0.2; fi; done
+    i=0
+    while [ -e "$HOME/pip-waits" ] && [ $i -lt 300 ]; do sleep 0.2; i=$((i + 1)); done
     if [ -e "$HOME/pip-fails" ]; then echo "ConnectionError: no route"; exit 1; fi
     ;;
 esac
