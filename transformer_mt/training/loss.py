@@ -43,7 +43,7 @@ class _SmoothedCrossEntropy(paddle.autograd.PyLayer):
     (1 - epsilon) * -log p[target] + epsilon * mean(-log p)
         = -log p[target] + epsilon * (logits[target] - mean(logits)),
     whose gradient in the logits is p - epsilon / vocabulary - (1 - epsilon) * one-hot. Composed of
-    Paddle's operations the same takes six times as long on a CPU, and three times the memory.
+    Paddle's operations the same takes four to six times as long on a CPU, and more memory.
     """
 
     @staticmethod
