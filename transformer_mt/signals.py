@@ -40,15 +40,18 @@ def held_back() -> Iterator[None]:
     try:
         yield
     finally:
+        # A block that fails has its own error to raise; nothing waits any longer then.
         _depth -= 1
-    if _depth == 0 and _pending is not None:
-        number, _pending = _pending, None
+        number = _pending
+        if _depth == 0:
+            _pending = None
+    if _depth == 0 and number is not None:
         raise Interrupted(number)
 
 
-def pending() -> bool:
-    """Whether a signal waits for the end of a `held_back` block."""
-    return _pending is not None
+def pending() -> int | None:
+    """The signal that waits for the end of a `held_back` block, if there is one."""
+    return _pending
 
 
 def _handle(number: int, frame: object) -> None:

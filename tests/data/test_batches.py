@@ -10,7 +10,6 @@ from transformer_mt.data.batches import (
     collate,
     encoded_rows,
     epoch_batches,
-    iterate,
     ordered_batches,
     padding_share,
     share,
@@ -191,10 +190,10 @@ def test_collate_against_a_slow_reference(tmp_path):
         }
 
 
-def test_iterate_collates_in_order(tmp_path):
+def test_a_batch_is_as_wide_as_its_longest_sentence(tmp_path):
     corpus = corpus_of([([9] * n, [8] * n) for n in (1, 2, 3)], tmp_path)
     subwords = Subwords(WordVocabulary(["x"]), WordVocabulary(["x"]))
-    made = list(iterate(corpus, [np.array([2, 0]), np.array([1])], subwords))
+    made = [collate(corpus, np.array(rows), subwords) for rows in ([2, 0], [1])]
     assert [batch.source.shape for batch in made] == [(2, 4), (1, 3)]
     assert [batch.target_tokens for batch in made] == [6, 3]
 
@@ -238,7 +237,7 @@ def test_at_most_8_percent_padding_on_multi30k(multi30k, seed, epoch):
     assert len(corpus) == 29_000
     batches = epoch_batches(corpus.source.lengths, corpus.target.lengths, 4096, seed, epoch)
     positions = padding = tokens = 0
-    for batch in iterate(corpus, batches, subwords):
+    for batch in (collate(corpus, sentences, subwords) for sentences in batches):
         assert batch.source.size <= 4096 and batch.target_input.size <= 4096
         for array, vocabulary in (
             (batch.source, subwords.source),

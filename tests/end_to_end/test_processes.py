@@ -73,6 +73,20 @@ def test_a_log_file_has_everything_in_its_order(recipe, tmp_path):
     assert places == sorted(places)
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+def test_ctrl_c_saves_and_is_told_by_the_exit_code(recipe, tmp_path, devices):
+    process = start(
+        *("train", recipe, f"training.devices={devices}", "training.max_steps=100000"),
+        f"model_dir={tmp_path / 'model'}",
+    )
+    for line in process.stderr:
+        if line.startswith("step 3/"):
+            process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    (saved,) = (tmp_path / "model" / "checkpoints").iterdir()
+    assert int(saved.name.removeprefix("step_")) >= 3
+
+
 def test_a_killed_process_ends_the_run_with_its_reason(recipe, tmp_path):
     process = start(
         *("train", recipe, "training.devices=2", "training.max_steps=100000"),

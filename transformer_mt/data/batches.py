@@ -6,7 +6,6 @@ them out for itself and takes its share, and a stopped run finds its place again
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -133,10 +132,3 @@ def encoded_rows(rows: list[list[int]], pad: int, eos: int) -> np.ndarray:
         array[index, : len(row)] = row
         array[index, len(row)] = eos
     return array
-
-
-def iterate(
-    corpus: EncodedCorpus, batches: list[np.ndarray], subwords: Subwords
-) -> Iterator[Batch]:
-    for sentences in batches:
-        yield collate(corpus, sentences, subwords)

@@ -64,7 +64,7 @@ def train(config: Config, device: str | None, restart: bool) -> None:
         if data.test_split is not None:
             score_test(config, data, directory)
         say(f"done in {duration(time.monotonic() - started)}")
-        _next_steps(config, data, directory)
+        _next_steps(directory)
     finally:
         directory.release()
 
@@ -107,7 +107,7 @@ def _report_plan(trainer: Trainer, file) -> None:
     )
 
 
-def _next_steps(config: Config, data: PreparedData, directory: ModelDirectory) -> None:
+def _next_steps(directory: ModelDirectory) -> None:
     print("\nNext:")
     print(f"  bash scripts/translate.sh {directory.path} FILE   # translate a text, line by line")
     print(f"  bash scripts/evaluate.sh {directory.path} SOURCE REFERENCE   # score it")

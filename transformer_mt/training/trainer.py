@@ -152,7 +152,8 @@ class Trainer:
             (loss / tokens).backward()
             loss_sum += float(loss)
             nll_sum += float(nll)
-        loss_sum, nll_sum, stopping = self.processes.sum(loss_sum, nll_sum, signals.pending())
+        stopping = signals.pending() is not None
+        loss_sum, nll_sum, stopping = self.processes.sum(loss_sum, nll_sum, stopping)
         if not math.isfinite(loss_sum):
             raise UserError(
                 f"the loss of step {self.progress.step + 1} is not a number any more: training "
@@ -217,7 +218,8 @@ class Trainer:
                         return
                     if stopping:
                         self._say_stopped(directory)
-                        raise Interrupted(signal.SIGTERM)
+                        # If it was another process that was asked, it was by the launcher.
+                        raise Interrupted(signals.pending() or signal.SIGTERM)
                 self.progress.update = 0
 
     def _say_stopped(self, directory: ModelDirectory) -> None:
