@@ -109,7 +109,17 @@ class SubwordConfig(Section):
     normalization: Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = Field(
         "identity", description="SentencePiece's normalisation rule; identity keeps the text"
     )
+    sampling: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None, description="bpe: BPE-dropout's rate; unigram: alpha of sampling; null: none"
+    )
     vocabulary: str | None = Field(None, description="vocabulary file, one type a line")
+
+    @field_validator("sampling")
+    @classmethod
+    def _only_some_can_be_sampled(cls, sampling: float | None, info) -> float | None:
+        if sampling is not None and info.data.get("type") not in ("bpe", "unigram", None):
+            raise _problem("needs subword.type: bpe or unigram")
+        return sampling
 
     @field_validator("joint")
     @classmethod
@@ -185,9 +195,29 @@ class TrainingConfig(Section):
     log_every: PositiveInt = Field(50, description="steps between lines of metrics.jsonl")
     validate_every: PositiveInt = Field(1000, description="steps between validations")
     save_every: PositiveInt = Field(1000, description="steps between checkpoints")
-    keep_checkpoints: PositiveInt = Field(5, description="how many of the last; best stays too")
+    keep_last: PositiveInt = Field(5, description="how many of the last checkpoints stay")
+    keep_best: PositiveInt = Field(1, description="how many of the best stay too")
+    best_metric: Literal["bleu", "chrf", "loss", "perplexity"] = Field(
+        "bleu", description="of the dev set: which checkpoint is the best"
+    )
+    patience: PositiveInt | None = Field(
+        None, description="stop after so many validations without a new best; null: never"
+    )
+    average_last: PositiveInt | None = Field(
+        None, description="average so many of the last checkpoints at the end; null: none"
+    )
+    max_skipped: PositiveInt = Field(
+        10, description="stop after so many updates in a row that are not finite"
+    )
+    precision: Literal["float32", "bfloat16", "float16"] = Field(
+        "float32", description="of matrix products; the other two need a GPU"
+    )
+    recompute: bool = Field(False, description="save memory: compute layers again, backwards")
     devices: PositiveInt | None = Field(
-        None, description="processes; null: one a GPU, or one a CPU core"
+        None, description="processes on each machine; null: one a GPU, or one a CPU core"
+    )
+    init_from: str | None = Field(
+        None, min_length=1, description="MODEL_DIR whose weights and subwords to begin with"
     )
     seed: NaturalNumber = Field(1, description="of everything random")
 
@@ -211,6 +241,14 @@ class TrainingConfig(Section):
         if rate is None and info.data.get("schedule") in ("inverse_sqrt", "constant"):
             raise _problem(f"schedule {info.data['schedule']} needs a rate")
         return rate
+
+    @field_validator("average_last")
+    @classmethod
+    def _averages_are_of_what_is_kept(cls, average_last: int | None, info) -> int | None:
+        kept = info.data.get("keep_last")
+        if average_last is not None and kept is not None and average_last > kept:
+            raise _problem(f"is more than training.keep_last ({kept})")
+        return average_last
 
     @field_validator("weight_decay")
     @classmethod

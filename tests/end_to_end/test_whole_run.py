@@ -34,7 +34,7 @@ TRAINING = {
     "log_every": 10,
     "validate_every": 30,
     "save_every": 20,
-    "keep_checkpoints": 2,
+    "keep_last": 2,
 }
 MODEL = {"d_model": 32, "num_heads": 4, "d_ff": 64, "dropout": 0.1}
 

@@ -220,7 +220,7 @@ def test_perplexity_of_a_hopeless_model_is_still_a_number():
 
 SHORT = {
     "max_steps": 12, "batch_tokens": 300, "device_tokens": 300, "log_every": 2,
-    "validate_every": 4, "save_every": 3, "keep_checkpoints": 2,
+    "validate_every": 4, "save_every": 3, "keep_last": 2,
 }  # fmt: skip
 
 

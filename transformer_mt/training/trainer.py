@@ -254,7 +254,7 @@ class Trainer:
         if self.processes.is_first and not path.is_dir():
             state = vars(self.progress)
             checkpoint.save(directory, self.progress.step, self.model, self.optimizer, state)
-            checkpoint.remove_old(directory, self.config.training.keep_checkpoints)
+            checkpoint.remove_old(directory, self.config.training.keep_last)
         return path
 
     # --------------------------------------------------------------------------- validation
