@@ -1,5 +1,6 @@
 """What several tests of running the program share: its processes, and small models to run it on."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -16,7 +17,8 @@ from transformer_mt.data.prepare import PreparedData
 from transformer_mt.data.subword import Subwords
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.training import checkpoint
-from transformer_mt.training.trainer import make_optimizer
+from transformer_mt.training.trainer import Trainer
+from transformer_mt.training.update import Outcome, make_optimizer
 
 ROOT = Path(__file__).resolve().parent.parent
 # Long enough for a busy machine: a process imports for two to five seconds, then works for one.
@@ -78,6 +80,17 @@ def run(*arguments, stdin: str | bytes | None = None, **options) -> subprocess.C
     return subprocess.CompletedProcess(arguments, process.returncode, output, messages)
 
 
+def children(pid: int) -> list[int]:
+    """In the order in which they were started, as far as their numbers tell."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended in the meantime
+            # pid (name) state parent ...; the name may hold anything, so from its end on
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(stat.parent.name))
+    return sorted(found)
+
+
 def sacrebleu(hypothesis: Path, reference: Path, *options: str) -> dict:
     """What sacreBLEU's own command says: BLEU unless the options choose another metric."""
     command = [sys.executable, "-m", "sacrebleu", str(reference), "-i", str(hypothesis), *options]
@@ -136,12 +149,13 @@ def make_model_directory(path: Path, pairs, config: Config, seed: int = 7) -> Mo
     """
     directory = ModelDirectory(path)
     subwords = Subwords.train(lambda: iter(pairs), config.subword)
-    directory.claim(restart=False)
+    directory.claim()
     directory.start(config, subwords, [])
     model = wide_model(config, subwords, seed)
     optimizer = make_optimizer(config.training, model)
     for step in (5, 10):
-        saved = checkpoint.save(directory, step, model, optimizer, {"step": step})
+        state = {"progress": {"best": [[1.0, 10], [0.5, 5]]}}
+        saved = checkpoint.save(directory, step, model, optimizer, state)
     directory.set_best(saved)
     directory.release()
     return directory
@@ -189,3 +203,16 @@ class PairList(list):
 
     def references(self) -> list[str]:
         return [target for _, target in self]
+
+
+def take_steps(trainer: Trainer, steps: int) -> list[Outcome]:
+    """The first steps of a run, without anything that a run does besides."""
+    outcomes = []
+    epoch = 0
+    while True:
+        for number, sentences in enumerate(trainer.epoch_updates(epoch)):
+            if len(outcomes) == steps:
+                return outcomes
+            update = trainer.read(epoch, number, sentences)
+            outcomes.append(trainer.updater.update(update, len(outcomes) + 1))
+        epoch += 1

@@ -28,7 +28,7 @@ def config(tmp_path):
 
 def started(path, config, subwords):
     directory = ModelDirectory(path)
-    directory.claim(restart=False)
+    directory.claim()
     directory.start(config, subwords, [])
     return directory
 
@@ -40,24 +40,20 @@ def entries(path):
 # ---- Whose it is ----
 
 
-def test_a_run_is_not_overwritten(tmp_path, config, subwords):
+def test_a_run_is_left_as_it_is_when_claimed(tmp_path, config, subwords):
     started(tmp_path / "run", config, subwords).release()
     before = entries(tmp_path / "run")
-    with pytest.raises(UsageError, match=r"holds a run already\. Add --restart") as raised:
-        ModelDirectory(tmp_path / "run").claim(restart=False)
-    assert "model_dir=" in str(raised.value)
-    assert entries(tmp_path / "run") == before
-    ModelDirectory(tmp_path / "run").claim(restart=True)
-    assert entries(tmp_path / "run") == before  # nothing is cleared before there is new data
+    directory = ModelDirectory(tmp_path / "run")
+    directory.claim()
+    assert directory.holds_run and entries(tmp_path / "run") == before
 
 
-@pytest.mark.parametrize("restart", [False, True])
-def test_a_folder_of_something_else_is_refused(tmp_path, restart):
+def test_a_folder_of_something_else_is_refused(tmp_path):
     folder = tmp_path / "thesis"
     folder.mkdir()
     (folder / "chapter1.tex").write_text("years of work")
     with pytest.raises(UsageError, match=r"not a model directory \(chapter1\.tex"):
-        ModelDirectory(folder).claim(restart)
+        ModelDirectory(folder).claim()
     assert entries(folder) == ["chapter1.tex"]
 
 
@@ -71,7 +67,7 @@ def test_restart_clears_what_is_the_runs_own(tmp_path, config, subwords):
     (directory.path / "notes.txt").write_text("the learning rate was too high")
     directory.release()
     again = ModelDirectory(tmp_path / "run")
-    again.claim(restart=True)
+    again.claim()
     again.start(config, subwords, [])
     assert entries(tmp_path / "run") == [
         ".lock", "checkpoints", "config.yaml", "format_version", "notes.txt", "subword.model"
@@ -84,14 +80,14 @@ def test_a_path_that_is_a_file(tmp_path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "run"):
         with pytest.raises(UserError, match="model_dir: "):
-            ModelDirectory(path).claim(restart=True)
+            ModelDirectory(path).claim()
 
 
 HOLD = """
 import sys, time
 from transformer_mt.model_directory import ModelDirectory
 directory = ModelDirectory(sys.argv[1])
-directory.claim(restart=True)
+directory.claim()
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -116,10 +112,9 @@ def test_one_process_at_a_time(tmp_path, config, subwords, is_new):
         started(path, config, subwords).release()
     process = holder(path)
     try:
-        for restart in (False, True):
-            with pytest.raises(UserError, match="in use by another process"):
-                refused = ModelDirectory(path)
-                refused.claim(restart)
+        refused = ModelDirectory(path)
+        with pytest.raises(UserError, match="in use by another process"):
+            refused.claim()
         refused.release()
         assert (path / ".lock").exists()  # it was not ours to remove
     finally:
@@ -127,13 +122,13 @@ def test_one_process_at_a_time(tmp_path, config, subwords, is_new):
         process.wait()
     # However the other one ended, its hold ends with it.
     mine = ModelDirectory(path)
-    mine.claim(restart=True)
+    mine.claim()
     mine.release()
 
 
 def test_release_removes_a_folder_that_nothing_has_come_into(tmp_path, config, subwords):
     directory = ModelDirectory(tmp_path / "run")
-    directory.claim(restart=False)
+    directory.claim()
     directory.release()
     assert not (tmp_path / "run").exists()
     directory = started(tmp_path / "run", config, subwords)
@@ -146,7 +141,7 @@ def test_a_lock_whose_file_is_gone_is_no_lock(tmp_path):
     """Who waits while the holder gives up and removes the folder must not lock a deleted file:
     the next one would lock a new one."""
     first, second = ModelDirectory(tmp_path / "run"), ModelDirectory(tmp_path / "run")
-    first.claim(restart=False)
+    first.claim()
     lock_is_in_place = second._lock_is_in_place
     answers = []
 
@@ -158,10 +153,10 @@ def test_a_lock_whose_file_is_gone_is_no_lock(tmp_path):
 
     second._lock_is_in_place = after_someone_removed_it
     first.release()
-    second.claim(restart=False)
+    second.claim()
     assert answers == [False, True]
     with pytest.raises(UserError, match="in use"):
-        ModelDirectory(tmp_path / "run").claim(restart=False)
+        ModelDirectory(tmp_path / "run").claim()
 
 
 # ---- What is in it ----
@@ -171,7 +166,7 @@ def test_what_a_run_has_from_its_beginning(tmp_path, config, subwords):
     held_out = tmp_path / "dev.en"
     held_out.write_text("A dog.\n")
     directory = ModelDirectory(tmp_path / "run")
-    directory.claim(restart=False)
+    directory.claim()
     directory.start(config, subwords, [held_out])
     assert directory.load_config() == config
     assert directory.load_subwords().content() == subwords.content()

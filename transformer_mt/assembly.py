@@ -10,13 +10,14 @@ from paddle import nn
 from transformer_mt.config import ModelConfig
 from transformer_mt.data.subword import Subwords
 from transformer_mt.errors import UserError
+from transformer_mt.files import damage
 from transformer_mt.model.transformer import Transformer
 
 # The file of a checkpoint that holds the model.
 WEIGHTS = "model.pdparams"
 
 
-def build_model(config: ModelConfig, subwords: Subwords) -> Transformer:
+def build_model(config: ModelConfig, subwords: Subwords, recompute: bool = False) -> Transformer:
     """A freshly initialised Transformer of the config's size; Paddle's generator decides it."""
     return Transformer(
         source_vocab_size=subwords.source.size,
@@ -36,6 +37,7 @@ def build_model(config: ModelConfig, subwords: Subwords) -> Transformer:
         bias=config.bias,
         pad_id=subwords.target.pad,
         source_pad_id=subwords.source.pad,
+        recompute=recompute,
     )
 
 
@@ -46,24 +48,57 @@ def load_weights(checkpoint: Path, model: nn.Layer) -> None:
         UserError: the file is missing or damaged, or does not fit the model; all that does not
             fit is listed, and the model is left as it was.
     """
+    weights = _read_weights(checkpoint)
+    parameters = dict(model.named_parameters())
+    problems = _misfits(weights, parameters)
+    problems += [f"{name} is not in the model" for name in weights if name not in parameters]
+    if problems:
+        raise UserError(f"{checkpoint / WEIGHTS} does not fit the config: " + "; ".join(problems))
+    for name, parameter in parameters.items():
+        parameter.set_value(weights[name])
+
+
+def take_weights(checkpoint: Path, model: nn.Layer) -> list[str]:
+    """Fills those parameters that the checkpoint has in the same shape.
+
+    Returns why each of the others was left as it is.
+
+    Raises:
+        UserError: the file is missing or damaged, or fits no parameter.
+    """
+    weights = _read_weights(checkpoint)
+    parameters = dict(model.named_parameters())
+    left = _misfits(weights, parameters)
+    if len(left) == len(parameters):
+        raise UserError(f"{checkpoint / WEIGHTS} has no weight of the shape that the config wants")
+    for name, parameter in parameters.items():
+        if name in weights and weights[name].shape == parameter.shape:
+            parameter.set_value(weights[name])
+    return left
+
+
+def _read_weights(checkpoint: Path) -> dict[str, paddle.Tensor]:
     path = checkpoint / WEIGHTS
     if not path.is_file():
         raise UserError(f"{path}: there is no such file. Use another checkpoint")
     try:
-        weights = paddle.load(str(path))
-        shapes = {name: list(weight.shape) for name, weight in weights.items()}
+        problem = damage(checkpoint, WEIGHTS)
+        weights = {} if problem else paddle.load(str(path))
+        if any(not isinstance(weight, paddle.Tensor) for weight in weights.values()):
+            problem = "it holds something else than weights"
     except Exception as error:  # unpickling a damaged file can raise nearly anything
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise UserError(f"{path}: damaged ({reason}). Use another checkpoint") from None
-    parameters = dict(model.named_parameters())
+        problem = str(error).strip().split("\n")[0] or type(error).__name__
+    if problem:
+        raise UserError(f"{path}: damaged ({problem}). Use another checkpoint")
+    return weights
+
+
+def _misfits(weights: dict[str, paddle.Tensor], parameters: dict[str, paddle.Tensor]) -> list[str]:
     problems = []
     for name, parameter in parameters.items():
-        if name not in shapes:
+        wanted = list(parameter.shape)
+        if name not in weights:
             problems.append(f"{name} is missing")
-        elif shapes[name] != list(parameter.shape):
-            problems.append(f"{name} is {shapes[name]}, the model's is {list(parameter.shape)}")
-    problems += [f"{name} is not in the model" for name in shapes if name not in parameters]
-    if problems:
-        raise UserError(f"{path} does not fit the config: " + "; ".join(problems))
-    for name, parameter in parameters.items():
-        parameter.set_value(weights[name])
+        elif list(weights[name].shape) != wanted:
+            problems.append(f"{name} is {list(weights[name].shape)}, the model's is {wanted}")
+    return problems

@@ -64,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_train(verbs)
     _add_translate(verbs)
     _add_evaluate(verbs)
+    _add_average(verbs)
     return parser
 
 
@@ -123,7 +124,8 @@ def _add_train(verbs) -> None:
         verbs,
         "train",
         _train,
-        "Train the model that a YAML file describes, then translate and score its test set.",
+        "Train the model that a YAML file describes, then translate and score its test set. A run "
+        "that was stopped goes on from its newest checkpoint.",
         "  python -m transformer_mt train configs/demo.yaml\n"
         "  python -m transformer_mt train my.yaml --check\n"
         "  python -m transformer_mt train my.yaml training.max_steps=20000 model_dir=runs/long\n",
@@ -157,7 +159,9 @@ def _add_translate(verbs) -> None:
     parser.add_argument("--input", metavar="FILE", type=Path, help="text to translate (stdin)")
     parser.add_argument("--output", metavar="FILE", type=Path, help="its translation (stdout)")
     parser.add_argument(
-        "--checkpoint", metavar="NAME", help="best, last or step_N (best; last if there is none)"
+        "--checkpoint",
+        metavar="NAME",
+        help="best, last, step_N or average_... (best; last if there is none)",
     )
     _add_device(parser)
     search = "  (the config's decoding section)"
@@ -186,6 +190,23 @@ def _add_evaluate(verbs) -> None:
     parser.add_argument("--output", metavar="FILE", type=Path, help="where the translations go")
     parser.add_argument("--json", metavar="FILE", type=Path, help="the scores as JSON")
     _add_device(parser)
+
+
+def _add_average(verbs) -> None:
+    parser = _add_verb(
+        verbs,
+        "average",
+        _average,
+        "Average the weights of checkpoints, which often translates better than any of them.",
+        "  python -m transformer_mt average runs/demo --last 5\n"
+        "  python -m transformer_mt translate runs/demo --checkpoint average_last_5 < in.txt\n",
+    )
+    parser.add_argument("model_dir", metavar="MODEL_DIR", help="what `train` has written")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--last", metavar="N", type=_positive, help="the last N checkpoints")
+    which.add_argument(
+        "--best", metavar="N", type=_positive, help="the N best on the dev set (training.keep_best)"
+    )
 
 
 # ----------------------------------------------------------------------------------------- verbs
@@ -254,6 +275,15 @@ def _evaluate(options: argparse.Namespace) -> None:
         with atomic(options.json) as file:
             json.dump(scores.as_dict(), file, indent=2)
             file.write("\n")
+
+
+def _average(options: argparse.Namespace) -> None:
+    from transformer_mt.training import run
+
+    signals.reinstall()
+
+    kind = "last" if options.last else "best"
+    run.average(options.model_dir, kind, options.last or options.best)
 
 
 def _require_file(option: str, path: Path | None) -> None:

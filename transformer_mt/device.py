@@ -56,6 +56,25 @@ def processes(wanted: int | None, device: str) -> int:
     return wanted or (1 if ":" in device else gpus)
 
 
+def require_precision(precision: str, device: str) -> None:
+    """
+    Raises:
+        UsageError: the device does not compute in this precision.
+    """
+    import paddle
+
+    if precision == "float32":
+        return
+    if device == "cpu":
+        raise UsageError(f"training.precision: {precision} needs a GPU; a CPU trains in float32")
+    supported = {
+        "bfloat16": paddle.amp.is_bfloat16_supported,
+        "float16": paddle.amp.is_float16_supported,
+    }
+    if not supported[precision](device.partition(":")[0]):
+        raise UsageError(f"training.precision: this GPU has no {precision}")
+
+
 def _keep_freed_memory() -> None:
     """Tells glibc to reuse large blocks instead of giving them back to the system each time.
 

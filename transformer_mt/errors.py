@@ -39,7 +39,7 @@ def describe(error: Exception) -> str:
         return str(error)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"the disk is full ({error.filename or 'while writing'}). Free some space"
-    if isinstance(error, MemoryError) or "ResourceExhausted" in str(error):
+    if is_out_of_memory(error):
         return "out of memory. Lower training.device_tokens or decoding.batch_tokens"
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
@@ -48,3 +48,9 @@ def describe(error: Exception) -> str:
         f"{type(error).__name__}: {first_line}\nThis should not happen. "
         "TRANSFORMER_MT_DEBUG=1 shows where it did; please report it with that"
     )
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out, a GPU's (as Paddle says it) or the machine's."""
+    said = str(error)
+    return isinstance(error, MemoryError) or "ResourceExhausted" in said or "out of memory" in said

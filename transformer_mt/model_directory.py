@@ -3,8 +3,8 @@
 config.yaml          the config as resolved
 format_version       of this layout
 subword.model        (or subword.source.model and subword.target.model, or subword.txt)
-checkpoints/step_N/  model.pdparams and the state of training
-best                 the name of the best checkpoint
+checkpoints/step_N/  model.pdparams, the state of training, and their checksums
+best                 the name of the checkpoint to translate with: the best, or an average
 metrics.jsonl        a line for every logged step, validation and score
 held_out/            dev and test pairs taken from the training text, if any were
 test.hypothesis      the translation of the test set at the end of training
@@ -19,6 +19,7 @@ import math
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,7 +27,7 @@ from transformer_mt import config as config_schema
 from transformer_mt.config import Config
 from transformer_mt.data.subword import Subwords
 from transformer_mt.errors import UsageError, UserError
-from transformer_mt.files import atomic
+from transformer_mt.files import atomic, byte_lines
 
 FORMAT_VERSION = 1
 _OWN = (
@@ -53,13 +54,12 @@ class ModelDirectory:
 
     # ------------------------------------------------------------------------------- writing
 
-    def claim(self, restart: bool) -> None:
-        """Makes the directory and takes hold of it for this process, for a new run.
+    def claim(self) -> None:
+        """Makes the directory and takes hold of it for this process.
 
         Raises:
             UserError: another process holds it, or it can't be made.
-            UsageError: it holds a run already and `restart` is not given, or is not a model
-                directory at all.
+            UsageError: it holds something else than a run.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -78,31 +78,28 @@ class ModelDirectory:
         if not self._lock_is_in_place():
             # Whoever held it has removed it in the meantime, and others may lock a new one.
             self._lock.close()
-            return self.claim(restart)
+            return self.claim()
         foreign = [
             entry.name
             for entry in self.path.iterdir()
             if entry.name not in _OWN and entry.name != ".lock"
         ]
-        holds_run = (self.path / "config.yaml").exists()
-        if foreign and not holds_run:
+        if foreign and not self.holds_run:
             self.release()
             raise UsageError(
                 f"model_dir: {self.path} is not empty and not a model directory "
                 f"({', '.join(sorted(foreign)[:3])} ...). Give another model_dir=FOLDER"
             )
-        if holds_run and not restart:
-            self.release()
-            raise UsageError(
-                f"{self.path} holds a run already. Add --restart to delete it and train anew, or "
-                "model_dir=FOLDER to train into another folder"
-            )
+
+    @property
+    def holds_run(self) -> bool:
+        return (self.path / "config.yaml").exists()
 
     def release(self) -> None:
         """Lets go of the directory, and removes it if nothing has come into it."""
         if self._lock is None:
             return
-        if not (self.path / "config.yaml").exists():
+        if not self.holds_run:
             (self.path / ".lock").unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # something else may be in it
                 self.path.rmdir()
@@ -134,6 +131,24 @@ class ModelDirectory:
         with atomic(self.path / "config.yaml") as file:
             file.write(config_schema.dump(config))
 
+    def resume(self, config: Config, step: int) -> None:
+        """Makes the directory what it was when the checkpoint of `step` was saved, but for the
+        config, in which some settings may have changed."""
+        with atomic(self.path / "config.yaml") as file:
+            file.write(config_schema.dump(config))
+        for leftover in self.checkpoints.glob(".*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        kept = [line for line in self._logged() if line.get("step", step + 1) <= step]
+        with atomic(self.path / "metrics.jsonl") as file:
+            file.writelines(json.dumps(line) + "\n" for line in kept)
+
+    def _logged(self) -> Iterator[dict[str, Any]]:
+        """The lines of metrics.jsonl; the last may be torn, if the process was killed."""
+        path = self.path / "metrics.jsonl"
+        for line in byte_lines(path) if path.exists() else ():
+            with contextlib.suppress(ValueError):
+                yield json.loads(line)
+
     def log(self, **values: Any) -> None:
         """Appends a line to metrics.jsonl."""
         # JSON has no word for what is not a number, or infinite.
@@ -147,7 +162,11 @@ class ModelDirectory:
         except OSError as error:
             raise UserError(f"{self.path / 'metrics.jsonl'}: {error.strerror}") from None
 
-    def set_best(self, checkpoint: Path) -> None:
+    def set_best(self, checkpoint: Path | None) -> None:
+        """Names the checkpoint to translate with; None: the last one will do."""
+        if checkpoint is None:
+            (self.path / "best").unlink(missing_ok=True)
+            return
         with atomic(self.path / "best") as file:
             file.write(f"{checkpoint.name}\n")
 
@@ -190,11 +209,15 @@ class ModelDirectory:
         except FileNotFoundError:
             return None
         path = self.checkpoints / name
-        return path if path in self.saved_checkpoints() else None
+        return path if path in self._named_checkpoints() else None
+
+    def _named_checkpoints(self) -> list[Path]:
+        """Those of steps, and averages of them."""
+        return [*self.saved_checkpoints(), *sorted(self.checkpoints.glob("average_*"))]
 
     def checkpoint(self, name: str | None = None) -> Path:
-        """A checkpoint by name: step_N, best or last; None is the best, or the last if no best is
-        known yet.
+        """A checkpoint by name: step_N, average_KIND_N, best or last; None is the best, or the last
+        if no best is known yet.
 
         Raises:
             UsageError: there is none of that name.
@@ -207,8 +230,8 @@ class ModelDirectory:
         if name in (None, "best"):
             return self.best() or saved[-1]
         path = self.checkpoints / name
-        if path not in saved:
-            known = ", ".join(["best", "last", *(path.name for path in saved)])
+        if path not in self._named_checkpoints():
+            known = ", ".join(["best", "last", *(path.name for path in self._named_checkpoints())])
             raise UsageError(f"{self.path} has no checkpoint {name!r}; it has {known}")
         return path
 

@@ -1,17 +1,25 @@
 """Batches hold every sentence once, waste little, and follow from (seed, epoch) alone."""
 
+import gc
+import hashlib
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import real_pairs, train_subwords
 
 from transformer_mt.config import DataConfig, SubwordConfig
 from transformer_mt.data.batches import (
+    _cut,
     collate,
     encoded_rows,
     epoch_batches,
     ordered_batches,
     padding_share,
+    read_ahead,
+    read_update,
     share,
     updates,
 )
@@ -67,6 +75,40 @@ def test_batches_follow_from_seed_and_epoch_alone(lengths, seed, epoch):
     np.random.seed(epoch)
     np.random.random(3)
     assert as_lists(epoch_batches(source, target, 100, seed, epoch)) == as_lists(first)
+
+
+def cut_one_by_one(longer_side: list[int], max_tokens: int) -> list[tuple[int, int]]:
+    """Takes a sentence more into a batch as long as the batch stays within the limit."""
+    cuts = []
+    start = 0
+    for end in range(1, len(longer_side) + 1):
+        is_last = end == len(longer_side)
+        if is_last or max(longer_side[start : end + 1]) * (end + 1 - start) > max_tokens:
+            cuts.append((start, end))
+            start = end
+    return cuts
+
+
+@given(lengths=sentence_lengths, max_tokens=st.integers(1, 400), is_sorted=st.booleans())
+def test_cut_against_one_sentence_after_the_other(lengths, max_tokens, is_sorted):
+    source, target = sides(sorted(lengths, key=lambda pair: pair[::-1]) if is_sorted else lengths)
+    expected = cut_one_by_one(np.maximum(source + 1, target + 1).tolist(), max_tokens)
+    assert _cut(source + 1, target + 1, max_tokens) == expected
+
+
+def test_no_sentence_no_batch():
+    none = np.zeros(0, np.int32)
+    assert epoch_batches(none, none, 100, 1, 0) == ordered_batches(none, none, 100) == []
+
+
+def test_the_batches_of_an_epoch_stay_what_they_were():
+    """A run that was begun with an earlier version is resumed with the same batches."""
+    rng = np.random.default_rng(1)
+    source = rng.integers(1, 60, 3000).astype(np.int32)
+    target = np.maximum(1, source + rng.integers(-5, 5, 3000)).astype(np.int32)
+    batches = epoch_batches(source, target, 1000, 3, 2)
+    digest = hashlib.sha256(b"|".join(batch.astype("<i8").tobytes() for batch in batches))
+    assert (len(batches), digest.hexdigest()[:16]) == (107, "02bec4765002b831")
 
 
 def test_epochs_and_seeds_differ():
@@ -151,8 +193,8 @@ class Numbers:
 
     size, pad, unk, bos, eos = 100, 0, 1, 2, 3
 
-    def encode(self, ids: list[int]) -> list[int]:
-        return ids
+    def encode_all(self, sentences: list[list[int]]) -> list[list[int]]:
+        return sentences
 
     def content(self) -> bytes:
         return b""
@@ -202,6 +244,161 @@ def test_rows_to_translate():
     rows = encoded_rows([[5, 6], [], [7, 8, 9]], pad=1, eos=0)
     assert rows.tolist() == [[5, 6, 0, 1], [0, 1, 1, 1], [7, 8, 9, 0]]
     assert rows.dtype == np.int64
+
+
+# ------------------------------------------------------------------------------------- updates
+
+
+@pytest.fixture(scope="module")
+def sampled(tmp_path_factory):
+    """Real sentences in subwords that can be sampled, for both types, and their corpora."""
+    pairs = real_pairs(400)
+    made = {}
+    for kind in ("bpe", "unigram"):
+        subwords = train_subwords(pairs[:300], 400, type=kind, joint=False)
+        cache = tmp_path_factory.mktemp(kind)
+        corpus = encoded_corpus(
+            pairs, content="", subwords=subwords, limits=Limits(), dropped={}, cache=cache,
+            title="", total=0,
+        )  # fmt: skip
+        made[kind] = corpus, subwords
+    return made
+
+
+def rows(batches, subwords) -> list[tuple[list[int], list[int]]]:
+    """The ids of every row of some batches, and that the arrays agree with each other."""
+    found = []
+    for batch in batches:
+        tokens = 0
+        for source, given_, wanted in zip(
+            batch.source, batch.target_input, batch.target_output, strict=True
+        ):
+            source_end = source.tolist().index(subwords.source.eos)
+            target_end = wanted.tolist().index(subwords.target.eos)
+            assert set(source[source_end + 1 :]) <= {subwords.source.pad}
+            assert set(wanted[target_end + 1 :]) <= {subwords.target.pad}
+            assert given_[0] == subwords.target.bos
+            assert given_[1 : target_end + 1].tolist() == wanted[:target_end].tolist()
+            found.append((source[:source_end].tolist(), wanted[:target_end].tolist()))
+            tokens += target_end + 1
+        assert batch.target_tokens == tokens
+    return found
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("sampling", [None, 0.1])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
+def test_the_processes_of_an_update_read_it_once(sampled, kind, sampling, world_size):
+    corpus, subwords = sampled[kind]
+    plan = updates(epoch_batches(corpus.source.lengths, corpus.target.lengths, 300, 1, 0), 4)
+    for number, sentences in enumerate((*plan[:2], plan[-1])):
+        parts = [
+            read_update(corpus, sentences, subwords, rank, world_size, sampling, (1, 0, number))
+            for rank in range(world_size)
+        ]
+        read = [row for part in parts for row in rows(part.batches, subwords)]
+        # All processes know how many target tokens the whole update has, by counting them here.
+        assert {part.target_tokens for part in parts} == {sum(len(row[1]) + 1 for row in read)}
+        assert parts[0].target_tokens == sum(b.target_tokens for p in parts for b in p.batches)
+        # The same text, each sentence once, whatever the number of processes.
+        numbers = np.concatenate(sentences)
+        text = sorted(
+            (subwords.source.decode(corpus.source[i]), subwords.target.decode(corpus.target[i]))
+            for i in numbers
+        )
+        assert text == sorted(
+            (subwords.source.decode(source), subwords.target.decode(target))
+            for source, target in read
+        )
+        whole = read_update(corpus, sentences, subwords, 0, 1, sampling, (1, 0, number))
+        assert all(max(b.source.size, b.target_input.size) <= 300 for b in whole.batches)
+        assert sorted(read) == sorted(rows(whole.batches, subwords))
+        is_plain = sorted(read) == sorted(
+            (corpus.source[i].tolist(), corpus.target[i].tolist()) for i in numbers
+        )
+        assert is_plain == (sampling is None)
+
+
+def test_an_update_is_drawn_from_its_seed_alone(sampled):
+    corpus, subwords = sampled["bpe"]
+    sentences = [np.arange(20), np.arange(20, 50)]
+
+    def read(*seed: int, first=sentences) -> list:
+        return rows(read_update(corpus, first, subwords, 0, 1, 0.1, seed).batches, subwords)
+
+    expected = read(1, 0, 5)
+    assert read(1, 0, 6) != expected != read(1, 1, 5) != read(2, 0, 5)
+    assert read(1, 0, 5) == expected
+    # Read ahead, in another thread, after other updates.
+    seeds = [(1, 0, 4), (1, 0, 5), (1, 0, 6)]
+    assert [result for _, result in read_ahead(lambda seed: read(*seed), seeds)][1] == expected
+
+
+def test_a_sentence_with_an_unknown_subword_is_not_sampled(sampled):
+    """Its text can't be had from its ids."""
+    corpus, subwords = sampled["bpe"]
+    unknown = [
+        i
+        for i in range(len(corpus))
+        if subwords.source.unk in corpus.source[i] and subwords.target.unk not in corpus.target[i]
+    ]
+    assert unknown
+    read = read_update(corpus, [np.array(unknown)], subwords, 0, 1, 0.5, (1,))
+    sources, targets = zip(*rows(read.batches, subwords), strict=True)
+    assert sorted(sources) == sorted(corpus.source[i].tolist() for i in unknown)
+    assert not [ids for ids in targets if ids in [corpus.target[i].tolist() for i in unknown]]
+
+
+# ---------------------------------------------------------------------------------- reading ahead
+
+
+def alive() -> int:
+    return threading.active_count()
+
+
+def test_read_ahead_keeps_the_order():
+    assert list(read_ahead(lambda n: n * n, range(20))) == [(n, n * n) for n in range(20)]
+    assert list(read_ahead(str, [])) == []
+
+
+def test_the_next_is_read_while_the_caller_works():
+    begun = [threading.Event() for _ in range(5)]
+    before = alive()
+
+    def read(number: int) -> threading.Thread:
+        begun[number].set()
+        return threading.current_thread()
+
+    for number, thread in read_ahead(read, range(5)):
+        assert thread is not threading.current_thread()
+        if number < 4:
+            assert begun[number + 1].wait(60)  # though this one is not done with
+        if number < 3:
+            assert not begun[number + 2].is_set()  # one alone, for each takes memory
+    assert alive() == before
+
+
+def test_an_error_of_reading_comes_at_its_turn():
+    before = alive()
+    seen = []
+    with pytest.raises(ZeroDivisionError):
+        for item, result in read_ahead(lambda n: 1 // n, [3, 2, 1, 0, 5]):
+            seen.append((item, result))
+    assert seen == [(3, 0), (2, 0), (1, 1)] and alive() == before
+
+
+def test_leaving_early_leaves_no_thread():
+    before = alive()
+    read = []
+    for item, _ in read_ahead(read.append, range(100)):
+        if item == 3:
+            break
+    gc.collect()
+    assert alive() == before and 4 <= len(read) <= 5
+    generator = read_ahead(read.append, range(100))
+    next(generator)
+    generator.close()
+    assert alive() == before
 
 
 # ------------------------------------------------------------------------------------- padding

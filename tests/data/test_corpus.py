@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from transformer_mt.config import DataConfig
 from transformer_mt.data.corpus import (
     Corpus,
+    HeldOut,
     Split,
     hold_out,
     open_corpus,
@@ -332,7 +333,7 @@ def repetitive_pairs(count: int, seed: int) -> list[tuple[str, str]]:
     seed=st.integers(0, 5),
 )
 def test_hold_out(count, empty, held_out, named, seed, tmp_path_factory):
-    root = tmp_path_factory.getbasetemp() / "hold-out"
+    root = tmp_path_factory.mktemp("hold-out")
     pairs = repetitive_pairs(count, seed) + [("", "x")] * empty
     corpus = corpus_of(root, pairs)
     for name in named:
@@ -366,7 +367,7 @@ def test_hold_out_is_the_same_for_the_same_seed(tmp_path):
 
     first = drawn("a", 1)
     assert sorted(first) == ["dev.de", "dev.en", "test.de", "test.en"]
-    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == sorted(first)
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {*first, "SHA256SUMS"}
     assert drawn("b", 1) == first and drawn("a", 1) == first
     assert drawn("c", 2) != first
     assert first["dev.en"] != first["test.en"]
@@ -374,7 +375,41 @@ def test_hold_out_is_the_same_for_the_same_seed(tmp_path):
 
 def test_hold_out_keeps_odd_text(tmp_path):
     """What is written down reads back as what was drawn."""
-    odd = [(f"{i}\u2028\x85\rx", f"\x0b{i}\tä") for i in range(40)]
-    held = hold_out(corpus_of(tmp_path, odd), data_config(tmp_path), 1, tmp_path / "held")
+    odd = [(f"{i}\u2028\x85\rx", f"\x0b{i}\tä\r") for i in range(40)]
+    write(tmp_path / "train.en", [source for source, _ in odd])
+    write(tmp_path / "train.de", [target for _, target in odd], "\r\n")
+    corpus = open_corpus(data_config(tmp_path))
+    assert list(corpus.train) == odd
+    held = hold_out(corpus, data_config(tmp_path), 1, tmp_path / "held")
     for split in held.splits.values():
         assert len(list(split)) == 4 and set(split) <= set(odd)
+    assert held.texts == {text for split in held.splits.values() for pair in split for text in pair}
+
+
+def test_hold_out_reads_its_pairs_again(tmp_path, monkeypatch):
+    """Once drawn, they are there at the next start, unless somebody has changed them."""
+    corpus = corpus_of(tmp_path, repetitive_pairs(300, 0))
+    config = data_config(tmp_path, held_out=20)
+    first = hold_out(corpus, config, 1, tmp_path / "held")
+    whole = (tmp_path / "held" / "test.de").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(Split, "__iter__", lambda split: read_only_held_out(split))
+        again = hold_out(corpus, config, 1, tmp_path / "held")
+    assert again == first and len(first.texts) > 20
+    for damage in (lambda p: p.unlink(), lambda p: p.write_bytes(whole[:-5])):
+        damage(tmp_path / "held" / "test.de")
+        assert hold_out(corpus, config, 1, tmp_path / "held") == first
+        assert (tmp_path / "held" / "test.de").read_bytes() == whole
+
+
+def read_only_held_out(split: Split):
+    assert split.name != "train"
+    return zip(*(path.read_text().splitlines() for path in split.paths), strict=True)
+
+
+@pytest.mark.parametrize("count", [0, 9])
+def test_a_corpus_too_small_to_hold_out_of(tmp_path, capsys, count):
+    corpus = corpus_of(tmp_path, [("a", "b")] * count + [("", "")])
+    for _ in range(2):
+        assert hold_out(corpus, data_config(tmp_path), 1, tmp_path / "held") == HeldOut()
+    assert capsys.readouterr().err == ""

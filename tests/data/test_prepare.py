@@ -3,11 +3,13 @@
 import os
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from transformer_mt.config import Config
+from transformer_mt.config import Config, dump
 from transformer_mt.data.prepare import prepare
 from transformer_mt.data.subword import Subwords
 from transformer_mt.errors import UsageError, UserError
@@ -143,6 +145,100 @@ def test_twice_the_same_without_encoding_again(tmp_path, text):
     assert cache_entries(tmp_path) == entries
 
 
+def subword_entries(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "cache").glob("subword-*"))
+
+
+def test_subwords_are_trained_once(tmp_path, text, capsys):
+    def says_it_trains(**sections) -> bool:
+        prepare(config(tmp_path, **sections))
+        return "training the bpe subword model" in capsys.readouterr().err
+
+    assert says_it_trains()
+    assert not says_it_trains()
+    # What makes no difference to the model does not make another.
+    assert not says_it_trains(data={"max_length": 20}, subword={"sampling": 0.1})
+    assert len(subword_entries(tmp_path)) == 1
+    assert says_it_trains(subword={"vocab_size": 90})
+    assert says_it_trains(subword={"joint": False})
+    assert says_it_trains(data={"drop_duplicates": True})
+    assert says_it_trains(data={"dev": None, "held_out": 20})
+    write(text, "train", some_pairs(299))
+    assert says_it_trains()
+    assert len(subword_entries(tmp_path)) == 6
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        Path.unlink,
+        lambda p: p.write_bytes(b""),
+        lambda p: p.write_bytes(p.read_bytes()[:-9]),
+        lambda p: p.write_bytes(p.read_bytes().replace(b"Haus", b"Maus")),  # a whole model
+    ],
+    ids=["gone", "empty", "cut", "changed"],
+)
+def test_damaged_subwords_are_trained_anew(tmp_path, text, damage, capsys):
+    first = prepare(config(tmp_path))
+    (folder,) = subword_entries(tmp_path)
+    damage(folder / "subword.model")
+    second = prepare(config(tmp_path))
+    assert f"{folder} is damaged; it is made anew" in capsys.readouterr().err
+    assert second.subwords.content() == first.subwords.content()
+    assert (folder / "subword.model").read_bytes() == first.subwords.source.content()
+
+
+def test_subwords_that_are_given(tmp_path, text):
+    """Those of the model that training starts from."""
+    given = Subwords.train(lambda: iter(some_pairs(50, 9)), config(tmp_path).subword)
+    data = prepare(config(tmp_path), given)
+    assert data.subwords is given and not subword_entries(tmp_path)
+    assert text_of(data.train, given) == some_pairs(300)
+    assert data.key != prepare(config(tmp_path)).key
+
+
+def test_the_key_follows_from_what_is_read(tmp_path, text):
+    key = prepare(config(tmp_path)).key
+    assert key == prepare(config(tmp_path)).key
+    # Neither the cache's place nor what is read later makes a difference.
+    assert key == prepare(config(tmp_path, data={"cache": str(tmp_path / "other")})).key
+    assert key == prepare(config(tmp_path, training={"seed": 7, "max_steps": 3})).key
+    others = [
+        prepare(config(tmp_path, data={"max_length": 8})).key,
+        prepare(config(tmp_path, subword={"vocab_size": 60})).key,
+        prepare(config(tmp_path, data={"dev": None, "held_out": 10})).key,
+    ]
+    write(text, "train", [*some_pairs(299), ("und", "und")])
+    others.append(prepare(config(tmp_path)).key)
+    assert len({key, *others}) == 5
+
+
+PROGRAM = """
+import sys
+from transformer_mt.config import load
+from transformer_mt.data.prepare import prepare
+data = prepare(load(sys.argv[1]))
+print(data.key, len(data.train), len(data.dev))
+"""
+
+
+def test_two_processes_prepare_at_once(tmp_path, text):
+    """They agree, and each entry is made by one of them."""
+    made = config(tmp_path, data={"dev": None, "test": None, "held_out": 20})
+    (tmp_path / "config.yaml").write_text(dump(made))
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "config.yaml")]
+    processes = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    outputs, messages = zip(*(p.communicate(timeout=120) for p in processes), strict=True)
+    assert [p.returncode for p in processes] == [0, 0]
+    assert outputs[0] == outputs[1] and len(outputs[0].split()) == 3
+    assert "".join(messages).count("training the bpe subword model") == 1
+    assert len(cache_entries(tmp_path)) == 2 and len(subword_entries(tmp_path)) == 1
+    assert not list((tmp_path / "cache").glob(".building-*"))
+
+
 @pytest.mark.parametrize(
     "sections",
     [
@@ -252,9 +348,7 @@ def test_wrong_data_leaves_nothing_half_written(tmp_path, text, damage, message)
     with pytest.raises(UserError, match=message):
         prepare(config(tmp_path, **sections))
     if (tmp_path / "cache").exists():
-        assert {path.name for path in (tmp_path / "cache").iterdir()} == set(
-            cache_entries(tmp_path)
-        )
+        assert not list((tmp_path / "cache").glob(".building-*"))
 
 
 def test_every_pair_too_long(tmp_path, text):

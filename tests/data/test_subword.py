@@ -4,6 +4,7 @@ import errno
 import io
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import sentencepiece
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer_mt.config import SubwordConfig
-from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.data.subword import Subwords, WordVocabulary, seeded
 from transformer_mt.errors import Interrupted, UsageError, UserError
 
 # Characters that a tokeniser or a reader of lines may well lose, in text that SentencePiece knows.
@@ -162,7 +163,7 @@ PROGRAM = """
 import hashlib, random, sys
 from transformer_mt.config import SubwordConfig
 from transformer_mt.data import subword
-subword.TRAINING_LINES = int(sys.argv[2])
+subword.TRAINING_LINES[sys.argv[1]] = int(sys.argv[2])
 rng = random.Random(1)
 lines = ["".join(rng.choices("abcdefgh ", k=30)) for _ in range(3000)]
 config = SubwordConfig(type=sys.argv[1], vocab_size=200)
@@ -183,6 +184,96 @@ def test_the_model_follows_text_and_config():
     assert train().content() == train().content()
     others = [train(SENTENCES[:-1]), train(vocab_size=149), train(type="unigram")]
     assert len({train().content(), *(other.content() for other in others)}) == 4
+
+
+# ------------------------------------------------------------------------------------ sampling
+
+
+@given(text=st.text(st.sampled_from(ALPHABET)), rate=st.floats(0.01, 0.99))
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_sampled_subwords_are_the_same_text(models, kind, text, rate):
+    vocabulary = models[kind].source
+    ids = seeded((1,), lambda: vocabulary.sample(text, rate))
+    assert vocabulary.decode(ids) == text
+    special = {vocabulary.pad, vocabulary.unk, vocabulary.bos, vocabulary.eos}
+    assert all(0 <= i < vocabulary.size and i not in special for i in ids)
+
+
+TEXTS = [text for pair in SENTENCES[:2] for text in pair] * 25
+
+
+def draw(vocabulary, rate: float, *seed: int) -> list[list[int]]:
+    return seeded(seed, lambda: [vocabulary.sample(text, rate) for text in TEXTS])
+
+
+def test_bpe_dropout_leaves_out_merges(models):
+    """At the rate 0 the text is encoded as ever, at 1 by its characters; in between it varies."""
+    vocabulary = models["bpe"].source
+    plain = vocabulary.encode_all(TEXTS)
+    assert draw(vocabulary, 1e-9, 1) == plain
+    characters = sum(len(text) + 1 for text in TEXTS)  # the space before the first word is one
+    sizes = [sum(map(len, draw(vocabulary, rate, 1))) for rate in (1e-9, 0.1, 0.5, 1 - 1e-9)]
+    assert sum(map(len, plain)) == sizes[0] < sizes[1] < sizes[2] < sizes[3] == characters
+    # Of the first sentence's 25 draws, several differ.
+    drawn = {tuple(ids) for ids in draw(vocabulary, 0.1, 1)[::4]}
+    assert len(drawn) > 3 and tuple(plain[0]) in drawn
+
+
+def test_unigram_sampling_varies_the_more_the_lower_alpha_is(models):
+    vocabulary = models["unigram"].source
+    plain = vocabulary.encode_all(TEXTS)
+    different = [
+        sum(a != b for a, b in zip(draw(vocabulary, rate, 1), plain, strict=True))
+        for rate in (0.05, 0.5, 0.999)
+    ]
+    assert len(TEXTS) * 0.9 < different[0] and different[0] > different[1] > different[2]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_draw_follows_from_its_seed(models, kind):
+    vocabulary = models[kind].source
+    seeds = [(1, 0, 0), (1, 0, 1), (1, 1, 0), (2, 0, 0), (0,), (2**40, 3)]
+    first = [draw(vocabulary, 0.1, *seed) for seed in seeds]
+    assert len({str(ids) for ids in first}) == len(seeds)
+    # In another order, with other draws in between, in other threads at once.
+    draw(vocabulary, 0.3, 9)
+    again = [draw(vocabulary, 0.1, *seed) for seed in reversed(seeds)]
+    assert again[::-1] == first
+    with ThreadPoolExecutor(len(seeds)) as pool:
+        assert list(pool.map(lambda seed: draw(vocabulary, 0.1, *seed), seeds)) == first
+
+
+SAMPLING_PROGRAM = """
+import sys
+from pathlib import Path
+from transformer_mt.data.subword import Subwords, seeded
+vocabulary = Subwords.load(Path(sys.argv[1])).source
+for seed in ((5,), (1, 2, 3)):
+    print(seeded(seed, lambda: [vocabulary.sample(text, 0.2) for text in sys.argv[2:]]))
+"""
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_another_process_draws_the_same(models, kind, tmp_path):
+    models[kind].save(tmp_path)
+    command = [sys.executable, "-c", SAMPLING_PROGRAM, str(tmp_path), *TEXTS]
+    lines = subprocess.check_output(command, text=True).splitlines()
+    vocabulary = models[kind].source
+    assert lines == [str(draw(vocabulary, 0.2, *seed)) for seed in ((5,), (1, 2, 3))]
+
+
+def test_an_error_while_sampling_surfaces(bpe):
+    for _ in range(2):
+        with pytest.raises(UsageError, match=r"subword\.sampling: null is needed"):
+            seeded((1,), lambda: bpe.source.sample("the ca@@ t", 0.1))
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word"])
+def test_many_texts_at_once(models, kind):
+    vocabulary = models[kind].source
+    texts = ["", *TEXTS, "  中 "]
+    assert vocabulary.encode_all(texts) == [vocabulary.encode(text) for text in texts]
+    assert vocabulary.encode_all([]) == []
 
 
 # -------------------------------------------------------------------------------- save and load

@@ -1,14 +1,26 @@
 """Several training processes: they train the model that one would, and fail as one."""
 
-import contextlib
+import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import paddle
 import pytest
-from support import make_config, real_pairs, run, start, write_pairs
+from support import (
+    ROOT,
+    TIMEOUT,
+    children,
+    make_config,
+    real_pairs,
+    run,
+    start,
+    write_pairs,
+)
 
 from transformer_mt.config import dump
 
@@ -24,7 +36,13 @@ def recipe(tmp_path_factory):
         folder,
         data={"dev": "dev", "held_out": 0},
         # Two batches an update, so that the processes take whole ones; and then a last, single one.
-        training={"max_steps": 6, "batch_tokens": 800, "device_tokens": 400, "log_every": 1},
+        training={
+            "max_steps": 6,
+            "batch_tokens": 800,
+            "device_tokens": 400,
+            "log_every": 1,
+            "validate_every": 3,
+        },
     )
     path = folder / "recipe.yaml"
     path.write_text(dump(config), encoding="utf-8")
@@ -36,22 +54,60 @@ def weights(model_dir) -> dict[str, np.ndarray]:
     return {name: weight.numpy() for name, weight in loaded.items()}
 
 
-def test_two_processes_train_the_same_model_as_one(recipe, tmp_path):
-    for devices in (1, 2):
-        done = run(
-            *(
-                "train",
-                recipe,
-                f"training.devices={devices}",
-                f"model_dir={tmp_path / str(devices)}",
-            )
-        )
-        assert done.returncode == 0, done.stderr
-    one, two = weights(tmp_path / "1"), weights(tmp_path / "2")
-    for name in one:
+def dev_losses(model_dir) -> list[float]:
+    lines = (model_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [line["nll"] for line in map(json.loads, lines) if line["kind"] == "dev"]
+
+
+@pytest.fixture(scope="module")
+def one(recipe, tmp_path_factory) -> Path:
+    """What one process trains, adding up the gradients of both batches of an update."""
+    model_dir = tmp_path_factory.mktemp("one") / "model"
+    done = run("train", recipe, "training.devices=1", f"model_dir={model_dir}")
+    assert done.returncode == 0, done.stderr
+    return model_dir
+
+
+def assert_same_training(model_dir, other):
+    found, expected = weights(model_dir), weights(other)
+    for name in expected:
         # Sums in another order differ by float32's rounding, which Adam's division by the root of
         # a small second moment enlarges; an update moves a weight by 1e-4 to 1e-3.
-        np.testing.assert_allclose(two[name], one[name], atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(found[name], expected[name], atol=1e-5, err_msg=name)
+    losses = dev_losses(other)
+    assert len(losses) == 2 and dev_losses(model_dir) == pytest.approx(losses, rel=1e-5)
+
+
+def test_two_processes_train_the_same_model_as_one(recipe, one, tmp_path):
+    done = run("train", recipe, "training.devices=2", f"model_dir={tmp_path / 'two'}")
+    assert done.returncode == 0, done.stderr
+    assert_same_training(tmp_path / "two", one)
+
+
+def test_two_machines_train_the_same_model_as_one(recipe, one, tmp_path):
+    """Each with a launcher of its own, as on two machines; the second does not see the first's
+    folder for encoded text."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    machines = []
+    for number in ("1", "2"):
+        command = [
+            *(sys.executable, "-m", "paddle.distributed.launch"),
+            *("--master", f"127.0.0.1:{port}", "--nnodes", "2", "--nproc_per_node", "1"),
+            *("--log_dir", tmp_path / f"log{number}"),
+            *(ROOT / "transformer_mt" / "__main__.py", "train", recipe),
+            *(f"model_dir={tmp_path / 'model'}", f"data.cache={tmp_path / number}"),
+        ]
+        said = open(tmp_path / f"said{number}", "w")  # noqa: SIM115 (the child's)
+        machines.append(subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT))
+    try:
+        codes = [machine.wait(timeout=TIMEOUT) for machine in machines]
+    finally:
+        for machine in machines:
+            machine.kill()
+    assert codes == [0, 0], "".join(path.read_text() for path in tmp_path.glob("said*"))
+    assert_same_training(tmp_path / "model", one)
 
 
 def test_a_log_file_has_everything_in_its_order(recipe, tmp_path):
@@ -64,8 +120,8 @@ def test_a_log_file_has_everything_in_its_order(recipe, tmp_path):
         "training pairs",
         "training into",
         "step 1/6",
-        "step 6/6",
         "dev loss",
+        "step 6/6",
         "done in",
         "Next",
     ]
@@ -106,14 +162,3 @@ def test_a_killed_process_ends_the_run_with_its_reason(recipe, tmp_path):
     assert "a training process was killed" in errors[0]
     assert len(workers) == 2
     assert not any(os.path.exists(f"/proc/{worker}") for worker in workers)
-
-
-def children(pid: int) -> list[int]:
-    """In the order in which they were started, as far as their numbers tell."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended in the meantime
-            # pid (name) state parent ...; the name may hold anything, so from its end on
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
-                found.append(int(stat.parent.name))
-    return sorted(found)

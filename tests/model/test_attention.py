@@ -13,6 +13,7 @@ from transformer_mt.model.attention import (
     MultiHeadAttention,
     ScaledDotProductAttention,
     causal_mask,
+    has_fused_attention,
     padding_mask,
 )
 
@@ -288,3 +289,83 @@ class TestKeyValueCache:
         cache.reorder(paddle.to_tensor(index))
         np.testing.assert_array_equal(cache.key, key.numpy()[index])
         np.testing.assert_array_equal(cache.value, value.numpy()[index])
+
+
+class TestFusedAttention:
+    """Paddle's own fused operation, whose plain form on a CPU is to be had for any dtype."""
+
+    @pytest.fixture
+    def both(self, monkeypatch):
+        """A function that attends in both ways."""
+        attention = ScaledDotProductAttention()
+
+        def attend(*arguments):
+            plain, _ = attention(*arguments)
+            monkeypatch.setattr(
+                "transformer_mt.model.attention.has_fused_attention", lambda query: True
+            )
+            fused, weights = attention(*arguments, need_weights=False)
+            assert weights is None
+            return fused, plain
+
+        return attend
+
+    @pytest.mark.parametrize(
+        ("is_causal", "mask_shape"),
+        [
+            (False, None),
+            (True, None),
+            (False, (2, 1, 1, 5)),
+            (True, (2, 1, 1, 5)),
+            (False, (2, 5, 5)),
+            (False, (2, 3, 5, 5)),
+        ],
+    )
+    def test_equals_ours(self, rng, normal, both, is_causal, mask_shape):
+        query, key, value = normal(2, 3, 5, 8), normal(2, 3, 5, 8), normal(2, 3, 5, 8)
+        mask = causal_mask(5) if is_causal else None
+        if mask_shape:
+            padding = paddle.to_tensor(random_mask(rng, *mask_shape))
+            mask = padding if mask is None else paddle.logical_or(mask, padding)
+        fused, plain = both(query, key, value, mask)
+        np.testing.assert_allclose(fused, plain, atol=TOLERANCE)
+
+    def test_gradients_equal_ours(self, rng, normal, both):
+        mask = paddle.to_tensor(random_mask(rng, 2, 1, 1, 6))
+        inputs = [normal(2, 3, 5, 8), normal(2, 3, 6, 8), normal(2, 3, 6, 8)]
+        for x in inputs:
+            x.stop_gradient = False
+        slope, gradients = normal(2, 3, 5, 8), []
+        for output in both(*inputs, mask):
+            paddle.autograd.backward([output], [slope])
+            gradients.append([x.grad.numpy() for x in inputs])
+            for x in inputs:
+                x.clear_gradient()
+        for fused, plain in zip(*gradients, strict=True):
+            np.testing.assert_allclose(fused, plain, atol=TOLERANCE)
+
+    def test_a_query_all_of_whose_keys_are_forbidden_gets_zero(self, normal, both):
+        x = normal(2, 2, 3, 4)
+        x.stop_gradient = False
+        mask = paddle.to_tensor([[False, False, True], [True, True, True], [False, True, True]])
+        fused, plain = both(x, x, x, mask)
+        np.testing.assert_allclose(fused, plain, atol=TOLERANCE)
+        assert np.all(fused.numpy()[:, :, 1] == 0.0)
+        fused.sum().backward()
+        assert bool(paddle.isfinite(x.grad).all())
+
+    def test_dropout_only_in_training(self, monkeypatch, normal):
+        monkeypatch.setattr(
+            "transformer_mt.model.attention.has_fused_attention", lambda query: True
+        )
+        x = normal(2, 2, 3, 4)
+        attention = ScaledDotProductAttention(dropout=0.5)
+        dropped, _ = attention(x, x, x, need_weights=False)
+        attention.eval()
+        plain, _ = attention(x, x, x, need_weights=False)
+        assert not np.allclose(dropped, plain, atol=1e-3)
+        np.testing.assert_array_equal(plain, attention(x, x, x, need_weights=False)[0])
+
+    def test_a_cpu_has_none(self, normal):
+        assert not has_fused_attention(normal(1, 1, 1, 1))
+        assert not has_fused_attention(normal(1, 1, 1, 1).astype("float16"))

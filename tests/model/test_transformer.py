@@ -424,6 +424,59 @@ def test_exported_graph_takes_any_shape(randomise, source_ids, target_ids, tmp_p
         )
 
 
+class TestRecompute:
+    """The backward pass computes the same again, dropout included."""
+
+    @pytest.mark.parametrize("norm", ["post", "pre"])
+    @pytest.mark.parametrize("rate", [0.0, 0.3])
+    def test_same_logits_and_gradients(self, randomise, source_ids, target_ids, norm, rate):
+        rates = dict.fromkeys(("dropout", "attention_dropout", "feed_forward_dropout"), rate)
+        plain = randomise(small_model(norm=norm, **rates))
+        recomputing = small_model(norm=norm, **rates, recompute=True)
+        recomputing.set_state_dict(plain.state_dict())
+        for model in (plain, recomputing):
+            paddle.seed(3)
+            logits = model(source_ids, target_ids)
+            (logits**2).mean().backward()
+            # The generator goes on from the same place too.
+            model.results = [logits.numpy(), paddle.rand([4]).numpy()]
+        for ours, theirs in zip(recomputing.results, plain.results, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        # Where gradients of several uses of a tensor meet, they are added in another order.
+        for (name, ours), theirs in zip(
+            recomputing.named_parameters(), plain.parameters(), strict=True
+        ):
+            np.testing.assert_allclose(
+                ours.grad, theirs.grad, rtol=1e-5, atol=TOLERANCE, err_msg=name
+            )
+
+    def test_computes_each_layer_twice_in_training_only(self, source_ids, target_ids):
+        model = small_model(recompute=True)
+        calls = []
+        for layer in [*model.encoder.layers, *model.decoder.layers]:
+            layer.register_forward_post_hook(lambda *_: calls.append(1))
+        output = model(source_ids, target_ids)
+        assert len(calls) == 4
+        output.sum().backward()
+        assert len(calls) == 8
+        model(source_ids, target_ids, need_weights=True)[0].sum().backward()
+        assert len(calls) == 12
+        model.eval()
+        model(source_ids, target_ids).sum().backward()
+        assert len(calls) == 16
+        model.train()
+        with paddle.no_grad():
+            model(source_ids, target_ids)
+        assert len(calls) == 20
+
+    def test_decoding_with_a_cache_is_as_ever(self, randomise, source_ids, target_ids):
+        model = randomise(small_model(recompute=True))
+        cache = model.start_cache(model.encode(source_ids), source_ids)
+        np.testing.assert_allclose(
+            take_steps(model, cache, target_ids), model(source_ids, target_ids), atol=TOLERANCE
+        )
+
+
 class TestOptions:
     def test_defaults_are_the_base_model_of_the_paper(self):
         # Section 5.1 and table 3: 65 million parameters with a shared vocabulary of 37,000.

@@ -16,7 +16,7 @@ from transformer_mt.errors import UserError
 from transformer_mt.model import Transformer
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.training import checkpoint
-from transformer_mt.training.trainer import make_optimizer
+from transformer_mt.training.update import make_optimizer
 
 VOCABULARY = 50
 
@@ -194,18 +194,88 @@ def names(directory):
 def test_the_last_and_the_best_stay(directory):
     for step in (1, 2, 10, 9, 30):
         save(directory, step)
-    directory.set_best(directory.checkpoints / "step_2")
-    checkpoint.remove_old(directory, 2)
+    checkpoint.remove_old(directory, 2, [2, 1])
+    assert names(directory) == ["step_1", "step_2", "step_10", "step_30"]
+    # Once others are better, an old best goes as any other.
+    checkpoint.remove_old(directory, 2, [30, 2])
     assert names(directory) == ["step_2", "step_10", "step_30"]
-    # Once another is the best, the old best goes as any other.
-    directory.set_best(directory.checkpoints / "step_30")
-    checkpoint.remove_old(directory, 2)
-    assert names(directory) == ["step_10", "step_30"]
-    checkpoint.remove_old(directory, 5)
-    assert names(directory) == ["step_10", "step_30"]
+    checkpoint.remove_old(directory, 5, [])
+    assert names(directory) == ["step_2", "step_10", "step_30"]
 
 
 def test_what_was_never_finished_is_no_checkpoint(directory):
     save(directory, 5)
     (directory.checkpoints / ".step_7.tmp").mkdir()
     assert directory.checkpoint("last").name == "step_5"
+
+
+# ---- The state of the optimiser ----
+
+
+def trained_steps(model, optimizer, steps):
+    """Deterministic updates of all weights."""
+    optimizer.set_lr(0.01)
+    ids = paddle.to_tensor([[4, 5, 6], [7, 8, 9]])
+    for _ in range(steps):
+        model(ids, ids).square().mean().backward()
+        optimizer.step()
+        optimizer.clear_grad()
+    return {name: value.numpy().copy() for name, value in model.named_parameters()}
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
+def test_going_on_is_as_if_never_stopped(directory, kind):
+    """In this process the restored model's tensors have other numbers in Paddle's own names."""
+    config = TrainingConfig(max_steps=1, optimizer=kind)
+    model, other = small_model(), small_model()
+    model.eval(), other.eval()
+    optimizer = make_optimizer(config, model)
+    trained_steps(model, optimizer, 3)
+    saved = checkpoint.save(directory, 3, model, optimizer, {"step": 3, "merit": [0.1, 2]})
+    expected = trained_steps(model, optimizer, 3)
+    fresh = make_optimizer(config, other)
+    assert checkpoint.restore(saved, other, fresh) == {"step": 3, "merit": [0.1, 2]}
+    for name, value in trained_steps(other, fresh, 3).items():
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)
+
+
+# ---- What is damaged ----
+
+
+@pytest.mark.parametrize("name", ["model.pdparams", "optimizer.pdopt", "state.json", "SHA256SUMS"])
+@pytest.mark.parametrize("how", ["flipped", "cut", "missing"])
+def test_any_damage_is_noticed_and_passed_over(directory, capsys, name, how):
+    earlier, newer = save(directory, 3), save(directory, 5)
+    assert checkpoint.newest_whole(directory) == newer
+    content = (newer / name).read_bytes()
+    middle = len(content) // 2
+    if how == "missing":
+        (newer / name).unlink()
+    elif how == "cut":
+        (newer / name).write_bytes(content[:middle])
+    else:
+        flipped = bytes([content[middle] ^ 1])
+        (newer / name).write_bytes(content[:middle] + flipped + content[middle + 1 :])
+    assert checkpoint.newest_whole(directory) == earlier
+    said = capsys.readouterr().err
+    assert str(newer) in said and (name in said or name == "SHA256SUMS")
+    assert names(directory) == ["step_3"]
+    assert (directory.checkpoints / "step_5.damaged").is_dir()
+
+
+def test_sha256sum_reads_the_checksums(directory):
+    saved = save(directory, 3)
+    command = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
+    done = subprocess.run(command, cwd=saved, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.count(": OK") == 3
+
+
+def test_nothing_saved_is_nothing_to_go_on_from(directory):
+    assert checkpoint.newest_whole(directory) is None
+
+
+def test_a_deletion_that_is_cut_short_leaves_no_half_checkpoint(directory, monkeypatch):
+    save(directory, 3), save(directory, 5)
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)  # killed before a file was gone
+    checkpoint.remove_old(directory, 1, [])
+    assert names(directory) == ["step_5"]

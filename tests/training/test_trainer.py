@@ -6,15 +6,17 @@ import math
 import numpy as np
 import paddle
 import pytest
-from support import make_config, prepared, real_pairs, train_subwords
+from support import make_config, prepared, real_pairs, take_steps, train_subwords
 
 from transformer_mt import assembly
 from transformer_mt.data.batches import ordered_batches
 from transformer_mt.data.subword import Subwords
 from transformer_mt.errors import UserError
+from transformer_mt.files import damage
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.training.processes import Processes
-from transformer_mt.training.trainer import Meter, Trainer, batch_plan, perplexity
+from transformer_mt.training.trainer import Meter, Trainer, batch_plan
+from transformer_mt.training.validation import DevScores, dev_loss, perplexity
 
 PAIRS = real_pairs(160)
 TRAIN, DEV = PAIRS[:120], PAIRS[120:]
@@ -40,13 +42,6 @@ def weights(trainer):
     return {name: value.numpy() for name, value in trainer.model.named_parameters()}
 
 
-def train(trainer, steps):
-    meter = Meter()
-    for batches in trainer.epoch_updates(0)[:steps]:
-        trainer.update(batches, meter)
-    return meter
-
-
 # ---- The same again ----
 
 
@@ -55,7 +50,7 @@ def test_the_same_seed_gives_the_same_weights_bit_by_bit(make_trainer):
         # Each is made just before it is trained, as in a process of its own: dropout draws from
         # Paddle's one generator, which a trainer seeds when it is made.
         trainer = make_trainer(model={"dropout": 0.3}, seed=seed, max_steps=6)
-        train(trainer, 6)
+        take_steps(trainer, 6)
         return weights(trainer)
 
     first, second, other = trained(5), trained(5), trained(6)
@@ -73,9 +68,13 @@ PLAIN = {"optimizer": "sgd", "momentum": 0.0, "schedule": "constant", "warmup_st
 def gradient(trainer, batches):
     """The gradient that an update has used."""
     before = weights(trainer)
-    trainer.update(batches, Meter())
+    update_once(trainer, batches)
     after = weights(trainer)
     return {name: before[name] - after[name] for name in before}
+
+
+def update_once(trainer, batches):
+    return trainer.updater.update(trainer.read(0, 0, batches), 1)
 
 
 def assert_same_gradient(found, expected):
@@ -141,23 +140,28 @@ def test_an_update_reports_the_loss_before_it(make_trainer):
     batches = trainer.epoch_updates(0)[0]
     trainer.model.eval()
     pairs = [loss_of_pair(trainer, index) for batch in batches for index in batch]
-    meter = Meter()
-    trainer.update(batches, meter)
-    assert meter.tokens == sum(tokens for _, tokens in pairs)
+    tokens = sum(tokens for _, tokens in pairs)
+    update = trainer.read(0, 0, batches)
+    assert update.target_tokens == tokens
+    outcome = trainer.updater.update(update, 1)
+    expected = sum(nll for nll, _ in pairs)
+    assert outcome.nll == pytest.approx(expected, rel=1e-5)
+    assert outcome.loss != outcome.nll
+    meter = Meter(seconds=2.0)
+    meter.add(outcome, tokens)
     line = meter.line()
-    expected = sum(nll for nll, _ in pairs) / meter.tokens
-    assert line["nll"] == pytest.approx(expected, rel=1e-5)
-    assert line["perplexity"] == pytest.approx(math.exp(expected), rel=1e-4)
-    assert line["loss"] != line["nll"]
-    assert line["tokens_per_second"] == pytest.approx(meter.tokens / meter.seconds)
+    assert line["nll"] == pytest.approx(expected / tokens, rel=1e-5)
+    assert line["perplexity"] == pytest.approx(math.exp(expected / tokens), rel=1e-4)
+    assert line["tokens_per_second"] == tokens / 2.0
 
 
 def test_the_rate_is_the_schedules(make_trainer, monkeypatch):
     trainer = make_trainer(schedule="noam", warmup_steps=4, learning_rate=None, max_steps=4)
     rates = []
-    set_rate = trainer.optimizer.set_lr
-    monkeypatch.setattr(trainer.optimizer, "set_lr", lambda v: rates.append(v) or set_rate(v))
-    train(trainer, 6)
+    optimizer = trainer.updater.optimizer
+    set_rate = optimizer.set_lr
+    monkeypatch.setattr(optimizer, "set_lr", lambda v: rates.append(v) or set_rate(v))
+    take_steps(trainer, 6)
     paper = [16**-0.5 * min(step**-0.5, step * 4**-1.5) for step in range(1, 7)]
     assert rates == pytest.approx(paper, rel=1e-12)
 
@@ -187,8 +191,8 @@ def test_an_epoch_trains_on_every_pair_once(make_trainer):
 
 def test_dev_loss_and_perplexity_are_those_of_the_unsmoothed_loss(make_trainer):
     trainer = make_trainer(dev=True, label_smoothing=0.2)
-    train(trainer, 3)
-    nll, loss = trainer.dev_loss()
+    take_steps(trainer, 3)
+    nll, loss = dev_loss(trainer.config, trainer.data, trainer.updater)
     trainer.model.eval()
     subwords = trainer.data.subwords
     pairs = [
@@ -228,7 +232,7 @@ SHORT = {
 def run_in(tmp_path):
     def run(trainer):
         directory = ModelDirectory(tmp_path / "run")
-        directory.claim(restart=False)
+        directory.claim()
         directory.start(trainer.config, trainer.data.subwords, [])
         trainer.run(directory)
         directory.release()
@@ -283,13 +287,168 @@ def test_a_run_of_epochs(make_trainer, run_in):
     assert lines[-1]["epoch"] == 1
 
 
-def test_a_loss_that_is_not_a_number_ends_training_before_the_update(make_trainer):
+# ---- What is not finite ----
+
+
+def test_an_update_that_is_not_finite_is_skipped_counted_and_named(make_trainer, run_in, capsys):
+    trainer = make_trainer(**SHORT, max_skipped=3)
+    steps = set_losses(trainer, {3: np.nan, 4: np.inf, 7: np.nan})
+    lines = run_in(trainer)[1]
+    assert steps == list(range(1, 13))
+    skipped = [line for line in lines if line["kind"] == "skipped"]
+    assert [line["step"] for line in skipped] == [3, 4, 7]
+    plan = trainer.epoch_updates(0)
+    for line in skipped:
+        assert line["pairs"] == [int(i) for batch in plan[line["update"] - 1] for i in batch]
+    said = capsys.readouterr().err
+    assert "step 4: the loss is not finite" in said and "2 in a row, 2 in all" in said
+    assert "step 7" in said and "1 in a row, 3 in all" in said
+    pair = TRAIN[skipped[0]["pairs"][0]]
+    assert pair[0] in said
+    # What is logged of the others is not touched by them.
+    assert all(math.isfinite(line["nll"]) for line in lines if line["kind"] == "train")
+
+
+def set_losses(trainer, values):
+    """Makes the losses of some steps what they are said to be; returns the list of all steps."""
+    losses, update, steps = trainer.updater.losses, trainer.updater.update, []
+
+    def watched(batch):
+        loss, nll = losses(batch)
+        factor = values.get(steps[-1], 1.0)
+        return loss * factor, nll * factor
+
+    trainer.updater.losses = watched
+    trainer.updater.update = lambda read, step: steps.append(step) or update(read, step)
+    return steps
+
+
+def test_a_skipped_update_changes_nothing(make_trainer):
+    """Training with a bad update in between is training without it."""
+
+    def trained(bad):
+        trainer = make_trainer()
+        update = trainer.read(0, 0, trainer.epoch_updates(0)[0])
+        losses = trainer.updater.losses
+        for step in (1, 2, 3):
+            if step == 2:
+                trainer.updater.losses = lambda batch: tuple(x * np.nan for x in losses(batch))
+            if step != 2 or bad:
+                assert trainer.updater.update(update, step).is_finite == (step != 2)
+            trainer.updater.losses = losses
+        return weights(trainer)
+
+    expected = trained(bad=False)
+    for name, value in trained(bad=True).items():
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)
+
+
+def test_a_gradient_that_is_not_finite(make_trainer):
+    """The loss is a number, but the gradient of sqrt at 0 is not."""
     trainer = make_trainer()
-    broken = trainer.model.generator.weight.numpy().copy()
-    broken[5] = np.nan
-    trainer.model.generator.weight.set_value(broken)
     before = weights(trainer)
-    with pytest.raises(UserError, match="step 1 is not a number any more"):
-        train(trainer, 1)
+    losses = trainer.updater.losses
+
+    def with_infinite_gradient(batch):
+        loss, nll = losses(batch)
+        return loss + (trainer.model.generator.weight * 0.0).sum().sqrt(), nll
+
+    trainer.updater.losses = with_infinite_gradient
+    outcome = update_once(trainer, trainer.epoch_updates(0)[0])
+    assert math.isfinite(outcome.loss) and not outcome.is_finite
     for name, value in weights(trainer).items():
         np.testing.assert_array_equal(value, before[name], err_msg=name)
+
+
+def test_too_many_in_a_row_end_training_with_advice(make_trainer, run_in, tmp_path):
+    trainer = make_trainer(**SHORT, max_skipped=3)
+    set_losses(trainer, dict.fromkeys((2, 5, 6, 7, 8), np.nan))
+    with pytest.raises(UserError, match=r"3 updates in a row.*learning_rate.*warmup_steps"):
+        run_in(trainer)
+    saved = ModelDirectory(tmp_path / "run").saved_checkpoints()
+    assert saved[-1].name == "step_6" and damage(saved[-1]) is None
+
+
+def test_a_diverging_run_says_so(make_trainer, run_in, capsys):
+    values = {**SHORT, "learning_rate": 3.0, "warmup_steps": 1, "schedule": "constant"}
+    run_in(make_trainer(dev=True, **values))
+    said = capsys.readouterr().err
+    assert "training diverges" in said and "size of the vocabulary" in said
+
+
+# ---- Clipping ----
+
+
+@pytest.mark.parametrize("limit", [0.05, 1000.0])
+def test_clipping_is_paddles(make_trainer, limit):
+    rate = {"learning_rate": 1.0, **PLAIN}
+    sentences = np.arange(40)
+    plain, clipped = (
+        gradient(make_trainer(clip_norm=clip, **rate), [sentences]) for clip in (None, limit)
+    )
+    pairs = [(paddle.to_tensor(value), paddle.to_tensor(value)) for value in plain.values()]
+    expected = [clip.numpy() for _, clip in paddle.nn.ClipGradByGlobalNorm(limit)(pairs)]
+    assert_same_gradient(clipped, dict(zip(plain, expected, strict=True)))
+    norm = math.sqrt(sum((value.astype("float64") ** 2).sum() for value in clipped.values()))
+    assert norm == pytest.approx(min(limit, norm), rel=1e-4)
+
+
+# ---- The best ----
+
+
+@pytest.mark.parametrize("metric", ["bleu", "chrf", "loss", "perplexity"])
+def test_the_best_is_that_of_the_metric(make_trainer, run_in, metric):
+    values = {**SHORT, "max_steps": 24, "keep_best": 2, "best_metric": metric}
+    trainer = make_trainer(dev=True, **values)
+    directory, lines = run_in(trainer)
+    scores = [(line[metric], line["step"]) for line in lines if line["kind"] == "dev"]
+    sign = -1 if metric in ("bleu", "chrf") else 1
+    ranked = [step for _, step in sorted((sign * score, step) for score, step in scores)]
+    assert directory.best().name == f"step_{ranked[0]}"
+    assert [step for _, step in trainer.progress.best] == ranked[:2]
+    names = {path.name for path in directory.saved_checkpoints()}
+    assert {f"step_{step}" for step in ranked[:2]} <= names
+
+
+def test_patience(make_trainer, run_in, monkeypatch, capsys):
+    """Scores that rise, then fall: the run ends after so many that were no new best."""
+    bleu = iter([1.0, 2.0, 1.5, 3.0, 2.0, 3.0, 2.9, 99.0])
+    given = lambda *_: DevScores(1.0, 1.0, 2.7, next(bleu), 0.0, "")  # noqa: E731
+    monkeypatch.setattr("transformer_mt.training.trainer.validate", given)
+    trainer = make_trainer(dev=True, **{**SHORT, "max_steps": 1000, "patience": 3})
+    directory, lines = run_in(trainer)
+    assert [line["bleu"] for line in lines if line["kind"] == "dev"][-1] == 2.9
+    assert trainer.progress.step == 7 * 4
+    assert directory.best().name == "step_16"
+    assert "stopped early: no new best in 3 validations" in capsys.readouterr().err
+    assert directory.checkpoint("last").name == "step_28"
+
+
+# ---- Memory ----
+
+
+def test_out_of_memory_names_what_to_lower(make_trainer):
+    trainer = make_trainer()
+
+    def too_large(batch):
+        raise RuntimeError("(External) ResourceExhaustedError: Out of memory error on GPU 0.")
+
+    trainer.updater.losses = too_large
+    with pytest.raises(UserError, match="out of memory at step 1") as raised:
+        update_once(trainer, trainer.epoch_updates(0)[0])
+    for words in ("training.device_tokens (400)", "training.recompute", "data.max_length (256)"):
+        assert words in str(raised.value)
+
+
+def test_fewer_device_tokens_keep_the_updates(make_trainer):
+    """A run that goes on with less memory has the same updates, in more pieces."""
+    plan = make_trainer(batch_tokens=800, device_tokens=800).epoch_updates(0)
+    trainer = make_trainer(batch_tokens=800, device_tokens=300)
+    trainer.progress.plan = (1, 800)
+    pieces = trainer.epoch_updates(0)
+    lengths = trainer.data.train.target.lengths
+    for update, whole in zip(pieces, plan, strict=True):
+        assert list(np.concatenate(update)) == list(np.concatenate(whole))
+        assert len(update) == 3
+        for piece in update:
+            assert len(piece) * (lengths[piece].max() + 1) <= 300 + lengths[piece].max() + 1

@@ -6,12 +6,20 @@ them out for itself and takes its share, and a stopped run finds its place again
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from transformer_mt.data.encoded import EncodedCorpus
-from transformer_mt.data.subword import Subwords
+from transformer_mt.data.subword import Subwords, seeded
+
+T = TypeVar("T")
+U = TypeVar("U")
+EncodedPair = tuple[Sequence[int], Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -60,17 +68,19 @@ def ordered_batches(
 def _cut(
     source_lengths: np.ndarray, target_lengths: np.ndarray, max_tokens: int
 ) -> list[tuple[int, int]]:
-    """Cuts sorted sentences into runs whose padded size stays within max_tokens on both sides."""
+    """Cuts sorted sentences into runs whose padded size stays within max_tokens on both sides, each
+    as long as it can be."""
+    longer_side = np.maximum(source_lengths, target_lengths)
     cuts = []
-    start, longest = 0, 0
-    longer_side = np.maximum(source_lengths, target_lengths).tolist()
-    for end, length in enumerate(longer_side):
-        longest = max(longest, length)
-        if end > start and longest * (end - start + 1) > max_tokens:
-            cuts.append((start, end))
-            start, longest = end, length
-    if start < len(longer_side):
-        cuts.append((start, len(longer_side)))
+    start = 0
+    while start < len(longer_side):
+        # No more fit than if all were as short as the first.
+        candidates = longer_side[start : start + max(1, max_tokens // int(longer_side[start]))]
+        widths = np.maximum.accumulate(candidates, dtype=np.int64)
+        sizes = widths * np.arange(1, len(widths) + 1)
+        end = start + max(1, int(np.searchsorted(sizes, max_tokens, side="right")))
+        cuts.append((start, end))
+        start = end
     return cuts
 
 
@@ -92,25 +102,120 @@ def share(update: list[np.ndarray], rank: int, world_size: int) -> list[np.ndarr
 
 def collate(corpus: EncodedCorpus, sentences: np.ndarray, subwords: Subwords) -> Batch:
     """The padded arrays of a batch."""
+    return _padded([(corpus.source[i], corpus.target[i]) for i in sentences], subwords)
+
+
+def _padded(pairs: list[EncodedPair], subwords: Subwords) -> Batch:
     source_vocabulary, target_vocabulary = subwords.source, subwords.target
-    source_len = int(corpus.source.lengths[sentences].max()) + 1
-    target_len = int(corpus.target.lengths[sentences].max()) + 1
-    rows = len(sentences)
-    source = np.full((rows, source_len), source_vocabulary.pad, np.int64)
+    rows = len(pairs)
+    target_len = max(len(target) for _, target in pairs) + 1
     target_input = np.full((rows, target_len), target_vocabulary.pad, np.int64)
     target_output = np.full((rows, target_len), target_vocabulary.pad, np.int64)
     target_input[:, 0] = target_vocabulary.bos
-    target_tokens = rows
-    for row, sentence in enumerate(sentences):
-        ids = corpus.source[sentence]
-        source[row, : len(ids)] = ids
-        source[row, len(ids)] = source_vocabulary.eos
-        ids = corpus.target[sentence]
-        target_input[row, 1 : len(ids) + 1] = ids
-        target_output[row, : len(ids)] = ids
-        target_output[row, len(ids)] = target_vocabulary.eos
-        target_tokens += len(ids)
-    return Batch(source, target_input, target_output, target_tokens)
+    for row, (_, target) in enumerate(pairs):
+        target_input[row, 1 : len(target) + 1] = target
+        target_output[row, : len(target)] = target
+        target_output[row, len(target)] = target_vocabulary.eos
+    return Batch(
+        encoded_rows([source for source, _ in pairs], source_vocabulary.pad, source_vocabulary.eos),
+        target_input,
+        target_output,
+        rows + sum(len(target) for _, target in pairs),
+    )
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a process trains on for one update of the weights.
+
+    batches: its share. target_tokens: how many positions of the whole update, over all processes,
+    are not padding.
+    """
+
+    batches: list[Batch]
+    target_tokens: int
+
+
+def read_update(
+    corpus: EncodedCorpus,
+    sentences: list[np.ndarray],
+    subwords: Subwords,
+    rank: int,
+    world_size: int,
+    sampling: float | None = None,
+    seed: tuple[int, ...] = (),
+) -> Update:
+    """One process's share of an update.
+
+    With `sampling`, the text of every sentence is written in subwords drawn anew (see
+    `SentencePieceVocabulary.sample`). The draw follows from the seed and the sentences alone, so
+    all processes draw the same, and count the same tokens as they train on. The batches were
+    planned without: on Multi30k with 8,000 subwords the tokens get more by 1.4 times with bpe at a
+    rate of 0.1, and by 2.0 times with unigram at an alpha of 0.1. So that none takes more memory
+    than was planned, the update's sentences are put into batches again, by their new lengths.
+
+    Args:
+        sentences: the sentence numbers of each batch of the update.
+        sampling: the rate of BPE-dropout or the alpha of unigram sampling; None is none.
+        seed: of the draw; another for every update.
+    """
+    if sampling is None:
+        batches = share(sentences, rank, world_size)
+        tokens = sum(int((corpus.target.lengths[batch] + 1).sum()) for batch in sentences)
+        return Update([collate(corpus, batch, subwords) for batch in batches], tokens)
+    numbers = np.concatenate(sentences)
+    drawn = seeded(seed, lambda: [_draw(corpus, i, subwords, sampling) for i in numbers])
+    source_lengths = np.array([len(source) for source, _ in drawn])
+    target_lengths = np.array([len(target) for _, target in drawn])
+    planned = max(_padded_tokens(corpus, batch) for batch in sentences)
+    batches = ordered_batches(source_lengths, target_lengths, planned)
+    return Update(
+        [
+            _padded([drawn[i] for i in batch], subwords)
+            for batch in share(batches, rank, world_size)
+        ],
+        int((target_lengths + 1).sum()),
+    )
+
+
+def _padded_tokens(corpus: EncodedCorpus, batch: np.ndarray) -> int:
+    """Padded tokens of a batch on its longer side."""
+    longest = max(side.lengths[batch].max() for side in (corpus.source, corpus.target))
+    return len(batch) * (int(longest) + 1)
+
+
+def _draw(corpus: EncodedCorpus, number: int, subwords: Subwords, rate: float) -> EncodedPair:
+    """A pair in sampled subwords."""
+    source, target = (
+        # What an unknown subword stood for is lost, so such a sentence stays as it is.
+        ids if vocabulary.unk in ids else vocabulary.sample(vocabulary.decode(ids), rate)
+        for ids, vocabulary in (
+            (corpus.source[number].tolist(), subwords.source),
+            (corpus.target[number].tolist(), subwords.target),
+        )
+    )
+    return source, target
+
+
+def read_ahead(read: Callable[[T], U], items: Iterable[T]) -> Iterator[tuple[T, U]]:
+    """Each item with what `read` makes of it, in order.
+
+    The next one is read in a thread while the caller works with the one before. An error of `read`
+    is raised at its item's turn.
+    """
+    thread = ThreadPoolExecutor(1)
+    reading: deque[tuple[T, Future[U]]] = deque()
+    try:
+        for item in items:
+            reading.append((item, thread.submit(read, item)))
+            if len(reading) > 1:
+                done, result = reading.popleft()
+                yield done, result.result()
+        for done, result in reading:
+            yield done, result.result()
+    finally:
+        # The caller may have left early: what waits is not read, what is being read is waited for.
+        thread.shutdown(cancel_futures=True)
 
 
 def padding_share(corpus: EncodedCorpus, batches: list[np.ndarray]) -> float:
@@ -124,7 +229,7 @@ def padding_share(corpus: EncodedCorpus, batches: list[np.ndarray]) -> float:
     return 1 - real / padded
 
 
-def encoded_rows(rows: list[list[int]], pad: int, eos: int) -> np.ndarray:
+def encoded_rows(rows: Sequence[Sequence[int]], pad: int, eos: int) -> np.ndarray:
     """Source sentences to translate, padded: (batch, source_len), int64, each ends in eos."""
     length = max(len(row) for row in rows) + 1
     array = np.full((len(rows), length), pad, np.int64)

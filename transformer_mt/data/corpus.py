@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import random
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -17,8 +18,16 @@ from pathlib import Path
 
 from transformer_mt import signals
 from transformer_mt.config import DataConfig
+from transformer_mt.data.cache import entry
 from transformer_mt.errors import UsageError, UserError
-from transformer_mt.files import atomic, content_hash, count_lines, lines
+from transformer_mt.files import (
+    atomic,
+    content_hash,
+    count_lines,
+    damage,
+    lines,
+    write_checksums,
+)
 
 Pair = tuple[str, str]
 
@@ -252,7 +261,8 @@ class HeldOut:
 
 
 def hold_out(corpus: Corpus, config: DataConfig, seed: int, folder: Path) -> HeldOut:
-    """Draws the dev and test pairs that the config does not name, and writes them into `folder`.
+    """The dev and test pairs that the config does not name, drawn into `folder` if they are not
+    there yet; `folder` is for this corpus, config and seed alone.
 
     At most a tenth of the pairs is taken for each. Training then leaves out every pair that shares
     its source or its target with one of them, so that nothing tested was seen.
@@ -260,28 +270,42 @@ def hold_out(corpus: Corpus, config: DataConfig, seed: int, folder: Path) -> Hel
     names = [name for name in ("dev", "test") if getattr(corpus, name) is None]
     if not names or not config.held_out:
         return HeldOut()
-    candidates = [i for i, pair in enumerate(corpus.train) if _is_full(pair)]
-    size = min(config.held_out, len(candidates) // 10)
-    if not size:
-        return HeldOut()
+    langs = (config.source_lang, config.target_lang)
+
+    def make(temporary: Path) -> None:
+        for name, pairs in _draw(corpus.train, names, config.held_out, seed).items():
+            for side, lang in enumerate(langs):
+                with atomic(temporary / f"{name}.{lang}") as file:
+                    file.writelines(_line(pair[side]) for pair in pairs)
+        write_checksums(temporary)
+
+    entry(folder, make, lambda found: damage(found) is None)
+    paths = {name: tuple(folder / f"{name}.{lang}" for lang in langs) for name in names}
+    splits = {
+        name: Split(name, files, "files", *langs)
+        for name, files in paths.items()
+        if files[0].stat().st_size  # a corpus may be too small to take any
+    }
+    texts = frozenset(text for split in splits.values() for pair in split for text in pair)
+    return HeldOut(splits, texts)
+
+
+def _draw(split: Split, names: list[str], size: int, seed: int) -> dict[str, list[Pair]]:
+    """At most `size` pairs for each name, each from a place of its own."""
+    candidates = array("q", (i for i, pair in enumerate(split) if _is_full(pair)))
+    size = min(size, len(candidates) // 10)
     drawn = random.Random(seed).sample(candidates, size * len(names))
     wanted = {index: names[position // size] for position, index in enumerate(drawn)}
     pairs: dict[str, list[Pair]] = {name: [] for name in names}
-    for index, pair in enumerate(corpus.train):
+    for index, pair in enumerate(split):
         if index in wanted:
             pairs[wanted[index]].append(pair)
-    folder.mkdir(parents=True, exist_ok=True)
-    held_out = HeldOut(
-        texts=frozenset(text for part in pairs.values() for pair in part for text in pair)
-    )
-    langs = (config.source_lang, config.target_lang)
-    for name in names:
-        paths = tuple(folder / f"{name}.{lang}" for lang in langs)
-        for side, path in enumerate(paths):
-            with atomic(path) as file:
-                file.writelines(f"{pair[side]}\n" for pair in pairs[name])
-        held_out.splits[name] = Split(name, paths, "files", *langs)
-    return held_out
+    return pairs
+
+
+def _line(text: str) -> str:
+    # A reader takes a carriage return before the line's end for a part of the end.
+    return f"{text}\r\n" if text.endswith("\r") else f"{text}\n"
 
 
 # ------------------------------------------------------------------------------ training pairs

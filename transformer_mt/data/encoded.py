@@ -10,24 +10,20 @@ import hashlib
 import json
 import multiprocessing
 import os
-import shutil
 import signal
-import tempfile
-import time
-from array import array
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from transformer_mt.console import progress
+from transformer_mt.data.cache import entry
 from transformer_mt.data.subword import Subwords, Vocabulary
 from transformer_mt.errors import UserError
 
@@ -35,11 +31,8 @@ FORMAT = 1
 CHUNK = 5_000
 # Starting the processes costs about a second, which pays from here on.
 PARALLEL_FROM = 100_000
-# Nothing takes a day to encode.
-ABANDONED_AFTER = 24 * 3600  # seconds
 
 Pair = tuple[str, str]
-EncodedPair = tuple[list[int], list[int]]
 
 
 class EncodedText:
@@ -48,7 +41,7 @@ class EncodedText:
     def __init__(self, folder: Path, side: str) -> None:
         self.ids = np.load(folder / f"{side}.ids.npy", mmap_mode="r")
         self.offsets = np.load(folder / f"{side}.offsets.npy", mmap_mode="r")
-        self.lengths = np.diff(self.offsets)
+        self.lengths = np.diff(self.offsets).astype(np.int32)
 
     def __getitem__(self, index: int) -> np.ndarray:
         return self.ids[self.offsets[index] : self.offsets[index + 1]]
@@ -76,6 +69,11 @@ class EncodedCorpus:
 
     def __len__(self) -> int:
         return len(self.source.lengths)
+
+    @property
+    def key(self) -> str:
+        """A hash of all that made it: text, subwords and filters."""
+        return self._folder.name
 
     def __reduce__(self) -> tuple:
         """Another process maps the files for itself."""
@@ -124,13 +122,15 @@ def encoded_corpus(
     for part in (str(FORMAT), content, repr(limits)):
         key.update(part.encode() + b"\0")
     key.update(subwords.content())
+
+    def make(folder: Path) -> None:
+        _write(pairs, subwords, limits, dropped, folder, title, total)
+
     folder = cache / key.hexdigest()[:32]
-    if not (folder / "facts.json").is_file():
-        _build(pairs, subwords, limits, dropped, folder, title, total)
-    return EncodedCorpus(folder)
+    return EncodedCorpus(entry(folder, make, lambda found: (found / "facts.json").is_file()))
 
 
-def _build(
+def _write(
     pairs: Iterable[Pair],
     subwords: Subwords,
     limits: Limits,
@@ -139,30 +139,17 @@ def _build(
     title: str,
     total: int | None,
 ) -> None:
-    """Encodes into a folder beside the final one, and renames it when it is whole."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        _clear_abandoned(folder.parent)
-        temporary = Path(tempfile.mkdtemp(prefix=".building-", dir=folder.parent))
-    except OSError as error:
-        raise UserError(
-            f"data.cache: {folder.parent}: can't be written: {error.strerror}"
-        ) from None
     try:
         with (
-            _Writer(temporary / "source", subwords.source) as source_writer,
-            _Writer(temporary / "target", subwords.target) as target_writer,
+            _Writer(folder / "source", subwords.source) as source_writer,
+            _Writer(folder / "target", subwords.target) as target_writer,
             progress(total=total, title=title, unit="pairs", unit_scale=True) as bar,
         ):
-            for chunk in _encode(pairs, subwords, total):
-                for source, target in chunk:
-                    reason = limits.reason_to_drop(source, target)
-                    if reason:
-                        dropped[reason] += 1
-                    else:
-                        source_writer.add(source)
-                        target_writer.add(target)
-                bar.update(len(chunk))
+            for chunk in _encode(pairs, subwords, limits, total):
+                source_writer.add(chunk.source)
+                target_writer.add(chunk.target)
+                dropped.update(chunk.dropped)
+                bar.update(len(chunk.source.lengths) + chunk.dropped.total())
             facts = {
                 "pairs": len(source_writer),
                 "source_tokens": source_writer.total,
@@ -171,36 +158,42 @@ def _build(
                 "unknown": source_writer.unknown + target_writer.unknown,
                 "dropped": dict(dropped),
             }
-        if not facts["pairs"]:
-            reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
-            raise UserError(f"no training pair is left ({reasons or 'there was none'})")
-        (temporary / "facts.json").write_text(json.dumps(facts))
-        try:
-            os.replace(temporary, folder)
-        except OSError:
-            # Another process has built the same corpus in the meantime.
-            if not (folder / "facts.json").is_file():
-                raise
     except BrokenProcessPool:
         raise UserError(
             f"{title}: a process that encodes text was killed, perhaps because memory ran out"
         ) from None
-    except OSError as error:
-        # A write that fails names no file; an error that names another one came from the text.
-        if error.filename and temporary not in (path := Path(error.filename), path.parent):
-            raise
-        reason = error.strerror or error
-        raise UserError(f"data.cache: {folder}: can't be written: {reason}") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    if not facts["pairs"]:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
+        raise UserError(f"no training pair is left ({reasons or 'there was none'})")
+    (folder / "facts.json").write_text(json.dumps(facts))
 
 
-def _clear_abandoned(cache: Path) -> None:
-    """Removes what processes that were killed while they encoded have left behind."""
-    for folder in cache.glob(".building-*"):
-        with suppress(OSError):
-            if time.time() - folder.stat().st_mtime > ABANDONED_AFTER:
-                shutil.rmtree(folder)
+@dataclass(frozen=True)
+class _Sentences:
+    """One side of some pairs: the ids of all sentences in a row, and how many belong to each."""
+
+    ids: np.ndarray
+    lengths: np.ndarray
+
+    @classmethod
+    def of(cls, sentences: list[list[int]], vocabulary: Vocabulary) -> _Sentences:
+        return cls(
+            np.fromiter(chain.from_iterable(sentences), _dtype(vocabulary)),
+            np.fromiter(map(len, sentences), np.int32, len(sentences)),
+        )
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Encoded pairs within the limits, and how many were dropped, by the reason."""
+
+    source: _Sentences
+    target: _Sentences
+    dropped: Counter
+
+
+def _dtype(vocabulary: Vocabulary) -> np.dtype:
+    return np.dtype(np.uint16 if vocabulary.size <= 1 << 16 else np.int32)
 
 
 class _Writer:
@@ -209,9 +202,10 @@ class _Writer:
 
     def __init__(self, path: Path, vocabulary: Vocabulary) -> None:
         self._path = path
-        self._dtype = np.dtype(np.uint16 if vocabulary.size <= 1 << 16 else np.int32)
+        self._dtype = _dtype(vocabulary)
         self._unk = vocabulary.unk
-        self._lengths = array("i")
+        self._lengths = [np.zeros(1, np.int32)]  # the first sentence begins at 0
+        self._count = 0
         self.total = 0
         self.longest = 0
         self.unknown = 0
@@ -226,19 +220,20 @@ class _Writer:
             # The header is as long for every length, so it can be put in place at the end.
             self._file.seek(0)
             self._write_header()
-            offsets = np.concatenate([[0], np.cumsum(self._lengths, dtype=np.int64)])
-            np.save(f"{self._path}.offsets.npy", offsets.astype(np.int64))
+            offsets = np.cumsum(np.concatenate(self._lengths), dtype=np.int64)
+            np.save(f"{self._path}.offsets.npy", offsets)
         self._file.close()
 
     def __len__(self) -> int:
-        return len(self._lengths)
+        return self._count
 
-    def add(self, ids: list[int]) -> None:
-        self._file.write(np.asarray(ids, self._dtype).tobytes())
-        self.unknown += ids.count(self._unk)
-        self._lengths.append(len(ids))
-        self.total += len(ids)
-        self.longest = max(self.longest, len(ids))
+    def add(self, sentences: _Sentences) -> None:
+        self._file.write(sentences.ids.tobytes())
+        self._lengths.append(sentences.lengths)
+        self._count += len(sentences.lengths)
+        self.unknown += int(np.count_nonzero(sentences.ids == self._unk))
+        self.total += len(sentences.ids)
+        self.longest = max(self.longest, int(sentences.lengths.max(initial=0)))
 
     def _write_header(self) -> None:
         header = {
@@ -250,21 +245,22 @@ class _Writer:
 
 
 def _encode(
-    pairs: Iterable[Pair], subwords: Subwords, total: int | None
-) -> Iterator[list[EncodedPair]]:
-    """Chunks of encoded pairs in order, made by this process or, for many pairs, by one a core."""
+    pairs: Iterable[Pair], subwords: Subwords, limits: Limits, total: int | None
+) -> Iterator[_Chunk]:
+    """Chunks of encoded pairs in order, made by this process or, for many pairs, by one for each
+    core it may use."""
     iterator = iter(pairs)
     chunks = iter(lambda: list(islice(iterator, CHUNK)), [])
-    cores = os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0))
     if cores == 1 or (total is not None and total < PARALLEL_FROM):
         for chunk in chunks:
-            yield _encode_chunk(subwords, chunk)
+            yield _encode_chunk(subwords, limits, chunk)
         return
     with ProcessPoolExecutor(
         cores,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_start_worker,
-        initargs=(subwords,),
+        initargs=(subwords, limits),
     ) as pool:
         # A bounded number of chunks waits, so that memory does not grow with the corpus.
         waiting: deque[Future] = deque()
@@ -276,22 +272,34 @@ def _encode(
             yield waiting.popleft().result()
 
 
-def _encode_chunk(subwords: Subwords, chunk: list[Pair]) -> list[EncodedPair]:
-    return [
-        (subwords.source.encode(source), subwords.target.encode(target)) for source, target in chunk
-    ]
+def _encode_chunk(subwords: Subwords, limits: Limits, chunk: list[Pair]) -> _Chunk:
+    sources = subwords.source.encode_all([source for source, _ in chunk])
+    targets = subwords.target.encode_all([target for _, target in chunk])
+    dropped: Counter = Counter()
+    kept = []
+    for pair in zip(sources, targets, strict=True):
+        reason = limits.reason_to_drop(*pair)
+        if reason:
+            dropped[reason] += 1
+        else:
+            kept.append(pair)
+    return _Chunk(
+        _Sentences.of([source for source, _ in kept], subwords.source),
+        _Sentences.of([target for _, target in kept], subwords.target),
+        dropped,
+    )
 
 
-_worker_subwords: Subwords | None = None
+_worker_settings: tuple[Subwords, Limits] | None = None
 
 
-def _start_worker(subwords: Subwords) -> None:
-    global _worker_subwords
-    _worker_subwords = subwords
+def _start_worker(subwords: Subwords, limits: Limits) -> None:
+    global _worker_settings
+    _worker_settings = subwords, limits
     # Ctrl-C reaches the whole group; the parent ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _encode_in_worker(chunk: list[Pair]) -> list[EncodedPair]:
-    assert _worker_subwords is not None
-    return _encode_chunk(_worker_subwords, chunk)
+def _encode_in_worker(chunk: list[Pair]) -> _Chunk:
+    assert _worker_settings is not None
+    return _encode_chunk(*_worker_settings, chunk)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from transformer_mt.config import Config
 from transformer_mt.console import say
+from transformer_mt.data.cache import entry
 from transformer_mt.data.corpus import (
     Corpus,
     HeldOut,
@@ -21,8 +22,11 @@ from transformer_mt.data.corpus import (
     wmt14ende_vocabulary,
 )
 from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
-from transformer_mt.data.subword import Subwords
-from transformer_mt.files import count_lines
+from transformer_mt.data.subword import TRAINING_LINES, Subwords
+from transformer_mt.files import count_lines, damage, write_checksums
+
+# Another one for entries of the cache that were made otherwise.
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,8 @@ class PreparedData:
     dev_split: Split | None
     test_split: Split | None
     held_out_files: list[Path]
+    # A hash of all that decides what is read in training: text, subwords and filters.
+    key: str = ""
 
     def with_held_out_in(self, folder: Path) -> PreparedData:
         """The same, with the held-out pairs read from copies of their files in `folder`."""
@@ -70,15 +76,18 @@ class PreparedData:
             yield f"test pairs      {count_lines(self.test_split.paths[-1]):,}"
 
 
-def prepare(config: Config) -> PreparedData:
+def prepare(config: Config, subwords: Subwords | None = None) -> PreparedData:
     """Reads, checks and encodes the corpus of a config; nothing is written but into the cache.
+
+    With `subwords` (those of the model that training starts from), none are trained.
 
     Raises:
         UserError: anything wrong with the data.
     """
     corpus = open_corpus(config.data)
     cache = Path(config.data.cache)
-    held_out = _hold_out(corpus, config, cache)
+    text = corpus.train.content()
+    held_out = _hold_out(corpus, text, config, cache)
     dev = corpus.dev or held_out.splits.get("dev")
     test = corpus.test or held_out.splits.get("test")
     dropped: Counter = Counter()
@@ -86,17 +95,18 @@ def prepare(config: Config) -> PreparedData:
     def pairs(counts: Counter) -> Iterator[Pair]:
         return training_pairs(corpus.train, held_out.texts, config.data.drop_duplicates, counts)
 
-    subwords = _subwords(config, lambda: pairs(Counter()))
-    train_content = "\n".join(
+    content = "\n".join(
         [
-            corpus.train.content(),
+            text,
             str(config.data.drop_duplicates),
             *sorted(hashlib.sha256(text.encode()).hexdigest() for text in held_out.texts),
         ]
     )
+    if subwords is None:
+        subwords = _subwords(config, content, lambda: pairs(Counter()), cache)
     train = encoded_corpus(
         pairs(dropped),
-        content=train_content,
+        content=content,
         subwords=subwords,
         limits=Limits(config.data.max_length, config.data.max_length_ratio),
         dropped=dropped,
@@ -111,18 +121,17 @@ def prepare(config: Config) -> PreparedData:
         dev_split=dev,
         test_split=test,
         held_out_files=[path for split in held_out.splits.values() for path in split.paths],
+        key=train.key,
     )
 
 
-def _hold_out(corpus: Corpus, config: Config, cache: Path) -> HeldOut:
-    """Draws what the config does not name. The files go beside the cache, where they can be read
-    before there is a model directory, which gets a copy."""
+def _hold_out(corpus: Corpus, text: str, config: Config, cache: Path) -> HeldOut:
+    """Draws what the config does not name. The files go beside the cache's other entries, where
+    they can be read before there is a model directory, which gets a copy."""
     seed = config.training.seed
     missing = [name for name in ("dev", "test") if getattr(corpus, name) is None]
-    made_of = f"{corpus.train.content()} {missing} {config.data.held_out} {seed}"
-    key = hashlib.sha256(made_of.encode())
-    folder = cache / f"held_out-{key.hexdigest()[:16]}"
-    held_out = hold_out(corpus, config.data, seed, folder)
+    key = _key(text, missing, config.data.held_out, seed)
+    held_out = hold_out(corpus, config.data, seed, cache / f"held_out-{key}")
     for name, split in held_out.splits.items():
         say(
             f"data.{name} is not given: {count_lines(split.paths[0]):,} pairs are held out of the "
@@ -131,12 +140,28 @@ def _hold_out(corpus: Corpus, config: Config, cache: Path) -> HeldOut:
     return held_out
 
 
-def _subwords(config: Config, pairs: Callable[[], Iterator[Pair]]) -> Subwords:
+def _subwords(
+    config: Config, content: str, pairs: Callable[[], Iterator[Pair]], cache: Path
+) -> Subwords:
+    """The subwords of the training text, from the cache if it has them."""
     if config.subword.type == "vocabulary":
         path = config.subword.vocabulary
         return Subwords.from_vocabulary(Path(path) if path else wmt14ende_vocabulary(config.data))
-    say(f"training the {config.subword.type} subword model ...")
-    return Subwords.train(pairs, config.subword)
+
+    def make(folder: Path) -> None:
+        say(f"training the {config.subword.type} subword model ...")
+        Subwords.train(pairs, config.subword).save(folder)
+        write_checksums(folder)
+
+    # What is sampled later makes no difference to the model.
+    settings = config.subword.model_dump(exclude={"sampling"})
+    folder = cache / f"subword-{_key(content, settings, TRAINING_LINES[config.subword.type])}"
+    return Subwords.load(entry(folder, make, lambda found: damage(found) is None))
+
+
+def _key(*parts: object) -> str:
+    """A name for what follows from `parts`."""
+    return hashlib.sha256(repr((FORMAT, *parts)).encode()).hexdigest()[:32]
 
 
 def _encode_whole(split: Split, subwords: Subwords, cache: Path) -> EncodedCorpus:

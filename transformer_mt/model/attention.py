@@ -10,6 +10,7 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
 
+from transformer_mt.model import operations
 from transformer_mt.model.dropout import Dropout
 
 # The score of a forbidden key: far below all others, yet finite, for the softmax of a row in which
@@ -87,6 +88,16 @@ class KeyValueCache:
             self.value = paddle.index_select(self.value, index, axis=0)
 
 
+def has_fused_attention(query: Tensor) -> bool:
+    """Whether the device attends in one fast operation, which does not give the weights: a GPU in
+    float16 or bfloat16. Not in a graph that is being exported."""
+    return (
+        paddle.in_dynamic_mode()
+        and query.place.is_gpu_place()
+        and query.dtype in (paddle.float16, paddle.bfloat16)
+    )
+
+
 class ScaledDotProductAttention(nn.Layer):
     """softmax(Q K^T / sqrt(d_k)) V, formula (1) of section 3.2.1, with dropout of the weights.
 
@@ -98,8 +109,13 @@ class ScaledDotProductAttention(nn.Layer):
         self.dropout = Dropout(dropout)
 
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
+        need_weights: bool = True,
+    ) -> tuple[Tensor, Tensor | None]:
         """Attends from every query to the keys it may see.
 
         Args:
@@ -109,52 +125,83 @@ class ScaledDotProductAttention(nn.Layer):
             mask: bool, True where attention is forbidden; (query_len, key_len), or
                 (batch, query_len, key_len), which holds for all heads, or
                 (batch, heads, query_len, key_len). Dimensions may be 1 to broadcast.
+            need_weights: whether to return the weights; without them a GPU is faster.
 
         Returns: (output, weights): the output (..., query_len, d_v) and the weights
-            (..., query_len, key_len) as they are before dropout. They are exactly 0 where
+            (..., query_len, key_len) as they are before dropout, or None. They are exactly 0 where
             forbidden, and so is the output of a query all of whose keys are.
 
         Raises: TypeError if the mask is not bool, ValueError if it has more dimensions than the
             scores.
         """
+        if mask is not None:
+            mask = self._fitted(mask, query)
+        if query.ndim == 4 and not need_weights and has_fused_attention(query):
+            return self._fused(query, key, value, mask), None
         # Scaling the query is the same as scaling the scores, and the query is usually smaller.
         scaled_query = query * query.shape[-1] ** -0.5
         scores = paddle.matmul(scaled_query, key, transpose_y=True)  # (..., query_len, key_len)
         if mask is None:
             weights = F.softmax(scores, axis=-1)
         else:
-            mask = self._fitted(mask, scores)
-            is_float16 = scores.dtype == paddle.float16
-            lowest = FORBIDDEN_SCORE_FLOAT16 if is_float16 else FORBIDDEN_SCORE
-            weights = F.softmax(paddle.masked_fill(scores, mask, lowest), axis=-1)
+            scores = paddle.masked_fill(scores, mask, lowest_score(scores))
             # Paddle's softmax on a CPU gives no weight below exp(-64), however low the score. With
             # both its sides filled, neither value nor gradient of a forbidden key gets through.
-            weights = paddle.masked_fill(weights, mask, 0.0)
+            weights = paddle.masked_fill(F.softmax(scores, axis=-1), mask, 0.0)
         output = paddle.matmul(self.dropout(weights), value)  # (..., query_len, d_v)
-        return output, weights
+        return output, weights if need_weights else None
+
+    def _fused(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        # Of Paddle's operation: tensors are (batch, len, heads, d), the mask is added to the
+        # scores. It is given whole, for not every kernel of it broadcasts over batch and queries.
+        added = None
+        if mask is not None:
+            zeros = paddle.zeros([query.shape[0], 1, query.shape[2], key.shape[2]], query.dtype)
+            added = paddle.masked_fill(zeros, mask, lowest_score(query))
+        output = F.scaled_dot_product_attention(
+            *(x.transpose([0, 2, 1, 3]) for x in (query, key, value)),
+            attn_mask=added,
+            dropout_p=self.dropout.p,
+            training=self.training,
+        ).transpose([0, 2, 1, 3])  # (batch, heads, query_len, d_v)
+        if mask is None:
+            return output
+        # A query all of whose keys are forbidden would see them all alike.
+        return paddle.masked_fill(output, mask.all(axis=-1, keepdim=True), 0.0)
 
     @staticmethod
-    def _fitted(mask: Tensor, scores: Tensor) -> Tensor:
+    def _fitted(mask: Tensor, query: Tensor) -> Tensor:
         if mask.dtype != paddle.bool:
             raise TypeError(f"an attention mask must be bool (True: forbidden), not {mask.dtype}")
-        if mask.ndim > scores.ndim:
+        if mask.ndim > query.ndim:
             raise ValueError(
-                f"a mask of shape {list(mask.shape)} does not fit scores of shape"
-                f" {list(scores.shape)}"
+                f"a mask of shape {list(mask.shape)} does not fit queries of shape"
+                f" {list(query.shape)}"
             )
-        if mask.ndim == 3 and scores.ndim == 4:
+        if mask.ndim == 3 and query.ndim == 4:
             mask = mask.unsqueeze(1)  # (batch, 1, query_len, key_len)
         return mask
 
 
-def linear(in_features: int, out_features: int, bias: bool = True) -> nn.Linear:
+def lowest_score(scores: Tensor) -> float:
+    """The score of a forbidden key, in the dtype of `scores`."""
+    return FORBIDDEN_SCORE_FLOAT16 if scores.dtype == paddle.float16 else FORBIDDEN_SCORE
+
+
+class Linear(nn.Linear):
     """A linear layer as this model initialises them: Xavier uniform weight, zero bias or none."""
-    return nn.Linear(
-        in_features,
-        out_features,
-        weight_attr=nn.initializer.XavierUniform(),
-        bias_attr=nn.initializer.Constant(0.0) if bias else False,
-    )
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        super().__init__(
+            in_features,
+            out_features,
+            weight_attr=nn.initializer.XavierUniform(),
+            bias_attr=nn.initializer.Constant(0.0) if bias else False,
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps `x` (..., in_features) to (..., out_features)."""
+        return operations.linear(x, self.weight, self.bias)
 
 
 class MultiHeadAttention(nn.Layer):
@@ -189,10 +236,10 @@ class MultiHeadAttention(nn.Layer):
         self.d_k = d_model // num_heads if d_k is None else d_k
         self.d_v = d_model // num_heads if d_v is None else d_v
         # Three projections, not one sliced in three: the gradient of a slice writes a whole tensor.
-        self.query_projection = linear(d_model, num_heads * self.d_k, bias)
-        self.key_projection = linear(d_model, num_heads * self.d_k, bias)
-        self.value_projection = linear(d_model, num_heads * self.d_v, bias)
-        self.output_projection = linear(num_heads * self.d_v, d_model, bias)
+        self.query_projection = Linear(d_model, num_heads * self.d_k, bias)
+        self.key_projection = Linear(d_model, num_heads * self.d_k, bias)
+        self.value_projection = Linear(d_model, num_heads * self.d_v, bias)
+        self.output_projection = Linear(num_heads * self.d_v, d_model, bias)
         self.attention = ScaledDotProductAttention(dropout)
 
     def forward(
@@ -226,10 +273,10 @@ class MultiHeadAttention(nn.Layer):
             if cache is not None:
                 keys, values = cache.update(keys, values)
 
-        output, weights = self.attention(queries, keys, values, mask)
+        output, weights = self.attention(queries, keys, values, mask, need_weights)
         # (batch, heads, query_len, d_v) -> (batch, query_len, heads * d_v)
         output = output.transpose([0, 2, 1, 3]).reshape([0, 0, self.num_heads * self.d_v])
-        return self.output_projection(output), weights if need_weights else None
+        return self.output_projection(output), weights
 
     def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """The keys (batch, heads, key_len, d_k) and values (batch, heads, key_len, d_v) that the

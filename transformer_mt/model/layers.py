@@ -12,7 +12,8 @@ from typing import Literal
 import paddle.nn.functional as F
 from paddle import Tensor, nn
 
-from transformer_mt.model.attention import KeyValueCache, MultiHeadAttention, linear
+from transformer_mt.model import operations
+from transformer_mt.model.attention import KeyValueCache, Linear, MultiHeadAttention
 from transformer_mt.model.dropout import Dropout
 
 Norm = Literal["post", "pre"]
@@ -26,8 +27,8 @@ class PositionwiseFeedForward(nn.Layer):
 
     def __init__(self, d_model: int, d_ff: int, dropout: float = 0.0, bias: bool = True) -> None:
         super().__init__()
-        self.inner_projection = linear(d_model, d_ff, bias)
-        self.output_projection = linear(d_ff, d_model, bias)
+        self.inner_projection = Linear(d_model, d_ff, bias)
+        self.output_projection = Linear(d_ff, d_model, bias)
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -36,9 +37,15 @@ class PositionwiseFeedForward(nn.Layer):
         return self.output_projection(inner)
 
 
-def layer_norm(d_model: int) -> nn.LayerNorm:
+class LayerNorm(nn.LayerNorm):
     """The layer norm of this model, over the last dimension."""
-    return nn.LayerNorm(d_model, epsilon=1e-5)
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__(d_model, epsilon=1e-5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalises `x` (..., d_model); same shape."""
+        return operations.layer_norm(x, self.weight, self.bias, self._epsilon)
 
 
 class ResidualNorm(nn.Layer):
@@ -56,7 +63,7 @@ class ResidualNorm(nn.Layer):
         if norm not in ("post", "pre"):
             raise ValueError(f'norm must be "post" or "pre", not {norm!r}')
         self.is_pre_norm = norm == "pre"
-        self.norm = layer_norm(d_model)
+        self.norm = LayerNorm(d_model)
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:

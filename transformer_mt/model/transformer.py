@@ -10,10 +10,12 @@ from typing import NamedTuple
 
 import paddle
 from paddle import Tensor, nn
+from paddle.distributed.fleet.utils import recompute
 
+from transformer_mt.model import operations
 from transformer_mt.model.attention import causal_mask
 from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
-from transformer_mt.model.layers import DecoderLayer, EncoderLayer, LayerCache, Norm, layer_norm
+from transformer_mt.model.layers import DecoderLayer, EncoderLayer, LayerCache, LayerNorm, Norm
 
 
 class AttentionWeights(NamedTuple):
@@ -58,7 +60,9 @@ class DecoderCache:
 class Encoder(nn.Layer):
     """A stack of `num_layers` encoder layers, section 3.1; with pre-norm, one more norm at the end.
 
-    The other arguments are those of `EncoderLayer`.
+    With `recompute`, training keeps only what enters each layer, and computes the layer again in
+    the backward pass, with the same dropout: less memory for a second forward pass (Chen et al.
+    2016, arXiv 1604.06174). The other arguments are those of `EncoderLayer`.
     """
 
     def __init__(
@@ -72,13 +76,15 @@ class Encoder(nn.Layer):
         feed_forward_dropout: float = 0.0,
         norm: Norm = "post",
         bias: bool = True,
+        recompute: bool = False,
     ) -> None:
         super().__init__()
+        self.recompute = recompute
         rates = (dropout, attention_dropout, feed_forward_dropout)
         self.layers = nn.LayerList(
             EncoderLayer(d_model, num_heads, d_ff, *rates, norm, bias) for _ in range(num_layers)
         )
-        self.norm = layer_norm(d_model) if norm == "pre" else None
+        self.norm = LayerNorm(d_model) if norm == "pre" else None
 
     def forward(
         self, x: Tensor, mask: Tensor | None = None, need_weights: bool = False
@@ -89,7 +95,11 @@ class Encoder(nn.Layer):
         weights), one (batch, heads, source_len, source_len) a layer, none if not needed.
         """
         all_weights = []
+        recomputing = self.recompute and self.training and not x.stop_gradient and not need_weights
         for layer in self.layers:
+            if recomputing:
+                x = recompute(lambda x, layer=layer: layer(x, mask)[0], x)
+                continue
             x, weights = layer(x, mask, need_weights)
             if need_weights:
                 all_weights.append(weights)
@@ -99,7 +109,7 @@ class Encoder(nn.Layer):
 class Decoder(nn.Layer):
     """A stack of `num_layers` decoder layers, section 3.1; with pre-norm, one more norm at the end.
 
-    The other arguments are those of `DecoderLayer`.
+    `recompute` is as in `Encoder`, the other arguments are those of `DecoderLayer`.
     """
 
     def __init__(
@@ -113,13 +123,15 @@ class Decoder(nn.Layer):
         feed_forward_dropout: float = 0.0,
         norm: Norm = "post",
         bias: bool = True,
+        recompute: bool = False,
     ) -> None:
         super().__init__()
+        self.recompute = recompute
         rates = (dropout, attention_dropout, feed_forward_dropout)
         self.layers = nn.LayerList(
             DecoderLayer(d_model, num_heads, d_ff, *rates, norm, bias) for _ in range(num_layers)
         )
-        self.norm = layer_norm(d_model) if norm == "pre" else None
+        self.norm = LayerNorm(d_model) if norm == "pre" else None
 
     def forward(
         self,
@@ -136,7 +148,15 @@ class Decoder(nn.Layer):
         self_weights, cross_weights), the weights one tensor a layer, none if not needed.
         """
         all_self_weights, all_cross_weights = [], []
+        recomputing = self.recompute and self.training and not x.stop_gradient and not need_weights
         for number, layer in enumerate(self.layers):
+            if recomputing and cache is None:
+                x = recompute(
+                    lambda x, memory, layer=layer: layer(x, memory, self_mask, memory_mask)[0],
+                    x,
+                    memory,
+                )
+                continue
             layer_cache = None if cache is None else cache[number]
             x, self_weights, cross_weights = layer(
                 x, memory, self_mask, memory_mask, need_weights, layer_cache
@@ -169,7 +189,7 @@ class Generator(nn.Layer):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """The logits (..., vocabulary) of `hidden` (..., d_model)."""
-        return paddle.matmul(hidden, self.weight, transpose_y=True)
+        return operations.logits(hidden, self.weight)
 
 
 class Transformer(nn.Layer):
@@ -193,6 +213,7 @@ class Transformer(nn.Layer):
         pad_id: the id of padding in the target.
         source_pad_id: the id of padding in the source; None: the same as pad_id.
         max_len: positions computed in advance; longer sequences work, see `PositionalEncoding`.
+        recompute: whether training trades time for memory, see `Encoder`.
 
     Padding comes last in a row. No real position depends on a padded one, and no target position
     on a later one, neither in its value nor in its gradient.
@@ -222,6 +243,7 @@ class Transformer(nn.Layer):
         pad_id: int = 0,
         source_pad_id: int | None = None,
         max_len: int = 1024,
+        recompute: bool = False,
     ) -> None:
         super().__init__()
         self.pad_id = pad_id
@@ -243,8 +265,9 @@ class Transformer(nn.Layer):
         )
 
         rates = (dropout, attention_dropout, feed_forward_dropout)
-        self.encoder = Encoder(num_encoder_layers, d_model, num_heads, d_ff, *rates, norm, bias)
-        self.decoder = Decoder(num_decoder_layers, d_model, num_heads, d_ff, *rates, norm, bias)
+        sizes = (d_model, num_heads, d_ff)
+        self.encoder = Encoder(num_encoder_layers, *sizes, *rates, norm, bias, recompute)
+        self.decoder = Decoder(num_decoder_layers, *sizes, *rates, norm, bias, recompute)
         self.generator = Generator(
             d_model, target_vocab_size, self.target_embedding.weight if tie_embeddings else None
         )

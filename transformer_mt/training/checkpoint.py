@@ -1,4 +1,5 @@
-"""Checkpoints: written beside and renamed into place, so that one that exists is whole."""
+"""Checkpoints: written beside and renamed into place, so that one that exists is whole, with
+checksums that tell when it no longer is."""
 
 from __future__ import annotations
 
@@ -11,8 +12,10 @@ from typing import Any
 import paddle
 from paddle import nn
 
-from transformer_mt.assembly import WEIGHTS
+from transformer_mt.assembly import WEIGHTS, load_weights
+from transformer_mt.console import warn
 from transformer_mt.errors import UserError
+from transformer_mt.files import damage, write_checksums
 from transformer_mt.model_directory import ModelDirectory
 
 OPTIMIZER = "optimizer.pdopt"
@@ -31,19 +34,63 @@ def save(
     Raises:
         UserError: it could not be written (a full disk); earlier checkpoints are untouched.
     """
-    final = directory.checkpoints / f"step_{step}"
-    temporary = directory.checkpoints / f".step_{step}.tmp"
+
+    def write(folder: Path) -> None:
+        # A tied parameter has several names in state_dict(); named_parameters() gives one.
+        paddle.save(dict(model.named_parameters()), str(folder / WEIGHTS))
+        paddle.save(_optimizer_state(model, optimizer), str(folder / OPTIMIZER))
+        (folder / STATE).write_text(json.dumps(state))
+
+    return write_folder(directory.checkpoints / f"step_{step}", write)
+
+
+def restore(path: Path, model: nn.Layer, optimizer: paddle.optimizer.Optimizer) -> dict[str, Any]:
+    """The inverse of `save`: fills model and optimiser, and returns the state."""
+    load_weights(path, model)
+    names = {name: parameter.name for name, parameter in model.named_parameters()}
+    state = {}
+    for key, value in paddle.load(str(path / OPTIMIZER)).items():
+        name, slash, kind = key.rpartition("/")
+        # What Paddle calls the first, and only, such tensor of the parameter.
+        state[f"{names[name]}_{kind}_0" if slash else key] = value
+    optimizer.set_state_dict(state)
+    return json.loads((path / STATE).read_text())
+
+
+def _optimizer_state(model: nn.Layer, optimizer: paddle.optimizer.Optimizer) -> dict[str, Any]:
+    """The optimiser's tensors under the model's own names.
+
+    Paddle's are numbered through the process ("linear_17.w_0_moment1_0"), so that they depend on
+    what else was built in it.
+    """
+    names = {parameter.name: name for name, parameter in model.named_parameters()}
+    state = {}
+    for key, value in optimizer.state_dict().items():
+        owner = max((n for n in names if key.startswith(f"{n}_")), key=len, default=None)
+        if owner is None:
+            state[key] = value
+        else:
+            state[f"{names[owner]}/{key[len(owner) + 1 :].removesuffix('_0')}"] = value
+    return state
+
+
+def write_folder(final: Path, write) -> Path:
+    """Makes a folder of what `write` writes into one, with checksums; it appears when it is whole.
+
+    Raises:
+        UserError: it could not be written; what was there before is untouched.
+    """
+    temporary = final.with_name(f".{final.name}.tmp")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
-        # A tied parameter has several names in state_dict(); named_parameters() gives one.
-        paddle.save(dict(model.named_parameters()), str(temporary / WEIGHTS))
-        paddle.save(optimizer.state_dict(), str(temporary / OPTIMIZER))
-        (temporary / STATE).write_text(json.dumps(state))
+        write(temporary)
+        write_checksums(temporary)
         for file in temporary.iterdir():
             _flush_to_disk(file)
-        shutil.rmtree(final, ignore_errors=True)
+        remove(final)
         os.replace(temporary, final)
+        _flush_to_disk(final.parent)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise UserError(
@@ -53,12 +100,44 @@ def save(
     return final
 
 
-def remove_old(directory: ModelDirectory, keep: int) -> None:
-    """Deletes all but the last `keep` checkpoints and the best one."""
-    best = directory.best()
-    for path in directory.saved_checkpoints()[:-keep]:
-        if path != best:
-            shutil.rmtree(path, ignore_errors=True)
+def newest_whole(directory: ModelDirectory) -> Path | None:
+    """The checkpoint to go on from; None if there is none at all. Damaged ones are named, and
+    put aside.
+
+    Raises:
+        UserError: there are only damaged ones.
+    """
+    saved = directory.saved_checkpoints()
+    for path in reversed(saved):
+        problem = damage(path)
+        if problem is None:
+            return path
+        aside = path.with_name(f"{path.name}.damaged")
+        shutil.rmtree(aside, ignore_errors=True)
+        path.rename(aside)
+        warn(f"{path} is damaged ({problem}); passed over, and renamed {aside.name}")
+    if saved:
+        raise UserError(
+            f"{directory.path}: none of its checkpoints is whole. Train anew with --restart"
+        )
+    return None
+
+
+def remove_old(directory: ModelDirectory, keep_last: int, best: list[int]) -> None:
+    """Deletes all but the last `keep_last` checkpoints and those of the steps in `best`."""
+    kept = {f"step_{step}" for step in best}
+    for path in directory.saved_checkpoints()[:-keep_last]:
+        if path.name not in kept:
+            remove(path)
+
+
+def remove(path: Path) -> None:
+    """Deletes a checkpoint; one that is half deleted no longer has its name."""
+    aside = path.with_name(f".{path.name}.old")
+    shutil.rmtree(aside, ignore_errors=True)
+    if path.exists():
+        path.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _flush_to_disk(path: Path) -> None:

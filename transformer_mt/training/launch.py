@@ -34,9 +34,17 @@ ERROR = "error.txt"
 
 
 def run_workers(
-    config: Config, data: PreparedData, directory: ModelDirectory, device: str, processes: int
+    config: Config,
+    data: PreparedData,
+    directory: ModelDirectory,
+    device: str,
+    processes: int,
+    resumed: Path | None,
 ) -> None:
     """Trains with several processes on this machine, and waits for them.
+
+    Args:
+        resumed: the checkpoint to go on from.
 
     Raises:
         UserError: a worker failed, and why.
@@ -44,10 +52,10 @@ def run_workers(
     """
     with tempfile.TemporaryDirectory(prefix="transformer_mt-") as folder:
         job = Path(folder) / "job.pickle"
-        job.write_bytes(pickle.dumps((config, data, directory.path, device)))
+        job.write_bytes(pickle.dumps((config, data, directory.path, device, resumed)))
         launcher = subprocess.Popen(
             [
-                *(sys.executable, "-m", "paddle.distributed.launch"),
+                *(sys.executable, "-m", "transformer_mt.training.launcher"),
                 *("--nproc_per_node", str(processes)),
                 *("--log_dir", f"{folder}/log"),
                 *(str(Path(__file__).with_name("worker.py")), str(job)),
@@ -101,14 +109,15 @@ def _failure(folder: Path) -> str:
 
 def work(job: Path) -> None:
     """What a worker does."""
-    config, data, model_dir, device = pickle.loads(job.read_bytes())
-    if device != "cpu":
-        device = f"gpu:{paddle.distributed.ParallelEnv().device_id}"  # as the launcher gave it
-    devices.use(device)
+    config, data, model_dir, device, resumed = pickle.loads(job.read_bytes())
+    devices.use(own_device(device))
     processes = Processes.join()
     if processes.is_first:
         _write_to_parent()
-    Trainer(config, data, processes).run(ModelDirectory(model_dir))
+    directory = ModelDirectory(model_dir)
+    trainer = Trainer(config, data, processes)
+    trainer.start(directory, resumed)
+    trainer.run(directory)
 
 
 def _write_to_parent() -> None:
@@ -118,3 +127,42 @@ def _write_to_parent() -> None:
         except OSError:
             continue  # a socket can't be opened again; the launcher's log has it
         os.dup2(parents, descriptor)
+
+
+# --------------------------------------------------------------------------- several machines
+
+
+def is_launched() -> bool:
+    """Whether Paddle's launcher has started this process as one of several."""
+    return int(os.environ.get("PADDLE_TRAINERS_NUM", "1")) > 1
+
+
+def is_first() -> bool:
+    return os.environ.get("PADDLE_TRAINER_ID", "0") == "0"
+
+
+def own_device(device: str | None) -> str | None:
+    """The device of a process that the launcher has started; of several GPUs, each has its own."""
+    if device == "cpu" or not paddle.is_compiled_with_cuda():
+        return device
+    return f"gpu:{paddle.distributed.ParallelEnv().device_id}"
+
+
+def train_together(config: Config, data: PreparedData, directory: ModelDirectory) -> None:
+    """Trains as one of the processes that Paddle's launcher has started, on several machines. The
+    first has made the directory ready.
+
+    Raises:
+        UserError: not all see the same directory.
+    """
+    processes = Processes.join()
+    processes.gather(None)  # the others wait for the first, which knows when all is ready
+    saved = directory.saved_checkpoints()
+    if len(set(processes.gather(saved[-1].name if saved else None))) > 1:
+        raise UserError(
+            f"model_dir: {directory.path}: the machines don't see the same checkpoints in it. It "
+            "must be on a file system that they share"
+        )
+    trainer = Trainer(config, data, processes)
+    trainer.start(directory, saved[-1] if saved else None)
+    trainer.run(directory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import paddle
@@ -54,3 +55,15 @@ class Processes:
         total = paddle.to_tensor(values, dtype="float64")
         paddle.distributed.all_reduce(total)
         return total.tolist()
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set in any of the processes."""
+        return self.sum(flag)[0] > 0
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all processes, by rank."""
+        if not self.connected:
+            return [value]
+        values: list[Any] = []
+        paddle.distributed.all_gather_object(values, value)
+        return values

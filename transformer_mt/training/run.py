@@ -1,29 +1,34 @@
-"""The verb `train`: from a config to a trained model and its score."""
+"""The verbs `train` and `average`: from a config to a trained model and its score."""
 
 from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 
 from transformer_mt import config as config_schema
 from transformer_mt import device as devices
 from transformer_mt.config import Config
-from transformer_mt.console import duration, progress, say
+from transformer_mt.console import duration, progress, say, warn
 from transformer_mt.data.prepare import PreparedData, prepare
+from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.evaluation.metrics import score_for
+from transformer_mt.errors import UserError
+from transformer_mt.evaluation.metrics import Scores, score_for
 from transformer_mt.files import atomic
-from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.training import launch
+from transformer_mt.model_directory import ModelDirectory, checkpoint_step
+from transformer_mt.training import average as averages
+from transformer_mt.training import launch, resume
 from transformer_mt.training.processes import Processes
-from transformer_mt.training.trainer import Trainer, batch_plan, seconds_per_step
+from transformer_mt.training.trainer import Trainer, seconds_per_step
 
 
 def check(config: Config, device: str | None) -> None:
     """Prints what would be trained, and for how long; writes nothing but the cache."""
     used = devices.use(device)
+    devices.require_precision(config.training.precision, used)
     print(config_schema.dump(config))
-    data = prepare(config)
+    data = prepare(config, _given_subwords(config))
     _report(data, sys.stdout)
     processes = devices.processes(config.training.devices, used)
     trainer = Trainer(config, data, Processes(world_size=processes))
@@ -31,54 +36,121 @@ def check(config: Config, device: str | None) -> None:
     say("timing some steps ...")
     seconds = seconds_per_step(trainer)
     print(
-        f"estimated time  {duration(seconds * trainer.total_steps())} of training on {used} with "
+        f"estimated time  {duration(seconds * trainer.total_steps)} of training on {used} with "
         f"{processes} process(es), validations not counted ({seconds:.2f} s a step)"
     )
 
 
 def train(config: Config, device: str | None, restart: bool) -> None:
-    """Trains, then scores the test set.
+    """Trains, or goes on with a run that was stopped, then scores the test set.
+
+    Where Paddle's launcher has started this process as one of several, on several machines, it
+    trains together with the others.
 
     Raises:
         UserError: anything wrong with the data or the model directory.
         Interrupted: after saving a checkpoint.
     """
     started = time.monotonic()
-    used = devices.use(device)
+    launched = launch.is_launched()
+    used = devices.use(launch.own_device(device) if launched else device)
+    devices.require_precision(config.training.precision, used)
     directory = ModelDirectory(config.model_dir)
-    directory.claim(restart)
+    if launched and not launch.is_first():
+        data = prepare(config, _given_subwords(config))
+        launch.train_together(config, data, directory)
+        return
+    directory.claim()
     try:
-        data = prepare(config)
-        _report(data, sys.stderr)
-        directory.start(config, data.subwords, data.held_out_files)
-        data = data.with_held_out_in(directory.held_out)
-        trainer = Trainer(config, data, Processes())
-        _report_plan(trainer, sys.stderr)
+        trainer, resumed = _begin(config, directory, restart)
+        data = trainer.data
         processes = devices.processes(config.training.devices, used)
-        where = used if processes == 1 else f"{processes} processes"
-        say(f"training into {directory.path} on {where}; Ctrl-C saves and stops")
-        if processes == 1:
-            trainer.run(directory)
+        if launched:
+            launch.train_together(config, data, directory)
+        elif trainer.is_finished:
+            say(f"this run has reached its end; {_how_to_go_on(config)}")
         else:
-            launch.run_workers(config, data, directory, used, processes)
-        if data.test_split is not None:
-            score_test(config, data, directory)
+            where = used if processes == 1 else f"{processes} processes"
+            say(f"training into {directory.path} on {where}; Ctrl-C saves and stops")
+            if processes == 1:
+                trainer.run(directory)
+            else:
+                launch.run_workers(config, data, directory, used, processes, resumed)
+        _finish(config, data, directory)
         say(f"done in {duration(time.monotonic() - started)}")
         _next_steps(directory)
     finally:
         directory.release()
 
 
+def _begin(config: Config, directory: ModelDirectory, restart: bool) -> tuple[Trainer, Path | None]:
+    """Reads all there is to read, and makes the directory ready for a new run, or to go on from a
+    checkpoint of the one in it; nothing in it is touched before all is known to be in order."""
+    resumed = None if restart else resume.checkpoint_to_resume(directory, config)
+    data = prepare(config, directory.load_subwords() if resumed else _given_subwords(config))
+    _report(data, sys.stderr)
+    trainer = Trainer(config, data, Processes())
+    _report_plan(trainer, sys.stderr)
+    if resumed is None:
+        directory.start(config, data.subwords, data.held_out_files)
+        trainer.start(directory)
+    else:
+        resume.check_text(resumed, data, directory)
+        directory.resume(config, checkpoint_step(resumed))
+        trainer.start(directory, resumed)
+        say(f"going on from {resumed}")
+    trainer.data = data.with_held_out_in(directory.held_out)
+    return trainer, resumed
+
+
+def _how_to_go_on(config: Config) -> str:
+    return (
+        "to go on, raise training.max_steps"
+        + (" or training.max_epochs" if config.training.max_epochs else "")
+        + (" or training.patience" if config.training.patience else "")
+        + "; to train anew, add --restart"
+    )
+
+
+def _given_subwords(config: Config) -> Subwords | None:
+    """Fine-tuning needs the subwords that the weights were trained with."""
+    other = config.training.init_from
+    return None if other is None else _source_model(other).load_subwords()
+
+
+def _source_model(path: str) -> ModelDirectory:
+    directory = ModelDirectory(path)
+    try:
+        directory.load_config()
+    except UserError as error:
+        raise type(error)(f"training.init_from: {error}") from None
+    return directory
+
+
+def _finish(config: Config, data: PreparedData, directory: ModelDirectory) -> None:
+    """Averages checkpoints, if that is wanted, and scores the test set."""
+    wanted = config.training.average_last
+    if wanted is not None:
+        count = min(wanted, len(directory.saved_checkpoints()))
+        if count < wanted:
+            warn(
+                f"training.average_last: {wanted}: there are only {count} checkpoints; using those"
+            )
+        path = averages.average(directory, "last", count)
+        directory.set_best(path)
+        if data.dev_split is not None:
+            scores = _score(config, data.dev_split, directory, "dev set")[0]
+            directory.log(kind="average", checkpoint=path.name, **scores.as_dict())
+            say(f"dev set, {path.name}: {scores}")
+    if data.test_split is not None:
+        score_test(config, data, directory)
+
+
 def score_test(config: Config, data: PreparedData, directory: ModelDirectory) -> None:
     """Translates the test set with the best checkpoint and prints the score and some samples."""
-    sources = [source for source, _ in data.test_split]
-    references = data.test_split.references()
-    translator = Translator.load(directory.path)
-    with progress(total=len(sources), title="test set", unit="lines") as bar:
-        hypotheses = list(translator.translate(sources, bar.update))
+    scores, sources, hypotheses, references = _score(config, data.test_split, directory, "test set")
     with atomic(directory.path / "test.hypothesis") as file:
         file.writelines(f"{hypothesis}\n" for hypothesis in hypotheses)
-    scores = score_for(config, hypotheses, references)
     chosen = directory.checkpoint()
     directory.log(kind="test", checkpoint=chosen.name, **scores.as_dict())
     # Spread over the test set, so that a sorted one shows more than its beginning.
@@ -90,6 +162,27 @@ def score_test(config: Config, data: PreparedData, directory: ModelDirectory) ->
     print(f"test set, {chosen.name}: {scores}")
 
 
+def _score(
+    config: Config, split, directory: ModelDirectory, title: str
+) -> tuple[Scores, list[str], list[str], list[str]]:
+    """The scores of a split with the best checkpoint, its sources, hypotheses and references."""
+    sources = [source for source, _ in split]
+    references = split.references()
+    translator = Translator.load(directory.path)
+    with progress(total=len(sources), title=title, unit="lines") as bar:
+        hypotheses = list(translator.translate(sources, bar.update))
+    return score_for(config, hypotheses, references), sources, hypotheses, references
+
+
+def average(model_dir: str, kind: str, count: int) -> None:
+    """Averages checkpoints of a model, and says how to use the result."""
+    directory = ModelDirectory(model_dir)
+    directory.load_config()
+    path = averages.average(directory, kind, count)
+    print(path)
+    say(f"to translate with it: --checkpoint {path.name}")
+
+
 def _report(data: PreparedData, file) -> None:
     for line in data.report():
         print(line, file=file)
@@ -97,12 +190,12 @@ def _report(data: PreparedData, file) -> None:
 
 def _report_plan(trainer: Trainer, file) -> None:
     parameters = sum(int(parameter.size) for parameter in trainer.model.parameters())
-    count, tokens = batch_plan(trainer.config.training)
+    count, tokens = trainer.progress.plan
     steps = len(trainer.epoch_updates(0))
     print(f"model           {parameters:,} parameters", file=file)
     print(
         f"an update       {count} x {tokens:,} padded target tokens; {steps:,} updates an epoch, "
-        f"{trainer.total_steps():,} in all",
+        f"{trainer.total_steps:,} in all",
         file=file,
     )
 

@@ -3,49 +3,27 @@
 from __future__ import annotations
 
 import itertools
-import math
 import signal
 import time
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import paddle
 
 from transformer_mt import signals
-from transformer_mt.assembly import build_model
+from transformer_mt.assembly import take_weights
 from transformer_mt.config import Config, TrainingConfig
-from transformer_mt.console import on_terminal, progress, say
-from transformer_mt.data.batches import (
-    Batch,
-    collate,
-    epoch_batches,
-    ordered_batches,
-    share,
-    updates,
-)
+from transformer_mt.console import on_terminal, progress, say, warn
+from transformer_mt.data.batches import Update, epoch_batches, read_ahead, read_update, updates
 from transformer_mt.data.prepare import PreparedData
-from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import Interrupted, UserError
-from transformer_mt.evaluation.metrics import Scores, score_for
-from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.model_directory import ModelDirectory, checkpoint_step
 from transformer_mt.training import checkpoint
-from transformer_mt.training.loss import LabelSmoothedCrossEntropy
 from transformer_mt.training.processes import Processes
-from transformer_mt.training.schedule import learning_rate
-
-# Lines of the dev set translated between looks at whether to stop.
-DEV_LINES = 200
-
-
-@dataclass
-class Progress:
-    """Where a run is: all that the loop counts, saved with every checkpoint."""
-
-    step: int = 0  # updates done
-    epoch: int = 0  # the one being read, from 0
-    update: int = 0  # updates of it done
-    best_bleu: float | None = None
+from transformer_mt.training.update import Outcome, Updater
+from transformer_mt.training.validation import DevScores, perplexity, validate
 
 
 @dataclass
@@ -54,42 +32,47 @@ class Meter:
 
     loss: float = 0.0
     nll: float = 0.0
+    gradient_norm: float = 0.0  # the largest
     tokens: int = 0
     seconds: float = 0.0
 
+    def add(self, outcome: Outcome, tokens: int) -> None:
+        self.loss += outcome.loss
+        self.nll += outcome.nll
+        self.gradient_norm = max(self.gradient_norm, outcome.gradient_norm)
+        self.tokens += tokens
+
     def line(self) -> dict[str, float]:
+        tokens = max(1, self.tokens)  # all updates may have been skipped
         return {
-            "loss": self.loss / self.tokens,
-            "nll": self.nll / self.tokens,
-            "perplexity": perplexity(self.nll / self.tokens),
-            "tokens_per_second": self.tokens / self.seconds,
+            "loss": self.loss / tokens,
+            "nll": self.nll / tokens,
+            "perplexity": perplexity(self.nll / tokens),
+            "gradient_norm": self.gradient_norm,
+            "tokens_per_second": self.tokens / max(1e-9, self.seconds),
         }
 
 
-def perplexity(nll: float) -> float:
-    """exp of the plain negative log-likelihood a token (not of the smoothed loss)."""
-    return math.exp(min(nll, 700.0))  # exp(710) is beyond a float
+@dataclass
+class Progress:
+    """Where a run is: all that the loop counts, saved with every checkpoint."""
+
+    plan: tuple[int, int]  # batches an update, and padded tokens of each, as the run began
+    step: int = 0  # updates done, those included that were skipped
+    epoch: int = 0  # the one being read, from 0
+    update: int = 0  # updates of it done
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+    validated: int = 0  # the step of the last validation
+    best: list[tuple[float, int]] = field(default_factory=list)  # merit and step, best first
+    without_new_best: int = 0  # validations since the best one
+    meter: Meter = field(default_factory=Meter)
 
 
 def batch_plan(config: TrainingConfig) -> tuple[int, int]:
     """How many batches an update adds up, and the padded tokens of each."""
     count = -(-config.batch_tokens // config.device_tokens)
     return count, config.batch_tokens // count
-
-
-def make_optimizer(config: TrainingConfig, model: paddle.nn.Layer) -> paddle.optimizer.Optimizer:
-    """The optimiser of the config; the loop sets its rate before every update."""
-    common = {
-        "learning_rate": 0.0,
-        "parameters": model.parameters(),
-        "grad_clip": paddle.nn.ClipGradByGlobalNorm(config.clip_norm) if config.clip_norm else None,
-    }
-    if config.optimizer == "sgd":
-        return paddle.optimizer.Momentum(momentum=config.momentum, **common)
-    common |= {"beta1": config.betas[0], "beta2": config.betas[1], "epsilon": config.epsilon}
-    if config.optimizer == "adam":
-        return paddle.optimizer.Adam(**common)
-    return paddle.optimizer.AdamW(weight_decay=config.weight_decay, **common)
 
 
 class Trainer:
@@ -99,27 +82,29 @@ class Trainer:
         self.config = config
         self.data = data
         self.processes = processes
-        self.progress = Progress()
-        # The same weights everywhere, then a dropout of its own in each process.
-        paddle.seed(config.training.seed)
-        self.model = build_model(config.model, data.subwords)
-        paddle.seed(config.training.seed + processes.rank)
-        self.optimizer = make_optimizer(config.training, self.model)
-        self.criterion = LabelSmoothedCrossEntropy(
-            config.training.label_smoothing, data.subwords.target.pad
-        )
+        self.progress = Progress(batch_plan(config.training))
+        self.updater = Updater(config, data.subwords, processes)
+        self.model = self.updater.model
+        # The checkpoint that was saved because training was stopped, and from which it goes on. A
+        # run that was never stopped does not have it, so it goes when the next is saved.
+        self._stopped_at: Path | None = None
 
     # ----------------------------------------------------------------------------- the plan
 
     def epoch_updates(self, epoch: int) -> list[list[np.ndarray]]:
         """The updates of an epoch, each the sentence numbers of its batches."""
-        count, tokens = batch_plan(self.config.training)
+        count, tokens = self.progress.plan
         corpus = self.data.train
         batches = epoch_batches(
             corpus.source.lengths, corpus.target.lengths, tokens, self.config.training.seed, epoch
         )
-        return updates(batches, count)
+        # A run that goes on with fewer device_tokens keeps its updates, and takes them in pieces.
+        pieces = -(-tokens // self.config.training.device_tokens)
+        if pieces > 1:
+            batches = [piece for b in batches for piece in np.array_split(b, pieces) if len(piece)]
+        return updates(batches, count * pieces)
 
+    @cached_property
     def total_steps(self) -> int:
         """The updates of the whole run. Every epoch has as many: the sorted lengths, which the cuts
         follow from, are the same."""
@@ -129,203 +114,239 @@ class Trainer:
             ends.append(training.max_epochs * len(self.epoch_updates(0)))
         return min(ends)
 
-    # ------------------------------------------------------------------------------ a step
-
-    def update(self, batches: list[np.ndarray], meter: Meter) -> bool:
-        """One update of the weights from the gradient of all its batches, in all processes.
-
-        The loss is that of a target token: its sum over the batches is divided by the real target
-        tokens of the whole update, which every process knows from the plan.
-
-        Returns whether any of the processes has been asked to stop: all hear of it at the same
-        step, so that none waits for one that is gone.
-
-        Raises:
-            UserError: the loss is not finite; the weights are left as they were.
-        """
-        started = time.perf_counter()
-        tokens = sum(int((self.data.train.target.lengths[b] + 1).sum()) for b in batches)
-        loss_sum = nll_sum = 0.0
-        self.model.train()
-        for sentences in share(batches, self.processes.rank, self.processes.world_size):
-            loss, nll = self.losses(collate(self.data.train, sentences, self.data.subwords))
-            (loss / tokens).backward()
-            loss_sum += float(loss)
-            nll_sum += float(nll)
-        stopping = signals.pending() is not None
-        loss_sum, nll_sum, stopping = self.processes.sum(loss_sum, nll_sum, stopping)
-        if not math.isfinite(loss_sum):
-            raise UserError(
-                f"the loss of step {self.progress.step + 1} is not a number any more: training "
-                "has diverged. Lower training.learning_rate, raise training.warmup_steps, or set "
-                "training.clip_norm. Checkpoints saved before are whole"
-            )
-        self.processes.sum_gradients(self.model)
-        self.optimizer.set_lr(self.rate(self.progress.step + 1))
-        self.optimizer.step()
-        self.optimizer.clear_grad()
-        self.progress.step += 1
-        self.progress.update += 1
-        meter.loss += loss_sum
-        meter.nll += nll_sum
-        meter.tokens += tokens
-        meter.seconds += time.perf_counter() - started
-        return stopping > 0
-
-    def losses(self, batch: Batch) -> tuple[paddle.Tensor, paddle.Tensor]:
-        """Summed smoothed loss and negative log-likelihood of a batch."""
-        source = paddle.to_tensor(batch.source)
-        hidden = self.model.decode(
-            paddle.to_tensor(batch.target_input), self.model.encode(source), source
+    @property
+    def is_finished(self) -> bool:
+        patience = self.config.training.patience
+        return self.progress.step >= self.total_steps or (
+            patience is not None and self.progress.without_new_best >= patience
         )
-        # Only real positions go on to the vocabulary, the widest and most costly part.
-        targets = batch.target_output.reshape(-1)
-        real = np.flatnonzero(targets != self.data.subwords.target.pad)
-        hidden = hidden.reshape([-1, hidden.shape[-1]]).gather(paddle.to_tensor(real))
-        return self.criterion(self.model.generator(hidden), paddle.to_tensor(targets[real]))
 
-    def rate(self, step: int) -> float:
-        return learning_rate(step, self.config.training, self.config.model.d_model)
+    def read(self, epoch: int, number: int, sentences: list[np.ndarray]) -> Update:
+        """This process's share of an update of an epoch."""
+        return read_update(
+            self.data.train,
+            sentences,
+            self.data.subwords,
+            self.processes.rank,
+            self.processes.world_size,
+            self.config.subword.sampling,
+            (self.config.training.seed, epoch, number),
+        )
 
     # ------------------------------------------------------------------------------ the run
+
+    def start(self, directory: ModelDirectory, resumed: Path | None = None) -> None:
+        """Begins a run: with the checkpoint to go on from, with the weights of another model, or
+        with random ones."""
+        if resumed is not None:
+            self._restore(directory, resumed)
+        elif self.config.training.init_from is not None:
+            self._take_weights(ModelDirectory(self.config.training.init_from))
 
     def run(self, directory: ModelDirectory) -> None:
         """Trains to the end, saving and validating into `directory` on the way.
 
         Raises:
             Interrupted: after saving a checkpoint, if a signal came.
+            UserError: a checkpoint can't be written, memory ran out, or too many updates in a row
+                were not finite.
         """
-        training = self.config.training
-        total = self.total_steps()
-        meter = Meter()
-        with signals.held_back(), progress(total=total, title="training", unit="steps") as bar:
-            for epoch in itertools.count(self.progress.epoch):
-                self.progress.epoch = epoch
-                plan = self.epoch_updates(epoch)
-                for batches in plan[self.progress.update :]:
-                    stopping = self.update(batches, meter)
-                    bar.update()
-                    step = self.progress.step
-                    is_end = step == total
-                    if step % training.log_every == 0 or is_end:
-                        self._log(directory, meter, total, bar)
-                        meter = Meter()
-                    if not stopping and (step % training.validate_every == 0 or is_end):
-                        self._validate(directory)
-                    if step % training.save_every == 0 or is_end or stopping:
-                        self._save(directory)
-                    if is_end:
-                        return
-                    if stopping:
-                        self._say_stopped(directory)
-                        # If it was another process that was asked, it was by the launcher.
-                        raise Interrupted(signals.pending() or signal.SIGTERM)
-                self.progress.update = 0
+        total, done = self.total_steps, self.progress.step
+        with (
+            signals.held_back(),
+            progress(total=total, initial=done, title="training", unit="steps") as bar,
+        ):
+            self._validate_and_save(directory)  # what was due when training was stopped
+            while not self.is_finished:
+                self._run_epoch(directory, bar)
+        if self.progress.step < self.total_steps and self.processes.is_first:
+            say(f"stopped early: no new best in {self.progress.without_new_best} validations")
 
-    def _say_stopped(self, directory: ModelDirectory) -> None:
+    def _run_epoch(self, directory: ModelDirectory, bar) -> None:
+        """Trains on what is left of the epoch, or until the run is finished."""
+        now = self.progress
+        plan = list(enumerate(self.epoch_updates(now.epoch)))
+        if not plan:
+            raise UserError("there is no batch to train on")
+        ahead = read_ahead(lambda item: self.read(now.epoch, *item), plan[now.update :])
+        with closing(ahead):
+            for (_, sentences), update in ahead:
+                started = time.perf_counter()
+                outcome = self.updater.update(update, now.step + 1)
+                if outcome.stopping:
+                    self._stop(directory)
+                now.step += 1
+                now.update += 1
+                if outcome.is_finite:
+                    now.skipped_in_a_row = 0
+                    now.meter.add(outcome, update.target_tokens)
+                else:
+                    self._skipped(directory, outcome, sentences)
+                now.meter.seconds += time.perf_counter() - started
+                bar.update()
+                if now.step % self.config.training.log_every == 0 or now.step == self.total_steps:
+                    self._log(directory, bar)
+                    now.meter = Meter()
+                self._validate_and_save(directory)
+                if self.is_finished:
+                    return
+        now.epoch += 1
+        now.update = 0
+
+    def _stop(self, directory: ModelDirectory) -> None:
+        """Saves and ends the run, for a process was asked to stop."""
+        if self.progress.step:
+            self._save(directory, stopped=True)
         if self.processes.is_first:
             say(
-                f"stopped at step {self.progress.step}, which is saved. To translate with it: "
-                f"bash scripts/translate.sh {directory.path} FILE"
+                f"stopped at step {self.progress.step}, which is saved. The same command goes on "
+                f"from there; to translate with it: bash scripts/translate.sh {directory.path} FILE"
+                if self.progress.step
+                else "stopped before the first update"
+            )
+        # If it was another process that was asked, it was by the launcher.
+        raise Interrupted(signals.pending() or signal.SIGTERM)
+
+    def _skipped(
+        self, directory: ModelDirectory, outcome: Outcome, sentences: list[np.ndarray]
+    ) -> None:
+        """Counts and names an update whose loss or gradient was not finite."""
+        now = self.progress
+        now.skipped += 1
+        now.skipped_in_a_row += 1
+        what = "loss" if not np.isfinite(outcome.loss) else "gradient"
+        pairs = [int(sentence) for batch in sentences for sentence in batch]
+        if self.processes.is_first:
+            example = self.data.subwords.source.decode(self.data.train.source[pairs[0]])
+            warn(
+                f"step {now.step}: the {what} is not finite, so the update is skipped "
+                f"({now.skipped_in_a_row} in a row, {now.skipped} in all). It is update "
+                f"{now.update} of epoch {now.epoch + 1}, of {len(pairs)} pairs such as {example!r}"
+            )
+            directory.log(
+                kind="skipped", step=now.step, epoch=now.epoch, update=now.update, what=what,
+                pairs=pairs,
+            )  # fmt: skip
+        if now.skipped_in_a_row >= self.config.training.max_skipped:
+            raise UserError(
+                f"{now.skipped_in_a_row} updates in a row were not finite: training has diverged. "
+                "Lower training.learning_rate, raise training.warmup_steps, or set "
+                "training.clip_norm. The last checkpoint is as it was"
             )
 
-    def _log(self, directory: ModelDirectory, meter: Meter, total: int, bar) -> None:
-        step = self.progress.step
+    def _log(self, directory: ModelDirectory, bar) -> None:
+        now = self.progress
         if not self.processes.is_first:
             return
-        line = meter.line()
-        rate = self.rate(step)
-        directory.log(
-            kind="train", step=step, epoch=self.progress.epoch, learning_rate=rate, **line
-        )
+        line = now.meter.line()
+        rate = self.updater.rate(now.step)
+        directory.log(kind="train", step=now.step, epoch=now.epoch, learning_rate=rate, **line)
         numbers = (
-            f"epoch {self.progress.epoch + 1}  loss {line['loss']:.3f}  "
+            f"epoch {now.epoch + 1}  loss {line['loss']:.3f}  "
             f"ppl {line['perplexity']:.2f}  lr {rate:.2e}  "
             f"{line['tokens_per_second']:,.0f} tokens/s"
         )
         if on_terminal():
             bar.set_postfix_str(numbers)
             return
-        left = (total - step) * meter.seconds / min(step, self.config.training.log_every)
-        say(f"step {step:,}/{total:,}  {numbers}  {left / 60:.0f} min left")
+        total, every = self.total_steps, self.config.training.log_every
+        left = (total - now.step) * now.meter.seconds / min(now.step, every)
+        say(f"step {now.step:,}/{total:,}  {numbers}  {left / 60:.0f} min left")
 
-    def _save(self, directory: ModelDirectory) -> Path:
+    # --------------------------------------------------------------- validation, checkpoints
+
+    def _validate_and_save(self, directory: ModelDirectory) -> None:
+        """Does what this step calls for."""
+        now, training = self.progress, self.config.training
+        at_end = now.step >= self.total_steps
+        if (
+            self.data.dev is not None
+            and now.validated < now.step
+            and (now.step % training.validate_every == 0 or at_end)
+        ):
+            scores = validate(self.config, self.data, self.updater)
+            if scores is None:
+                self._stop(directory)
+            self._judge(directory, scores)
+        if now.step and (now.step % training.save_every == 0 or self.is_finished):
+            self._save(directory)
+
+    def _judge(self, directory: ModelDirectory, scores: DevScores) -> None:
+        """Logs the scores of a validation, and keeps the checkpoint if it is one of the best."""
+        now, training = self.progress, self.config.training
+        now.validated = now.step
+        merit = scores.merit(training.best_metric)
+        is_best = not now.best or merit > now.best[0][0]
+        now.without_new_best = 0 if is_best else now.without_new_best + 1
+        # Of equal ones, the earlier is the better.
+        best = sorted([*now.best, (merit, now.step)], key=lambda item: (-item[0], item[1]))
+        now.best = best[: training.keep_best]
+        if self.processes.is_first:
+            say(
+                f"step {now.step:,}  dev loss {scores.loss:.3f}  ppl {scores.perplexity:.2f}  "
+                f"BLEU {scores.bleu:.2f}  chrF {scores.chrf:.2f}"
+                f"{'  (best so far)' if is_best else ''}"
+            )
+            directory.log(kind="dev", step=now.step, **asdict(scores))
+            if scores.perplexity > self.data.subwords.target.size:
+                warn(
+                    "training diverges: the dev perplexity is above the size of the vocabulary, "
+                    f"{self.data.subwords.target.size:,}, which guessing blindly would have. Lower "
+                    "training.learning_rate or raise training.warmup_steps"
+                )
+        if (merit, now.step) in now.best:
+            path = self._save(directory)
+            if is_best and self.processes.is_first:
+                directory.set_best(path)
+
+    def _save(self, directory: ModelDirectory, stopped: bool = False) -> Path:
+        """Saves a checkpoint, if there is none of this step yet."""
         path = directory.checkpoints / f"step_{self.progress.step}"
-        if self.processes.is_first and not path.is_dir():
-            state = vars(self.progress)
-            checkpoint.save(directory, self.progress.step, self.model, self.optimizer, state)
-            checkpoint.remove_old(directory, self.config.training.keep_last)
+        if not self.processes.is_first or (path.is_dir() and path != self._stopped_at):
+            return path
+        state = {
+            "progress": asdict(self.progress),
+            "scaler": self.updater.scaler.state_dict(),
+            "corpus": self.data.key,
+            "stopped": stopped,
+        }
+        checkpoint.save(directory, self.progress.step, self.model, self.updater.optimizer, state)
+        if self._stopped_at not in (None, path):
+            checkpoint.remove(self._stopped_at)
+        self._stopped_at = path if stopped else None
+        if not stopped:
+            best = [step for _, step in self.progress.best]
+            checkpoint.remove_old(directory, self.config.training.keep_last, best)
         return path
 
-    # --------------------------------------------------------------------------- validation
-
-    def _validate(self, directory: ModelDirectory) -> None:
-        """Dev loss and BLEU; the checkpoint with the highest BLEU becomes the best."""
-        if self.data.dev is None or not self.processes.is_first:
-            return
-        nll, loss = self.dev_loss()
-        scores = self.dev_scores()
-        if scores is None:
-            return
-        progress_ = self.progress
-        is_best = progress_.best_bleu is None or scores.bleu > progress_.best_bleu
-        say(
-            f"step {progress_.step:,}  dev loss {loss:.3f}  ppl {perplexity(nll):.2f}  "
-            f"BLEU {scores.bleu:.2f}{'  (best so far)' if is_best else ''}"
+    def _restore(self, directory: ModelDirectory, path: Path) -> None:
+        state = checkpoint.restore(path, self.model, self.updater.optimizer)
+        self.updater.scaler.load_state_dict(state["scaler"])
+        values = state["progress"]
+        saved = {checkpoint_step(found) for found in directory.saved_checkpoints()}
+        self.progress = Progress(
+            **{
+                **values,
+                "plan": tuple(values["plan"]),
+                "meter": Meter(**values["meter"]),
+                # One may have gone since, if newer checkpoints were damaged.
+                "best": [(merit, step) for merit, step in values["best"] if step in saved],
+            }
         )
-        directory.log(
-            kind="dev",
-            step=progress_.step,
-            loss=loss,
-            nll=nll,
-            perplexity=perplexity(nll),
-            bleu=scores.bleu,
-            chrf=scores.chrf,
-            signature=scores.signature,
-        )
-        if is_best:
-            progress_.best_bleu = scores.bleu
-            directory.set_best(self._save(directory))
+        self._stopped_at = path if state["stopped"] else None
+        if self.processes.is_first:
+            best = [directory.checkpoints / f"step_{step}" for _, step in self.progress.best]
+            directory.set_best(best[0] if best else None)
 
-    def dev_loss(self) -> tuple[float, float]:
-        """Negative log-likelihood and smoothed loss of a dev token, in nats."""
-        corpus = self.data.dev
-        nll_sum = loss_sum = 0.0
-        tokens = 0
-        self.model.eval()
-        with paddle.no_grad():
-            for sentences in ordered_batches(
-                corpus.source.lengths,
-                corpus.target.lengths,
-                batch_plan(self.config.training)[1],
-            ):
-                batch = collate(corpus, sentences, self.data.subwords)
-                loss, nll = self.losses(batch)
-                loss_sum += float(loss)
-                nll_sum += float(nll)
-                tokens += batch.target_tokens
-        return nll_sum / tokens, loss_sum / tokens
-
-    def dev_scores(self) -> Scores | None:
-        """BLEU and chrF of the dev set; None if a signal came, for then they are not waited for."""
-        config = self.config
-        beam_size = config.evaluation.validation_beam_size
-        translator = Translator(
-            self.model,
-            self.data.subwords,
-            config.decoding.model_copy(update={"beam_size": beam_size}),
-            config.data.max_length,
-            config.data.target_lang,
-        )
-        sources = [source for source, _ in self.data.dev_split]
-        with progress(total=len(sources), title="validating", unit="lines") as bar:
-            hypotheses = []
-            for window in range(0, len(sources), DEV_LINES):
-                if signals.pending():
-                    return None
-                part = sources[window : window + DEV_LINES]
-                hypotheses += translator.translate(part, bar.update)
-        return score_for(config, hypotheses, self.data.dev_split.references())
+    def _take_weights(self, other: ModelDirectory) -> None:
+        """Begins with the weights of another model, as far as they fit."""
+        path = other.checkpoint()
+        left = take_weights(path, self.model)
+        if not self.processes.connected:  # connected ones do what another process has announced
+            count = len(list(self.model.named_parameters()))
+            say(f"training.init_from: {count - len(left)} of {count} weights are those of {path}")
+            if left:
+                say(f"  begun at random: {', '.join(left)}")
 
 
 def seconds_per_step(trainer: Trainer, seconds: float = 10.0) -> float:
@@ -337,11 +358,12 @@ def seconds_per_step(trainer: Trainer, seconds: float = 10.0) -> float:
     plan = trainer.epoch_updates(0)
     if not plan:
         raise UserError("there is no batch to train on")
-    trainer.update(plan[0], Meter())  # the first step allocates, and tells nothing
-    meter = Meter()
-    started = time.perf_counter()
-    for steps, batches in enumerate(itertools.cycle(plan), 1):
-        trainer.update(batches, meter)
-        if time.perf_counter() - started > seconds:
-            return meter.seconds / steps
+    started = first_done = time.perf_counter()
+    for step, (number, sentences) in enumerate(itertools.cycle(enumerate(plan))):
+        trainer.updater.update(trainer.read(0, number, sentences), step + 1)
+        now = time.perf_counter()
+        if step == 0:
+            first_done = now  # the first step allocates, and tells nothing
+        elif now - started > seconds:
+            return (now - first_done) / step
     raise AssertionError

@@ -1,0 +1,187 @@
+"""The faster operations against NumPy in float64 and against Paddle's own.
+
+Values are of the order of 1, sums of at most some hundreds of terms: float32 keeps 1e-5 of them.
+"""
+
+import numpy as np
+import paddle
+import paddle.nn.functional as F
+import pytest
+
+from transformer_mt.model import operations
+
+TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+def float64(x):
+    return np.asarray(x, dtype="float64")
+
+
+def gradients(output, slope, *inputs):
+    paddle.autograd.backward([output], [slope])
+    return [x.grad.numpy() for x in inputs]
+
+
+@pytest.fixture
+def variable(normal):
+    """A function that gives a tensor of the shape asked for which takes a gradient."""
+
+    def make(*shape):
+        x = normal(*shape)
+        x.stop_gradient = False
+        return x
+
+    return make
+
+
+@pytest.mark.parametrize("lead", [(5,), (2, 5), (2, 3, 5)])
+class TestAnyShape:
+    def test_linear(self, normal, variable, lead):
+        x, weight, bias = variable(*lead, 7), variable(7, 4), variable(4)
+        slope = normal(*lead, 4)
+        y = operations.linear(x, weight, bias)
+        np.testing.assert_allclose(y, float64(x) @ float64(weight) + float64(bias), **TOLERANCE)
+        dx, weight_gradient, bias_gradient = gradients(y, slope, x, weight, bias)
+        rows, slopes = float64(x).reshape(-1, 7), float64(slope).reshape(-1, 4)
+        np.testing.assert_allclose(dx, float64(slope) @ float64(weight).T, **TOLERANCE)
+        np.testing.assert_allclose(weight_gradient, rows.T @ slopes, **TOLERANCE)
+        np.testing.assert_allclose(bias_gradient, slopes.sum(0), **TOLERANCE)
+
+    def test_logits(self, normal, variable, lead):
+        hidden, weight = variable(*lead, 4), variable(9, 4)
+        slope = normal(*lead, 9)
+        y = operations.logits(hidden, weight)
+        np.testing.assert_allclose(y, float64(hidden) @ float64(weight).T, **TOLERANCE)
+        hidden_gradient, weight_gradient = gradients(y, slope, hidden, weight)
+        rows, slopes = float64(hidden).reshape(-1, 4), float64(slope).reshape(-1, 9)
+        np.testing.assert_allclose(hidden_gradient, float64(slope) @ float64(weight), **TOLERANCE)
+        np.testing.assert_allclose(weight_gradient, slopes.T @ rows, **TOLERANCE)
+
+    def test_layer_norm(self, normal, variable, lead):
+        x, weight, bias = variable(*lead, 6), variable(6), variable(6)
+        slope = normal(*lead, 6)
+        y = operations.layer_norm(x, weight, bias, 1e-5)
+        rows, slopes = float64(x).reshape(-1, 6), float64(slope).reshape(-1, 6)
+        deviation = np.sqrt(rows.var(1) + 1e-5)
+        normed = (rows - rows.mean(1, keepdims=True)) / deviation[:, None]
+        expected = normed * float64(weight) + float64(bias)
+        np.testing.assert_allclose(y, expected.reshape(y.shape), **TOLERANCE)
+        dx, weight_gradient, bias_gradient = gradients(y, slope, x, weight, bias)
+        np.testing.assert_allclose(weight_gradient, (slopes * normed).sum(0), **TOLERANCE)
+        np.testing.assert_allclose(bias_gradient, slopes.sum(0), **TOLERANCE)
+        # The matrix of the derivatives of a row's normed values, entry by entry.
+        for row in range(len(rows)):
+            centring = np.eye(6) - 1 / 6
+            derivatives = (centring - np.outer(normed[row], normed[row]) / 6) / deviation[row]
+            expected = derivatives @ (slopes[row] * float64(weight))
+            np.testing.assert_allclose(dx.reshape(-1, 6)[row], expected, **TOLERANCE)
+
+
+def test_layer_norm_of_rows_far_from_zero(normal, variable):
+    """As Paddle's: the mean is taken off before anything is squared."""
+    x = variable(3, 64)
+    far = x.detach() + 1000.0
+    far.stop_gradient = False
+    weight, bias, slope = variable(64), variable(64), normal(3, 64)
+    near_gradient, *_ = gradients(operations.layer_norm(x, weight, bias, 1e-5), slope, x)
+    far_gradient, *_ = gradients(operations.layer_norm(far, weight, bias, 1e-5), slope, far)
+    # Of 1,000 float32 keeps 6e-5.
+    np.testing.assert_allclose(far_gradient, near_gradient, rtol=0, atol=1e-3)
+
+
+def test_layer_norm_of_equal_values(variable):
+    x = paddle.full([2, 8], 3.0)
+    x.stop_gradient = False
+    dx, *_ = gradients(
+        operations.layer_norm(x, variable(8), variable(8), 1e-5), paddle.ones([2, 8]), x
+    )
+    assert np.isfinite(dx).all()
+
+
+@pytest.mark.parametrize("frozen", [0, 1, 2])
+@pytest.mark.parametrize("name", ["linear", "layer_norm", "logits"])
+def test_an_input_that_takes_no_gradient(variable, name, frozen):
+    inputs = [variable(3, 4), variable(4, 4), variable(4)]
+    if name == "layer_norm":
+        inputs[1] = variable(4)
+    if name == "logits":
+        inputs.pop()
+        frozen = min(frozen, 1)
+    inputs[frozen].stop_gradient = True
+    rest = (1e-5,) if name == "layer_norm" else ()
+    getattr(operations, name)(*inputs, *rest).sum().backward()
+    assert [x.grad is None for x in inputs] == [n == frozen for n in range(len(inputs))]
+
+
+def test_nothing_is_kept_for_a_gradient_that_nobody_asks_for(variable):
+    x, weight, bias = variable(3, 4), variable(4, 4), variable(4)
+    with paddle.no_grad():
+        assert operations.linear(x, weight, bias).stop_gradient
+        assert operations.layer_norm(x, bias, bias, 1e-5).stop_gradient
+        assert operations.logits(x, weight).stop_gradient
+
+
+def test_elsewhere_they_are_paddles_own(monkeypatch, normal):
+    """As on a GPU; that its results are the same up to rounding is what the other tests say."""
+    monkeypatch.setattr(operations, "is_float32_on_cpu", lambda x: False)
+    x, weight, bias = normal(2, 3, 4), normal(4, 4), normal(4)
+    for ours, theirs in [
+        (operations.linear(x, weight, bias), F.linear(x, weight, bias)),
+        (operations.logits(x, weight), x @ weight.t()),
+        (operations.layer_norm(x, bias, bias, 1e-5), F.layer_norm(x, [4], bias, bias, 1e-5)),
+    ]:
+        np.testing.assert_array_equal(ours, theirs)
+    paddle.seed(1)
+    ours = operations.dropout(x, 0.5)
+    paddle.seed(1)
+    np.testing.assert_array_equal(ours, F.dropout(x, 0.5))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_other_dtypes_are_paddles_own(dtype):
+    assert not operations.is_float32_on_cpu(paddle.ones([2], dtype))
+
+
+class TestDropout:
+    @pytest.mark.parametrize("rate", [0.0, 0.1, 0.3, 0.5, 0.9])
+    def test_rate_and_mean(self, rate):
+        output = operations.dropout(paddle.ones([1000, 1001]), rate).numpy()
+        # A million draws: five standard deviations of the share are at most 0.0025.
+        assert (output == 0.0).mean() == pytest.approx(rate, abs=0.0025)
+        kept = output[output != 0.0]
+        assert kept.min() == kept.max() == pytest.approx(1 / (1 - rate), rel=2e-4)
+        assert output.mean() == pytest.approx(1.0, abs=0.0025 / (1 - rate))
+
+    def test_the_mean_is_exactly_that_of_the_rounded_rate(self):
+        scale = float(operations.dropout(paddle.ones([100]), 0.1).max())
+        assert scale == pytest.approx(65536 / (65536 - 6553), rel=1e-7)
+
+    @pytest.mark.parametrize("rate", [1e-9, 1 - 1e-9])
+    def test_extreme_rates(self, rate):
+        assert np.isfinite(operations.dropout(paddle.ones([10]), rate).numpy()).all()
+
+    def test_elements_are_independent_of_their_neighbours(self):
+        dropped = operations.dropout(paddle.ones([2**20]), 0.5).numpy() == 0.0
+        # Two elements share an integer; the correlation of 2^20 pairs has a deviation of 0.001.
+        for distance in (1, 2, 3, 128):
+            pairs = np.corrcoef(dropped[:-distance], dropped[distance:])[0, 1]
+            assert abs(pairs) < 0.005
+        halves = np.corrcoef(dropped[0::2], dropped[1::2])[0, 1]
+        assert abs(halves) < 0.007
+
+    def test_gradient_goes_where_the_value_went(self, normal, variable):
+        x, slope = variable(3, 5, 7), normal(3, 5, 7)  # an odd number of elements
+        output = operations.dropout(x, 0.5)
+        (dx,) = gradients(output, slope, x)
+        np.testing.assert_allclose(dx, slope.numpy() * (output / x).numpy(), rtol=1e-6)
+
+    def test_paddles_generator_decides(self):
+        def mask(seed):
+            paddle.seed(seed)
+            return operations.dropout(paddle.ones([50, 50]), 0.5).numpy()
+
+        np.testing.assert_array_equal(mask(1), mask(1))
+        assert not np.array_equal(mask(1), mask(2))
+        paddle.seed(1)
+        first, second = (operations.dropout(paddle.ones([50, 50]), 0.5).numpy() for _ in range(2))
+        assert not np.array_equal(first, second)

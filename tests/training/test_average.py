@@ -1,0 +1,82 @@
+"""Averages of checkpoints, against NumPy."""
+
+import json
+
+import numpy as np
+import paddle
+import pytest
+
+from transformer_mt.assembly import load_weights
+from transformer_mt.errors import UsageError, UserError
+from transformer_mt.model import Transformer
+from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.training import checkpoint
+from transformer_mt.training.average import average
+
+STEPS = (2, 4, 6, 10)
+BEST = [(9.0, 4), (8.0, 10), (7.0, 2)]
+
+
+def small_model():
+    return Transformer(
+        *(20, 20), d_model=8, num_heads=2, d_ff=16, num_encoder_layers=1, num_decoder_layers=1
+    )
+
+
+@pytest.fixture
+def directory(tmp_path):
+    made = ModelDirectory(tmp_path / "run")
+    made.checkpoints.mkdir(parents=True)
+    for step in STEPS:
+        model = small_model()
+        optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
+        known = [item for item in BEST if item[1] <= step]
+        checkpoint.save(made, step, model, optimizer, {"progress": {"best": known}})
+    return made
+
+
+def weights(path):
+    return paddle.load(str(path / "model.pdparams"), return_numpy=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "steps"),
+    [("last", 1, [10]), ("last", 3, [4, 6, 10]), ("best", 1, [4]), ("best", 3, [2, 4, 10])],
+)
+def test_the_mean_of_the_chosen(directory, kind, count, steps):
+    made = average(directory, kind, count)
+    assert made == directory.checkpoints / f"average_{kind}_{count}"
+    parts = [weights(directory.checkpoints / f"step_{step}") for step in steps]
+    found = weights(made)
+    assert found.keys() == parts[0].keys()
+    for name, value in found.items():
+        mean = np.mean([part[name].astype("float64") for part in parts], axis=0)
+        np.testing.assert_array_equal(value, mean.astype("float32"), err_msg=name)
+    of = json.loads((made / "state.json").read_text())["average_of"]
+    assert sorted(of) == sorted(f"step_{step}" for step in steps)
+
+
+def test_it_is_a_checkpoint_to_translate_with_and_no_step(directory):
+    made = average(directory, "last", 2)
+    load_weights(made, small_model())
+    assert directory.checkpoint("average_last_2") == made
+    assert directory.checkpoint("last").name == "step_10"
+    directory.set_best(made)
+    assert directory.checkpoint() == made
+    # Averaging again is the same again: no average is averaged.
+    before = weights(made)
+    for name, value in weights(average(directory, "last", 2)).items():
+        np.testing.assert_array_equal(value, before[name], err_msg=name)
+
+
+@pytest.mark.parametrize(("kind", "key"), [("last", "keep_last"), ("best", "keep_best")])
+def test_too_few(directory, kind, key):
+    with pytest.raises(UsageError, match=key):
+        average(directory, kind, 5)
+
+
+def test_a_damaged_one_is_named(directory):
+    (directory.checkpoints / "step_6" / "model.pdparams").write_bytes(b"")
+    with pytest.raises(UserError, match=r"step_6 is damaged"):
+        average(directory, "last", 2 + 1)
+    assert not (directory.checkpoints / "average_last_3").exists()

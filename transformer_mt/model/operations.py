@@ -1,0 +1,161 @@
+"""Operations that Paddle computes slowly on a CPU, and a faster way to the same results.
+
+Each function is Paddle's own operation, except for float32 tensors on a CPU in dynamic mode. The
+times are of one thread and 4,000 positions of width 128, forward and backward. Together they took a
+quarter off the step of a model of 4 + 4 layers of that width with 8,000 ids.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import paddle
+import paddle.nn.functional as F
+from paddle import Tensor
+from paddle.autograd import PyLayer
+
+
+def is_float32_on_cpu(x: Tensor) -> bool:
+    """Whether the faster way is for `x`; not in a graph that is being exported."""
+    return paddle.in_dynamic_mode() and x.place.is_cpu_place() and x.dtype == paddle.float32
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x W + b: `x` (..., in), `weight` (in, out), `bias` (out,) or None; returns (..., out)."""
+    if bias is None or not is_float32_on_cpu(x):
+        return F.linear(x, weight, bias)
+    return _Linear.apply(x, weight, bias) if paddle.is_grad_enabled() else _affine(x, weight, bias)
+
+
+def logits(hidden: Tensor, weight: Tensor) -> Tensor:
+    """H W^T: `hidden` (..., d_model), `weight` (vocabulary, d_model); (..., vocabulary)."""
+    if paddle.is_grad_enabled() and is_float32_on_cpu(hidden):
+        return _Logits.apply(hidden, weight)
+    return paddle.matmul(hidden, weight, transpose_y=True)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
+    """Layer norm (Ba et al. 2016, arXiv 1607.06450) of `x` (..., d_model) over its last dimension;
+    `weight` and `bias` are (d_model,)."""
+    if paddle.is_grad_enabled() and is_float32_on_cpu(x):
+        return _LayerNorm.apply(x, weight, bias, epsilon)
+    return F.layer_norm(x, weight.shape, weight, bias, epsilon)
+
+
+def dropout(x: Tensor, rate: float) -> Tensor:
+    """Inverted dropout of `x`, of any shape: zero with probability `rate`, else scaled up.
+
+    All randomness comes from Paddle's generator. On a CPU the rate is rounded down to a multiple of
+    1 / 65,536, and the scale follows the rounded one, so that the mean is kept.
+    """
+    if not is_float32_on_cpu(x):
+        return F.dropout(x, rate)
+    # F.dropout draws a float for each element: 4.8 ms. With half an integer for each it is 1.6 ms.
+    count = x.size
+    threshold = int(rate * 2**16)
+    integers = paddle.randint(-(2**31), 2**31 - 1, [(count + 1) // 2], dtype="int32")
+    kept = _array(integers).view(np.uint16)[:count].reshape(x.shape) >= threshold
+    scale = 2**16 / (2**16 - threshold)
+    return x * _tensor(np.multiply(kept, scale, dtype=np.float32))
+
+
+class _Linear(PyLayer):
+    """x W + b with the gradient of b as a product: db = 1^T dy, dW = x^T dy, dx = dy W^T.
+
+    Paddle sums the rows of dy by a general reduction, and takes 4.9 ms, this 2.9 ms.
+    """
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight, bias)
+        return _affine(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, weight, bias = ctx.saved_tensor()
+        rows = _rows(dy)
+        dx = paddle.matmul(dy, weight, transpose_y=True)
+        weight_gradient = paddle.matmul(_rows(x), rows, transpose_x=True)
+        bias_gradient = paddle.matmul(paddle.ones([rows.shape[0]]), rows)
+        return _where_wanted((x, dx), (weight, weight_gradient), (bias, bias_gradient))
+
+
+class _Logits(PyLayer):
+    """H W^T with the gradient of W as (H^T dy)^T.
+
+    The same as Paddle's dy^T H, but the wide dy is not read column by column: 164 ms where Paddle
+    takes 185 ms, for 8,000 ids.
+    """
+
+    @staticmethod
+    def forward(ctx, hidden: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(hidden, weight)
+        return paddle.matmul(hidden, weight, transpose_y=True)
+
+    @staticmethod
+    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor]:
+        hidden, weight = ctx.saved_tensor()
+        weight_gradient = paddle.matmul(_rows(hidden), _rows(dy), transpose_x=True)
+        hidden_gradient = paddle.matmul(dy, weight)
+        return _where_wanted((hidden, hidden_gradient), (weight, weight_gradient.t()))
+
+
+class _LayerNorm(PyLayer):
+    """Layer norm, n = (x - mean) / deviation and y = n w + b, with its gradient by NumPy.
+
+    dx = (dy w - mean(dy w) - n mean(dy w n)) / deviation, dw = sum(dy n) and db = sum(dy), the
+    means over a row and the sums over all rows. Paddle takes 4.4 ms, this 2.7 ms.
+    """
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
+        ctx.save_for_backward(x, weight, bias)
+        ctx.epsilon = epsilon
+        return F.layer_norm(x, weight.shape, weight, bias, epsilon)
+
+    @staticmethod
+    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, weight, bias = ctx.saved_tensor()
+        width = x.shape[-1]
+        rows, slopes, scale = _array(_rows(x)), _array(_rows(dy)), _array(weight)
+        # Sums by einsum and not by @: NumPy's matrix products start threads of their own.
+        centred = rows - rows.mean(axis=1, keepdims=True)
+        inverse = 1 / np.sqrt(np.einsum("ij,ij->i", centred, centred) / width + ctx.epsilon)
+        product = slopes * centred
+        weight_gradient = np.einsum("i,ij->j", inverse, product)
+        mean = np.einsum("ij,j->i", slopes, scale) * inverse / width
+        mean_product = np.einsum("ij,j->i", product, scale) * inverse**3 / width
+        dx = np.multiply(slopes, scale, out=product)
+        dx *= inverse[:, np.newaxis]
+        dx -= mean[:, np.newaxis]
+        centred *= mean_product[:, np.newaxis]
+        dx -= centred
+        return _where_wanted(
+            (x, _tensor(dx.reshape(x.shape))),
+            (weight, _tensor(weight_gradient)),
+            (bias, _tensor(slopes.sum(axis=0))),
+        )
+
+
+def _affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    # F.linear takes a second pass to add the bias.
+    return paddle.addmm(bias, _rows(x), weight).reshape([*x.shape[:-1], weight.shape[1]])
+
+
+def _where_wanted(*pairs: tuple[Tensor, Tensor]) -> tuple[Tensor | None, ...]:
+    # Of pairs (input, gradient); Paddle wants None for an input that takes no gradient.
+    return tuple(None if x.stop_gradient else gradient for x, gradient in pairs)
+
+
+def _rows(x: Tensor) -> Tensor:
+    # (..., width) -> (rows, width)
+    return x.reshape([-1, x.shape[-1]])
+
+
+def _array(x: Tensor) -> np.ndarray:
+    # In the same memory: `x.numpy()` would copy it. NumPy lets nobody write to it.
+    return np.from_dlpack(x.detach())
+
+
+def _tensor(x: np.ndarray) -> Tensor:
+    # In the same memory.
+    return paddle.utils.dlpack.from_dlpack(x)

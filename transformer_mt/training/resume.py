@@ -1,0 +1,82 @@
+"""Going on with a run that was stopped: from which checkpoint, and whether it is still the same
+run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from transformer_mt.config import Config
+from transformer_mt.data.prepare import PreparedData
+from transformer_mt.errors import UsageError, UserError
+from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.training.checkpoint import STATE, newest_whole
+
+# What does not change the weights that come out at a step. Paths are not compared, but the text.
+MAY_CHANGE = {
+    "model_dir",
+    "data.root",
+    "data.cache",
+    *(
+        f"training.{key}"
+        for key in (
+            *("max_steps", "max_epochs", "log_every", "validate_every", "save_every"),
+            *("keep_last", "keep_best", "patience", "average_last", "max_skipped"),
+            *("devices", "device_tokens", "recompute"),
+        )
+    ),
+}
+MAY_CHANGE_WHOLLY = ("decoding", "evaluation")
+
+
+def checkpoint_to_resume(directory: ModelDirectory, config: Config) -> Path | None:
+    """The newest whole checkpoint of a directory; None if it has none at all.
+
+    Raises:
+        UserError: it has only damaged ones.
+        UsageError: settings differ that may not.
+    """
+    if not directory.holds_run:
+        return None
+    if not directory.saved_checkpoints():
+        return None
+    different = differences(directory.load_config(), config)
+    if different:
+        raise UsageError(
+            f"{directory.path} holds a run with other settings:\n"
+            + "\n".join(f"  {line}" for line in different)
+            + "\nTo go on with it, take its settings back; --restart deletes it and trains anew; "
+            "model_dir=FOLDER trains into another folder"
+        )
+    return newest_whole(directory)
+
+
+def differences(old: Config, new: Config) -> list[str]:
+    """The settings that differ and may not, as `section.key: old, now new`."""
+    lines = []
+    old_values, new_values = old.model_dump(), new.model_dump()
+    for section, values in new_values.items():
+        if not isinstance(values, dict) or section in MAY_CHANGE_WHOLLY:
+            continue
+        for key, value in values.items():
+            before = old_values[section][key]
+            if value != before and f"{section}.{key}" not in MAY_CHANGE:
+                lines.append(f"{section}.{key}: {_shown(before)}, now {_shown(value)}")
+    return lines
+
+
+def check_text(checkpoint: Path, data: PreparedData, directory: ModelDirectory) -> None:
+    """
+    Raises:
+        UserError: the training text is no longer what the checkpoint was trained on.
+    """
+    if json.loads((checkpoint / STATE).read_text())["corpus"] != data.key:
+        raise UserError(
+            f"{checkpoint} was trained on another text than the training files hold now. Put the "
+            "text back, train anew with --restart, or fine-tune on the new text with "
+            f"training.init_from={directory.path} model_dir=FOLDER"
+        )
+
+
+def _shown(value: object) -> str:
+    return "null" if value is None else str(value)

@@ -1,0 +1,177 @@
+"""One update of the weights, from the gradient of all its batches in all processes."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import paddle
+from paddle import Tensor
+
+from transformer_mt import signals
+from transformer_mt.assembly import build_model
+from transformer_mt.config import Config, TrainingConfig
+from transformer_mt.data.batches import Batch, Update
+from transformer_mt.data.subword import Subwords
+from transformer_mt.errors import UserError, is_out_of_memory
+from transformer_mt.training.loss import LabelSmoothedCrossEntropy
+from transformer_mt.training.processes import Processes
+from transformer_mt.training.schedule import learning_rate
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of an update: sums over its target tokens, in nats, as they were before it.
+
+    With `stopping`, a process has been asked to stop, and the update was given up.
+    """
+
+    loss: float = 0.0
+    nll: float = 0.0
+    gradient_norm: float = 0.0
+    stopping: bool = False
+
+    @property
+    def is_finite(self) -> bool:
+        return math.isfinite(self.loss) and math.isfinite(self.gradient_norm)
+
+
+def make_optimizer(config: TrainingConfig, model: paddle.nn.Layer) -> paddle.optimizer.Optimizer:
+    """The optimiser of the config; its rate is set before every update."""
+    common = {"learning_rate": 0.0, "parameters": model.parameters()}
+    if config.optimizer == "sgd":
+        return paddle.optimizer.Momentum(momentum=config.momentum, **common)
+    common |= {"beta1": config.betas[0], "beta2": config.betas[1], "epsilon": config.epsilon}
+    if config.optimizer == "adam":
+        return paddle.optimizer.Adam(**common)
+    return paddle.optimizer.AdamW(weight_decay=config.weight_decay, **common)
+
+
+def seed_generators(*numbers: int) -> None:
+    """Sets the generators of Paddle, NumPy and Python to a state that follows from `numbers`.
+
+    Every update begins so, from (seed, step, rank). What is random in it (dropout) is then the same
+    whether or not the run was stopped before, and there is no state of a generator to keep.
+    """
+    words = np.random.SeedSequence(numbers).generate_state(3)
+    paddle.seed(int(words[0]))
+    np.random.seed(int(words[1]))
+    random.seed(int(words[2]))
+
+
+class Updater:
+    """The model with what changes its weights."""
+
+    def __init__(self, config: Config, subwords: Subwords, processes: Processes) -> None:
+        self.config = config
+        self.processes = processes
+        # The same weights in every process, whatever was drawn before.
+        paddle.seed(config.training.seed)
+        self.model = build_model(config.model, subwords, config.training.recompute)
+        self.optimizer = make_optimizer(config.training, self.model)
+        self.criterion = LabelSmoothedCrossEntropy(
+            config.training.label_smoothing, subwords.target.pad
+        )
+        # Only float16 is so narrow that small gradients would vanish.
+        self.scaler = paddle.amp.GradScaler(
+            enable=config.training.precision == "float16", decr_every_n_nan_or_inf=1
+        )
+
+    def update(self, update: Update, step: int) -> Outcome:
+        """Changes the weights once, as update number `step`.
+
+        The loss is that of a target token: its sum over the batches is divided by the real target
+        tokens of the whole update. If loss or gradient are not finite, the weights and the
+        optimiser stay as they are. All processes come to the same end, so that none waits for
+        another that is gone.
+
+        Raises:
+            UserError: memory ran out.
+        """
+        seed_generators(self.config.training.seed, step, self.processes.rank)
+        self.model.train()
+        sums = []
+        for batch in update.batches:
+            if signals.pending() is not None:
+                break
+            try:
+                loss, nll = self.losses(batch)
+                self.scaler.scale(loss / update.target_tokens).backward()
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise UserError(self._out_of_memory(batch, step)) from None
+                raise
+            sums.append((loss.detach(), nll))
+        # Only now, for reading a number from a GPU waits for all that was asked of it.
+        loss_sum, nll_sum, stopping = self.processes.sum(
+            sum(float(loss) for loss, _ in sums),
+            sum(float(nll) for _, nll in sums),
+            signals.pending() is not None,
+        )
+        if stopping:
+            self.optimizer.clear_grad(set_to_zero=False)
+            return Outcome(stopping=True)
+        self.processes.sum_gradients(self.model)
+        self.scaler.unscale_(self.optimizer)
+        outcome = Outcome(loss_sum, nll_sum, self._gradient_norm())
+        if outcome.is_finite:
+            self._clip(outcome.gradient_norm)
+        # A scaler leaves such a step out by itself, and lowers its scale.
+        if outcome.is_finite or self.scaler.is_enable():
+            self.optimizer.set_lr(self.rate(step))
+            self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.clear_grad(set_to_zero=False)
+        return outcome
+
+    def losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Summed smoothed loss and negative log-likelihood of a batch, float32 scalars."""
+        with self._precision():
+            source = paddle.to_tensor(batch.source)
+            hidden = self.model.decode(
+                paddle.to_tensor(batch.target_input), self.model.encode(source), source
+            )
+            # Only real positions go on to the vocabulary, the widest and most costly part.
+            targets = batch.target_output.reshape(-1)
+            real = np.flatnonzero(targets != self.criterion.pad_id)
+            hidden = hidden.reshape([-1, hidden.shape[-1]]).gather(paddle.to_tensor(real))
+            logits = self.model.generator(hidden)
+        return self.criterion(logits, paddle.to_tensor(targets[real]))
+
+    def rate(self, step: int) -> float:
+        return learning_rate(step, self.config.training, self.config.model.d_model)
+
+    def _precision(self) -> contextlib.AbstractContextManager:
+        precision = self.config.training.precision
+        if precision == "float32":
+            return contextlib.nullcontext()
+        return paddle.amp.auto_cast(dtype=precision, level="O1")
+
+    def _gradients(self) -> list[Tensor]:
+        return [p.grad for p in self.model.parameters() if p.grad is not None]
+
+    def _gradient_norm(self) -> float:
+        squares = [paddle.square(gradient).sum() for gradient in self._gradients()]
+        return math.sqrt(float(paddle.stack(squares).sum())) if squares else 0.0
+
+    def _clip(self, norm: float) -> None:
+        """Scales the gradient down to clip_norm (Pascanu et al. 2013, arXiv 1211.5063)."""
+        limit = self.config.training.clip_norm
+        if limit is not None and norm > limit:
+            for gradient in self._gradients():
+                gradient.scale_(limit / norm)
+
+    def _out_of_memory(self, batch: Batch, step: int) -> str:
+        training = self.config.training
+        rows, source_len = batch.source.shape
+        return (
+            f"out of memory at step {step}, with {rows} pairs of up to {source_len} and "
+            f"{batch.target_input.shape[1]} subwords at once. Lower training.device_tokens "
+            f"({training.device_tokens}); gradients are then added up over more batches"
+            + ("" if training.recompute else ", or set training.recompute: true")
+            + ". Where few pairs are too many, lower data.max_length "
+            f"({self.config.data.max_length})"
+        )

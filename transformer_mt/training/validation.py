@@ -1,0 +1,99 @@
+"""The dev set: its loss, and the score of its translations."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import paddle
+
+from transformer_mt import signals
+from transformer_mt.config import Config
+from transformer_mt.console import progress
+from transformer_mt.data.batches import collate, ordered_batches
+from transformer_mt.data.prepare import PreparedData
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.evaluation.metrics import Scores, score_for
+from transformer_mt.training.update import Updater
+
+# Lines a process translates between looks at whether to stop.
+DEV_LINES = 200
+
+
+@dataclass(frozen=True)
+class DevScores:
+    """loss and nll (smoothed and plain) in nats a target token, perplexity; BLEU and chrF."""
+
+    loss: float
+    nll: float
+    perplexity: float
+    bleu: float
+    chrf: float
+    signature: str
+
+    def merit(self, metric: str) -> float:
+        """The score by a metric, as a number of which the highest is the best."""
+        value = getattr(self, metric)
+        if math.isnan(value):
+            return -math.inf
+        return value if metric in ("bleu", "chrf") else -value
+
+
+def perplexity(nll: float) -> float:
+    """exp of the plain negative log-likelihood a token (not of the smoothed loss)."""
+    return math.exp(min(nll, 700.0))  # exp(710) is beyond a float
+
+
+def validate(config: Config, data: PreparedData, updater: Updater) -> DevScores | None:
+    """Measures the dev set in all processes together; None if one of them was asked to stop."""
+    nll, loss = dev_loss(config, data, updater)
+    scores = dev_scores(config, data, updater)
+    if scores is None:
+        return None
+    return DevScores(loss, nll, perplexity(nll), scores.bleu, scores.chrf, scores.signature)
+
+
+def dev_loss(config: Config, data: PreparedData, updater: Updater) -> tuple[float, float]:
+    """Negative log-likelihood and smoothed loss of a dev token, in nats."""
+    corpus, processes = data.dev, updater.processes
+    lengths = corpus.source.lengths, corpus.target.lengths
+    batches = ordered_batches(*lengths, config.training.device_tokens)
+    nll_sum = loss_sum = 0.0
+    tokens = 0
+    updater.model.eval()
+    with paddle.no_grad():
+        for sentences in batches[processes.rank :: processes.world_size]:
+            batch = collate(corpus, sentences, data.subwords)
+            loss, nll = updater.losses(batch)
+            loss_sum += float(loss)
+            nll_sum += float(nll)
+            tokens += batch.target_tokens
+    nll_sum, loss_sum, tokens = processes.sum(nll_sum, loss_sum, tokens)
+    return nll_sum / tokens, loss_sum / tokens
+
+
+def dev_scores(config: Config, data: PreparedData, updater: Updater) -> Scores | None:
+    """BLEU and chrF of the dev set; None if a signal came, for then they are not waited for."""
+    processes = updater.processes
+    beam_size = config.evaluation.validation_beam_size
+    translator = Translator(
+        updater.model,
+        data.subwords,
+        config.decoding.model_copy(update={"beam_size": beam_size}),
+        config.data.max_length,
+        config.data.target_lang,
+    )
+    sources = [source for source, _ in data.dev_split]
+    hypotheses = [""] * len(sources)
+    count = processes.world_size
+    with progress(total=len(sources), title="validating", unit="lines") as bar:
+        for window in range(0, len(sources), DEV_LINES * count):
+            if processes.any(signals.pending() is not None):
+                return None
+            end = min(window + DEV_LINES * count, len(sources))
+            own = slice(window + processes.rank, end, count)
+            parts = processes.gather(list(translator.translate(sources[own])))
+            for rank, part in enumerate(parts):
+                hypotheses[window + rank : end : count] = part
+            bar.update(end - window)
+    return score_for(config, hypotheses, data.dev_split.references())
