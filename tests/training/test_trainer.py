@@ -393,6 +393,59 @@ def test_clipping_is_paddles(make_trainer, limit):
     assert norm == pytest.approx(min(limit, norm), rel=1e-4)
 
 
+# ---- float16 ----
+
+
+@pytest.fixture
+def scaling(monkeypatch):
+    """Makes a trainer scale its loss as for float16. Paddle's scaler computes on a CPU as well, but
+    will only be switched on where it sees a GPU."""
+
+    class Gpu:
+        is_gpu_place = staticmethod(lambda: True)
+
+    class Tracer:
+        _expected_place = Gpu
+
+    def scale(trainer):
+        with monkeypatch.context() as patch:
+            patch.setattr("paddle.amp.grad_scaler._dygraph_tracer", lambda: Tracer)
+            trainer.updater.scaler = paddle.amp.GradScaler(
+                init_loss_scaling=1024.0, decr_every_n_nan_or_inf=1
+            )
+        return trainer
+
+    # What auto_cast sets; without it, a scaler switches itself off.
+    state = paddle.amp.auto_cast.__globals__["amp_global_state"]()
+    monkeypatch.setattr(state, "amp_dtype", "float16")
+
+    return scale
+
+
+def test_a_scaled_loss_is_clipped_after_unscaling(make_trainer, scaling):
+    rate = {"learning_rate": 1.0, "clip_norm": 0.05, **PLAIN}
+    sentences = np.arange(40)
+    expected = gradient(make_trainer(**rate), [sentences[:20], sentences[20:]])
+    trainer = scaling(make_trainer(**rate))
+    found = gradient(trainer, [sentences[:20], sentences[20:]])
+    assert_same_gradient(found, expected)
+    assert trainer.updater.scaler.is_enable()
+
+
+def test_the_scale_falls_when_a_gradient_overflows_and_is_saved(make_trainer, scaling, run_in):
+    trainer = scaling(make_trainer(**SHORT))
+    set_losses(trainer, {2: np.inf, 3: np.inf})
+    directory, lines = run_in(trainer)
+    assert [line["step"] for line in lines if line["kind"] == "skipped"] == [2, 3]
+    assert float(trainer.updater.scaler._scale) == 1024 / 4
+    other = scaling(make_trainer(seed=9, **SHORT))
+    other.start(directory, directory.checkpoint("last"))
+    assert float(other.updater.scaler._scale) == 1024 / 4
+    assert other.updater.scaler.state_dict()["incr_count"] == 9  # the good updates since
+    for name, value in weights(other).items():
+        np.testing.assert_array_equal(value, weights(trainer)[name], err_msg=name)
+
+
 # ---- The best ----
 
 

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import paddle
 from paddle import nn
 
@@ -39,7 +40,8 @@ def save(
         # A tied parameter has several names in state_dict(); named_parameters() gives one.
         paddle.save(dict(model.named_parameters()), str(folder / WEIGHTS))
         paddle.save(_optimizer_state(model, optimizer), str(folder / OPTIMIZER))
-        (folder / STATE).write_text(json.dumps(state))
+        # Paddle's scaler has its scale as an array.
+        (folder / STATE).write_text(json.dumps(state, default=np.ndarray.tolist))
 
     return write_folder(directory.checkpoints / f"step_{step}", write)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import random
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,7 +100,9 @@ class Updater:
                 break
             try:
                 loss, nll = self.losses(batch)
-                self.scaler.scale(loss / update.target_tokens).backward()
+                with self._precision():  # outside of it, the scaler switches itself off
+                    scaled = self.scaler.scale(loss / update.target_tokens)
+                scaled.backward()
             except Exception as error:
                 if is_out_of_memory(error):
                     raise UserError(self._out_of_memory(batch, step)) from None
@@ -123,7 +126,8 @@ class Updater:
         if outcome.is_finite or self.scaler.is_enable():
             self.optimizer.set_lr(self.rate(step))
             self.scaler.step(self.optimizer)
-        self.scaler.update()
+        with contextlib.redirect_stdout(sys.stderr):  # where Paddle has something to say of it
+            self.scaler.update()
         self.optimizer.clear_grad(set_to_zero=False)
         return outcome
 
