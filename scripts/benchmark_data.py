@@ -9,9 +9,11 @@ pairs, each time with another number at the ends of its lines, in a temporary fo
   subword model, encoded corpus) and the updates of the first epoch, with the imports;
 - the encoding alone, from the text to the finished arrays, with one core and with two.
 
-Each measurement has a process of its own. Peak memory is ru_maxrss, of the process and of the
-largest that it starts to encode. Results go to stdout as Markdown. For 4.5 million pairs it takes
-about ten minutes on two cores, and three gigabytes of disk space.
+Each measurement has a process of its own, whose CPU seconds (imports, and the processes that it
+starts to encode, included) depend little on what else the machine does. Peak memory is ru_maxrss,
+of the process and of the largest that it starts, which counts at least as much as its parent had
+when it started. Results go to stdout as Markdown. For 4.5 million pairs it takes about ten minutes
+on two cores, and a gigabyte of disk space.
 """
 
 from __future__ import annotations
@@ -50,8 +52,10 @@ def main() -> int:
             "training": {"max_steps": 1},
         }
         print(f"{options.pairs:,} pairs, {size / 1e6:,.0f} MB of text, BPE of {VOCAB_SIZE:,}\n")
-        print("| | cores | seconds | pairs/s | peak memory | of an encoding process |")
-        print("|---|---|---|---|---|---|")
+        print(
+            "| | cores | seconds | CPU seconds | pairs/s | peak memory | of an encoding process |"
+        )
+        print("|---|---|---|---|---|---|---|")
         first = row("first start", options.pairs, start, settings, cores)
         second = row("second start", options.pairs, start, settings, cores)
         for count in (1, 2):
@@ -65,25 +69,27 @@ def main() -> int:
 def row(title: str, pairs: int, work: Callable, settings: dict, cores: list[int]) -> float | None:
     """Prints what `work` takes in a process that may use `cores`; returns what it returns."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-        seconds, own, child, result = process.submit(measure, work, settings, cores).result()
+        seconds, cpu, own, child, result = process.submit(measure, work, settings, cores).result()
     encoding = f"{child:.2f} GB" if len(cores) > 1 and "second" not in title else ""
     print(
-        f"| {title} | {len(cores)} | {seconds:.1f} | {pairs / seconds:,.0f} | {own:.2f} GB "
-        f"| {encoding} |",
+        f"| {title} | {len(cores)} | {seconds:.1f} | {cpu:.1f} | {pairs / seconds:,.0f} "
+        f"| {own:.2f} GB | {encoding} |",
         flush=True,
     )
     return result
 
 
 def measure(work: Callable, settings: dict, cores: list[int]) -> tuple:
-    """Seconds, peak memory in GB of this process and of its largest child, and the result."""
+    """Seconds, those of the CPU, peak memory in GB of this process and of its largest child, and
+    the result."""
     os.sched_setaffinity(0, cores)
     seconds, result = work(settings)
+    cpu = sum(os.times()[:4])
     peaks = [
         resource.getrusage(who).ru_maxrss * 1024 / 1e9
         for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     ]
-    return seconds, *peaks, result
+    return seconds, cpu, *peaks, result
 
 
 def start(settings: dict) -> tuple[float, float]:

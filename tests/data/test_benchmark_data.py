@@ -1,0 +1,42 @@
+"""The script that measures large corpora runs, on a small one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import ROOT, real_pairs, write_pairs
+
+SCRIPT = ROOT / "scripts" / "benchmark_data.py"
+
+
+def run(*arguments, **environment) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"PYTHONPATH": str(ROOT), **environment},
+    )
+
+
+@pytest.mark.slow
+def test_it_measures_and_cleans_up(tmp_path: Path):
+    write_pairs(tmp_path / "text", "train", real_pairs(600))
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    done = run("--data", tmp_path / "text", "--pairs", 1500, TMPDIR=str(temporary))
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("1,500 pairs, ")
+    titles = [line.split(" | ")[0] for line in lines if line.startswith("| ")]
+    assert titles[1:4] == ["| first start", "| second start", "| encoding"]
+    assert lines[-1].startswith("Padding at 4,096 tokens a batch: ")
+    assert not list(temporary.glob("benchmark_data-*"))
+
+
+def test_a_wrong_folder_is_told(tmp_path: Path):
+    done = run("--data", tmp_path)
+    assert done.returncode == 2 and "train.de: there is no such file" in done.stderr
+    assert "Traceback" not in done.stderr
