@@ -71,12 +71,13 @@ def assert_refused(done, code, *words):
 @pytest.mark.parametrize(
     ("verb", "words"),
     [
-        ([], ["train", "translate", "evaluate"]),
+        ([], ["train", "translate", "evaluate", "average"]),
         (["train"], ["CONFIG", "key=value", "--check", "--restart", "--device"]),
         (["translate"], ["MODEL_DIR", "--input", "--output", "--checkpoint", "--device",
                          "--beam-size", "--length-penalty", "--batch-tokens"]),
         (["evaluate"], ["MODEL_DIR", "--source", "--reference", "--output", "--json", "--device",
                         "--hypothesis"]),
+        (["average"], ["MODEL_DIR", "--last", "--best"]),
     ],
 )  # fmt: skip
 def test_help(verb, words):
@@ -193,7 +194,7 @@ def test_wrong_training_text(tmp_path, recipe, spoil):
 def test_a_run_is_not_overwritten(model, recipe):
     before = files(model)
     done = run("train", recipe, f"model_dir={model}")
-    assert_refused(done, 2, "holds a run already", "--restart", "model_dir=")
+    assert_refused(done, 2, "holds a run with other settings", "--restart", "model_dir=")
     assert files(model) == before
 
 
@@ -366,3 +367,41 @@ def test_unequal_source_and_reference(model, texts, tmp_path):
 def test_empty_files(tmp_path):
     empty = write_lines(tmp_path / "empty", [])
     assert_refused(run("evaluate", "--hypothesis", empty, "--reference", empty), 1, "empty")
+
+
+# ---- average ----
+
+
+def test_average_makes_a_checkpoint_to_translate_with(broken_model):
+    done = run("average", broken_model, "--last", "2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(broken_model / "checkpoints" / "average_last_2")
+    assert "--checkpoint average_last_2" in done.stderr
+    text = "A man is here.\n"
+    outputs = [
+        run("translate", broken_model, "--checkpoint", name, stdin=text).stdout
+        for name in ("average_last_2", "step_10")
+    ]
+    # Both of its checkpoints have the same weights.
+    assert outputs[0] == outputs[1] != ""
+
+
+def test_average_of_too_many(model):
+    assert_refused(run("average", model, "--best", "3"), 2, "keep_best", "2 of the best", "not 3")
+    assert_refused(run("average", model, "--last", "0"), 2, "whole number from 1 on")
+
+
+def test_average_of_a_damaged_checkpoint(broken_model):
+    path = broken_model / "checkpoints" / "step_5" / "model.pdparams"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert_refused(run("average", broken_model, "--last", "2"), 1, "step_5", "checksum")
+
+
+# ---- precision ----
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_half_precision_on_a_cpu_is_refused_before_training(recipe, precision):
+    done = run("train", recipe, "--device", "cpu", f"training.precision={precision}")
+    assert_refused(done, 2, f"training.precision: {precision} needs a GPU")
+    assert not (recipe.parent / "model").exists()

@@ -124,8 +124,7 @@ def _add_train(verbs) -> None:
         verbs,
         "train",
         _train,
-        "Train the model that a YAML file describes, then translate and score its test set. A run "
-        "that was stopped goes on from its newest checkpoint.",
+        "Train the model that a YAML file describes, or go on with it; then score its test set.",
         "  python -m transformer_mt train configs/demo.yaml\n"
         "  python -m transformer_mt train my.yaml --check\n"
         "  python -m transformer_mt train my.yaml training.max_steps=20000 model_dir=runs/long\n",
