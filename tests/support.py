@@ -201,8 +201,9 @@ def prepared(config: Config, pairs, subwords, dev=None) -> PreparedData:
 class PairList(list):
     """Pairs in memory that can be asked for what a split of a corpus can."""
 
-    def references(self) -> list[str]:
-        return [target for _, target in self]
+    @property
+    def text(self) -> tuple[list[str], list[str]]:
+        return [source for source, _ in self], [target for _, target in self]
 
 
 def take_steps(trainer: Trainer, steps: int) -> list[Outcome]:

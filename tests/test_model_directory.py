@@ -57,6 +57,15 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
     assert entries(folder) == ["chapter1.tex"]
 
 
+def test_a_folder_of_another_program_with_a_config_is_refused(tmp_path):
+    folder = tmp_path / "theirs"
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "config.yaml").write_text("model: transformer")
+    with pytest.raises(UsageError, match=r"not a model directory \(config\.yaml"):
+        ModelDirectory(folder).claim()
+    assert (folder / "checkpoints").is_dir()
+
+
 def test_restart_clears_what_is_the_runs_own(tmp_path, config, subwords):
     directory = started(tmp_path / "run", config, subwords)
     directory.log(kind="train", step=1)

@@ -43,6 +43,8 @@ def describe(error: Exception) -> str:
         return "out of memory. Lower training.device_tokens or decoding.batch_tokens"
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
+    if "gloo" in str(error):
+        return "another of the training processes has ended; what it said tells why"
     first_line = str(error).strip().split("\n")[0]
     return (
         f"{type(error).__name__}: {first_line}\nThis should not happen. "

@@ -138,7 +138,8 @@ def damage(folder: Path, name: str | None = None) -> str | None:
     except (OSError, UnicodeDecodeError):
         return f"{CHECKSUMS} is missing or can't be read"
     sums = dict(reversed(line.split("  ", 1)) for line in text.splitlines() if "  " in line)
-    there = {path.name for path in folder.iterdir()} - {CHECKSUMS}
+    # A name with a dot in front is of the file system's, or of a file manager's.
+    there = {path.name for path in folder.glob("[!.]*")} - {CHECKSUMS}
     for file in [name] if name else sorted(there | sums.keys()):
         if file not in sums:
             return f"{CHECKSUMS} does not name {file}"

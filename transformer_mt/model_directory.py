@@ -68,9 +68,14 @@ class ModelDirectory:
             raise UserError(f"model_dir: {self.path}: {error.strerror}") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except OSError as error:
             self._lock.close()
             self._lock = None
+            if not isinstance(error, BlockingIOError):
+                raise UserError(
+                    f"model_dir: {self.path}: can't be locked: {error.strerror}. Give a folder "
+                    "of a file system that has locks"
+                ) from None
             raise UserError(
                 f"{self.path} is in use by another process that trains into it. Wait for it, or "
                 "give another model_dir=FOLDER"
@@ -84,6 +89,8 @@ class ModelDirectory:
             for entry in self.path.iterdir()
             if entry.name not in _OWN and entry.name != ".lock"
         ]
+        if (self.path / "config.yaml").exists() and not self.holds_run:
+            foreign.append("config.yaml")
         if foreign and not self.holds_run:
             self.release()
             raise UsageError(
@@ -93,7 +100,8 @@ class ModelDirectory:
 
     @property
     def holds_run(self) -> bool:
-        return (self.path / "config.yaml").exists()
+        # Other programs have a config.yaml too.
+        return all((self.path / name).exists() for name in ("config.yaml", "format_version"))
 
     def release(self) -> None:
         """Lets go of the directory, and removes it if nothing has come into it."""
@@ -131,14 +139,18 @@ class ModelDirectory:
         with atomic(self.path / "config.yaml") as file:
             file.write(config_schema.dump(config))
 
-    def resume(self, config: Config, step: int) -> None:
+    def resume(self, config: Config, step: int, validated: int) -> None:
         """Makes the directory what it was when the checkpoint of `step` was saved, but for the
-        config, in which some settings may have changed."""
+        config, in which some settings may have changed. `validated` is the step of the last
+        validation that the checkpoint knows."""
         with atomic(self.path / "config.yaml") as file:
             file.write(config_schema.dump(config))
         for leftover in self.checkpoints.glob(".*"):
             shutil.rmtree(leftover, ignore_errors=True)
-        kept = [line for line in self._logged() if line.get("step", step + 1) <= step]
+        last = {"train": step, "skipped": step, "dev": validated}
+        kept = [
+            line for line in self._logged() if line.get("step", 0) <= last.get(line["kind"], -1)
+        ]
         with atomic(self.path / "metrics.jsonl") as file:
             file.writelines(json.dumps(line) + "\n" for line in kept)
 

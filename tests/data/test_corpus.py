@@ -56,7 +56,7 @@ def test_files_of_a_prefix(tmp_path, ending, end):
     assert list(corpus.train) == PAIRS
     assert list(corpus.train) == PAIRS  # read anew
     assert list(corpus.dev) == PAIRS[:1] and corpus.test is None
-    assert corpus.train.references() == [target for _, target in PAIRS]
+    assert corpus.train.text[1] == [target for _, target in PAIRS]
 
 
 @pytest.mark.parametrize("name", ["pairs.tsv", "pairs.tsv.gz"])
@@ -170,8 +170,8 @@ def test_wmt14ende_whatever_number_follows_bpe(tmp_path):
         config = wmt_layout(tmp_path / str(number), pairs, ["c", "ababc"], number)
         corpus = open_corpus(config)
         assert [list(split) for split in corpus.splits()] == [pairs] * 3
-        assert corpus.test.references() == corpus.dev.references() == ["c", "ababc"]
-        assert corpus.train.references() == ["c", "ab@@ ab@@ c"]
+        assert corpus.test.text[1] == corpus.dev.text[1] == ["c", "ababc"]
+        assert corpus.train.text[1] == ["c", "ab@@ ab@@ c"]
         assert wmt14ende_vocabulary(config).name == f"vocab_all.bpe.{number}"
 
 
@@ -182,7 +182,7 @@ def test_wmt14ende_keeps_its_pairs_in_step(tmp_path):
     pairs = [("a\rb", "A B"), ("", ""), ("c\u2028\x85c", "C"), ("", "D"), ("e", "E")]
     corpus = open_corpus(wmt_layout(tmp_path, pairs, ["A B", "", "C", "D", "E"]))
     assert list(corpus.test) == pairs
-    assert len(corpus.test.references()) == len(list(corpus.test))
+    assert len(corpus.test.text[1]) == len(list(corpus.test))
 
     from paddlenlp.datasets import load_dataset
 
@@ -248,7 +248,7 @@ def test_wmt14ende_on_real_text(shared_data):
         ours = list(split)
         assert ours == [(pair["source"], pair["target"]) for pair in theirs]
         assert len(ours) == sizes[split.name]
-    references = corpus.test.references()
+    references = corpus.test.text[1]
     tokenised = (root / "wmt14_ende_data" / "newstest2014.tok.de").read_bytes().decode()
     assert references == tokenised.removesuffix("\n").split("\n")
     # Without their BPE marks the targets are the references.

@@ -41,7 +41,7 @@ def test_plain_files_of_the_real_corpus(shared_data):
         ]
         pairs = list(zip(*(side[: SIZES[split.name]] for side in sides), strict=True))
         assert list(split) == pairs and len(pairs) == SIZES[split.name]
-        assert split.references() == [target for _, target in pairs]
+        assert split.text[1] == [target for _, target in pairs]
 
 
 def test_gzipped_files_under_their_own_names(tmp_path):

@@ -372,7 +372,7 @@ def test_wmt14_layout(tmp_path, shared_data):
     _, target = next(iter(data.test_split))
     vocabulary = data.subwords.target
     assert "@@" in target and "@@" not in vocabulary.decode(vocabulary.encode(target))
-    assert vocabulary.decode(vocabulary.encode(target)) == data.test_split.references()[0]
+    assert vocabulary.decode(vocabulary.encode(target)) == data.test_split.text[1][0]
 
 
 def test_a_vocabulary_file_of_ones_own(tmp_path, text):

@@ -284,10 +284,13 @@ def test_a_damaged_checkpoint_is_passed_over(recipe, unbroken, half_way, name):
 def test_only_damaged_checkpoints(recipe, half_way):
     for path in (half_way / "checkpoints").iterdir():
         (path / "model.pdparams").unlink()
-    done = run(*arguments(recipe, half_way, 1))
-    assert done.returncode == 1
-    assert "none of its checkpoints is whole" in done.stderr and "--restart" in done.stderr
-    assert "Traceback" not in done.stderr
+    before = left_by(half_way)
+    for _ in range(2):  # the second time too
+        done = run(*arguments(recipe, half_way, 1))
+        assert done.returncode == 1
+        assert "none of its checkpoints is whole" in done.stderr and "--restart" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert left_by(half_way) == before
 
 
 def test_what_may_not_change(recipe, half_way):
@@ -354,6 +357,14 @@ def test_fine_tuning_a_model_of_another_size(recipe, unbroken, tmp_path):
     done = finish(recipe, tmp_path / "tuned", 1, f"training.init_from={unbroken(1)}", *more)
     assert "decoder.layers.1.self_attention.query_projection.weight is missing" in done.stderr
     assert "decoder.layers.0" not in done.stderr
+
+
+def test_restart_is_not_begun_before_the_other_model_is_there(recipe, half_way):
+    before = left_by(half_way)
+    for other, code in ((half_way, 2), (half_way.parent, 2)):
+        done = run(*arguments(recipe, half_way, 1, "--restart", f"training.init_from={other}"))
+        assert done.returncode == code and "training.init_from" in done.stderr
+        assert left_by(half_way) == before
 
 
 def test_fine_tuning_from_nowhere(recipe, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import paddle
@@ -9,14 +10,13 @@ import pytest
 from support import make_config, prepared, real_pairs, take_steps, train_subwords
 
 from transformer_mt import assembly
-from transformer_mt.data.batches import ordered_batches
 from transformer_mt.data.subword import Subwords
-from transformer_mt.errors import UserError
+from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.files import damage
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.training.processes import Processes
 from transformer_mt.training.trainer import Meter, Trainer, batch_plan
-from transformer_mt.training.validation import DevScores, dev_loss, perplexity
+from transformer_mt.training.validation import DevScores, dev_loss, perplexity, validate
 
 PAIRS = real_pairs(160)
 TRAIN, DEV = PAIRS[:120], PAIRS[120:]
@@ -204,15 +204,6 @@ def test_dev_loss_and_perplexity_are_those_of_the_unsmoothed_loss(make_trainer):
     assert nll == pytest.approx(expected, rel=1e-5)
     assert perplexity(nll) == pytest.approx(math.exp(expected), rel=1e-4)
     assert loss > nll + 0.01
-
-
-def test_dev_batches_are_always_the_same(make_trainer):
-    corpus = make_trainer(dev=True).data.dev
-    first, second = (
-        [list(b) for b in ordered_batches(corpus.source.lengths, corpus.target.lengths, 300)]
-        for _ in range(2)
-    )
-    assert first == second
 
 
 def test_perplexity_of_a_hopeless_model_is_still_a_number():
@@ -477,6 +468,34 @@ def test_patience(make_trainer, run_in, monkeypatch, capsys):
     assert directory.checkpoint("last").name == "step_28"
 
 
+def test_a_run_that_was_stopped_in_its_last_validation(make_trainer, run_in, monkeypatch, tmp_path):
+    """What was due is done when it goes on: the end is that of a run that was not stopped."""
+    directory, lines = run_in(make_trainer(dev=True, **SHORT))
+    best = directory.best().name
+    shutil.rmtree(directory.path)
+    calls = []
+
+    def stopped_at_the_last(*arguments):
+        calls.append(1)
+        return None if len(calls) == 3 else validate(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("transformer_mt.training.trainer.validate", stopped_at_the_last)
+        with pytest.raises(Interrupted):
+            run_in(make_trainer(dev=True, **SHORT))
+    trainer = make_trainer(dev=True, **SHORT)
+    trainer.start(directory, directory.checkpoint("last"))
+    assert trainer.is_finished and trainer.was_stopped
+    trainer.run(directory)
+    again = [json.loads(line) for line in (directory.path / "metrics.jsonl").open()]
+    assert [(line["kind"], line["step"]) for line in again] == [
+        (line["kind"], line["step"]) for line in lines
+    ]
+    assert again[-1]["bleu"] == lines[-1]["bleu"] and directory.best().name == best
+    state = json.loads((directory.checkpoint("last") / "state.json").read_text())
+    assert state["stopped"] is False and state["progress"]["validated"] == 12
+
+
 # ---- Memory ----
 
 
@@ -505,3 +524,13 @@ def test_fewer_device_tokens_keep_the_updates(make_trainer):
         assert len(update) == 3
         for piece in update:
             assert len(piece) * (lengths[piece].max() + 1) <= 300 + lengths[piece].max() + 1
+
+
+def test_pieces_of_small_batches_stay_in_their_updates(make_trainer):
+    """A batch of fewer pairs than pieces must not shift those that follow."""
+    plan = make_trainer(batch_tokens=1000, device_tokens=50).epoch_updates(0)
+    assert min(len(batch) for update in plan for batch in update) < 3
+    trainer = make_trainer(batch_tokens=1000, device_tokens=15)
+    trainer.progress.plan = (20, 50)
+    for update, whole in zip(trainer.epoch_updates(0), plan, strict=True):
+        assert list(np.concatenate(update)) == list(np.concatenate(whole))

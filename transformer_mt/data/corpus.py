@@ -14,6 +14,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from transformer_mt import signals
@@ -56,10 +57,11 @@ class Split:
         parts = [self.dataset, self.source_lang, self.target_lang]
         return "-".join(parts + [content_hash(path) for path in self.paths])
 
-    def references(self) -> list[str]:
-        if self.reference:
-            return list(lines(self.reference))
-        return [target for _, target in self]
+    @cached_property
+    def text(self) -> tuple[list[str], list[str]]:
+        """Sources, and the references to score their translations against, in memory."""
+        sources, targets = map(list, zip(*self, strict=True))
+        return sources, list(lines(self.reference)) if self.reference else targets
 
 
 @dataclass

@@ -109,20 +109,26 @@ def newest_whole(directory: ModelDirectory) -> Path | None:
     Raises:
         UserError: there are only damaged ones.
     """
-    saved = directory.saved_checkpoints()
-    for path in reversed(saved):
+    damaged = []
+    for path in reversed(directory.saved_checkpoints()):
         problem = damage(path)
         if problem is None:
-            return path
-        aside = path.with_name(f"{path.name}.damaged")
-        shutil.rmtree(aside, ignore_errors=True)
-        path.rename(aside)
-        warn(f"{path} is damaged ({problem}); passed over, and renamed {aside.name}")
-    if saved:
+            break
+        damaged.append((path, problem))
+    else:
+        if not damaged:
+            return None
+        problems = "\n".join(f"  {found}: {problem}" for found, problem in damaged)
         raise UserError(
-            f"{directory.path}: none of its checkpoints is whole. Train anew with --restart"
+            f"{directory.path}: none of its checkpoints is whole:\n{problems}\n"
+            "Train anew with --restart, which deletes them"
         )
-    return None
+    for found, problem in damaged:
+        aside = found.with_name(f"{found.name}.damaged")
+        shutil.rmtree(aside, ignore_errors=True)
+        found.rename(aside)
+        warn(f"{found} is damaged ({problem}); passed over, and renamed {aside.name}")
+    return path
 
 
 def remove_old(directory: ModelDirectory, keep_last: int, best: list[int]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import re
 import signal
 import stat
 import subprocess
@@ -52,6 +53,8 @@ def run_workers(
     """
     with tempfile.TemporaryDirectory(prefix="transformer_mt-") as folder:
         job = Path(folder) / "job.pickle"
+        if data.dev_split is not None:
+            _ = data.dev_split.text  # read once, and handed on
         job.write_bytes(pickle.dumps((config, data, directory.path, device, resumed)))
         launcher = subprocess.Popen(
             [
@@ -76,6 +79,8 @@ def run_workers(
             launcher.send_signal(signal.SIGTERM)
             with signals.held_back():
                 launcher.wait()
+            if (Path(folder) / ERROR).exists():  # saving has failed
+                raise UserError(_failure(Path(folder))) from None
             raise stop from None
         finally:
             _go_on_after_the_workers()
@@ -100,11 +105,20 @@ def _failure(folder: Path) -> str:
     if not logs:
         said = (folder / "launcher.log").read_text(errors="replace").strip()
         return f"Paddle's launcher could not start the training processes:\n{said[-1000:]}"
-    tails = [log.read_text(errors="replace").strip()[-500:] for log in logs]
-    return (
-        "a training process was killed. If nobody did that, memory ran out: lower "
-        "training.device_tokens\n" + "\n".join(tails)
-    ).strip()
+    tails = [_without_noise(log.read_text(errors="replace"))[-500:] for log in logs]
+    return "\n".join(
+        [
+            "a training process was killed or stopped. If nobody did that, memory ran out: lower "
+            "training.device_tokens",
+            *filter(None, tails),
+        ]
+    )
+
+
+def _without_noise(said: str) -> str:
+    """What a process has said, without what Paddle's own code reports of flags and sockets."""
+    noise = re.compile(r"[IWEF]\d{4} |FLAGS\(|=====")
+    return "\n".join(line for line in said.split("\n") if line and not noise.match(line))
 
 
 def work(job: Path) -> None:
@@ -137,10 +151,6 @@ def is_launched() -> bool:
     return int(os.environ.get("PADDLE_TRAINERS_NUM", "1")) > 1
 
 
-def is_first() -> bool:
-    return os.environ.get("PADDLE_TRAINER_ID", "0") == "0"
-
-
 def own_device(device: str | None) -> str | None:
     """The device of a process that the launcher has started; of several GPUs, each has its own."""
     if device == "cpu" or not paddle.is_compiled_with_cuda():
@@ -148,21 +158,22 @@ def own_device(device: str | None) -> str | None:
     return f"gpu:{paddle.distributed.ParallelEnv().device_id}"
 
 
-def train_together(config: Config, data: PreparedData, directory: ModelDirectory) -> None:
+def train_together(trainer: Trainer, directory: ModelDirectory) -> None:
     """Trains as one of the processes that Paddle's launcher has started, on several machines. The
     first has made the directory ready.
 
     Raises:
-        UserError: not all see the same directory.
+        UserError: not all have the same text, or see the same directory.
     """
-    processes = Processes.join()
-    processes.gather(None)  # the others wait for the first, which knows when all is ready
+    processes = trainer.processes
+    if len(set(processes.gather(trainer.data.key))) > 1:
+        raise UserError("the machines don't have the same training text (data.root)")
     saved = directory.saved_checkpoints()
     if len(set(processes.gather(saved[-1].name if saved else None))) > 1:
         raise UserError(
             f"model_dir: {directory.path}: the machines don't see the same checkpoints in it. It "
             "must be on a file system that they share"
         )
-    trainer = Trainer(config, data, processes)
-    trainer.start(directory, saved[-1] if saved else None)
+    if not processes.is_first:
+        trainer.start(directory, saved[-1] if saved else None)
     trainer.run(directory)

@@ -56,6 +56,10 @@ class Processes:
         paddle.distributed.all_reduce(total)
         return total.tolist()
 
+    def wait(self) -> None:
+        """Returns when all processes have come here."""
+        self.gather(None)
+
     def any(self, flag: bool) -> bool:
         """Whether the flag is set in any of the processes."""
         return self.sum(flag)[0] > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from transformer_mt.config import Config
 from transformer_mt.data.prepare import PreparedData
@@ -12,11 +13,13 @@ from transformer_mt.errors import UsageError, UserError
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.training.checkpoint import STATE, newest_whole
 
-# What does not change the weights that come out at a step. Paths are not compared, but the text.
+# Settings with which a run is still the same run. The text is compared and not its paths; another
+# number of processes draws another dropout, but trains on the same updates.
 MAY_CHANGE = {
     "model_dir",
     "data.root",
     "data.cache",
+    "subword.vocabulary",
     *(
         f"training.{key}"
         for key in (
@@ -36,9 +39,7 @@ def checkpoint_to_resume(directory: ModelDirectory, config: Config) -> Path | No
         UserError: it has only damaged ones.
         UsageError: settings differ that may not.
     """
-    if not directory.holds_run:
-        return None
-    if not directory.saved_checkpoints():
+    if not directory.holds_run or not directory.saved_checkpoints():
         return None
     different = differences(directory.load_config(), config)
     if different:
@@ -65,17 +66,22 @@ def differences(old: Config, new: Config) -> list[str]:
     return lines
 
 
-def check_text(checkpoint: Path, data: PreparedData, directory: ModelDirectory) -> None:
-    """
+def checked_state(
+    checkpoint: Path, data: PreparedData, directory: ModelDirectory
+) -> dict[str, Any]:
+    """The state of training in a checkpoint.
+
     Raises:
         UserError: the training text is no longer what the checkpoint was trained on.
     """
-    if json.loads((checkpoint / STATE).read_text())["corpus"] != data.key:
+    state = json.loads((checkpoint / STATE).read_text())
+    if state["corpus"] != data.key:
         raise UserError(
             f"{checkpoint} was trained on another text than the training files hold now. Put the "
             "text back, train anew with --restart, or fine-tune on the new text with "
             f"training.init_from={directory.path} model_dir=FOLDER"
         )
+    return state
 
 
 def _shown(value: object) -> str:

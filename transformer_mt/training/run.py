@@ -13,7 +13,7 @@ from transformer_mt.console import duration, progress, say, warn
 from transformer_mt.data.prepare import PreparedData, prepare
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.errors import UserError
+from transformer_mt.errors import UsageError, UserError
 from transformer_mt.evaluation.metrics import Scores, score_for
 from transformer_mt.files import atomic
 from transformer_mt.model_directory import ModelDirectory, checkpoint_step
@@ -52,30 +52,34 @@ def train(config: Config, device: str | None, restart: bool) -> None:
         Interrupted: after saving a checkpoint.
     """
     started = time.monotonic()
-    launched = launch.is_launched()
-    used = devices.use(launch.own_device(device) if launched else device)
+    used = devices.use(launch.own_device(device) if launch.is_launched() else device)
     devices.require_precision(config.training.precision, used)
+    # Joined before anything can fail: where a process ends, the others then notice at once.
+    processes = Processes.join()
     directory = ModelDirectory(config.model_dir)
-    if launched and not launch.is_first():
-        data = prepare(config, _given_subwords(config))
-        launch.train_together(config, data, directory)
+    if not processes.is_first:
+        processes.wait()  # until the first has made the directory ready
+        data = prepare(config, directory.load_subwords())
+        launch.train_together(Trainer(config, data, processes), directory)
         return
     directory.claim()
     try:
-        trainer, resumed = _begin(config, directory, restart)
+        trainer, resumed = _begin(config, directory, restart, processes)
         data = trainer.data
-        processes = devices.processes(config.training.devices, used)
-        if launched:
-            launch.train_together(config, data, directory)
-        elif trainer.is_finished:
+        if processes.connected:
+            processes.wait()
+            launch.train_together(trainer, directory)
+        elif trainer.is_finished and not trainer.was_stopped:
             say(f"this run has reached its end; {_how_to_go_on(config)}")
         else:
-            where = used if processes == 1 else f"{processes} processes"
+            count = devices.processes(config.training.devices, used)
+            where = used if count == 1 else f"{count} processes"
             say(f"training into {directory.path} on {where}; Ctrl-C saves and stops")
-            if processes == 1:
+            if count == 1:
                 trainer.run(directory)
             else:
-                launch.run_workers(config, data, directory, used, processes, resumed)
+                del trainer  # its memory is for the workers
+                launch.run_workers(config, data, directory, used, count, resumed)
         _finish(config, data, directory)
         say(f"done in {duration(time.monotonic() - started)}")
         _next_steps(directory)
@@ -83,21 +87,29 @@ def train(config: Config, device: str | None, restart: bool) -> None:
         directory.release()
 
 
-def _begin(config: Config, directory: ModelDirectory, restart: bool) -> tuple[Trainer, Path | None]:
+def _begin(
+    config: Config, directory: ModelDirectory, restart: bool, processes: Processes
+) -> tuple[Trainer, Path | None]:
     """Reads all there is to read, and makes the directory ready for a new run, or to go on from a
     checkpoint of the one in it; nothing in it is touched before all is known to be in order."""
+    other = config.training.init_from
+    if other is not None and Path(other).resolve() == directory.path.resolve():
+        raise UsageError(f"training.init_from: {other} is model_dir itself; give another model_dir")
     resumed = None if restart else resume.checkpoint_to_resume(directory, config)
     data = prepare(config, directory.load_subwords() if resumed else _given_subwords(config))
     _report(data, sys.stderr)
-    trainer = Trainer(config, data, Processes())
-    _report_plan(trainer, sys.stderr)
+    if config.training.patience is not None and data.dev is None:
+        warn("training.patience: there is no dev set, so training will not end early")
+    trainer = Trainer(config, data, processes)
     if resumed is None:
-        directory.start(config, data.subwords, data.held_out_files)
         trainer.start(directory)
+        _report_plan(trainer, sys.stderr)
+        directory.start(config, data.subwords, data.held_out_files)
     else:
-        resume.check_text(resumed, data, directory)
-        directory.resume(config, checkpoint_step(resumed))
+        state = resume.checked_state(resumed, data, directory)
+        directory.resume(config, checkpoint_step(resumed), state["progress"]["validated"])
         trainer.start(directory, resumed)
+        _report_plan(trainer, sys.stderr)
         say(f"going on from {resumed}")
     trainer.data = data.with_held_out_in(directory.held_out)
     return trainer, resumed
@@ -166,8 +178,7 @@ def _score(
     config: Config, split, directory: ModelDirectory, title: str
 ) -> tuple[Scores, list[str], list[str], list[str]]:
     """The scores of a split with the best checkpoint, its sources, hypotheses and references."""
-    sources = [source for source, _ in split]
-    references = split.references()
+    sources, references = split.text
     translator = Translator.load(directory.path)
     with progress(total=len(sources), title=title, unit="lines") as bar:
         hypotheses = list(translator.translate(sources, bar.update))
@@ -177,7 +188,9 @@ def _score(
 def average(model_dir: str, kind: str, count: int) -> None:
     """Averages checkpoints of a model, and says how to use the result."""
     directory = ModelDirectory(model_dir)
-    directory.load_config()
+    kept = directory.load_config().training.keep_last
+    if kind == "last" and count > kept:
+        raise UsageError(f"--last {count}: only the last {kept} are kept (training.keep_last)")
     path = averages.average(directory, kind, count)
     print(path)
     say(f"to translate with it: --checkpoint {path.name}")

@@ -98,11 +98,15 @@ class Trainer:
         batches = epoch_batches(
             corpus.source.lengths, corpus.target.lengths, tokens, self.config.training.seed, epoch
         )
+        plan = updates(batches, count)
         # A run that goes on with fewer device_tokens keeps its updates, and takes them in pieces.
         pieces = -(-tokens // self.config.training.device_tokens)
         if pieces > 1:
-            batches = [piece for b in batches for piece in np.array_split(b, pieces) if len(piece)]
-        return updates(batches, count * pieces)
+            plan = [
+                [piece for b in update for piece in np.array_split(b, pieces) if len(piece)]
+                for update in plan
+            ]
+        return plan
 
     @cached_property
     def total_steps(self) -> int:
@@ -116,10 +120,16 @@ class Trainer:
 
     @property
     def is_finished(self) -> bool:
+        """Whether there is no update left to do."""
         patience = self.config.training.patience
         return self.progress.step >= self.total_steps or (
             patience is not None and self.progress.without_new_best >= patience
         )
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether it goes on from where it was stopped, and something may be due there."""
+        return self._stopped_at is not None
 
     def read(self, epoch: int, number: int, sentences: list[np.ndarray]) -> Update:
         """This process's share of an update of an epoch."""
@@ -197,6 +207,7 @@ class Trainer:
         """Saves and ends the run, for a process was asked to stop."""
         if self.progress.step:
             self._save(directory, stopped=True)
+        self.processes.wait()  # the launcher ends the first if others are gone before it has saved
         if self.processes.is_first:
             say(
                 f"stopped at step {self.progress.step}, which is saved. The same command goes on "
@@ -231,7 +242,8 @@ class Trainer:
             raise UserError(
                 f"{now.skipped_in_a_row} updates in a row were not finite: training has diverged. "
                 "Lower training.learning_rate, raise training.warmup_steps, or set "
-                "training.clip_norm. The last checkpoint is as it was"
+                "training.clip_norm, and train anew with --restart, or go on from the last "
+                f"checkpoint with training.init_from={directory.path} model_dir=FOLDER"
             )
 
     def _log(self, directory: ModelDirectory, bar) -> None:
@@ -292,7 +304,8 @@ class Trainer:
                 warn(
                     "training diverges: the dev perplexity is above the size of the vocabulary, "
                     f"{self.data.subwords.target.size:,}, which guessing blindly would have. Lower "
-                    "training.learning_rate or raise training.warmup_steps"
+                    "training.learning_rate or raise training.warmup_steps, and train anew with "
+                    "--restart"
                 )
         if (merit, now.step) in now.best:
             path = self._save(directory)

@@ -94,7 +94,7 @@ class Updater:
         """
         seed_generators(self.config.training.seed, step, self.processes.rank)
         self.model.train()
-        sums = []
+        loss_sum = nll_sum = 0.0
         for batch in update.batches:
             if signals.pending() is not None:
                 break
@@ -107,12 +107,10 @@ class Updater:
                 if is_out_of_memory(error):
                     raise UserError(self._out_of_memory(batch, step)) from None
                 raise
-            sums.append((loss.detach(), nll))
-        # Only now, for reading a number from a GPU waits for all that was asked of it.
+            loss_sum += float(loss)
+            nll_sum += float(nll)
         loss_sum, nll_sum, stopping = self.processes.sum(
-            sum(float(loss) for loss, _ in sums),
-            sum(float(nll) for _, nll in sums),
-            signals.pending() is not None,
+            loss_sum, nll_sum, signals.pending() is not None
         )
         if stopping:
             self.optimizer.clear_grad(set_to_zero=False)

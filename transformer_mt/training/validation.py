@@ -17,7 +17,7 @@ from transformer_mt.evaluation.metrics import Scores, score_for
 from transformer_mt.training.update import Updater
 
 # Lines a process translates between looks at whether to stop.
-DEV_LINES = 200
+DEV_LINES = 100
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def dev_scores(config: Config, data: PreparedData, updater: Updater) -> Scores |
         config.data.max_length,
         config.data.target_lang,
     )
-    sources = [source for source, _ in data.dev_split]
+    sources, references = data.dev_split.text
     hypotheses = [""] * len(sources)
     count = processes.world_size
     with progress(total=len(sources), title="validating", unit="lines") as bar:
@@ -96,4 +96,4 @@ def dev_scores(config: Config, data: PreparedData, updater: Updater) -> Scores |
             for rank, part in enumerate(parts):
                 hypotheses[window + rank : end : count] = part
             bar.update(end - window)
-    return score_for(config, hypotheses, data.dev_split.references())
+    return score_for(config, hypotheses, references)
