@@ -197,6 +197,23 @@ def test_one_process_of_two_is_killed(recipe, unbroken, tmp_path):
     assert_same(model_dir, unbroken(2))
 
 
+def test_killed_while_text_is_encoded(shared_data, tmp_path):
+    """More processes than one encode a large corpus."""
+    config = make_config(tmp_path, data={"root": str(shared_data / "tatoeba_de-en")})
+    path = tmp_path / "recipe.yaml"
+    path.write_text(dump(config), encoding="utf-8")
+    process = start("train", path, "data.dev=valid", "data.test=test", "subword.type=char",
+                    "subword.character_coverage=0.99")  # fmt: skip
+    limit = time.monotonic() + TIMEOUT
+    while len(encoding := descendants(process.pid)) < 2 and process.poll() is None:
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    assert len(encoding) >= 2, process.communicate()
+    process.kill()
+    process.communicate()
+    wait_until_gone(encoding)
+
+
 # ---- Asked to stop ----
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from transformer_mt import signals
 from transformer_mt.console import progress
 from transformer_mt.data.cache import entry
 from transformer_mt.data.subword import Subwords, Vocabulary
@@ -296,6 +297,7 @@ _worker_settings: tuple[Subwords, Limits] | None = None
 def _start_worker(subwords: Subwords, limits: Limits) -> None:
     global _worker_settings
     _worker_settings = subwords, limits
+    signals.end_with_parent()
     # Ctrl-C reaches the whole group; the parent ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
