@@ -214,7 +214,7 @@ class TrainingConfig(Section):
     )
     recompute: bool = Field(False, description="save memory: compute layers again, backwards")
     devices: PositiveInt | None = Field(
-        None, description="processes on each machine; null: one a GPU, or one a CPU core"
+        None, description="processes; null: one a GPU, or one a CPU core"
     )
     init_from: str | None = Field(
         None, min_length=1, description="MODEL_DIR whose weights and subwords to begin with"
