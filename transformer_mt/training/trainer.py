@@ -180,8 +180,8 @@ class Trainer:
             raise UserError("there is no batch to train on")
         ahead = read_ahead(lambda item: self.read(now.epoch, *item), plan[now.update :])
         with closing(ahead):
+            started = time.perf_counter()
             for (_, sentences), update in ahead:
-                started = time.perf_counter()
                 outcome = self.updater.update(update, now.step + 1)
                 if outcome.stopping:
                     self._stop(directory)
@@ -200,6 +200,7 @@ class Trainer:
                 self._validate_and_save(directory)
                 if self.is_finished:
                     return
+                started = time.perf_counter()
         now.epoch += 1
         now.update = 0
 
