@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -67,9 +68,11 @@ def _handle(number: int, frame: object) -> None:
     raise Interrupted(number)
 
 
-def end_with_parent() -> None:
-    """From here on, this process is killed when the one that started it is gone, however that
-    ended: nothing trains on unseen. Elsewhere than on Linux this does nothing."""
+def end_with_parent(parent: int) -> None:
+    """From here on, this process is killed when the one that started it, number `parent`, is gone,
+    however that ended: nothing trains on unseen. Elsewhere than on Linux this does nothing."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "prctl"):
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it was gone before we could ask
+            os.kill(os.getpid(), signal.SIGKILL)

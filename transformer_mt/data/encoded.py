@@ -297,7 +297,7 @@ _worker_settings: tuple[Subwords, Limits] | None = None
 def _start_worker(subwords: Subwords, limits: Limits) -> None:
     global _worker_settings
     _worker_settings = subwords, limits
-    signals.end_with_parent()
+    signals.end_with_parent(multiprocessing.parent_process().pid)
     # Ctrl-C reaches the whole group; the parent ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 

@@ -25,6 +25,7 @@ from transformer_mt.config import Config
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.training.launcher import PARENT
 from transformer_mt.training.processes import Processes
 from transformer_mt.training.trainer import Trainer
 
@@ -69,7 +70,7 @@ def run_workers(
             # To CUDA, "all" names no GPU; anything else the launcher takes for a list of GPUs.
             env=os.environ
             | ({"CUDA_VISIBLE_DEVICES": "all"} if device == "cpu" else {})
-            | {OUTPUT: f"/proc/{os.getpid()}/fd/"},
+            | {OUTPUT: f"/proc/{os.getpid()}/fd/", PARENT: str(os.getpid())},
             # Ctrl-C reaches the launcher through us alone, so that it is told once.
             start_new_session=True,
         )

@@ -6,10 +6,11 @@ import traceback
 from pathlib import Path
 
 from transformer_mt import signals
+from transformer_mt.training.launcher import LAUNCHER
 
 if __name__ == "__main__":
     # Before the imports, which take seconds.
-    signals.end_with_parent()
+    signals.end_with_parent(int(os.environ[LAUNCHER]))
 
 from transformer_mt.errors import Interrupted, describe
 from transformer_mt.training.launch import ERROR, work
