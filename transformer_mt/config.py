@@ -263,11 +263,34 @@ class DecodingConfig(Section):
 
     beam_size: BeamSize = Field(5, description="1: greedy")
     length_penalty: Annotated[float, Field(ge=0)] = Field(
-        1.0, description="alpha of ((5 + length) / 6)^alpha; 0: none"
+        1.0, description="alpha; 0: none, higher: longer outputs"
     )
+    length_penalty_kind: Literal["gnmt", "average"] = Field(
+        "gnmt", description="scores are divided by ((5 + length) / 6)^alpha, or length^alpha"
+    )
+    min_length_ratio: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="shortest output = ratio * input ..."
+    )
+    min_length_extra: NaturalNumber = Field(0, description="... + extra subwords")
     max_length_ratio: PositiveFloat = Field(2.0, description="longest output = ratio * input ...")
     max_length_extra: NaturalNumber = Field(20, description="... + extra subwords")
+    sampling: bool = Field(False, description="draw outputs at random, instead of the best")
+    temperature: PositiveFloat = Field(1.0, description="of sampling; below 1: less random")
+    top_k: PositiveInt | None = Field(None, description="draw from the k most probable; null: all")
+    top_p: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="draw from the fewest that have this share of the probability"
+    )
+    seed: NaturalNumber = Field(1, description="of sampling")
+    n_best: PositiveInt = Field(1, description="outputs of a line; beam search: up to beam_size")
     batch_tokens: PositiveInt = Field(4096, description="padded source tokens decoded at once")
+
+    @field_validator("n_best")
+    @classmethod
+    def _no_more_than_the_beam_holds(cls, n_best: int, info) -> int:
+        beam_size = info.data.get("beam_size", n_best)
+        if n_best > beam_size and not info.data.get("sampling"):
+            raise _problem(f"is more than decoding.beam_size ({beam_size})")
+        return n_best
 
 
 class EvaluationConfig(Section):
@@ -386,6 +409,18 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Config:
         lines = "\n".join(f"  {problem}" for problem in problems)
         raise UsageError(f"{path}: {count}\n{lines}")
     return config
+
+
+def with_changes(decoding: DecodingConfig, changes: dict[str, Any]) -> DecodingConfig:
+    """The section with some keys replaced.
+
+    Raises:
+        UsageError: naming every problem at once.
+    """
+    try:
+        return DecodingConfig.model_validate({**decoding.model_dump(), **changes})
+    except ValidationError as error:
+        raise UsageError("\n".join(_describe(item) for item in error.errors())) from None
 
 
 def dump(config: Config) -> str:

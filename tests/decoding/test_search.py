@@ -1,18 +1,23 @@
-"""Beam search against brute force, on toy models: tables of random logits for every prefix.
+"""Beam search and sampling against brute force, on toy models: tables of random logits for every
+prefix.
 
-Log-probabilities are sums of at most 6 terms of float32 logits of size 1 to 10: they agree with
+Log-probabilities are sums of at most 8 terms of float32 logits of size 1 to 10: they agree with
 float64 ones to 1e-5.
 """
 
 import itertools
+from collections import Counter
 
 import numpy as np
-import paddle
 import pytest
 
-from transformer_mt.decoding.search import beam_search, length_penalty
+from transformer_mt.config import DecodingConfig
+from transformer_mt.decoding.engine import length_limits, length_penalty
+from transformer_mt.decoding.log_probs import LogProbs
+from transformer_mt.decoding.search import Task, beam_search, sample
 
 PAD, BOS, EOS = 0, 1, 2
+NEVER = (PAD, BOS, EOS)
 
 
 class Table:
@@ -32,225 +37,172 @@ class Table:
 
     def log_probs(self, sentence, prefix):
         logits = self.logits(sentence, prefix).astype("float64")
-        shifted = logits - logits.max()
-        return shifted - np.log(np.exp(shifted).sum())
+        logits -= logits.max()
+        return logits - np.log(np.exp(logits).sum())
+
+    def log_prob(self, sentence, ids):
+        whole = (*ids, EOS)
+        return sum(self.log_probs(sentence, whole[:n])[whole[n]] for n in range(len(whole)))
 
     def score(self, sentence, ids, alpha):
-        whole = [*ids, EOS]
-        total = sum(self.log_probs(sentence, whole[:n])[whole[n]] for n in range(len(whole)))
-        return total / ((5 + len(whole)) / 6) ** alpha
+        return self.log_prob(sentence, ids) / gnmt(len(ids) + 1, alpha)
+
+
+def gnmt(length, alpha):
+    return ((5 + length) / 6) ** alpha
 
 
 class Rows:
     """The stepper of some sentences of a table."""
 
-    def __init__(self, table, sentences):
+    def __init__(self, table, sentences, never=NEVER):
         self.table = table
-        self.rows = [(sentence, None) for sentence in sentences]
+        self.never = never
+        self.open = [(sentence, None) for sentence in sentences]  # sentence, its prefixes
         self.steps = 0
 
-    def logits(self, ids):
+    def step(self, ids, parents):
         self.steps += 1
-        assert len(ids) == len(self.rows)
+        assert ids.shape == parents.shape and len(ids) == len(self.open)
         grown = []
-        for (sentence, prefix), next_id in zip(self.rows, ids, strict=True):
-            assert next_id == BOS or prefix is not None
-            grown.append((sentence, () if prefix is None else (*prefix, int(next_id))))
-        self.rows = grown
-        return paddle.to_tensor(np.stack([self.table.logits(*row) for row in self.rows]))
+        for (sentence, prefixes), own_ids, own_parents in zip(self.open, ids, parents, strict=True):
+            if prefixes is None:
+                assert (own_ids == BOS).all()
+                grown.append((sentence, [()] * len(own_ids)))
+                continue
+            pairs = zip(own_ids, own_parents, strict=True)
+            grown.append((sentence, [(*prefixes[parent], int(i)) for i, parent in pairs]))
+        self.open = grown
+        logits = [[self.table.logits(sentence, p) for p in own] for sentence, own in self.open]
+        return LogProbs(np.array(logits), self.never)
 
-    def reorder(self, index):
-        self.rows = [self.rows[i] for i in index]
+    def select(self, sentences):
+        self.open = [self.open[i] for i in sentences]
 
 
-def search(table, sentences, max_lengths, **options):
-    options = {"bos": BOS, "eos": EOS, "forbidden": (PAD, BOS), **options}
-    return beam_search(Rows(table, sentences), np.array(max_lengths), **options)
-
-
-def brute_force(table, sentence, max_length, alpha, forbidden=(PAD, BOS)):
-    """The best of all sequences that may be put out."""
-    words = [i for i in range(table.vocabulary) if i not in (*forbidden, EOS)]
-    every = itertools.chain.from_iterable(
-        itertools.product(words, repeat=length) for length in range(max_length)
+def task(longest, *, alpha=1.0, shortest=0, prefixes=None, n_best=1):
+    longest = np.array(longest, np.int64)
+    return Task(
+        shortest=np.broadcast_to(shortest, longest.shape),
+        longest=longest,
+        prefixes=prefixes or [[] for _ in longest],
+        bos=BOS,
+        eos=EOS,
+        penalty=lambda length: gnmt(length, alpha),
+        n_best=n_best,
     )
-    return max(every, key=lambda ids: table.score(sentence, ids, alpha))
+
+
+def search(table, sentences, longest, beam_size=5, **options):
+    return beam_search(Rows(table, sentences), task(longest, **options), beam_size)
+
+
+def best_of(found):
+    return [own[0] for own in found]
+
+
+def brute_force(table, sentence, longest, alpha, shortest=0, prefix=()):
+    """All sequences that may be put out, the best first."""
+    words = [i for i in range(table.vocabulary) if i not in NEVER]
+    every = itertools.chain.from_iterable(
+        itertools.product(words, repeat=length) for length in range(shortest, longest + 1)
+    )
+    fitting = (ids for ids in every if ids[: len(prefix)] == tuple(prefix))
+    return sorted(fitting, key=lambda ids: -table.score(sentence, ids, alpha))
+
+
+def simple_beam(table, sentence, longest, beam_size, alpha):
+    """Beam search as one would write it for one sentence, that never stops early: the outputs that
+    have ended, the best first."""
+    beam, ended = [(0.0, ())], []
+    for length in range(longest + 1):
+        grown = []
+        for score, ids in beam:
+            log_probs = table.log_probs(sentence, ids)
+            ended.append(((score + log_probs[EOS]) / gnmt(length + 1, alpha), ids))
+            grown += [
+                (score + log_probs[word], (*ids, word))
+                for word in range(table.vocabulary)
+                if word not in NEVER
+            ]
+        beam = sorted(grown, key=lambda item: -item[0])[:beam_size]
+    return sorted(ended, reverse=True)
+
+
+# ---- The best of all ----
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
 @pytest.mark.parametrize("vocabulary", [4, 5])
 def test_a_wide_beam_finds_what_brute_force_finds(vocabulary, alpha):
+    """Among n-best lists too."""
     table = Table(vocabulary)
     sentences = range(8)
-    max_lengths = [1, 2, 3, 4, 5, 5, 5, 5]
-    # Wider than there are sequences: 1 + 3 + 9 + 27 + 81 of three words. None is ever pruned.
-    found = search(table, sentences, max_lengths, beam_size=200, alpha=alpha)
-    for sentence, max_length, hypothesis in zip(sentences, max_lengths, found, strict=True):
-        best = brute_force(table, sentence, max_length, alpha)
-        assert hypothesis.ids == list(best)
-        assert hypothesis.score == pytest.approx(table.score(sentence, best, alpha), abs=1e-5)
+    longest = [0, 1, 2, 3, 4, 4, 4, 4]
+    # Wider than there are sequences: 1 + 2 + 4 + 8 + 16 of two words. None is ever pruned.
+    found = search(table, sentences, longest, 40, alpha=alpha, n_best=6)
+    for sentence, most, own in zip(sentences, longest, found, strict=True):
+        expected = brute_force(table, sentence, most, alpha)[:6]
+        assert [tuple(hypothesis.ids) for hypothesis in own] == expected
+        for hypothesis in own:
+            log_prob = table.log_prob(sentence, hypothesis.ids)
+            assert hypothesis.log_prob == pytest.approx(log_prob, abs=1e-5)
+            score = table.score(sentence, hypothesis.ids, alpha)
+            assert hypothesis.score == pytest.approx(score, abs=1e-5)
 
 
 def test_the_length_penalty_makes_a_difference():
     """Otherwise the tests above would not see whether it is applied."""
     table = Table(5)
     lengths = [
-        sum(len(brute_force(table, sentence, 5, alpha)) for sentence in range(8))
+        sum(len(brute_force(table, sentence, 4, alpha)[0]) for sentence in range(8))
         for alpha in (0.0, 1.0, 2.0)
     ]
     assert lengths[0] < lengths[1] < lengths[2]
 
 
-def test_length_penalty_is_wus():
-    assert length_penalty(1, 0.6) == 1
-    assert length_penalty(7, 1.0) == 2
-    assert length_penalty(7, 0.0) == 1
-    np.testing.assert_allclose(length_penalty(np.array([1, 7]), 2.0), [1, 4])
+def test_length_penalties():
+    settings = DecodingConfig(length_penalty=0.6)
+    assert length_penalty(1, settings) == 1
+    settings = DecodingConfig(length_penalty=1.0)
+    assert length_penalty(7, settings) == 2
+    np.testing.assert_allclose(length_penalty(np.array([1, 7]), settings), [1, 2])
+    settings = DecodingConfig(length_penalty=0.5, length_penalty_kind="average")
+    np.testing.assert_allclose(length_penalty(np.array([1, 4, 9]), settings), [1, 2, 3])
 
 
-def greedy(table, sentence, max_length, forbidden=(PAD, BOS)):
-    ids = []
-    while len(ids) < max_length - 1:
-        log_probs = table.log_probs(sentence, ids)
-        log_probs[list(forbidden)] = -np.inf
-        best = int(log_probs.argmax())
-        if best == EOS:
-            break
-        ids.append(best)
-    return ids
+def test_length_limits():
+    settings = DecodingConfig(max_length_ratio=1.5, max_length_extra=2)
+    assert length_limits(3, settings) == (0, 6)
+    settings = DecodingConfig(
+        min_length_ratio=0.5, min_length_extra=1, max_length_ratio=1.0, max_length_extra=0
+    )
+    assert length_limits(10, settings) == (6, 10)
+    assert length_limits(1, settings) == (1, 1)  # a minimum is no more than the maximum
 
 
-def test_a_beam_of_one_takes_the_best_at_every_step():
-    table = Table(30, end=1.5)
-    sentences = range(20)
-    found = search(table, sentences, [12] * 20, beam_size=1, alpha=0.6)
-    for sentence, hypothesis in zip(sentences, found, strict=True):
-        expected = greedy(table, sentence, 12)
-        assert hypothesis.ids == expected
-        assert hypothesis.score == pytest.approx(table.score(sentence, expected, 0.6), abs=1e-5)
-    assert len({len(hypothesis.ids) for hypothesis in found}) > 3  # long and short ones alike
+# ---- Narrow beams ----
 
 
-def simple_beam(table, sentence, max_length, beam_size, alpha):
-    """Beam search as one would write it for a single sentence, without a thought for speed."""
-    beam, finished = [(0.0, ())], []
-    for length in range(1, max_length + 1):
-        grown = []
-        for score, ids in beam:
-            log_probs = table.log_probs(sentence, ids)
-            for word in range(table.vocabulary):
-                if word not in (PAD, BOS) and (word == EOS or length < max_length):
-                    grown.append((score + log_probs[word], (*ids, word)))
-        grown.sort(key=lambda item: -item[0])
-        ended = [item for item in grown[:beam_size] if item[1][-1] == EOS]
-        finished += [(score / ((5 + length) / 6) ** alpha, ids[:-1]) for score, ids in ended]
-        beam = [item for item in grown if item[1][-1] != EOS][:beam_size]
-        # Those that have finished end the search once they are many and the best one is among them.
-        if not beam:
-            break
-        as_it_stands = beam[0][0] / ((5 + length) / 6) ** alpha
-        if len(finished) >= beam_size and as_it_stands <= max(finished)[0]:
-            break
-    return max(finished)
-
-
-@pytest.mark.parametrize("beam_size", [2, 3, 5])
-@pytest.mark.parametrize("alpha", [0.0, 1.0])
-def test_a_narrow_beam(beam_size, alpha):
-    """Also with sentences that are done early, whose rows leave while others go on."""
-    table = Table(9)
+@pytest.mark.parametrize("beam_size", [1, 2, 3, 5])
+@pytest.mark.parametrize("alpha", [0.0, 1.0, 2.0])
+@pytest.mark.parametrize("n_best", [1, 3])
+def test_stopping_early_changes_nothing(beam_size, alpha, n_best):
+    """Against a beam that goes on to the end; also with sentences that are done early and leave."""
+    table = Table(9, end=0.0)
     sentences = range(12)
-    max_lengths = [3 + sentence % 6 for sentence in sentences]
-    found = search(table, sentences, max_lengths, beam_size=beam_size, alpha=alpha)
-    for sentence, max_length, hypothesis in zip(sentences, max_lengths, found, strict=True):
-        score, ids = simple_beam(table, sentence, max_length, beam_size, alpha)
-        assert hypothesis.ids == list(ids)
-        assert hypothesis.score == pytest.approx(score, abs=1e-5)
+    longest = [2 + sentence % 6 for sentence in sentences]
+    n_best = min(n_best, beam_size)
+    rows = Rows(table, sentences)
+    found = beam_search(rows, task(longest, alpha=alpha, n_best=n_best), beam_size)
+    for sentence, most, own in zip(sentences, longest, found, strict=True):
+        expected = simple_beam(table, sentence, most, beam_size, alpha)[:n_best]
+        assert [tuple(hypothesis.ids) for hypothesis in own] == [ids for _, ids in expected]
+        for hypothesis, (score, _) in zip(own, expected, strict=True):
+            assert hypothesis.score == pytest.approx(score, abs=1e-5)
 
 
-@pytest.mark.parametrize("beam_size", [1, 4])
-def test_scores_are_those_of_the_output(beam_size):
-    table = Table(11)
-    for sentence, hypothesis in enumerate(search(table, range(10), [8] * 10, beam_size=beam_size)):
-        expected = table.score(sentence, hypothesis.ids, 1.0)
-        assert hypothesis.score == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_very_sure_models(beam_size):
-    """Logits of hundreds: probabilities far below exp(-64) are told apart all the same."""
-    table = Table(6, scale=150.0)
-    for sentence, hypothesis in enumerate(search(table, range(30), [4] * 30, beam_size=beam_size)):
-        expected = table.score(sentence, hypothesis.ids, 1.0)
-        assert hypothesis.score == pytest.approx(expected, rel=1e-5, abs=1e-4)
-        if beam_size > 1:
-            assert hypothesis.ids == list(simple_beam(table, sentence, 4, beam_size, 1.0)[1])
-
-
-@pytest.mark.parametrize("beam_size", [1, 4, 50])
-def test_forbidden_ids_and_the_maximum_length(beam_size):
-    table = Table(8)
-    forbidden = (PAD, BOS, 5)
-    max_lengths = [1 + sentence % 7 for sentence in range(21)]
-    found = search(table, range(21), max_lengths, beam_size=beam_size, forbidden=forbidden)
-    for max_length, hypothesis in zip(max_lengths, found, strict=True):
-        assert len(hypothesis.ids) <= max_length - 1  # and eos
-        assert not set(hypothesis.ids) & {*forbidden, EOS}
-        assert np.isfinite(hypothesis.score)
-    assert [hypothesis.ids for hypothesis in found[::7]] == [[], [], []]
-
-
-@pytest.mark.parametrize("beam_size", [1, 4])
-def test_an_output_ends_where_it_must(beam_size):
-    table = Table(6, end=-300.0)
-    (hypothesis,) = search(table, [0], [5], beam_size=beam_size)
-    assert len(hypothesis.ids) == 4
-    assert hypothesis.score == pytest.approx(table.score(0, hypothesis.ids, 1.0), rel=1e-5)
-
-
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_sentences_do_not_meet(beam_size):
-    table = Table(7)
-    max_lengths = {sentence: 3 + sentence % 5 for sentence in range(15)}
-    alone = {
-        sentence: search(table, [sentence], [max_lengths[sentence]], beam_size=beam_size)[0]
-        for sentence in max_lengths
-    }
-    for sentences in (range(15), range(14, -1, -1), [3, 3, 11, 0, 3], [8, 2]):
-        lengths = [max_lengths[sentence] for sentence in sentences]
-        found = search(table, sentences, lengths, beam_size=beam_size)
-        assert found == [alone[sentence] for sentence in sentences]
-
-
-@pytest.mark.parametrize("beam_size", [3, 4, 9, 1000])
-def test_a_beam_wider_than_the_vocabulary(beam_size):
-    table = Table(4)
-    for sentence, hypothesis in enumerate(search(table, range(5), [3] * 5, beam_size=beam_size)):
-        score, ids = simple_beam(table, sentence, 3, beam_size, 1.0)
-        assert (hypothesis.ids, pytest.approx(score, abs=1e-5)) == (list(ids), hypothesis.score)
-
-
-class Broken(Table):
-    """Sentence 1 gives what is not a number, from its second step on."""
-
-    def logits(self, sentence, prefix):
-        logits = super().logits(sentence, prefix)
-        return logits * np.float32("nan") if sentence == 1 and prefix else logits
-
-
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_what_is_not_a_number_does_no_harm_to_the_others(beam_size):
-    found = search(Broken(6), range(3), [6] * 3, beam_size=beam_size)
-    sound = search(Table(6), [0, 2], [6] * 2, beam_size=beam_size)
-    assert [found[0], found[2]] == sound
-    assert len(found[1].ids) <= 5
-
-
-def test_no_sentence():
-    assert search(Table(5), [], []) == []
-
-
-def test_it_stops_when_nothing_better_can_come():
+def test_it_does_stop_early():
     """A hypothesis of probability near one makes every other one hopeless."""
 
     class Short(Table):
@@ -260,8 +212,41 @@ def test_it_stops_when_nothing_better_can_come():
             return logits
 
     rows = Rows(Short(6), [0])
-    beam_search(rows, np.array([50]), bos=BOS, eos=EOS, forbidden=(PAD, BOS), beam_size=4)
+    beam_search(rows, task([50]), 4)
     assert rows.steps < 10
+
+
+def test_greedy_takes_the_best_at_every_step():
+    table = Table(30, end=1.5)
+    sentences = range(20)
+    found = search(table, sentences, [11] * 20, 1, alpha=0.0)
+    for sentence, (hypothesis,) in zip(sentences, found, strict=True):
+        ids = []
+        for word in hypothesis.ids:
+            log_probs = table.log_probs(sentence, ids)
+            log_probs[list(NEVER)] = -np.inf
+            assert word == log_probs.argmax()
+            ids.append(word)
+    assert len({len(hypothesis.ids) for (hypothesis,) in found}) > 3  # long and short ones alike
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_very_sure_models(beam_size):
+    """Logits of hundreds: probabilities far below what float32 holds are told apart."""
+    table = Table(6, scale=150.0)
+    found = best_of(search(table, range(30), [3] * 30, beam_size))
+    for sentence, hypothesis in enumerate(found):
+        score, ids = simple_beam(table, sentence, 3, beam_size, 1.0)[0]
+        assert tuple(hypothesis.ids) == ids
+        assert hypothesis.score == pytest.approx(score, rel=1e-5, abs=1e-4)
+
+
+@pytest.mark.parametrize("beam_size", [3, 4, 9, 1000])
+def test_a_beam_wider_than_the_vocabulary(beam_size):
+    table = Table(4)
+    for sentence, hypothesis in enumerate(best_of(search(table, range(5), [2] * 5, beam_size))):
+        score, ids = simple_beam(table, sentence, 2, beam_size, 1.0)[0]
+        assert (hypothesis.ids, pytest.approx(score, abs=1e-5)) == (list(ids), hypothesis.score)
 
 
 class EvenOdds(Table):
@@ -278,7 +263,199 @@ class EvenOdds(Table):
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0])
 def test_it_goes_on_while_a_longer_output_can_win(alpha):
-    """Though at every step an end of tiny probability is among the four best, and finishes."""
-    (hypothesis,) = search(EvenOdds(5), [0], [20], beam_size=4, alpha=alpha)
+    (hypothesis,) = best_of(search(EvenOdds(5), [0], [20], 4, alpha=alpha))
     assert hypothesis.ids == [3] * 5
     assert hypothesis.score == pytest.approx(np.log(0.5) / (11 / 6) ** alpha, abs=1e-5)
+
+
+# ---- What may be put out ----
+
+
+@pytest.mark.parametrize("beam_size", [1, 4, 50])
+def test_lengths_and_ids_that_are_never_put_out(beam_size):
+    table = Table(8)
+    longest = [sentence % 7 for sentence in range(21)]
+    shortest = np.array([sentence % 3 for sentence in range(21)])
+    shortest = np.minimum(shortest, longest)
+    rows = Rows(table, range(21), never=(*NEVER, 5))
+    found = best_of(beam_search(rows, task(longest, shortest=shortest), beam_size))
+    for least, most, hypothesis in zip(shortest, longest, found, strict=True):
+        assert least <= len(hypothesis.ids) <= most
+        assert not set(hypothesis.ids) & {*NEVER, 5}
+        assert np.isfinite(hypothesis.score)
+    assert [hypothesis.ids for hypothesis in found[::7]] == [[], [], []]
+
+
+@pytest.mark.parametrize("shortest", [1, 3])
+def test_a_shortest_length_is_one_more_condition(shortest):
+    table = Table(5, end=2.0)
+    found = best_of(search(table, range(8), [4] * 8, 40, shortest=shortest))
+    for sentence, hypothesis in enumerate(found):
+        assert tuple(hypothesis.ids) == brute_force(table, sentence, 4, 1.0, shortest)[0]
+    free = best_of(search(table, range(8), [4] * 8, 40))
+    assert any(len(hypothesis.ids) < shortest for hypothesis in free)
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_an_output_ends_where_it_must(beam_size):
+    table = Table(6, end=-300.0)
+    (hypothesis,) = best_of(search(table, [0], [4], beam_size))
+    assert len(hypothesis.ids) == 4
+    assert hypothesis.score == pytest.approx(table.score(0, hypothesis.ids, 1.0), rel=1e-5)
+
+
+def test_a_prefix_is_one_more_condition():
+    """Sentences with long, short and no prefixes in one batch; its log-probability counts."""
+    table = Table(5)
+    prefixes = [[], [3], [4, 4], [3, 4, 3, 4], [4]]
+    found = search(table, range(5), [4] * 5, 40, prefixes=prefixes, n_best=2)
+    for sentence, (prefix, own) in enumerate(zip(prefixes, found, strict=True)):
+        expected = brute_force(table, sentence, 4, 1.0, prefix=prefix)[:2]
+        assert [tuple(hypothesis.ids) for hypothesis in own] == expected
+        for hypothesis in own:
+            log_prob = table.log_prob(sentence, hypothesis.ids)
+            assert hypothesis.log_prob == pytest.approx(log_prob, abs=1e-5)
+
+
+def test_a_prefix_longer_than_the_longest_output_is_the_output():
+    (hypothesis,) = best_of(search(Table(6), [0], [2], 4, prefixes=[[3, 4, 5]]))
+    assert hypothesis.ids == [3, 4, 5]
+
+
+# ---- Sentences side by side ----
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_sentences_do_not_meet(beam_size):
+    table = Table(7)
+    longest = {sentence: 2 + sentence % 5 for sentence in range(15)}
+    alone = {
+        sentence: search(table, [sentence], [longest[sentence]], beam_size)[0]
+        for sentence in longest
+    }
+    for sentences in (range(15), range(14, -1, -1), [3, 3, 11, 0, 3], [8, 2]):
+        found = search(table, sentences, [longest[sentence] for sentence in sentences], beam_size)
+        assert found == [alone[sentence] for sentence in sentences]
+
+
+class Broken(Table):
+    """Sentence 1 gives what is not a number, from its second step on."""
+
+    def logits(self, sentence, prefix):
+        logits = super().logits(sentence, prefix)
+        return logits * np.float32("nan") if sentence == 1 and prefix else logits
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_what_is_not_a_number_does_no_harm_to_the_others(beam_size):
+    found = search(Broken(6), range(3), [5] * 3, beam_size)
+    sound = search(Table(6), [0, 2], [5] * 2, beam_size)
+    assert [found[0], found[2]] == sound
+    assert found[1][0].ids == []
+
+
+def test_nothing_but_what_is_not_a_number():
+    class Nothing(Table):
+        def logits(self, sentence, prefix):
+            return np.full(self.vocabulary, np.nan, "float32")
+
+    (own,) = search(Nothing(6), [0], [3], 2)
+    assert own[0].ids == [] and own[0].score == -np.inf
+
+
+def test_no_sentence():
+    assert search(Table(5), [], [], 3) == []
+
+
+# ---- Sampling ----
+
+
+def draw(table, sentences, longest, uniform, temperature=1.0, top_k=None, top_p=1.0, **options):
+    asked = task(longest, **options)
+    return sample(Rows(table, sentences), asked, uniform, temperature, top_k, top_p)
+
+
+def uniform_numbers(count, n_best, steps, seed=5):
+    return np.random.default_rng(seed).random((count, n_best, steps))
+
+
+def test_outputs_are_drawn_as_often_as_the_model_says():
+    """4,000 draws of at most two words out of two: a share's standard deviation is below 0.008."""
+    table = Table(5, scale=1.0, end=0.5)
+    uniform = uniform_numbers(1, 4000, 3)
+    (own,) = draw(table, [0], [2], uniform, n_best=4000)
+    counts = Counter(tuple(hypothesis.ids) for hypothesis in own)
+
+    def probability(prefix, id):
+        log_probs = table.log_probs(0, prefix)
+        allowed = [3, 4, EOS]
+        return np.exp(log_probs[id]) / np.exp(log_probs[allowed]).sum()
+
+    for ids in brute_force(table, 0, 2, 1.0):
+        expected = np.prod([probability(ids[:n], ids[n]) for n in range(len(ids))])
+        if len(ids) < 2:
+            expected *= probability(ids, EOS)
+        assert counts[ids] / 4000 == pytest.approx(expected, abs=0.03)
+
+
+def test_scores_of_draws_are_the_models():
+    table = Table(9)
+    found = draw(table, range(6), [5] * 6, uniform_numbers(6, 3, 6), temperature=2.0, n_best=3)
+    for sentence, own in enumerate(found):
+        assert len(own) == 3
+        assert own == sorted(own, key=lambda hypothesis: -hypothesis.score)
+        for hypothesis in own:
+            expected = table.log_prob(sentence, hypothesis.ids)
+            assert hypothesis.log_prob == pytest.approx(expected, abs=1e-5)
+
+
+def test_draws_do_not_depend_on_the_other_sentences():
+    table = Table(12, end=0.0)
+    uniform = uniform_numbers(10, 2, 9)
+    together = draw(table, range(10), [8] * 10, uniform, n_best=2)
+    for sentence in range(10):
+        own = uniform[sentence : sentence + 1]
+        assert draw(table, [sentence], [8], own, n_best=2) == together[sentence : sentence + 1]
+    assert len({tuple(own[0].ids) for own in together}) > 5
+
+
+@pytest.mark.parametrize("options", [{"top_k": 1}, {"top_p": 1e-9}, {"temperature": 1e-4}])
+def test_the_narrowest_draw_is_greedy_search(options):
+    table = Table(9)
+    found = best_of(draw(table, range(10), [6] * 10, uniform_numbers(10, 1, 7), **options))
+    for sentence, hypothesis in enumerate(found):
+        ids = []
+        while len(ids) < 6:
+            log_probs = table.log_probs(sentence, ids)
+            log_probs[[PAD, BOS]] = -np.inf
+            if log_probs.argmax() == EOS:
+                break
+            ids.append(int(log_probs.argmax()))
+        assert hypothesis.ids == ids
+
+
+def test_top_k_and_top_p_leave_the_rest_out():
+    table = Table(12, end=-9.0)
+    uniform = uniform_numbers(1, 500, 1)
+    log_probs = table.log_probs(0, ())
+    order = [i for i in np.argsort(-log_probs) if i not in (PAD, BOS)]
+    (own,) = draw(table, [0], [1], uniform, top_k=3, n_best=500)
+    assert {hypothesis.ids[0] for hypothesis in own} == set(order[:3])
+    share = np.exp(log_probs[order]) / np.exp(log_probs[order]).sum()
+    enough = int(np.searchsorted(np.cumsum(share), 0.7)) + 1
+    (own,) = draw(table, [0], [1], uniform, top_p=0.7, n_best=500)
+    assert {hypothesis.ids[0] for hypothesis in own} == set(order[:enough])
+
+
+def test_draws_keep_to_lengths_and_prefixes():
+    table = Table(9, end=1.0)
+    shortest = np.array([0, 2, 3, 0])
+    prefixes = [[], [], [5, 4], [6]]
+    uniform = uniform_numbers(4, 20, 5)
+    found = draw(table, range(4), [4] * 4, uniform, shortest=shortest, prefixes=prefixes, n_best=20)
+    for least, prefix, own in zip(shortest, prefixes, found, strict=True):
+        assert len(own) == 20
+        for hypothesis in own:
+            assert least <= len(hypothesis.ids) <= 4
+            assert hypothesis.ids[: len(prefix)] == prefix
+            assert not set(hypothesis.ids) & set(NEVER)

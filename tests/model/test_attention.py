@@ -9,6 +9,7 @@ import paddle
 import pytest
 
 from transformer_mt.model.attention import (
+    AncestorMask,
     KeyValueCache,
     MultiHeadAttention,
     ScaledDotProductAttention,
@@ -239,8 +240,45 @@ class TestMasks:
         np.testing.assert_array_equal(mask, np.triu(np.ones((4, 4), dtype=bool), 1))
         np.testing.assert_array_equal(mask[2], [False, False, False, True])
 
-    def test_causal_mask_with_an_offset_is_the_end_of_the_whole(self):
-        np.testing.assert_array_equal(causal_mask(2, offset=3), causal_mask(5)[3:])
+
+class TestAncestorMask:
+    def test_follows_every_hypothesis_to_its_past(self, rng):
+        """Against lists of positions, through random forks, and sentences that leave."""
+        mask = AncestorMask()
+        sentences, width = 5, 1
+        positions = 0
+        pasts = [[[]] for _ in range(sentences)]  # of each sentence's hypotheses
+        for step in range(8):
+            new_width = 1 if step == 0 else 3
+            parents = rng.integers(0, width, (sentences, new_width))
+            got = mask.grow(parents)
+            pasts = [
+                [[*own[parent], positions + i] for i, parent in enumerate(row)]
+                for own, row in zip(pasts, parents, strict=True)
+            ]
+            positions += new_width
+            width = new_width
+            if step == 0:
+                assert got is None  # there is but one hypothesis and its own position
+                continue
+            assert got.shape == (sentences, 1, width, positions)
+            for sentence in range(sentences):
+                for i in range(width):
+                    allowed = np.flatnonzero(~got[sentence, 0, i]).tolist()
+                    assert allowed == pasts[sentence][i]
+            if step == 4:
+                kept = np.array([3, 0, 4])
+                mask.select(kept)
+                pasts = [pasts[i] for i in kept]
+                sentences = 3
+        assert mask.length == 8
+
+    def test_a_single_hypothesis_needs_no_mask(self):
+        mask = AncestorMask()
+        for _ in range(4):
+            assert mask.grow(np.zeros((2, 1), np.int64)) is None
+        mask.select(np.array([1]))
+        assert mask.grow(np.zeros((1, 1), np.int64)) is None
 
 
 class TestKeyValueCache:
@@ -280,13 +318,13 @@ class TestKeyValueCache:
             cache.update(normal(1, 2, 3, 4), normal(1, 2, 3, 4))
 
     @pytest.mark.parametrize("index", [[2, 0, 1], [1, 1, 0, 0, 2], [2]])
-    def test_reorder(self, normal, index):
+    def test_select(self, normal, index):
         cache = KeyValueCache()
-        cache.reorder(paddle.to_tensor(index))  # nothing to do while empty
+        cache.select(paddle.to_tensor(index))  # nothing to do while empty
         assert cache.length == 0
         key, value = normal(3, 2, 4, 5), normal(3, 2, 4, 6)
         cache.update(key, value)
-        cache.reorder(paddle.to_tensor(index))
+        cache.select(paddle.to_tensor(index))
         np.testing.assert_array_equal(cache.key, key.numpy()[index])
         np.testing.assert_array_equal(cache.value, value.numpy()[index])
 

@@ -4,14 +4,13 @@ Logits of the small models here are of the order of 1 to 10, at the end of some 
 operations of relative rounding 1e-7 each: two correct computations agree to 1e-5.
 """
 
-import itertools
-
 import numpy as np
 import paddle
 import paddle.nn.functional as F
 import pytest
 
 from transformer_mt.model import AttentionWeights, Generator, Transformer, causal_mask
+from transformer_mt.model.host_decoder import HostDecoder, HostDecoding
 
 TOLERANCE = 1e-5
 PAD, BOS = 0, 1
@@ -273,138 +272,113 @@ class TestIndependence:
             assert np.abs(gradient[3]).max() > 0.0
 
 
-def take_steps(model, cache, target_ids):
+class OnDevice:
+    """Decoding by Paddle's layers."""
+
+    def __init__(self, model, memory, source_ids):
+        self.model, self.cache = model, model.start_cache(memory, source_ids)
+        self.select = self.cache.select
+
+    def step(self, ids, parents):
+        return self.model.decode_step(paddle.to_tensor(ids), parents, self.cache)
+
+
+class OnHost:
+    """Decoding by NumPy."""
+
+    def __init__(self, model, memory, source_ids):
+        self.decoding = HostDecoding(HostDecoder(model), memory, source_ids)
+        self.select = self.decoding.select
+
+    def step(self, ids, parents):
+        return self.decoding.step(ids, parents)
+
+
+def take_steps(decoding, target_ids):
     """Logits (rows, target_len, vocabulary) of reading `target_ids` one position at a time."""
-    steps = [model.decode_step(ids, cache) for ids in target_ids.unbind(1)]
-    return paddle.stack(steps, axis=1)
+    first = np.zeros((len(target_ids), 1), np.int64)
+    steps = [decoding.step(ids[:, np.newaxis], first) for ids in target_ids.numpy().T]
+    return np.concatenate([np.array(logits) for logits in steps], axis=1)
+
+
+@pytest.fixture(params=[OnDevice, OnHost])
+def start(request):
+    def start(model, source_ids):
+        with paddle.no_grad():
+            return request.param(model, model.encode(source_ids), source_ids)
+
+    return start
 
 
 class TestIncrementalDecoding:
     @pytest.mark.parametrize("norm", ["post", "pre"])
-    def test_equals_all_at_once(self, randomise, source_ids, target_ids, norm):
-        model = randomise(small_model(norm=norm))
-        cache = model.start_cache(model.encode(source_ids), source_ids)
-        assert cache.length == 0
-        logits = take_steps(model, cache, target_ids)
-        assert cache.length == 4
+    @pytest.mark.parametrize("bias", [True, False])
+    @pytest.mark.parametrize("tie_embeddings", [True, False])
+    def test_equals_all_at_once(
+        self, start, randomise, source_ids, target_ids, norm, bias, tie_embeddings
+    ):
+        model = randomise(small_model(norm=norm, bias=bias, tie_embeddings=tie_embeddings))
+        logits = take_steps(start(model, source_ids), target_ids)
         np.testing.assert_allclose(logits, model(source_ids, target_ids), atol=TOLERANCE)
 
-    @pytest.mark.parametrize("cuts", [(0, 4), (0, 1, 4), (0, 3, 4), (0, 2, 4)])
-    def test_several_positions_at_once(self, randomise, source_ids, target_ids, cuts):
-        model = randomise(small_model())
-        memory = model.encode(source_ids)
-        cache = model.start_cache(memory, source_ids)
-        parts = [
-            model.decode(target_ids[:, start:end], cache=cache)
-            for start, end in itertools.pairwise(cuts)
-        ]
-        expected = model.decode(target_ids, memory, source_ids)
-        np.testing.assert_allclose(paddle.concat(parts, 1), expected, atol=TOLERANCE)
-
-    @pytest.mark.parametrize(
-        "index",
-        [
-            [0, 1, 2],
-            [0, 0, 1, 1, 2, 2],  # expanded to beams
-            [2, 0, 1],
-            [1, 1, 1],
-            [1, 2],  # a finished sentence taken out
-            [2],
-        ],
-    )
-    def test_after_reorder(self, randomise, source_ids, target_ids, index):
-        model = randomise(small_model())
-        cache = model.start_cache(model.encode(source_ids), source_ids)
-        take_steps(model, cache, target_ids[:, :2])
-        cache.reorder(paddle.to_tensor(index))
-        assert cache.length == 2
-        rows = len(index)
-        new_ids = paddle.to_tensor([[3 + row, 4 + row] for row in range(rows)])
-        logits = take_steps(model, cache, new_ids)
-        histories = np.concatenate([target_ids.numpy()[index, :2], new_ids.numpy()], axis=1)
-        expected = model(paddle.to_tensor(source_ids.numpy()[index]), paddle.to_tensor(histories))
-        np.testing.assert_allclose(logits, expected[:, 2:], atol=TOLERANCE)
-
-    def test_beam_search_of_many_reorderings(self, rng, randomise, source_ids):
-        model = randomise(small_model())
-        cache = model.start_cache(model.encode(source_ids), source_ids)
-        sentences = np.array([0, 0, 1, 1, 2, 2])
-        cache.reorder(paddle.to_tensor(sentences))
-        histories = np.zeros((6, 0), dtype="int64")
-        for step in range(6):
-            ids = rng.integers(2, TARGET_VOCABULARY, len(histories))
-            histories = np.concatenate([histories, ids[:, None]], axis=1)
-            logits = model.decode_step(paddle.to_tensor(ids), cache)
-            expected = model(
-                paddle.to_tensor(source_ids.numpy()[sentences]), paddle.to_tensor(histories)
-            )
-            np.testing.assert_allclose(logits, expected[:, -1], atol=TOLERANCE)
-            # Beams change places within their sentence; after step 3 sentence 1 is finished.
-            index = np.arange(len(histories)) // 2 * 2 + rng.integers(0, 2, len(histories))
-            if step == 3:
-                index = index[[0, 1, 4, 5]]
-            cache.reorder(paddle.to_tensor(index))
-            sentences, histories = sentences[index], histories[index]
-
-    def test_memory_is_projected_once_and_not_copied_within_a_sentence(
-        self, randomise, source_ids, target_ids
+    @pytest.mark.parametrize("norm", ["post", "pre"])
+    def test_beams_that_fork_and_sentences_that_leave(
+        self, start, rng, randomise, source_ids, norm
     ):
+        """Every hypothesis' logits are those of its own ids read all at once. Enough steps for the
+        host's buffers to grow."""
+        model = randomise(small_model(norm=norm))
+        decoding = start(model, source_ids)
+        sentences = np.arange(3)
+        histories = np.zeros((3, 1, 0), np.int64)  # (sentences, width, length)
+        for step in range(40):
+            width = 1 if step == 0 else 4
+            parents = rng.integers(0, histories.shape[1], (len(sentences), width))
+            ids = rng.integers(2, TARGET_VOCABULARY, parents.shape)
+            histories = np.take_along_axis(histories, parents[:, :, None], axis=1)
+            histories = np.concatenate([histories, ids[:, :, None]], axis=2)
+            logits = np.array(decoding.step(ids, parents))
+            if step % 5 == 0:
+                rows = paddle.to_tensor(histories.reshape(-1, step + 1))
+                own_sources = paddle.to_tensor(np.repeat(source_ids.numpy()[sentences], width, 0))
+                expected = model(own_sources, rows)[:, -1].numpy()
+                np.testing.assert_allclose(
+                    logits.reshape(expected.shape), expected, atol=TOLERANCE, err_msg=str(step)
+                )
+            if step in (3, 20):
+                kept = np.array([2, 0]) if step == 3 else np.array([1])
+                decoding.select(kept)
+                sentences, histories = sentences[kept], histories[kept]
+
+    def test_the_source_is_projected_once(self, start, randomise, source_ids, target_ids):
         model = randomise(small_model())
-        calls = []
-        for layer in model.decoder.layers:
+        decoding = start(model, source_ids)
+        for layer in model.decoder.layers:  # what comes from here on would be noticed
             for linear in (
                 layer.cross_attention.key_projection,
                 layer.cross_attention.value_projection,
             ):
-                linear.register_forward_post_hook(lambda *_: calls.append(1))
-        memory = model.encode(source_ids)
-        cache = model.start_cache(memory, source_ids)
-        cache.reorder(paddle.to_tensor([0, 0, 1, 1, 2, 2]))
-        keys = [layer.cross_attention.key for layer in cache.layers]
-        for ids in target_ids.unbind(1):
-            model.decode_step(ids.repeat_interleave(2), cache)
-            cache.reorder(paddle.to_tensor([1, 0, 2, 2, 4, 4]))
-        assert len(calls) == 2 * 2
-        for key, layer in zip(keys, cache.layers, strict=True):
-            assert layer.cross_attention.key is key
-        cache.reorder(paddle.to_tensor([2, 3, 0, 1, 4, 5]))  # sentences change places: it moves
-        np.testing.assert_array_equal(
-            cache.layers[0].cross_attention.key, keys[0].numpy()[[2, 3, 0, 1, 4, 5]]
-        )
+                linear.register_forward_post_hook(lambda *_: pytest.fail("projected again"))
+                if isinstance(decoding, OnHost):
+                    linear.weight.set_value(linear.weight * float("nan"))
+        assert np.isfinite(take_steps(decoding, target_ids)).all()
 
-    def test_weights_on_request(self, randomise, source_ids, target_ids):
-        model = randomise(small_model())
-        _, weights = model(source_ids, target_ids, need_weights=True)
-        cache = model.start_cache(model.encode(source_ids), source_ids)
-        for position in range(4):
-            _, self_weights, cross_weights = model.decode(
-                target_ids[:, position : position + 1], cache=cache, need_weights=True
-            )
-            for layer in range(2):
-                np.testing.assert_allclose(
-                    self_weights[layer][:, :, 0],
-                    weights.decoder[layer][:, :, position, : position + 1],
-                    atol=TOLERANCE,
-                )
-                np.testing.assert_allclose(
-                    cross_weights[layer][:, :, 0],
-                    weights.cross[layer][:, :, position],
-                    atol=TOLERANCE,
-                )
-
-    def test_goes_on_beyond_max_len(self, randomise, source_ids, target_ids):
+    def test_goes_on_beyond_max_len(self, start, randomise, source_ids, target_ids):
         model = randomise(small_model(max_len=2))
-        cache = model.start_cache(model.encode(source_ids), source_ids)
-        np.testing.assert_allclose(
-            take_steps(model, cache, target_ids), model(source_ids, target_ids), atol=TOLERANCE
-        )
+        logits = take_steps(start(model, source_ids), target_ids)
+        np.testing.assert_allclose(logits, model(source_ids, target_ids), atol=TOLERANCE)
 
-    def test_needs_something_to_attend_to(self, source_ids, target_ids):
+    def test_without_padding_in_the_source(self, start, randomise, target_ids):
+        source_ids = paddle.to_tensor([[3, 4, 2], [5, 3, 2], [4, 4, 2]])
+        model = randomise(small_model())
+        logits = take_steps(start(model, source_ids), target_ids)
+        np.testing.assert_allclose(logits, model(source_ids, target_ids), atol=TOLERANCE)
+
+    def test_a_host_decoder_is_for_float32(self):
         model = small_model()
-        with pytest.raises(ValueError, match="memory and source_ids, or a cache"):
-            model.decode(target_ids)
-        with pytest.raises(ValueError, match="memory and source_ids, or a cache"):
-            model.decode(target_ids, memory=model.encode(source_ids))
+        model.to(dtype="float16")
+        with pytest.raises(ValueError, match="float32"):
+            HostDecoder(model)
 
 
 def test_exported_graph_takes_any_shape(randomise, source_ids, target_ids, tmp_path):
@@ -469,12 +443,10 @@ class TestRecompute:
             model(source_ids, target_ids)
         assert len(calls) == 20
 
-    def test_decoding_with_a_cache_is_as_ever(self, randomise, source_ids, target_ids):
+    def test_decoding_step_by_step_is_as_ever(self, start, randomise, source_ids, target_ids):
         model = randomise(small_model(recompute=True))
-        cache = model.start_cache(model.encode(source_ids), source_ids)
-        np.testing.assert_allclose(
-            take_steps(model, cache, target_ids), model(source_ids, target_ids), atol=TOLERANCE
-        )
+        logits = take_steps(start(model, source_ids), target_ids)
+        np.testing.assert_allclose(logits, model(source_ids, target_ids), atol=TOLERANCE)
 
 
 class TestOptions:

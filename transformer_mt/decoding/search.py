@@ -1,139 +1,187 @@
-"""Beam search over any step function. It knows ids and scores, neither models nor text."""
+"""Beam search and sampling over any step function. They know ids and scores, neither models nor
+text."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import paddle
-import paddle.nn.functional as F
-from paddle import Tensor
+
+from transformer_mt.decoding.engine import Hypothesis
+
+# The rest of the sentences goes on with those that are done until so many of them are: to take them
+# out copies all that is kept of the others.
+DONE_SHARE = 1 / 8
+
+
+class NextLogProbs(Protocol):
+    """What `log_probs.LogProbs` offers."""
+
+    def of(self, ids: np.ndarray) -> np.ndarray: ...
+
+    def best(self, scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
+
+    def draw(self, uniform: np.ndarray, *options) -> np.ndarray: ...
 
 
 class Stepper(Protocol):
-    """What is searched: rows that each hold one partial hypothesis."""
+    """What is searched: sentences that each hold the same number of partial hypotheses."""
 
-    def logits(self, ids: np.ndarray) -> Tensor:
-        """Appends ids (rows,) to the rows, and returns the scores of what may follow:
-        (rows, vocabulary), not normalised."""
+    def step(self, ids: np.ndarray, parents: np.ndarray) -> NextLogProbs:
+        """What may follow each hypothesis, when hypothesis i of a sentence is what hypothesis
+        parents[:, i] was before this step, and ids[:, i] after it; both (sentences, width), int64.
+        At the first step all ids are bos."""
 
-    def reorder(self, index: np.ndarray) -> None:
-        """Row i becomes what row index[i] was; rows may be left out or repeated."""
+    def select(self, sentences: np.ndarray) -> None:
+        """Keeps the sentences with these indices, in this order."""
 
 
 @dataclass(frozen=True)
-class Hypothesis:
-    """A finished output: its ids without eos, and the log-probability of ids and eos, divided by
-    the length penalty."""
+class Task:
+    """What is asked for each sentence: arrays are int64 (sentences,); lengths leave out eos."""
 
-    ids: list[int]
-    score: float
+    shortest: np.ndarray
+    longest: np.ndarray
+    prefixes: list[list[int]]
+    bos: int
+    eos: int
+    penalty: Callable[[np.ndarray], np.ndarray]  # of a length that counts eos
+    n_best: int = 1
+
+    def forced(self, length: int) -> np.ndarray:
+        """The id that each sentence must have at this place (from 0); -1: any."""
+        return np.array(
+            [prefix[length] if length < len(prefix) else -1 for prefix in self.prefixes], np.int64
+        )
+
+    def must_end(self, length: int) -> np.ndarray:
+        return length >= np.maximum(self.longest, self._prefix_lengths)
+
+    def may_end(self, length: int) -> np.ndarray:
+        return (length >= self.shortest) & (length >= self._prefix_lengths) | self.must_end(length)
+
+    @property
+    def _prefix_lengths(self) -> np.ndarray:
+        return np.array([len(prefix) for prefix in self.prefixes], np.int64)
 
 
-def length_penalty(length: int | np.ndarray, alpha: float) -> float | np.ndarray:
-    """((5 + length) / 6)^alpha (Wu et al. 2016, arXiv 1609.08144, formula 14), eos counted."""
-    return ((5 + length) / 6) ** alpha
+def beam_search(stepper: Stepper, task: Task, beam_size: int) -> list[list[Hypothesis]]:
+    """The task.n_best best hypotheses found for each sentence; greedy search is beam_size 1.
 
-
-def beam_search(
-    stepper: Stepper,
-    max_lengths: np.ndarray,
-    *,
-    bos: int,
-    eos: int,
-    forbidden: tuple[int, ...] = (),
-    beam_size: int = 5,
-    alpha: float = 1.0,
-) -> list[Hypothesis]:
-    """The best hypothesis found for each sentence; greedy search is beam_size 1.
-
-    The stepper begins with one row a sentence. A sentence is done when no open hypothesis can
-    become better than the best finished one, or when beam_size have finished and no open one is
-    better as it stands; its rows then leave. (Their number alone tells nothing: a model that is
-    sure of its next word has ends of tiny probability among its beam_size best at every step.) At
-    its maximum length a hypothesis can only end.
-
-    Args:
-        max_lengths: longest output of each sentence, eos included: (sentences,), at least 1.
-        forbidden: ids that are never put out. They keep their share of the probability, so that
-            scores are those of the model.
+    At every step the beam_size best continuations of a sentence's hypotheses stay open, and each
+    open hypothesis may also end. The result is the best of all that have ended so, by
+    log-probability divided by the length penalty. A sentence is done as soon as no open
+    hypothesis can become one of the n_best: a log-probability only falls, and the penalty is never
+    larger than at the longest length, so that this changes nothing but the time.
     """
-    count = len(max_lengths)
-    finished: list[list[Hypothesis]] = [[] for _ in range(count)]
-    sentences = np.arange(count)  # those still open; their rows lie together, `width` each
-    width = 1
-    scores = np.zeros((count, 1))  # (open sentences, width)
-    prefixes = np.zeros((count, 1, 0), np.int64)  # (open sentences, width, length)
-    last = np.full(count, bos, np.int64)  # (rows,)
+    found = _Found(task)
+    sentences = np.arange(len(task.longest))  # those still open
+    ids = np.full((len(sentences), 1), task.bos, np.int64)  # (open, width)
+    parents = np.zeros_like(ids)
+    scores = np.zeros(ids.shape)
+    outputs = np.zeros((*ids.shape, 0), np.int64)  # (open, width, length)
+    best_penalty = task.penalty(np.maximum(task.longest, 0) + 1)
     length = 0
     while len(sentences):
+        log_probs = stepper.step(ids, parents)
+        ends = scores + log_probs.of(np.full_like(ids, task.eos))
+        ends[~task.may_end(length)[sentences]] = -np.inf
+        found.add(sentences, ends, outputs)
+
+        forced = task.forced(length)[sentences]
+        totals, parents, ids = log_probs.best(scores, beam_size)
+        if (forced >= 0).any():
+            only = log_probs.of(np.broadcast_to(np.maximum(forced, 0)[:, np.newaxis], scores.shape))
+            totals[forced >= 0] = -np.inf
+            totals[forced >= 0, 0] = (scores + only)[forced >= 0, 0]
+            parents[forced >= 0, 0] = 0
+            ids[forced >= 0, 0] = forced[forced >= 0]
+        totals[task.must_end(length)[sentences]] = -np.inf
+        scores = totals
+        outputs = np.take_along_axis(outputs, parents[:, :, np.newaxis], axis=1)
+        outputs = np.concatenate([outputs, ids[:, :, np.newaxis]], axis=2)
         length += 1
-        ids, log_probs = _best_next(stepper.logits(last), eos, forbidden, 2 * beam_size)
-        must_end = length >= max_lengths[sentences]
-        log_probs = np.where(np.repeat(must_end, width)[:, None] & (ids != eos), -np.inf, log_probs)
-        # (open sentences, width * candidates of a row)
-        total = (scores.reshape(-1, 1) + log_probs).reshape(len(sentences), -1)
-        ids = ids.reshape(len(sentences), -1)
-        order = np.argsort(-total, axis=1, kind="stable")[:, : 2 * beam_size]
-        total = np.take_along_axis(total, order, axis=1)
-        ids = np.take_along_axis(ids, order, axis=1)
-        parents = order // (log_probs.shape[1])  # within the sentence
 
-        # Of the beam_size best, those that end are finished.
-        ends = (ids == eos) & np.isfinite(total)
-        for i, rank in np.argwhere(ends[:, :beam_size]):
-            finished[sentences[i]].append(
-                Hypothesis(
-                    prefixes[i, parents[i, rank]].tolist(),
-                    float(total[i, rank] / length_penalty(length, alpha)),
-                )
+        going_on = scores.max(axis=1) / best_penalty[sentences] > found.worst[sentences]
+        if going_on.sum() <= (1 - DONE_SHARE) * len(sentences):
+            sentences, ids, parents = sentences[going_on], ids[going_on], parents[going_on]
+            scores, outputs = scores[going_on], outputs[going_on]
+            if len(sentences):
+                stepper.select(np.flatnonzero(going_on))
+    return found.hypotheses()
+
+
+def sample(
+    stepper: Stepper,
+    task: Task,
+    uniform: np.ndarray,
+    temperature: float,
+    top_k: int | None,
+    top_p: float,
+) -> list[list[Hypothesis]]:
+    """task.n_best outputs drawn at random for each sentence, the most probable first.
+
+    Args:
+        uniform: random numbers in [0, 1), (sentences, n_best, steps), with at least as many steps
+            as the longest output has ids: an output depends on its own ones alone.
+        temperature, top_k, top_p: as in `LogProbs.draw`.
+    """
+    found = _Found(task)
+    sentences = np.arange(len(task.longest))
+    ids = np.full((len(sentences), task.n_best), task.bos, np.int64)
+    parents = np.broadcast_to(np.arange(task.n_best), ids.shape)
+    scores = np.zeros(ids.shape)  # -inf once it has ended
+    outputs = np.zeros((*ids.shape, 0), np.int64)
+    length = 0
+    while len(sentences):
+        log_probs = stepper.step(ids, parents)
+        may_end = task.may_end(length)[sentences][:, np.newaxis] & np.isfinite(scores)
+        numbers = uniform[sentences, :, min(length, uniform.shape[2] - 1)]
+        ids = log_probs.draw(numbers, temperature, top_k, top_p, ~may_end, task.eos)
+        forced = np.broadcast_to(task.forced(length)[sentences][:, np.newaxis], ids.shape)
+        ids = np.where(forced >= 0, forced, ids)
+        ids = np.where(task.must_end(length)[sentences][:, np.newaxis], task.eos, ids)
+        scores = scores + log_probs.of(ids)
+        ended = ids == task.eos
+        found.add(sentences, np.where(ended, scores, -np.inf), outputs)
+        scores[ended | np.isnan(scores)] = -np.inf
+        outputs = np.concatenate([outputs, ids[:, :, np.newaxis]], axis=2)
+        length += 1
+
+        going_on = np.isfinite(scores).any(axis=1)
+        if not going_on.all():
+            sentences, ids, parents = sentences[going_on], ids[going_on], parents[going_on]
+            scores, outputs = scores[going_on], outputs[going_on]
+            if len(sentences):
+                stepper.select(np.flatnonzero(going_on))
+    return found.hypotheses()
+
+
+class _Found:
+    """The n_best best ended hypotheses of each sentence."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._hypotheses: list[list[Hypothesis]] = [[] for _ in task.longest]
+        # The score that a sentence's next one must be above.
+        self.worst = np.full(len(task.longest), -np.inf)
+
+    def add(self, sentences: np.ndarray, log_probs: np.ndarray, outputs: np.ndarray) -> None:
+        """Takes in what is better than what is there: log_probs (sentences, width), eos counted,
+        and the outputs (sentences, width, length) without it."""
+        scores = log_probs / self._task.penalty(np.int64(outputs.shape[2] + 1))
+        for i, j in np.argwhere(scores > self.worst[sentences][:, np.newaxis]):
+            own = self._hypotheses[sentences[i]]
+            own.append(
+                Hypothesis(outputs[i, j].tolist(), float(log_probs[i, j]), float(scores[i, j]))
             )
-        # The best that do not end go on; stable sorting keeps their order.
-        total = np.where(ids == eos, -np.inf, total)
-        order = np.argsort(-total, axis=1, kind="stable")[:, :beam_size]
-        scores = np.take_along_axis(total, order, axis=1)
-        ids = np.take_along_axis(ids, order, axis=1)
-        parents = np.take_along_axis(parents, order, axis=1)
+            own.sort(key=lambda hypothesis: -hypothesis.score)
+            del own[self._task.n_best :]
+            if len(own) == self._task.n_best:
+                self.worst[sentences[i]] = own[-1].score
 
-        best = np.array(
-            [max((h.score for h in finished[i]), default=-np.inf) for i in sentences], np.float64
-        )
-        is_full = np.array([len(finished[i]) >= beam_size for i in sentences], bool)
-        # A log-probability only falls, so this is the best that an open hypothesis can reach.
-        reachable = scores[:, 0] / length_penalty(max_lengths[sentences], alpha)
-        as_it_stands = scores[:, 0] / length_penalty(length, alpha)
-        open_still = np.isfinite(reachable) & (reachable > best)
-        open_still &= ~is_full | (as_it_stands > best)
-        rows = (np.arange(len(sentences))[:, None] * width + parents)[open_still]
-        prefixes = np.take_along_axis(prefixes, parents[:, :, None], axis=1)
-        prefixes = np.concatenate([prefixes, ids[:, :, None]], axis=2)[open_still]
-        scores, sentences = scores[open_still], sentences[open_still]
-        last = ids[open_still].reshape(-1)
-        width = prefixes.shape[1]
-        if len(sentences):
-            stepper.reorder(rows.reshape(-1))
-    # Nothing finishes only where the scores are not numbers.
-    nothing = Hypothesis([], -np.inf)
-    return [max(hypotheses, key=lambda h: h.score, default=nothing) for hypotheses in finished]
-
-
-def _best_next(
-    logits: Tensor, eos: int, forbidden: tuple[int, ...], count: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The `count` best next ids of each row and eos, with their log-probabilities in float64:
-    (rows, count + 1) each. A slot that has nothing to offer has -inf."""
-    wanted = min(count + len(forbidden), logits.shape[-1])
-    top, best = paddle.topk(logits, wanted, axis=-1)
-    values, ids = top.numpy(), best.numpy()
-    # log p = logit - log(sum(exp(logits))), and that sum is known from the best id. (Paddle's
-    # logsumexp and log_softmax take many times longer on a CPU, and its softmax never goes below
-    # exp(-64), which the best id is far from.)
-    best_nll = F.cross_entropy(logits, best[:, :1], reduction="none").numpy()
-    log_total = values[:, :1].astype(np.float64) + best_nll
-    log_probs = values - log_total
-    log_probs[np.isin(ids, [*forbidden, eos])] = -np.inf
-    # eos has a slot of its own: a hypothesis at its maximum length needs it, however unlikely.
-    end_log_prob = logits[:, eos : eos + 1].numpy() - log_total
-    ids = np.concatenate([np.full((len(ids), 1), eos, ids.dtype), ids], axis=1)
-    return ids, np.concatenate([end_log_prob, log_probs], axis=1)
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        # Nothing is found only where the scores are not numbers.
+        return [own or [Hypothesis([], -np.inf, -np.inf)] for own in self._hypotheses]

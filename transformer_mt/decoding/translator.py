@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import re
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple, Protocol, TypeVar
 
-import numpy as np
-import paddle
-from paddle import Tensor
-
-from transformer_mt.assembly import build_model, load_weights
+from transformer_mt import config as config_schema
 from transformer_mt.config import DecodingConfig
 from transformer_mt.console import warn
-from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords, WordVocabulary
-from transformer_mt.decoding.search import beam_search
-from transformer_mt.files import byte_lines
-from transformer_mt.model.transformer import DecoderCache, Transformer
+from transformer_mt.decoding import engines
+from transformer_mt.decoding.alignment import word_alignment
+from transformer_mt.decoding.engine import Engine, Hypothesis, Sentence, length_penalty
+from transformer_mt.decoding.parts import parts
 from transformer_mt.model_directory import ModelDirectory
 
 # Lines read before the first is put out: enough for batches of equal lengths.
@@ -27,12 +27,78 @@ WINDOW = 2_000
 WITHOUT_SPACES = {"zh", "ja", "th", "lo", "km", "my"}
 
 
+class Line(NamedTuple):
+    """A line to translate; its translation begins with `prefix`."""
+
+    text: str
+    prefix: str = ""
+
+
+@dataclass(frozen=True)
+class Output:
+    """A translation of a line: its text; its score, the log-probability (in nats) divided by the
+    length penalty; its subwords; and, if asked for, pairs (source word, target word) from 0."""
+
+    text: str
+    score: float
+    log_prob: float
+    pieces: list[str]
+    alignment: list[tuple[int, int]] | None = None
+
+
+@dataclass(frozen=True)
+class Translation:
+    """What the translator gives for a line: the outputs, best first. None for an empty line but
+    one empty output."""
+
+    source: str
+    source_pieces: list[str]
+    outputs: list[Output]
+
+    @property
+    def text(self) -> str:
+        return self.outputs[0].text
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Work(Protocol[Result]):
+    """A batch that some engine, perhaps in another process, is to run."""
+
+    def run(self, engine: Engine) -> Result: ...
+
+
+# Runs batches and yields their results in order. None among the batches says that nothing will come
+# for a while: what is not put out yet is, and then None.
+Runner = Callable[[Iterator[Work | None]], Iterator[Result | None]]
+
+
+class _Search(NamedTuple):
+    sentences: list[Sentence]
+    settings: DecodingConfig
+    need_attention: bool
+
+    def run(self, engine: Engine) -> list[list[Hypothesis]]:
+        return engine.search(*self)
+
+
+class _Scoring(NamedTuple):
+    sources: list[list[int]]
+    targets: list[list[int]]
+
+    def run(self, engine: Engine) -> list[float]:
+        return engine.log_probs(*self)
+
+
 class Translator:
-    """Translates lines with one model. Not safe for use from several threads at once."""
+    """Translates lines with one engine. Safe for use from several threads, one at a time of which
+    computes."""
 
     def __init__(
         self,
-        model: Transformer,
+        engine: Engine | Runner,
         subwords: Subwords,
         decoding: DecodingConfig,
         max_length: int,
@@ -40,9 +106,10 @@ class Translator:
     ) -> None:
         """
         Args:
+            engine: or what runs batches on several (see `pool`).
             max_length: of the source, in subwords; longer lines are translated in parts.
         """
-        self._model = model
+        self._run = engine if callable(engine) else _one_by_one(engine)
         self._source = subwords.source
         self._target = subwords.target
         self._decoding = decoding
@@ -55,118 +122,172 @@ class Translator:
         cls,
         model_dir: str | Path,
         checkpoint: str | None = None,
-        decoding: Callable[[DecodingConfig], DecodingConfig] = lambda config: config,
+        *,
+        engine: str | None = None,
+        ensemble: tuple[str, ...] = (),
+        threads: int = 1,
+        device: str | None = None,
+        **decoding,
     ) -> Translator:
-        """The translator of a model directory, on the device Paddle uses.
+        """The translator of a model directory, or of what `export` has made of one.
 
         Args:
-            checkpoint: step_N, best or last; None is the best.
-            decoding: makes the settings to use from those of the model's config.
+            checkpoint, engine, ensemble, threads, device: as in `engines.find`.
+            decoding: settings in place of those of the model's config, such as beam_size=1.
 
         Raises:
-            UserError: the directory or the checkpoint is missing or damaged.
+            UserError: something is missing or damaged, or a setting is wrong.
         """
-        directory = ModelDirectory(model_dir)
+        spec = engines.find(model_dir, engine, checkpoint, ensemble, threads, device)
+        return cls.of(spec, spec.load(), **decoding)
+
+    @classmethod
+    def of(cls, spec: engines.EngineSpec, engine: Engine | Runner, **decoding) -> Translator:
+        """The translator of an engine that is loaded, or of several that a runner has."""
+        directory = ModelDirectory(spec.folder)
         config = directory.load_config()
-        chosen = directory.checkpoint(checkpoint)
-        subwords = directory.load_subwords()
-        model = build_model(config.model, subwords)
-        load_weights(chosen, model)
         return cls(
-            model,
-            subwords,
-            decoding(config.decoding),
+            engine,
+            directory.load_subwords(),
+            config_schema.with_changes(config.decoding, decoding),
             config.data.max_length,
             config.data.target_lang,
         )
 
     def translate(
-        self,
-        lines: Iterable[str],
-        finished: Callable[[int], object] = lambda count: None,
-        window_size: int | None = None,
-    ) -> Iterator[str]:
-        """Yields one translation for each line, in order; an empty line gives an empty line.
+        self, lines: Iterable[str], finished: Callable[[int], object] = lambda count: None
+    ) -> list[str]:
+        """The translation of each line; an empty line gives an empty line.
 
         Args:
             finished: called with the number of lines that have just been translated.
-            window_size: lines read before the first is put out; None is WINDOW. Any number of
-                windows fits in memory.
         """
-        iterator = iter(lines)
-        first = 1
-        while window := list(islice(iterator, window_size or WINDOW)):
-            yield from self._translate_window(window, first, finished)
-            first += len(window)
+        windows = _windows(map(Line, lines))
+        return [translation.text for translation in self.stream(windows, finished=finished)]
 
-    def _translate_window(
-        self, lines: list[str], first: int, finished: Callable[[int], object]
-    ) -> list[str]:
-        parts: list[list[int]] = []  # source ids
-        owners: list[int] = []  # the line that each part belongs to
+    def stream(
+        self,
+        windows: Iterable[list[Line]],
+        *,
+        finished: Callable[[int], object] = lambda count: None,
+        need_alignment: bool = False,
+        first: int = 1,
+    ) -> Iterator[Translation]:
+        """Yields the translation of each line, in order.
+
+        Args:
+            windows: lines that are sorted by length together, for batches without much padding. An
+                empty window says that nothing will come for a while: all is put out before the
+                next is asked for.
+            first: the number of the first line, for messages and sampling.
+        """
+        pending: deque[_Window] = deque()
+
+        def batches() -> Iterator[_Search | None]:
+            number = first
+            for lines in windows:
+                if not lines:
+                    yield None
+                    continue
+                window = self._prepare(lines, number)
+                number += len(lines)
+                pending.append(window)
+                for batch in window.batches:
+                    sentences = [window.parts[i].sentence for i in batch]
+                    yield _Search(sentences, self._decoding, need_alignment)
+
+        def complete() -> Iterator[Translation]:
+            while pending and pending[0].is_complete:
+                finished(pending[0].newly_complete())  # of a window of empty lines
+                yield from self._assembled(pending.popleft())
+
+        for hypotheses in self._run(batches()):
+            if hypotheses is not None:
+                yield from complete()
+                pending[0].take(hypotheses)
+                finished(pending[0].newly_complete())
+            yield from complete()
+        yield from complete()
+
+    def scores(
+        self,
+        pairs: Iterable[tuple[str, str]],
+        finished: Callable[[int], object] = lambda count: None,
+    ) -> Iterator[float]:
+        """Yields the score that the search would give a translation, for each pair (source, its
+        translation), in order: its log-probability (in nats) divided by the length penalty."""
+        pending: deque[tuple[list[list[int]], list[list[int]]]] = deque()
+
+        def batches() -> Iterator[_Scoring]:
+            for window in _windows(pairs):
+                encoded = [
+                    (self._source.encode(source), self._target.encode(target))
+                    for source, target in window
+                ]
+                order = sorted(range(len(window)), key=lambda i: [-len(x) for x in encoded[i]])
+                lengths = [max(map(len, encoded[i])) + 1 for i in order]
+                cut = _cut(lengths, self._decoding.batch_tokens)
+                pending.append((encoded, [order[part] for part in cut]))
+                for part in cut:
+                    chosen = [encoded[i] for i in order[part]]
+                    yield _Scoring([s for s, _ in chosen], [t for _, t in chosen])
+
+        scores: dict[int, float] = {}
+        left: list[list[int]] = []
+        for log_probs in self._run(batches()):
+            encoded, left = pending[0]
+            batch = left.pop(0)
+            for index, log_prob in zip(batch, log_probs, strict=True):
+                length = len(encoded[index][1]) + 1
+                scores[index] = log_prob / length_penalty(length, self._decoding)
+            finished(len(batch))
+            if not left:
+                pending.popleft()
+                yield from (scores[index] for index in range(len(encoded)))
+
+    def _prepare(self, lines: list[Line], first: int) -> _Window:
+        window = _Window(lines)
         for index, line in enumerate(lines):
-            ids = self._source.encode(line) if line.strip() else []
-            if len(ids) > self._max_length:
-                number = -(-len(ids) // self._max_length)
+            own = parts(line.text, self._source.encode, self._max_length)
+            if len(own) > 1:
                 warn(
-                    f"line {first + index}: {len(ids)} subwords, translated in {number} parts of "
-                    f"at most {self._max_length}"
+                    f"line {first + index}: {sum(map(len, own))} subwords, translated in "
+                    f"{len(own)} parts of at most {self._max_length}"
                 )
-            self._warn_of_unknown(ids, first + index)
-            for start in range(0, len(ids), self._max_length):
-                parts.append(ids[start : start + self._max_length])
-                owners.append(index)
-        finished(len(lines) - len(set(owners)))
-        outputs: list[list[str]] = [[] for _ in lines]
-        translated = self._translate_parts(parts, owners, finished)
-        for owner, text in zip(owners, translated, strict=True):
-            outputs[owner].append(text)
-        # A vocabulary may hold characters that would end the line.
-        return [re.sub(r"[\r\n]", " ", self._glue.join(texts)) for texts in outputs]
+            self._warn_of_unknown([i for ids in own for i in ids], first + index)
+            prefix = self._target.encode(line.prefix) if line.prefix else []
+            for number, ids in enumerate(own):
+                # Draws of a part follow from the line and its place in it.
+                sentence = Sentence(ids, [] if number else prefix, ((first + index) << 20) + number)
+                window.parts.append(_Part(index, sentence))
+        window.cut(self._decoding.batch_tokens)
+        return window
 
-    def _translate_parts(
-        self, parts: list[list[int]], owners: list[int], finished: Callable[[int], object]
-    ) -> list[str]:
-        """Translates the longest first, so that memory runs out at once or not at all."""
-        texts = [""] * len(parts)
-        left_of_line: dict[int, int] = {}
-        for owner in owners:
-            left_of_line[owner] = left_of_line.get(owner, 0) + 1
-        order = sorted(range(len(parts)), key=lambda i: -len(parts[i]))
-        start = 0
-        while start < len(order):
-            rows = max(1, self._decoding.batch_tokens // (len(parts[order[start]]) + 1))
-            batch = order[start : start + rows]
-            for index, ids in zip(batch, self._search([parts[i] for i in batch]), strict=True):
-                texts[index] = self._target.decode(ids)
-                left_of_line[owners[index]] -= 1
-            finished(sum(left_of_line[owner] == 0 for owner in {owners[i] for i in batch}))
-            start += rows
-        return texts
+    def _assembled(self, window: _Window) -> Iterator[Translation]:
+        of_line: list[list[_Part]] = [[] for _ in window.lines]
+        for part in window.parts:
+            of_line[part.line].append(part)
+        for line, own in zip(window.lines, of_line, strict=True):
+            pieces = [piece for part in own for piece in self._source.pieces(part.sentence.source)]
+            count = max((len(part.hypotheses) for part in own), default=1)
+            yield Translation(line.text, pieces, [self._output(own, rank) for rank in range(count)])
 
-    def _search(self, rows: list[list[int]]) -> list[list[int]]:
-        """The ids of the best translation of each source sentence."""
-        decoding = self._decoding
-        source = paddle.to_tensor(encoded_rows(rows, self._source.pad, self._source.eos))
-        lengths = np.array([len(row) for row in rows])
-        max_lengths = lengths * decoding.max_length_ratio + decoding.max_length_extra
-        was_training = self._model.training
-        self._model.eval()
-        try:
-            with paddle.no_grad():
-                hypotheses = beam_search(
-                    _ModelStepper(self._model, source),
-                    max_lengths.astype(np.int64) + 1,
-                    bos=self._target.bos,
-                    eos=self._target.eos,
-                    forbidden=(self._target.pad, self._target.bos, self._target.unk),
-                    beam_size=decoding.beam_size,
-                    alpha=decoding.length_penalty,
-                )
-        finally:
-            if was_training:
-                self._model.train()
-        return [hypothesis.ids for hypothesis in hypotheses]
+    def _output(self, own: list[_Part], rank: int) -> Output:
+        """The rank-th best of each part, or its last if it has fewer, as one."""
+        texts, pieces, pairs = [], [], []
+        log_prob, length, words = 0.0, 0, 0
+        has_alignment = bool(own)
+        for part in own:
+            hypothesis = part.hypotheses[min(rank, len(part.hypotheses) - 1)]
+            text = self._target.decode(hypothesis.ids)
+            # A vocabulary may hold characters that would end the line.
+            texts.append(re.sub(r"[\r\n]", " ", text))
+            pieces += self._target.pieces(hypothesis.ids)
+            log_prob += hypothesis.log_prob
+            length += len(hypothesis.ids) + 1
+            has_alignment &= hypothesis.attention is not None
+        penalty = length_penalty(max(length, 1), self._decoding)
+        return Output(self._glue.join(texts), log_prob / penalty, log_prob, pieces, None)
 
     def _warn_of_unknown(self, ids: list[int], line: int) -> None:
         """Text without its BPE given to a model of BPE'd text is mostly unknown words."""
@@ -179,31 +300,82 @@ class Translator:
                 )
 
 
-class _ModelStepper:
-    """A batch of source sentences as the search sees it."""
+@dataclass
+class _Part:
+    """A line, or a part of one that is too long."""
 
-    def __init__(self, model: Transformer, source: Tensor) -> None:
-        self._model = model
-        self._cache: DecoderCache = model.start_cache(model.encode(source), source)
-
-    def logits(self, ids: np.ndarray) -> Tensor:
-        return self._model.decode_step(paddle.to_tensor(ids), self._cache)
-
-    def reorder(self, index: np.ndarray) -> None:
-        self._cache.reorder(paddle.to_tensor(index))
+    line: int
+    sentence: Sentence
+    hypotheses: list[Hypothesis] = field(default_factory=list)
 
 
-def input_lines(path: Path) -> Iterator[str]:
-    """The lines of a file to translate. Bytes that are not UTF-8 become U+FFFD, with a warning:
-    a bad line is no reason to lose the others."""
-    return decoded(byte_lines(path), str(path))
+class _Window:
+    """Lines that are translated together."""
+
+    def __init__(self, lines: list[Line]) -> None:
+        self.lines = lines
+        self.parts: list[_Part] = []
+        self.batches: list[list[int]] = []  # places in `parts`
+        self._batches_left = 0
+        self._parts_left: list[int] = []  # of each line
+        self._reported = 0
+
+    def cut(self, batch_tokens: int) -> None:
+        """Cuts the parts into batches: the longest first, so that memory runs out at once or not
+        at all."""
+        lengths = [len(part.sentence.source) + 1 for part in self.parts]  # with eos
+        order = sorted(range(len(self.parts)), key=lambda i: -lengths[i])
+        self.batches = [order[part] for part in _cut([lengths[i] for i in order], batch_tokens)]
+        self._batches_left = len(self.batches)
+        self._parts_left = [0] * len(self.lines)
+        for part in self.parts:
+            self._parts_left[part.line] += 1
+
+    @property
+    def is_complete(self) -> bool:
+        return not self._batches_left
+
+    def take(self, hypotheses: list[list[Hypothesis]]) -> None:
+        """Takes what was found for the next batch."""
+        batch = self.batches[len(self.batches) - self._batches_left]
+        self._batches_left -= 1
+        for index, found in zip(batch, hypotheses, strict=True):
+            part = self.parts[index]
+            part.hypotheses = found
+            self._parts_left[part.line] -= 1
+
+    def newly_complete(self) -> int:
+        """How many lines are complete that were not when this was asked last."""
+        before, self._reported = self._reported, self._parts_left.count(0)
+        return self._reported - before
 
 
-def decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
-    for number, line in enumerate(lines, 1):
-        try:
-            text = line.decode("utf-8")
-        except UnicodeDecodeError:
-            warn(f"{name}, line {number}: not UTF-8; the bytes that are not became U+FFFD")
-            text = line.decode("utf-8", errors="replace")
-        yield text.removeprefix("\ufeff") if number == 1 else text
+def _cut(lengths: list[int], batch_tokens: int) -> list[slice]:
+    """Cuts falling lengths into batches of at most so many tokens when padded, or of one row."""
+    batches, start = [], 0
+    while start < len(lengths):
+        rows = max(1, batch_tokens // lengths[start])
+        batches.append(slice(start, start + rows))
+        start += rows
+    return batches
+
+
+def _one_by_one(engine: Engine) -> Runner:
+    lock = threading.Lock()
+
+    def run(batches: Iterator[Work | None]) -> Iterator[Result | None]:
+        for batch in batches:
+            if batch is None:
+                yield None
+                continue
+            with lock:
+                result = batch.run(engine)
+            yield result
+
+    return run
+
+
+def _windows(lines: Iterable[Item]) -> Iterator[list[Item]]:
+    iterator = iter(lines)
+    while window := list(islice(iterator, WINDOW)):
+        yield window

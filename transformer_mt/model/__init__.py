@@ -1,6 +1,7 @@
 """The encoder-decoder Transformer as Paddle layers."""
 
 from transformer_mt.model.attention import (
+    AncestorMask,
     KeyValueCache,
     MultiHeadAttention,
     ScaledDotProductAttention,
@@ -8,6 +9,7 @@ from transformer_mt.model.attention import (
     padding_mask,
 )
 from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
+from transformer_mt.model.host_decoder import HostDecoder, HostDecoding
 from transformer_mt.model.layers import (
     DecoderLayer,
     EncoderLayer,
@@ -25,6 +27,7 @@ from transformer_mt.model.transformer import (
 )
 
 __all__ = [
+    "AncestorMask",
     "AttentionWeights",
     "Decoder",
     "DecoderCache",
@@ -32,6 +35,8 @@ __all__ = [
     "Encoder",
     "EncoderLayer",
     "Generator",
+    "HostDecoder",
+    "HostDecoding",
     "KeyValueCache",
     "LayerCache",
     "MultiHeadAttention",

@@ -63,6 +63,12 @@ class PositionalEncoding(nn.Layer):
         positions = self.table[offset:end]  # (len, d_model)
         return self.dropout(x + positions.astype(x.dtype))
 
+    def at(self, position: int) -> np.ndarray:
+        """One row of the table, float32 (d_model,)."""
+        if position >= self.table.shape[0]:
+            self._grow(position + 1)
+        return self.table[position].numpy()
+
     def _grow(self, length: int) -> None:
         # At least doubled, so that decoding step by step does not compute it at every step.
         length = max(length, 2 * self.table.shape[0])

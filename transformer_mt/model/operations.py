@@ -53,9 +53,9 @@ def dropout(x: Tensor, rate: float) -> Tensor:
     count = x.size
     threshold = int(rate * 2**16)
     integers = paddle.randint(-(2**31), 2**31 - 1, [(count + 1) // 2], dtype="int32")
-    kept = _array(integers).view(np.uint16)[:count].reshape(x.shape) >= threshold
+    kept = array(integers).view(np.uint16)[:count].reshape(x.shape) >= threshold
     scale = 2**16 / (2**16 - threshold)
-    return x * _tensor(np.multiply(kept, scale, dtype=np.float32))
+    return x * tensor(np.multiply(kept, scale, dtype=np.float32))
 
 
 class _Linear(PyLayer):
@@ -116,7 +116,7 @@ class _LayerNorm(PyLayer):
     def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x, weight, bias = ctx.saved_tensor()
         width = x.shape[-1]
-        rows, slopes, scale = _array(_rows(x)), _array(_rows(dy)), _array(weight)
+        rows, slopes, scale = array(_rows(x)), array(_rows(dy)), array(weight)
         # Sums by einsum and not by @: NumPy's matrix products start threads of their own.
         centred = rows - rows.mean(axis=1, keepdims=True)
         inverse = 1 / np.sqrt(np.einsum("ij,ij->i", centred, centred) / width + ctx.epsilon)
@@ -130,9 +130,9 @@ class _LayerNorm(PyLayer):
         centred *= mean_product[:, np.newaxis]
         dx -= centred
         return _where_wanted(
-            (x, _tensor(dx.reshape(x.shape))),
-            (weight, _tensor(weight_gradient)),
-            (bias, _tensor(slopes.sum(axis=0))),
+            (x, tensor(dx.reshape(x.shape))),
+            (weight, tensor(weight_gradient)),
+            (bias, tensor(slopes.sum(axis=0))),
         )
 
 
@@ -151,11 +151,11 @@ def _rows(x: Tensor) -> Tensor:
     return x.reshape([-1, x.shape[-1]])
 
 
-def _array(x: Tensor) -> np.ndarray:
-    # In the same memory: `x.numpy()` would copy it. NumPy lets nobody write to it.
+def array(x: Tensor) -> np.ndarray:
+    """The same numbers in the same memory; `x.numpy()` would copy them. It can't be written to."""
     return np.from_dlpack(x.detach())
 
 
-def _tensor(x: np.ndarray) -> Tensor:
-    # In the same memory.
+def tensor(x: np.ndarray) -> Tensor:
+    """The same numbers in the same memory, on the CPU."""
     return paddle.utils.dlpack.from_dlpack(x)

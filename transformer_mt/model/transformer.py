@@ -5,15 +5,16 @@ The model reads and writes integer ids; what they stand for is not its business.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
 import paddle
 from paddle import Tensor, nn
 from paddle.distributed.fleet.utils import recompute
 
 from transformer_mt.model import operations
-from transformer_mt.model.attention import causal_mask
+from transformer_mt.model.attention import AncestorMask, causal_mask
 from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
 from transformer_mt.model.layers import DecoderLayer, EncoderLayer, LayerCache, LayerNorm, Norm
 
@@ -28,33 +29,21 @@ class AttentionWeights(NamedTuple):
 
 @dataclass
 class DecoderCache:
-    """State of incremental decoding: made by `Transformer.start_cache`, one row a hypothesis."""
+    """State of incremental decoding, made by `Transformer.start_cache`; see `AncestorMask` for how
+    the hypotheses of a sentence are kept."""
 
     layers: list[LayerCache]
-    memory_mask: Tensor  # bool, True where the source is padding: (rows, 1, 1, source_len)
-    source_rows: Tensor  # (rows,) int64: which sentence of the batch each row translates
+    memory_mask: Tensor  # bool, True where the source is padding: (sentences, 1, 1, source_len)
+    ancestors: AncestorMask = field(default_factory=AncestorMask)
 
-    @property
-    def length(self) -> int:
-        """Number of target positions decoded so far."""
-        return self.layers[0].self_attention.length
-
-    def reorder(self, index: Tensor) -> None:
-        """Makes row `index[i]` the new row i; `index` (new_rows,) int64 may repeat rows, leave
-        rows out, or both."""
-        for layer in self.layers:
-            layer.self_attention.reorder(index)
-        source_rows = paddle.index_select(self.source_rows, index)
-        # Beams change places within their sentence at nearly every step. That leaves all that
-        # belongs to the source as it is, and copying it would be most of the work.
-        if source_rows.shape == self.source_rows.shape and bool(
-            paddle.equal_all(source_rows, self.source_rows)
-        ):
-            return
-        self.source_rows = source_rows
+    def select(self, sentences: np.ndarray) -> None:
+        """Keeps the sentences with these indices, int64 (kept,), in this order."""
+        self.ancestors.select(sentences)
+        index = paddle.to_tensor(sentences)
         self.memory_mask = paddle.index_select(self.memory_mask, index)
         for layer in self.layers:
-            layer.cross_attention.reorder(index)
+            layer.self_attention.select(index)
+            layer.cross_attention.select(index)
 
 
 class Encoder(nn.Layer):
@@ -309,58 +298,58 @@ class Transformer(nn.Layer):
     def decode(
         self,
         target_ids: Tensor,
-        memory: Tensor | None = None,
-        source_ids: Tensor | None = None,
-        cache: DecoderCache | None = None,
+        memory: Tensor,
+        source_ids: Tensor,
         need_weights: bool = False,
     ) -> Tensor | tuple[Tensor, list[Tensor], list[Tensor]]:
         """Decodes `target_ids` (batch, target_len) into (batch, target_len, d_model), what the
-        generator reads.
-
-        Without a cache, `memory` (batch, source_len, d_model) and `source_ids` (batch, source_len)
-        are needed. With one they are not read, for the cache holds what is needed of them, and
-        `target_ids` are only the ids that follow those decoded before, one or more a row.
+        generator reads; `memory` (batch, source_len, d_model) is of `source_ids`.
 
         With `need_weights`, returns (hidden, self_weights, cross_weights), for each layer one
-        (batch, heads, target_len, cached + target_len) and (batch, heads, target_len, source_len).
-        Raises ValueError if neither a cache nor memory and source_ids are given.
+        (batch, heads, target_len, target_len) and (batch, heads, target_len, source_len).
         """
-        if cache is not None:
-            memory_mask, offset, layer_caches = cache.memory_mask, cache.length, cache.layers
-        elif memory is not None and source_ids is not None:
-            memory_mask, offset, layer_caches = self._source_mask(source_ids), 0, None
-        else:
-            raise ValueError("decode() needs either memory and source_ids, or a cache")
-
-        x = self.positional_encoding(self.target_embedding(target_ids), offset)
+        x = self.positional_encoding(self.target_embedding(target_ids))
         # x: (batch, target_len, d_model)
-        # In a step of one position there is nothing later to hide.
-        is_single_step = cache is not None and target_ids.shape[1] == 1
-        self_mask = None if is_single_step else causal_mask(target_ids.shape[1], offset)
         hidden, self_weights, cross_weights = self.decoder(
-            x, memory, self_mask, memory_mask, need_weights, layer_caches
+            x,
+            memory,
+            causal_mask(target_ids.shape[1]),
+            self._source_mask(source_ids),
+            need_weights,
         )
         return (hidden, self_weights, cross_weights) if need_weights else hidden
 
     def start_cache(self, memory: Tensor, source_ids: Tensor) -> DecoderCache:
-        """A cache to decode with step by step, before the first step; one row a sentence.
+        """A cache to decode with step by step, before the first step.
 
-        The memory (batch, source_len, d_model) of `source_ids` (batch, source_len) is projected
-        here, once for all steps, and before `DecoderCache.reorder` repeats the rows for the beams.
+        The memory (sentences, source_len, d_model) of `source_ids` (sentences, source_len) is
+        projected here, once for all steps.
         """
         layer_caches = []
         for layer in self.decoder.layers:
             layer_cache = LayerCache()
             layer_cache.cross_attention.update(*layer.cross_attention.project(memory, memory))
             layer_caches.append(layer_cache)
-        source_rows = paddle.arange(source_ids.shape[0])
-        return DecoderCache(layer_caches, self._source_mask(source_ids), source_rows)
+        return DecoderCache(layer_caches, self._source_mask(source_ids))
 
-    def decode_step(self, ids: Tensor, cache: DecoderCache) -> Tensor:
-        """One step of incremental decoding: reads the last id of each row, `ids` (rows,), int64,
-        and returns the logits (rows, vocabulary) of the next. The first step reads bos."""
-        hidden = self.decode(ids.unsqueeze(1), cache=cache)  # (rows, 1, d_model)
-        return self.generator(hidden.squeeze(1))
+    def decode_step(self, ids: Tensor, parents: np.ndarray, cache: DecoderCache) -> Tensor:
+        """One step of incremental decoding: the logits of what may follow each hypothesis.
+
+        Args:
+            ids: int64 (sentences, width), the last id of each hypothesis; first of all bos.
+            parents: as in `AncestorMask.grow`.
+
+        Returns: floating (sentences, width, vocabulary).
+        """
+        position = cache.ancestors.length
+        strangers = cache.ancestors.grow(parents)
+        self_mask = None if strangers is None else paddle.to_tensor(strangers)
+        sentences, width = ids.shape
+        # (sentences * width, 1, d_model), for all are at the same position
+        x = self.target_embedding(ids.reshape([sentences * width, 1]))
+        x = self.positional_encoding(x, position).reshape([sentences, width, -1])
+        hidden, _, _ = self.decoder(x, None, self_mask, cache.memory_mask, False, cache.layers)
+        return self.generator(hidden)
 
     def _source_mask(self, source_ids: Tensor) -> Tensor:
         # True where the source is padding: (batch, 1, 1, source_len), for all heads and queries

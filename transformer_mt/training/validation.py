@@ -12,6 +12,7 @@ from transformer_mt.config import Config
 from transformer_mt.console import progress
 from transformer_mt.data.batches import collate, ordered_batches
 from transformer_mt.data.prepare import PreparedData
+from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation.metrics import Scores, score_for
 from transformer_mt.training.update import Updater
@@ -77,9 +78,9 @@ def dev_scores(config: Config, data: PreparedData, updater: Updater) -> Scores |
     processes = updater.processes
     beam_size = config.evaluation.validation_beam_size
     translator = Translator(
-        updater.model,
+        PaddleEngine([updater.model], data.subwords),
         data.subwords,
-        config.decoding.model_copy(update={"beam_size": beam_size}),
+        config.decoding.model_copy(update={"beam_size": beam_size, "n_best": 1, "sampling": False}),
         config.data.max_length,
         config.data.target_lang,
     )
@@ -92,7 +93,7 @@ def dev_scores(config: Config, data: PreparedData, updater: Updater) -> Scores |
                 return None
             end = min(window + DEV_LINES * count, len(sources))
             own = slice(window + processes.rank, end, count)
-            parts = processes.gather(list(translator.translate(sources[own])))
+            parts = processes.gather(translator.translate(sources[own]))
             for rank, part in enumerate(parts):
                 hypotheses[window + rank : end : count] = part
             bar.update(end - window)

@@ -1,0 +1,241 @@
+"""The search with real models: batches of any kind, force decoding, ensembles, devices.
+
+The models were never trained, but their weights are wide (see support.wide_model): they are as sure
+of what they say as trained ones.
+"""
+
+import numpy as np
+import paddle
+import pytest
+from support import make_config, real_pairs, train_subwords, wide_model
+
+from transformer_mt.config import DecodingConfig
+from transformer_mt.decoding.engine import Sentence, length_penalty
+from transformer_mt.decoding.paddle_engine import PaddleEngine
+
+PAIRS = real_pairs(300)
+# Sums of float32 log-probabilities: what two ways to compute one may differ by, relative to its
+# size, which is up to some hundreds here.
+TOLERANCE = 1e-4
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    return make_config(tmp_path_factory.mktemp("engine"))
+
+
+@pytest.fixture(scope="module")
+def subwords():
+    return train_subwords(PAIRS, 400)
+
+
+@pytest.fixture(scope="module")
+def model(config, subwords):
+    return wide_model(config, subwords)
+
+
+@pytest.fixture(scope="module")
+def engine(model, subwords):
+    return PaddleEngine([model], subwords)
+
+
+@pytest.fixture(scope="module")
+def sentences(subwords):
+    rows = [subwords.source.encode(source) for source, _ in PAIRS[:128]]
+    return [Sentence(row, number=number) for number, row in enumerate(rows)]
+
+
+SETTINGS = DecodingConfig(beam_size=4, max_length_ratio=1.0, max_length_extra=5)
+
+
+def search_in_batches(engine, sentences, settings, order, size):
+    found = [None] * len(sentences)
+    for start in range(0, len(order), size):
+        batch = order[start : start + size]
+        for index, own in zip(
+            batch, engine.search([sentences[i] for i in batch], settings), strict=True
+        ):
+            found[index] = own
+    return found
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"beam_size": 1},
+        {"n_best": 4, "length_penalty_kind": "average"},
+        {"sampling": True, "n_best": 2},
+    ],
+    ids=["beam", "greedy", "n-best", "sampling"],
+)
+def test_the_batch_does_not_matter(engine, sentences, changes):
+    """Shuffled batches of 1 to 128 sentences. Where scores are tied within 1e-5, either may win;
+    these are counted, and few."""
+    settings = SETTINGS.model_copy(update=changes)
+    random = np.random.default_rng(8)
+    together = search_in_batches(engine, sentences, settings, np.arange(128), 128)
+    different = 0
+    for size in (1, 3, 16, 128):
+        found = search_in_batches(engine, sentences, settings, random.permutation(128), size)
+        for ours, theirs in zip(found, together, strict=True):
+            if [hypothesis.ids for hypothesis in ours] != [hypothesis.ids for hypothesis in theirs]:
+                different += 1
+                if settings.sampling:
+                    continue  # a random number fell between two roundings of a probability
+            np.testing.assert_allclose(
+                [hypothesis.score for hypothesis in ours],
+                [hypothesis.score for hypothesis in theirs],
+                rtol=1e-5,
+                atol=1e-5,
+            )
+    assert different <= 2
+    assert len({tuple(own[0].ids) for own in together}) > 20  # they are told apart
+
+
+@pytest.mark.parametrize("sampling", [False, True])
+@pytest.mark.parametrize("kind", ["gnmt", "average"])
+def test_scores_equal_force_decoding(engine, sentences, sampling, kind):
+    settings = SETTINGS.model_copy(
+        update={"n_best": 3, "sampling": sampling, "length_penalty_kind": kind}
+    )
+    found = engine.search(sentences[:40], settings)
+    sources = [
+        sentence.source for sentence, own in zip(sentences[:40], found, strict=True) for _ in own
+    ]
+    hypotheses = [hypothesis for own in found for hypothesis in own]
+    assert len(hypotheses) == 120
+    forced = engine.log_probs(sources, [hypothesis.ids for hypothesis in hypotheses])
+    for hypothesis, log_prob in zip(hypotheses, forced, strict=True):
+        assert hypothesis.log_prob == pytest.approx(log_prob, rel=1e-5, abs=TOLERANCE)
+        penalty = length_penalty(len(hypothesis.ids) + 1, settings)
+        assert hypothesis.score == pytest.approx(log_prob / penalty, rel=1e-5, abs=TOLERANCE)
+
+
+def test_force_decoding_is_the_sum_of_log_softmax(engine, model, subwords, sentences):
+    """One sentence at a time, without padding, in float64; and the empty one."""
+    rows = [sentence.source for sentence in sentences[:6]]
+    targets = [subwords.target.encode(target) for _, target in PAIRS[:5]] + [[]]
+    log_probs = engine.log_probs(rows, targets)
+    for row, target, log_prob in zip(rows, targets, log_probs, strict=True):
+        source = paddle.to_tensor([[*row, subwords.source.eos]])
+        logits = model(source, paddle.to_tensor([[subwords.target.bos, *target]])).numpy()[0]
+        logits = logits.astype(np.float64)
+        logits -= logits.max(axis=1, keepdims=True)
+        normal = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        wanted = [*target, subwords.target.eos]
+        expected = sum(normal[place, i] for place, i in enumerate(wanted))
+        assert log_prob == pytest.approx(expected, rel=1e-5, abs=TOLERANCE)
+
+
+def test_force_decoding_in_pieces(engine, sentences, subwords, monkeypatch):
+    rows = [sentence.source for sentence in sentences[:9]]
+    targets = [subwords.target.encode(target) for _, target in PAIRS[:9]]
+    at_once = engine.log_probs(rows, targets)
+    monkeypatch.setattr("transformer_mt.decoding.batch.LOGITS_AT_ONCE", 1)
+    np.testing.assert_allclose(engine.log_probs(rows, targets), at_once, rtol=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("changes", [{}, {"beam_size": 1}, {"sampling": True}])
+def test_paddles_layers_find_what_numpy_finds(config, subwords, sentences, count, changes):
+    """What decodes on a GPU, run on the CPU."""
+    models = [wide_model(config, subwords, seed) for seed in range(count)]
+    settings = SETTINGS.model_copy(update=changes)
+    on_host = PaddleEngine(models, subwords)
+    on_device = PaddleEngine(models, subwords)
+    on_device._host_decoders = []
+    ours = on_host.search(sentences[:32], settings)
+    theirs = on_device.search(sentences[:32], settings)
+    different = 0
+    for (one,), (other,) in zip(ours, theirs, strict=True):
+        assert one.score == pytest.approx(other.score, rel=1e-5, abs=TOLERANCE)
+        different += one.ids != other.ids
+    assert different <= 1
+
+
+# ---- Ensembles ----
+
+
+def test_an_ensemble_of_the_same_model_twice_is_that_model(engine, model, subwords, sentences):
+    twice = PaddleEngine([model, model], subwords)
+    for (one,), (other,) in zip(
+        engine.search(sentences[:20], SETTINGS), twice.search(sentences[:20], SETTINGS), strict=True
+    ):
+        assert one.ids == other.ids
+        assert one.score == pytest.approx(other.score, rel=1e-5, abs=TOLERANCE)
+
+
+def test_an_ensemble_is_the_mean_of_the_probabilities(config, subwords, sentences):
+    models = [wide_model(config, subwords, seed) for seed in (1, 2)]
+    engines = [PaddleEngine([model], subwords) for model in models]
+    both = PaddleEngine(models, subwords)
+    row = sentences[0].source
+    target = subwords.target.encode(PAIRS[0][1])
+
+    for model in models:
+        model.eval()
+    source = paddle.to_tensor([[*row, subwords.source.eos]])
+    read = paddle.to_tensor([[subwords.target.bos, *target]])
+    probabilities = [
+        paddle.nn.functional.softmax(model(source, read).astype("float64"), axis=-1).numpy()[0]
+        for model in models
+    ]
+    mean = np.mean(probabilities, axis=0)
+    expected = sum(np.log(mean[n, i]) for n, i in enumerate([*target, subwords.target.eos]))
+    assert both.log_probs([row], [target])[0] == pytest.approx(expected, rel=1e-5)
+    for engine in engines:
+        assert engine.log_probs([row], [target])[0] != pytest.approx(expected, rel=1e-3)
+    found = both.search(sentences[:10], SETTINGS)
+    forced = both.log_probs(
+        [sentence.source for sentence in sentences[:10]], [own[0].ids for own in found]
+    )
+    for (hypothesis,), log_prob in zip(found, forced, strict=True):
+        assert hypothesis.log_prob == pytest.approx(log_prob, rel=1e-5, abs=TOLERANCE)
+
+
+# ---- Prefixes, limits, modes, attention ----
+
+
+def test_prefixes_and_lengths(engine, subwords, sentences):
+    prefix = subwords.target.encode("Ein Mann")
+    asked = [Sentence(sentence.source, prefix) for sentence in sentences[:5]]
+    for own in engine.search(asked + sentences[5:10], SETTINGS)[:5]:
+        assert own[0].ids[: len(prefix)] == prefix
+    settings = SETTINGS.model_copy(update={"min_length_ratio": 0.8, "max_length_extra": 0})
+    for sentence, own in zip(sentences, engine.search(sentences, settings), strict=True):
+        length = len(sentence.source)
+        assert int(0.8 * length) <= len(own[0].ids) <= length
+
+
+def test_the_seed_of_sampling(engine, sentences):
+    settings = SETTINGS.model_copy(update={"sampling": True})
+    found = [engine.search(sentences[:20], settings) for _ in range(2)]
+    assert found[0] == found[1]
+    other = engine.search(sentences[:20], settings.model_copy(update={"seed": 2}))
+    assert other != found[0]
+
+
+@pytest.mark.parametrize("was_training", [True, False])
+def test_the_model_goes_on_training_as_before(model, subwords, sentences, was_training):
+    model.train() if was_training else model.eval()
+    PaddleEngine([model], subwords).search(sentences[:1], SETTINGS)
+    assert model.training is was_training
+
+
+def test_attention_is_the_models(config, subwords, sentences):
+    """Of the last layer but one, the mean of its heads, against the model asked directly."""
+    deeper = config.model_copy(update={"model": config.model.model_copy(update={"num_layers": 3})})
+    model = wide_model(deeper, subwords)
+    found = PaddleEngine([model], subwords).search(sentences[:7], SETTINGS, need_attention=True)
+    model.eval()
+    for sentence, (hypothesis,) in zip(sentences[:7], found, strict=True):
+        source = paddle.to_tensor([[*sentence.source, subwords.source.eos]])
+        read = paddle.to_tensor([[subwords.target.bos, *hypothesis.ids]])
+        _, weights = model(source, read, need_weights=True)
+        expected = weights.cross[1].numpy()[0].mean(axis=0)
+        shape = (len(hypothesis.ids), len(sentence.source))
+        assert hypothesis.attention.shape == shape
+        np.testing.assert_allclose(
+            hypothesis.attention, expected[: shape[0], : shape[1]], atol=1e-5
+        )

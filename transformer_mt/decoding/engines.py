@@ -1,0 +1,128 @@
+"""Which engine translates, and where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformer_mt.decoding.engine import Engine
+from transformer_mt.errors import UsageError
+from transformer_mt.model_directory import ModelDirectory
+
+ENGINES = ("paddle", "paddle_inference", "ctranslate2")
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """All that is needed to load an engine, in this process or in another.
+
+    Attributes:
+        name: one of ENGINES.
+        folder: the model directory, or what `export` has written.
+        checkpoints: of the model directory; several make an ensemble. Empty for an export.
+        threads: how many cores one call of the engine may use.
+        device: of Paddle; None: a GPU if there is one.
+    """
+
+    name: str
+    folder: Path
+    checkpoints: tuple[Path, ...] = ()
+    threads: int = 1
+    device: str | None = None
+
+    @property
+    def runs_in_processes(self) -> bool:
+        """Whether several cores are used best by as many processes: this engine's threads gain
+        little. (CTranslate2 shares a batch among threads of its own.)"""
+        return self.name != "ctranslate2" and self.device == "cpu"
+
+    def load(self) -> Engine:
+        """
+        Raises:
+            UserError: the model is damaged, or something that it needs is not installed.
+        """
+        directory = ModelDirectory(self.folder)
+        subwords = directory.load_subwords()
+        if self.name == "ctranslate2":
+            from transformer_mt.decoding.ctranslate2_engine import Ctranslate2Engine
+
+            return Ctranslate2Engine(self.folder, subwords, self.threads)
+
+        from transformer_mt import device as devices
+
+        devices.use(self.device)
+        if self.name == "paddle_inference":
+            from transformer_mt.decoding.inference_engine import InferenceEngine
+
+            return InferenceEngine(self.folder, subwords)
+        from transformer_mt.decoding.paddle_engine import PaddleEngine
+
+        return PaddleEngine.load(directory.load_config().model, subwords, self.checkpoints)
+
+
+def find(
+    model_dir: str | Path,
+    engine: str | None = None,
+    checkpoint: str | None = None,
+    ensemble: tuple[str, ...] = (),
+    threads: int = 1,
+    device: str | None = None,
+) -> EngineSpec:
+    """The engine that a command asks for.
+
+    Args:
+        model_dir: a model directory, or the folder of an export.
+        engine: one of ENGINES; None is what the folder is for.
+        checkpoint: step_N, average_..., best or last; None is the best.
+        ensemble: more models with the same subwords, MODEL_DIR or MODEL_DIR:CHECKPOINT each.
+
+    Raises:
+        UsageError: there is no such folder or checkpoint, or they don't fit together.
+    """
+    folder = Path(model_dir)
+    held = exported(folder)
+    if held is None and engine in (None, "paddle"):
+        first = ModelDirectory(folder)
+        first.load_config()
+        checkpoints = [first.checkpoint(checkpoint)]
+        for name in ensemble:
+            checkpoints.append(_member(first, name))
+        return EngineSpec("paddle", folder, tuple(checkpoints), threads, device)
+    if held is None:
+        made = folder / "export" / engine
+        if exported(made) != engine:
+            ModelDirectory(folder).load_config()
+            format = "paddle" if engine == "paddle_inference" else engine
+            raise UsageError(
+                f"{made} is not there. Make it with: python -m transformer_mt export {folder} "
+                f"--format {format}"
+            )
+        folder, held = made, engine
+    if engine not in (None, held):
+        raise UsageError(f"{folder} is an export for --engine {held}")
+    if checkpoint or ensemble:
+        raise UsageError("--checkpoint and --ensemble are for --engine paddle; an export has one")
+    return EngineSpec(held, folder, (), threads, device)
+
+
+def exported(folder: Path) -> str | None:
+    """The engine that a folder was exported for; None if it is no export."""
+    if (folder / "model.bin").is_file():
+        return "ctranslate2"
+    if (folder / "decoder.json").is_file():
+        return "paddle_inference"
+    return None
+
+
+def _member(first: ModelDirectory, name: str) -> Path:
+    """The checkpoint of another model of an ensemble."""
+    folder, _, checkpoint = name.rpartition(":")
+    if not folder or Path(name).is_dir():
+        folder, checkpoint = name, None
+    other = ModelDirectory(folder)
+    own_config, config = first.load_config(), other.load_config()
+    if config.model != own_config.model:
+        raise UsageError(f"--ensemble {name}: its model section differs from {first.path}'s")
+    if other.load_subwords().content() != first.load_subwords().content():
+        raise UsageError(f"--ensemble {name}: its subwords are not those of {first.path}")
+    return other.checkpoint(checkpoint)

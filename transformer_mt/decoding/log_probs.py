@@ -1,0 +1,183 @@
+"""Log-probabilities of what may follow each hypothesis, computed only where they are needed.
+
+The logits of a step are the largest array of decoding: some hundred hypotheses times the whole
+vocabulary. They are read twice: once for the sum of their exponentials, and once for the maximum of
+each block of them, after which only the blocks that can hold a winner are looked at.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+# Ids in a block, or one less.
+BLOCK = 32
+# Rows whose exponentials are computed at once, so that they stay in the processor's cache.
+ROWS = 16
+# exp(x) is finite in float32 below this.
+LARGEST_EXPONENT = 80.0
+
+
+class LogProbs:
+    """log p(id | hypothesis) = logit - log(sum(exp(logits)))
+
+    Args:
+        logits: float32 (sentences, width, vocabulary); not copied, not changed.
+        never: ids that are never chosen, but by `of`. They keep their share of the probability, so
+            that scores are those of the model.
+    """
+
+    def __init__(self, logits: np.ndarray, never: tuple[int, ...]) -> None:
+        self._logits = logits
+        sentences, width, self._size = logits.shape
+        # Block b holds the ids b, b + blocks, b + 2 * blocks, ...: maxima of whole rows.
+        self._blocks = -(-self._size // BLOCK)
+        self._whole = self._size // self._blocks  # ids in each block, but for one more in some
+        self._never = np.array(never, np.int64)
+        self._is_never = np.ones(self._blocks * (self._whole + 1), bool)
+        self._is_never[: self._size] = False
+        self._is_never[self._never] = True
+        rows = logits.reshape(sentences * width, self._size)
+        self._log_total = _log_sum_exp(rows).reshape(sentences, width)  # float64
+
+    def of(self, ids: np.ndarray) -> np.ndarray:
+        """The log-probability of one id for each hypothesis: (sentences, width), float64."""
+        chosen = np.take_along_axis(self._logits, ids[:, :, np.newaxis], axis=2)[:, :, 0]
+        return chosen - self._log_total
+
+    def best(self, scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The `count` best continuations of each sentence's hypotheses.
+
+        Args:
+            scores: the hypotheses' own log-probabilities, float64 (sentences, width).
+
+        Returns: (totals, parents, ids), each (sentences, count) or fewer if there are fewer, the
+            best first: the sum of both log-probabilities, which hypothesis is continued, and by
+            what. A slot that has nothing to offer, or what is not a number, has -inf.
+        """
+        with np.errstate(invalid="ignore"):
+            return self._best(scores, count)
+
+    def _best(self, scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        sentences, width, size = self._logits.shape
+        offsets = scores - self._log_total
+        blocks, whole = self._blocks, self._whole
+        maxima = self._logits[:, :, : whole * blocks].reshape(sentences, width, whole, blocks)
+        maxima = maxima.max(axis=2)
+        rest = size - whole * blocks
+        if rest:
+            np.maximum(
+                maxima[:, :, :rest], self._logits[:, :, whole * blocks :], out=maxima[:, :, :rest]
+            )
+        # The blocks of ids that are never chosen are looked at without these.
+        spoiled = np.unique(self._never % blocks)
+        members = spoiled[:, np.newaxis] + blocks * np.arange(whole + 1)
+        maxima[:, :, spoiled] = self._members(np.s_[:, :], members).max(axis=-1)
+
+        tops = (maxima + offsets[:, :, np.newaxis]).reshape(sentences, width * blocks)
+        tops = np.where(np.isnan(tops), -np.inf, tops)
+        chosen = _largest(tops, count)  # the best `count` are in the best `count` blocks
+        parents, chosen = chosen // blocks, chosen % blocks
+        rows = np.arange(sentences)[:, np.newaxis]
+        members = chosen[:, :, np.newaxis] + blocks * np.arange(whole + 1)
+        values = self._members((rows[:, :, np.newaxis], parents[:, :, np.newaxis]), members)
+        totals = values + offsets[rows, parents][:, :, np.newaxis]
+        totals = np.where(np.isnan(totals), -np.inf, totals).reshape(sentences, -1)
+        best = _largest(totals, count)
+        totals = np.take_along_axis(totals, best, axis=1)
+        # Equal ones in the order of hypotheses and ids, so that nothing depends on the blocks.
+        best_parents = parents[rows, best // (whole + 1)]
+        best_ids = members.reshape(sentences, -1)[rows, best]
+        best_ids = np.minimum(best_ids, size - 1)  # where there is nothing
+        order = np.lexsort((best_ids, best_parents, -totals), axis=1)
+        return tuple(np.take_along_axis(x, order, axis=1) for x in (totals, best_parents, best_ids))
+
+    def draw(
+        self,
+        uniform: np.ndarray,
+        temperature: float,
+        top_k: int | None,
+        top_p: float,
+        banned: np.ndarray,
+        banned_id: int,
+    ) -> np.ndarray:
+        """Draws an id for each hypothesis: (sentences, width), int64.
+
+        Args:
+            uniform: random numbers in [0, 1), (sentences, width): equal ones draw equally.
+            temperature: logits are divided by it.
+            top_k: draws only from the k most probable (Fan et al. 2018, arXiv 1805.04833), or all.
+            top_p: draws only from the fewest that together have this probability (Holtzman et al.
+                2020, arXiv 1904.09751).
+            banned: bool (sentences, width): where `banned_id` is not to be drawn.
+        """
+        logits = self._logits / np.float32(temperature)
+        logits[:, :, self._never[self._never != banned_id]] = -np.inf
+        logits[banned, banned_id] = -np.inf
+        logits = np.where(np.isnan(logits), -np.inf, logits)
+        ids = None
+        if top_k is not None or top_p < 1:
+            ids = _largest_last_axis(logits, min(top_k or self._size, self._size))
+            logits = np.take_along_axis(logits, ids, axis=2)  # falling
+        weights = np.exp(logits - logits.max(axis=2, keepdims=True), dtype=np.float64)
+        if top_p < 1:
+            before = np.cumsum(weights, axis=2) - weights
+            weights = np.where(before < top_p * weights.sum(axis=2, keepdims=True), weights, 0.0)
+        sums = np.cumsum(weights, axis=2)
+        place = (sums <= uniform[:, :, np.newaxis] * sums[:, :, -1:]).sum(axis=2)
+        place = np.minimum(place, logits.shape[2] - 1)[:, :, np.newaxis]
+        return (place if ids is None else np.take_along_axis(ids, place, axis=2))[:, :, 0]
+
+    def _members(self, hypotheses: tuple, ids: np.ndarray) -> np.ndarray:
+        """Their logits; -inf for ids beyond the vocabulary, and those that are never chosen."""
+        values = self._logits[(*hypotheses, np.minimum(ids, self._size - 1))]
+        return np.where(self._is_never[ids], -np.inf, values)
+
+
+def mixture(all_logits: list[np.ndarray]) -> np.ndarray:
+    """The logarithm of the mean of several models' probabilities: logits of an ensemble."""
+    log_probs = [
+        logits - _log_sum_exp(logits.reshape(-1, logits.shape[-1])).reshape(*logits.shape[:-1], 1)
+        for logits in all_logits
+    ]
+    total = log_probs[0]
+    for one in log_probs[1:]:
+        total = np.logaddexp(total, one)
+    return (total - np.log(len(all_logits))).astype(np.float32)
+
+
+def _log_sum_exp(rows: np.ndarray) -> np.ndarray:
+    """(rows, vocabulary) to (rows,), float64."""
+    count, size = rows.shape
+    sums = np.empty(count)
+    buffer = np.empty((min(ROWS, count), size), np.float32)
+    largest = rows.max(axis=1)
+    # Most models need no shift, and are spared one pass.
+    shift = np.where(np.abs(largest) < LARGEST_EXPONENT, 0, largest).astype(np.float32)
+    with np.errstate(invalid="ignore", divide="ignore"):  # of infinities comes no number
+        for start in range(0, count, ROWS):
+            block = rows[start : start + ROWS]
+            exponentials = buffer[: len(block)]
+            own_shift = shift[start : start + ROWS, np.newaxis]
+            if own_shift.any():
+                block = block - own_shift
+            np.exp(block, out=exponentials)
+            sums[start : start + ROWS] = exponentials.sum(axis=1)
+        return np.log(sums) + shift
+
+
+def _largest(values: np.ndarray, count: int) -> np.ndarray:
+    """The places of the `count` largest of each row, in no order; all if there are fewer."""
+    if count >= values.shape[1]:
+        return np.broadcast_to(np.arange(values.shape[1]), values.shape)
+    return np.argpartition(values, -count, axis=1)[:, -count:]
+
+
+def _largest_last_axis(values: np.ndarray, count: int) -> np.ndarray:
+    """The places of the `count` largest along the last axis, the largest first."""
+    if count < values.shape[-1]:
+        places = np.argpartition(values, -count, axis=-1)[..., -count:]
+        places = np.sort(places, axis=-1)
+    else:
+        places = np.broadcast_to(np.arange(values.shape[-1]), values.shape)
+    order = np.argsort(-np.take_along_axis(values, places, axis=-1), axis=-1, kind="stable")
+    return np.take_along_axis(places, order, axis=-1)

@@ -1,0 +1,168 @@
+"""The engine that searches with this package's own model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import paddle
+
+from transformer_mt.assembly import build_model, load_weights
+from transformer_mt.config import DecodingConfig, ModelConfig
+from transformer_mt.data.batches import encoded_rows
+from transformer_mt.data.subword import Subwords
+from transformer_mt.decoding import batch
+from transformer_mt.decoding.device_log_probs import DeviceLogProbs, device_mixture
+from transformer_mt.decoding.engine import Hypothesis, Sentence
+from transformer_mt.decoding.log_probs import LogProbs, mixture
+from transformer_mt.model.host_decoder import HostDecoder, HostDecoding
+from transformer_mt.model.operations import is_float32_on_cpu
+from transformer_mt.model.transformer import Transformer
+
+
+class PaddleEngine:
+    """Searches with one model, or with the mean of the probabilities of several.
+
+    The weights must not change in the engine's life. Models are put into evaluation mode.
+    """
+
+    def __init__(self, models: list[Transformer], subwords: Subwords) -> None:
+        self._models = models
+        self._source = subwords.source
+        self._target = subwords.target
+        on_host = all(is_float32_on_cpu(model.generator.weight) for model in models)
+        self._host_decoders = [HostDecoder(model) for model in models] if on_host else []
+
+    @classmethod
+    def load(cls, config: ModelConfig, subwords: Subwords, checkpoints: list[Path]) -> PaddleEngine:
+        """
+        Raises:
+            UserError: a checkpoint is damaged, or does not fit the config.
+        """
+        models = []
+        for checkpoint in checkpoints:
+            models.append(build_model(config, subwords))
+            load_weights(checkpoint, models[-1])
+            models[-1].eval()
+        return cls(models, subwords)
+
+    def search(
+        self, sentences: list[Sentence], settings: DecodingConfig, need_attention: bool = False
+    ) -> list[list[Hypothesis]]:
+        """As `Engine.search`. Attention is that of the first model's last decoder layer but one,
+        the mean of its heads: of all layers the nearest to an alignment of words (Garg et al. 2019,
+        arXiv 1909.02074, section 3.2)."""
+        sources = [sentence.source for sentence in sentences]
+        source = self._source_tensor(sources)
+        with self._evaluating():
+            found = batch.search(self._stepper(source), sentences, settings, self._target)
+        return self._with_attention(sources, found) if need_attention else found
+
+    def _stepper(self, source: paddle.Tensor) -> _HostStepper | _DeviceStepper:
+        never = batch.never_put_out(self._target)
+        if not self._host_decoders:
+            return _DeviceStepper(self._models, source, never)
+        decodings = [
+            HostDecoding(decoder, model.encode(source), source)
+            for model, decoder in zip(self._models, self._host_decoders, strict=True)
+        ]
+        return _HostStepper(decodings, never)
+
+    def log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> list[float]:
+        """As `Engine.log_probs`."""
+        source = self._source_tensor(sources)
+        read, wanted = batch.target_arrays(targets, self._target)
+        totals: list[float] = []
+        with self._evaluating():
+            hidden = [
+                model.decode(paddle.to_tensor(read), model.encode(source), source)
+                for model in self._models
+            ]
+            # The logits of all positions at once would be many times as large as all else.
+            rows = max(1, batch.LOGITS_AT_ONCE // (read.shape[1] * self._target.size))
+            for start in range(0, len(read), rows):
+                logits = [
+                    model.generator(x[start : start + rows]).numpy()
+                    for model, x in zip(self._models, hidden, strict=True)
+                ]
+                totals += batch.sums_of_log_probs(
+                    logits[0] if len(logits) == 1 else mixture(logits),
+                    wanted[start : start + rows],
+                    self._target.pad,
+                )
+        return totals
+
+    def _with_attention(
+        self, sources: list[list[int]], found: list[list[Hypothesis]]
+    ) -> list[list[Hypothesis]]:
+        """Reads all outputs once more, at once, for what they attend to."""
+        model = self._models[0]
+        layer = max(len(model.decoder.layers) - 2, 0)
+        outputs = [hypothesis.ids for own in found for hypothesis in own]
+        repeated = [row for row, own in zip(sources, found, strict=True) for _ in own]
+        source = self._source_tensor(repeated)
+        read, _ = batch.target_arrays(outputs, self._target)
+        with self._evaluating():
+            _, _, cross_weights = model.decode(
+                paddle.to_tensor(read), model.encode(source), source, need_weights=True
+            )
+        weights = cross_weights[layer].astype("float32").mean(axis=1).numpy()
+        return batch.with_attention(sources, found, weights)
+
+    def _source_tensor(self, rows: list[list[int]]) -> paddle.Tensor:
+        return paddle.to_tensor(encoded_rows(rows, self._source.pad, self._source.eos))
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        # To set the mode goes through all layers, and is spared where it is set already.
+        training = [model for model in self._models if model.training]
+        for model in training:
+            model.eval()
+        try:
+            with paddle.no_grad():
+                yield
+        finally:
+            for model in training:
+                model.train()
+
+
+class _HostStepper:
+    """A batch of source sentences as the search sees it, on a CPU; one model or several."""
+
+    def __init__(self, decodings: list[HostDecoding], never: tuple[int, ...]) -> None:
+        self._decodings = decodings
+        self._never = never
+
+    def step(self, ids: np.ndarray, parents: np.ndarray) -> LogProbs:
+        logits = [decoding.step(ids, parents) for decoding in self._decodings]
+        return LogProbs(logits[0] if len(logits) == 1 else mixture(logits), self._never)
+
+    def select(self, sentences: np.ndarray) -> None:
+        for decoding in self._decodings:
+            decoding.select(sentences)
+
+
+class _DeviceStepper:
+    """As `_HostStepper`, by Paddle on any device."""
+
+    def __init__(
+        self, models: list[Transformer], source: paddle.Tensor, never: tuple[int, ...]
+    ) -> None:
+        self._models = models
+        self._caches = [model.start_cache(model.encode(source), source) for model in models]
+        self._never = never
+
+    def step(self, ids: np.ndarray, parents: np.ndarray) -> DeviceLogProbs:
+        last = paddle.to_tensor(np.ascontiguousarray(ids))
+        logits = [
+            model.decode_step(last, parents, cache)
+            for model, cache in zip(self._models, self._caches, strict=True)
+        ]
+        mixed = logits[0] if len(logits) == 1 else device_mixture(logits)
+        return DeviceLogProbs(mixed, self._never)
+
+    def select(self, sentences: np.ndarray) -> None:
+        for cache in self._caches:
+            cache.select(sentences)
