@@ -9,7 +9,6 @@ import paddle
 import pytest
 
 from transformer_mt.model.attention import (
-    AncestorMask,
     KeyValueCache,
     MultiHeadAttention,
     ScaledDotProductAttention,
@@ -239,46 +238,6 @@ class TestMasks:
         assert mask.dtype == paddle.bool
         np.testing.assert_array_equal(mask, np.triu(np.ones((4, 4), dtype=bool), 1))
         np.testing.assert_array_equal(mask[2], [False, False, False, True])
-
-
-class TestAncestorMask:
-    def test_follows_every_hypothesis_to_its_past(self, rng):
-        """Against lists of positions, through random forks, and sentences that leave."""
-        mask = AncestorMask()
-        sentences, width = 5, 1
-        positions = 0
-        pasts = [[[]] for _ in range(sentences)]  # of each sentence's hypotheses
-        for step in range(8):
-            new_width = 1 if step == 0 else 3
-            parents = rng.integers(0, width, (sentences, new_width))
-            got = mask.grow(parents)
-            pasts = [
-                [[*own[parent], positions + i] for i, parent in enumerate(row)]
-                for own, row in zip(pasts, parents, strict=True)
-            ]
-            positions += new_width
-            width = new_width
-            if step == 0:
-                assert got is None  # there is but one hypothesis and its own position
-                continue
-            assert got.shape == (sentences, 1, width, positions)
-            for sentence in range(sentences):
-                for i in range(width):
-                    allowed = np.flatnonzero(~got[sentence, 0, i]).tolist()
-                    assert allowed == pasts[sentence][i]
-            if step == 4:
-                kept = np.array([3, 0, 4])
-                mask.select(kept)
-                pasts = [pasts[i] for i in kept]
-                sentences = 3
-        assert mask.length == 8
-
-    def test_a_single_hypothesis_needs_no_mask(self):
-        mask = AncestorMask()
-        for _ in range(4):
-            assert mask.grow(np.zeros((2, 1), np.int64)) is None
-        mask.select(np.array([1]))
-        assert mask.grow(np.zeros((1, 1), np.int64)) is None
 
 
 class TestKeyValueCache:

@@ -1,7 +1,6 @@
 """The encoder-decoder Transformer as Paddle layers."""
 
 from transformer_mt.model.attention import (
-    AncestorMask,
     KeyValueCache,
     MultiHeadAttention,
     ScaledDotProductAttention,
@@ -27,7 +26,6 @@ from transformer_mt.model.transformer import (
 )
 
 __all__ = [
-    "AncestorMask",
     "AttentionWeights",
     "Decoder",
     "DecoderCache",

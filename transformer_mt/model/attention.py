@@ -6,7 +6,6 @@ marks what is *forbidden*.
 
 from __future__ import annotations
 
-import numpy as np
 import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
@@ -83,45 +82,6 @@ class KeyValueCache:
         if self.key is not None:
             self.key = paddle.index_select(self.key, index, axis=0)
             self.value = paddle.index_select(self.value, index, axis=0)
-
-
-class AncestorMask:
-    """Which of the positions decoded so far are a hypothesis' own past.
-
-    The hypotheses of a sentence lie side by side, `width` of them at each step, like positions of
-    one sequence: nothing is copied when one forks or is dropped, and all that belongs to the source
-    is kept once a sentence. (Miao et al. 2024, arXiv 2305.09781, section 4.2, attend to a tree so.)
-    """
-
-    def __init__(self) -> None:
-        self.length = 0  # steps taken in
-        # bool, True where a position is not of the hypothesis' own past:
-        # (sentences, width, sum of the widths of all steps)
-        self._strangers: np.ndarray | None = None
-
-    def grow(self, parents: np.ndarray) -> np.ndarray | None:
-        """Takes in a step in which hypothesis i of a sentence continues hypothesis parents[:, i] of
-        the step before, int64 (sentences, width); what they are at the first step does not matter.
-
-        Returns the mask, bool (sentences, 1, width, positions), True where forbidden; None if
-        nothing is.
-        """
-        sentences, width = parents.shape
-        own = np.broadcast_to(~np.eye(width, dtype=bool), (sentences, width, width))
-        if self._strangers is None:
-            self._strangers = own
-        else:
-            past = np.take_along_axis(self._strangers, parents[:, :, np.newaxis], axis=1)
-            self._strangers = np.concatenate([past, own], axis=2)
-        self.length += 1
-        if self._strangers.shape[2] == self.length:  # the width was always 1
-            return None
-        return self._strangers[:, np.newaxis]
-
-    def select(self, sentences: np.ndarray) -> None:
-        """Keeps the sentences with these indices, int64 (kept,), in this order."""
-        if self._strangers is not None:
-            self._strangers = self._strangers[sentences]
 
 
 def has_fused_attention(query: Tensor) -> bool:

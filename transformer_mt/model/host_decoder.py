@@ -13,7 +13,8 @@ import numpy as np
 import paddle
 from paddle import Tensor
 
-from transformer_mt.model.attention import AncestorMask, Linear, MultiHeadAttention
+from transformer_mt.ancestors import AncestorMask
+from transformer_mt.model.attention import Linear, MultiHeadAttention
 from transformer_mt.model.layers import DecoderLayer, LayerNorm
 from transformer_mt.model.operations import array, is_float32_on_cpu, tensor
 from transformer_mt.model.transformer import Transformer
@@ -79,6 +80,10 @@ class HostDecoding:
             parents: as in `AncestorMask.grow`.
         """
         decoder = self._decoder
+        kept = self._ancestors.prune()
+        if kept is not None:
+            for cache in self._self_caches:
+                cache.take(kept)
         x = decoder.embed(ids, self._ancestors.length)  # (sentences, width, d_model)
         strangers = self._ancestors.grow(parents)
         for layer, own, cross in zip(
@@ -132,6 +137,13 @@ class _Cache:
 
     def select(self, sentences: np.ndarray) -> None:
         self._key, self._value = self.key[sentences], self.value[sentences]
+
+    def take(self, positions: np.ndarray) -> None:
+        """Keeps these positions of each sentence, (sentences, kept)."""
+        index = positions[:, :, np.newaxis]
+        self._key = np.take_along_axis(self.key, index, axis=1)
+        self._value = np.take_along_axis(self.value, index, axis=1)
+        self._length = positions.shape[1]
 
 
 class _Layer:
