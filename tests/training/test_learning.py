@@ -9,6 +9,7 @@ import pytest
 from support import make_config, prepared, take_steps
 
 from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.training.processes import Processes
 from transformer_mt.training.trainer import Trainer
@@ -59,8 +60,9 @@ def test_learning(tmp_path, task, norm, beam_size):
     take_steps(trainer, STEPS)
 
     decoding = config.decoding.model_copy(update={"beam_size": beam_size})
-    translator = Translator(trainer.model, data.subwords, decoding, 100, "de")
-    found = list(translator.translate(source for source, _ in pairs[:HELD_OUT]))
+    engine = PaddleEngine([trainer.model], data.subwords)
+    translator = Translator(engine, data.subwords, decoding, 100, "de")
+    found = translator.translate(source for source, _ in pairs[:HELD_OUT])
     wrong = [
         f"{source}: {output}"
         for (source, target), output in zip(pairs[:HELD_OUT], found, strict=True)

@@ -1,8 +1,8 @@
 """Log-probabilities of what may follow each hypothesis, computed only where they are needed.
 
 The logits of a step are the largest array of decoding: some hundred hypotheses times the whole
-vocabulary. They are read twice: once for the sum of their exponentials, and once for the maximum of
-each block of them, after which only the blocks that can hold a winner are looked at.
+vocabulary. They are read once, for the sum of their exponentials and for the maximum of each block
+of them, after which only the blocks that can hold a winner are looked at.
 """
 
 from __future__ import annotations
@@ -29,15 +29,14 @@ class LogProbs:
     def __init__(self, logits: np.ndarray, never: tuple[int, ...]) -> None:
         self._logits = logits
         sentences, width, self._size = logits.shape
-        # Block b holds the ids b, b + blocks, b + 2 * blocks, ...: maxima of whole rows.
-        self._blocks = -(-self._size // BLOCK)
-        self._whole = self._size // self._blocks  # ids in each block, but for one more in some
+        self._blocks, self._whole = _block_sizes(self._size)
         self._never = np.array(never, np.int64)
         self._is_never = np.ones(self._blocks * (self._whole + 1), bool)
         self._is_never[: self._size] = False
         self._is_never[self._never] = True
-        rows = logits.reshape(sentences * width, self._size)
-        self._log_total = _log_sum_exp(rows).reshape(sentences, width)  # float64
+        log_total, maxima = _reduced(logits.reshape(sentences * width, self._size))
+        self._log_total = log_total.reshape(sentences, width)  # float64
+        self._maxima = maxima.reshape(sentences, width, self._blocks)
 
     def of(self, ids: np.ndarray) -> np.ndarray:
         """The log-probability of one id for each hypothesis: (sentences, width), float64."""
@@ -61,13 +60,7 @@ class LogProbs:
         sentences, width, size = self._logits.shape
         offsets = scores - self._log_total
         blocks, whole = self._blocks, self._whole
-        maxima = self._logits[:, :, : whole * blocks].reshape(sentences, width, whole, blocks)
-        maxima = maxima.max(axis=2)
-        rest = size - whole * blocks
-        if rest:
-            np.maximum(
-                maxima[:, :, :rest], self._logits[:, :, whole * blocks :], out=maxima[:, :, :rest]
-            )
+        maxima = self._maxima.copy()
         # The blocks of ids that are never chosen are looked at without these.
         spoiled = np.unique(self._never % blocks)
         members = spoiled[:, np.newaxis] + blocks * np.arange(whole + 1)
@@ -135,34 +128,52 @@ class LogProbs:
 
 def mixture(all_logits: list[np.ndarray]) -> np.ndarray:
     """The logarithm of the mean of several models' probabilities: logits of an ensemble."""
-    log_probs = [
-        logits - _log_sum_exp(logits.reshape(-1, logits.shape[-1])).reshape(*logits.shape[:-1], 1)
-        for logits in all_logits
-    ]
+    log_probs = []
+    for logits in all_logits:
+        log_total, _ = _reduced(logits.reshape(-1, logits.shape[-1]))
+        log_probs.append(logits - log_total.reshape(*logits.shape[:-1], 1))
     total = log_probs[0]
     for one in log_probs[1:]:
         total = np.logaddexp(total, one)
     return (total - np.log(len(all_logits))).astype(np.float32)
 
 
-def _log_sum_exp(rows: np.ndarray) -> np.ndarray:
-    """(rows, vocabulary) to (rows,), float64."""
+def _block_sizes(size: int) -> tuple[int, int]:
+    """How many blocks there are, and how many ids are in each; some have one more.
+
+    Block b holds the ids b, b + blocks, b + 2 * blocks, ...: their maxima are those of whole rows.
+    """
+    blocks = -(-size // BLOCK)
+    return blocks, size // blocks
+
+
+def _reduced(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of logits (rows, vocabulary): log(sum(exp)), float64 (rows,), and the maxima of the blocks,
+    float32 (rows, blocks)."""
     count, size = rows.shape
-    sums = np.empty(count)
+    blocks, whole = _block_sizes(size)
+    rest = size - whole * blocks
+    log_total = np.empty(count)
+    maxima = np.empty((count, blocks), np.float32)
     buffer = np.empty((min(ROWS, count), size), np.float32)
-    largest = rows.max(axis=1)
-    # Most models need no shift, and are spared one pass.
-    shift = np.where(np.abs(largest) < LARGEST_EXPONENT, 0, largest).astype(np.float32)
     with np.errstate(invalid="ignore", divide="ignore"):  # of infinities comes no number
         for start in range(0, count, ROWS):
-            block = rows[start : start + ROWS]
-            exponentials = buffer[: len(block)]
-            own_shift = shift[start : start + ROWS, np.newaxis]
-            if own_shift.any():
-                block = block - own_shift
-            np.exp(block, out=exponentials)
-            sums[start : start + ROWS] = exponentials.sum(axis=1)
-        return np.log(sums) + shift
+            some = rows[start : start + ROWS]
+            own = maxima[start : start + ROWS]
+            some[:, : whole * blocks].reshape(-1, whole, blocks).max(axis=1, out=own)
+            if rest:
+                np.maximum(own[:, :rest], some[:, whole * blocks :], out=own[:, :rest])
+            largest = own.max(axis=1)
+            exponentials = buffer[: len(some)]
+            # Most models need no shift, and are spared one pass.
+            if np.abs(largest).max() < LARGEST_EXPONENT:
+                sums = np.exp(some, out=exponentials).sum(axis=1)
+                log_total[start : start + ROWS] = np.log(sums)
+            else:
+                np.subtract(some, largest[:, np.newaxis], out=exponentials)
+                sums = np.exp(exponentials, out=exponentials).sum(axis=1)
+                log_total[start : start + ROWS] = np.log(sums) + largest
+    return log_total, maxima
 
 
 def _largest(values: np.ndarray, count: int) -> np.ndarray:
