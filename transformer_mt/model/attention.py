@@ -83,6 +83,12 @@ class KeyValueCache:
             self.key = paddle.index_select(self.key, index, axis=0)
             self.value = paddle.index_select(self.value, index, axis=0)
 
+    def take(self, positions: Tensor) -> None:
+        """Keeps these positions of each row, int64 (batch, kept)."""
+        index = positions.unsqueeze([1, 3])  # (batch, 1, kept, 1), for all heads
+        self.key = paddle.take_along_axis(self.key, index, axis=2)
+        self.value = paddle.take_along_axis(self.value, index, axis=2)
+
 
 def has_fused_attention(query: Tensor) -> bool:
     """Whether the device attends in one fast operation, which does not give the weights: a GPU in

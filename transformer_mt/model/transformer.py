@@ -342,6 +342,10 @@ class Transformer(nn.Layer):
 
         Returns: floating (sentences, width, vocabulary).
         """
+        kept = cache.ancestors.prune()
+        if kept is not None:
+            for layer in cache.layers:
+                layer.self_attention.take(paddle.to_tensor(kept))
         position = cache.ancestors.length
         strangers = cache.ancestors.grow(parents)
         self_mask = None if strangers is None else paddle.to_tensor(strangers)
