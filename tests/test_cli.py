@@ -20,7 +20,7 @@ from support import (
 )
 
 from transformer_mt import __version__
-from transformer_mt.config import dump
+from transformer_mt.config import DecodingConfig, dump
 
 PAIRS = real_pairs(200)
 
@@ -67,16 +67,20 @@ def assert_refused(done, code, *words):
 
 # ---- Help ----
 
+SETTINGS = ["--" + name.replace("_", "-") for name in DecodingConfig.model_fields]
+
 
 @pytest.mark.parametrize(
     ("verb", "words"),
     [
-        ([], ["train", "translate", "evaluate", "average"]),
+        ([], ["train", "translate", "evaluate", "score", "average"]),
         (["train"], ["CONFIG", "key=value", "--check", "--restart", "--device"]),
-        (["translate"], ["MODEL_DIR", "--input", "--output", "--checkpoint", "--device",
-                         "--beam-size", "--length-penalty", "--batch-tokens"]),
+        (["translate"], ["MODEL_DIR", "--input", "--output", "--resume", "--prefix", "--format",
+                         "--alignment", "--engine", "--checkpoint", "--ensemble", "--threads",
+                         "--device", *SETTINGS, "source_pieces"]),
         (["evaluate"], ["MODEL_DIR", "--source", "--reference", "--output", "--json", "--device",
-                        "--hypothesis"]),
+                        "--hypothesis", "--engine", "--beam-size"]),
+        (["score"], ["MODEL_DIR", "--source", "--target", "--ensemble", "--length-penalty"]),
         (["average"], ["MODEL_DIR", "--last", "--best"]),
     ],
 )  # fmt: skip
@@ -101,12 +105,14 @@ def test_version():
         ([], ["VERB"]),
         (["trian", "x"], ["'trian'"]),
         (["translate"], ["MODEL_DIR"]),
-        (["translate", "m", "--beam-size", "0"], ["--beam-size", "'0'", "from 1 on"]),
-        (["translate", "m", "--beam-size", "five"], ["--beam-size", "'five'"]),
-        (["translate", "m", "--beam-size", "2.5"], ["--beam-size"]),
-        (["translate", "m", "--length-penalty", "-1"], ["--length-penalty"]),
-        (["translate", "m", "--length-penalty", "nan"], ["--length-penalty"]),
-        (["translate", "m", "--batch-tokens", "0"], ["--batch-tokens"]),
+        (["translate", "m"], ["m is not a model directory"]),
+        (["translate", "m", "--threads", "0"], ["--threads", "'0'", "from 1 on"]),
+        (["translate", "m", "--engine", "onnx"], ["--engine", "'onnx'"]),
+        (["translate", "m", "--format", "xml"], ["--format", "'xml'"]),
+        (["translate", "m", "--prefix", "nothing.txt"], ["--prefix", "no such file"]),
+        (["score", "m", "--source", "s"], ["--target"]),
+        (["score", "m", "--source", "s", "--target", "t"], ["--source", "no such file"]),
+        (["evaluate", "m", "--reference", "r", "--n-best", "2"], ["--n-best"]),
         (["translate", "m", "--beam", "3"], ["--beam"]),
         (["translate", "m", "--input", "nothing.txt"], ["--input", "nothing.txt", "no such file"]),
         (["train"], ["CONFIG"]),
@@ -121,6 +127,32 @@ def test_version():
 )
 def test_wrong_arguments(tmp_path, arguments, words):
     assert_refused(run(*arguments, cwd=tmp_path), 2, *words)
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "messages"),
+    [
+        (["--beam-size", "0"], ["--beam-size: 0: expected greater than 0"]),
+        (["--beam-size", "1001"], ["--beam-size: 1001: expected less than or equal to 1000"]),
+        (["--beam-size", "five"], ["--beam-size: 'five': expected a whole number"]),
+        (["--beam-size", "2.5"], ["--beam-size: 2.5: expected a whole number"]),
+        (["--length-penalty", "-1"], ["--length-penalty: -1: expected greater than or equal to 0"]),
+        (["--length-penalty", "nan"], ["--length-penalty: nan: expected a finite number"]),
+        (["--length-penalty-kind", "wu"], ["--length-penalty-kind: 'wu': expected 'gnmt' or"]),
+        (["--batch-tokens", "0", "--top-p", "2"], ["--top-p: 2", "--batch-tokens: 0"]),
+        (["--n-best", "3", "--format", "tsv"], ["--n-best: 3: is more than --beam-size (2)"]),
+        (["--n-best", "2"], ["--n-best 2", "--format tsv"]),
+        (["--alignment"], ["--alignment", "--format tsv"]),
+        (["--resume"], ["--resume: --input and --output must be files"]),
+        (["--device", "tpu"], ["--device: 'tpu': expected cpu, gpu or gpu:N"]),
+        (["--checkpoint", "step_7"], ["no checkpoint 'step_7'"]),
+        (["--ensemble", "elsewhere"], ["elsewhere is not a model directory"]),
+        (["--engine", "ctranslate2"], ["export", "--format ctranslate2"]),
+    ],
+)
+def test_wrong_settings_of_a_translation(model, tmp_path, arguments, messages):
+    assert_refused(run("translate", model, *arguments, stdin="x\n", cwd=tmp_path), 2, *messages)
     assert files(tmp_path) == []
 
 
@@ -273,7 +305,7 @@ ODD_INPUT = "A dog runs.\r\n\r\n \nM\xe4rz\nTwo\x85men\nno newline at the end".e
 
 
 def test_translating_from_stdin_to_stdout(model):
-    done = run("translate", model, stdin=ODD_INPUT)
+    done = run("translate", model, "--min-length-ratio", "0.5", stdin=ODD_INPUT)
     assert done.returncode == 0
     lines = done.stdout.decode("utf-8").split("\n")
     assert len(lines) == 7 and lines[6] == ""
@@ -301,13 +333,37 @@ def test_a_folder_that_is_not_there(model, tmp_path):
     assert_refused(done, 1, "out.txt", "can't be written")
 
 
+def test_settings_of_a_translation(model):
+    """Each flag does what it says."""
+    text = "A dog runs.\nTwo men are here.\n" * 3
+
+    def translated(*arguments):
+        done = run("translate", model, "--threads", "1", *arguments, stdin=text)
+        assert done.returncode == 0 and done.stderr == "", done.stderr
+        return done.stdout
+
+    plain = translated()
+    assert translated("--ensemble", f"{model}:step_5") == plain  # its checkpoints are equal
+    drawn = translated("--sampling", "--seed", "3", "--temperature", "2")
+    assert drawn != plain and drawn == translated("--sampling", "--seed", "3", "--temperature", "2")
+    assert translated("--sampling", "--top-k", "1") == translated("--sampling", "--top-p", "1e-9")
+    assert translated("--no-sampling", "--beam-size", "2") == plain
+    longer = translated("--min-length-ratio", "1", "--max-length-extra", "30")
+    assert len(longer) > len(plain)
+
+
+def test_a_setting_without_effect_is_told(model):
+    done = run("translate", model, "--top-k", "3", stdin="")
+    assert done.returncode == 0 and "--top-k makes no difference without --sampling" in done.stderr
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_translation_leaves_the_old_file(model, tmp_path, number, code):
     source, output = tmp_path / "in.fifo", tmp_path / "out.txt"
     os.mkfifo(source)
     output.write_text("older")
     process = start("translate", model, "--input", source, "--output", output)
-    with open(source, "w") as file:  # opens when the program reads, its model loaded
+    with open(source, "w") as file:  # opens when the program reads
         file.write("A dog runs.\n")
         file.flush()
         process.send_signal(number)

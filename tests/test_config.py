@@ -1,5 +1,6 @@
 """Every mistake in a config is told with its path, its value and what was expected, all at once."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -325,9 +326,9 @@ training: &first {max_steps: 3, seed: 5}
     config = load(text.replace("&first {", "{<<: {seed: 9, max_epochs: 2}, "))
     assert (config.training.max_steps, config.training.seed) == (3, 5)
     assert config.training.max_epochs == 2 and config.data.root == "shared"
-    assert problems(text + "decoding: {<<: *first}")[1:] == [
-        "decoding.max_steps: unknown key; did you mean training.max_steps?",
-        "decoding.seed: unknown key; did you mean training.seed?",
+    assert problems(text + "evaluation: {<<: *first}")[1:] == [
+        "evaluation.max_steps: unknown key; did you mean training.max_steps?",
+        "evaluation.seed: unknown key; did you mean training.seed or decoding.seed?",
     ]
 
 
@@ -449,6 +450,21 @@ def test_the_shipped_configs(path, tmp_path):
     assert config.model_dir == f"runs/{path.stem}"
     (tmp_path / "config.yaml").write_text(config_schema.dump(config), encoding="utf-8")
     assert config_schema.load(tmp_path / "config.yaml") == config
+
+
+def test_the_manual_has_every_key_and_its_default():
+    path = ROOT / "configs" / "demo.yaml"
+    text = path.read_text(encoding="utf-8")
+    given = yaml.safe_load(text)
+    for name, section in SECTIONS.items():
+        assert set(given[name]) == set(section.model_fields), name
+    # Where the search is as it is by default, the manual says so.
+    assert config_schema.load(path).decoding == config_schema.DecodingConfig()
+    own = text[text.index("\ndecoding:") : text.index("\nevaluation:")].lower()
+    for key, field in config_schema.DecodingConfig.model_fields.items():
+        value = json.dumps(field.default).strip('"')
+        before, after = own.split(f"\n  {key}:")
+        assert f"default: {value}" in before[-300:] + after.split("\n")[0], key
 
 
 def test_every_key_is_described():

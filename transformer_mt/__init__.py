@@ -19,3 +19,12 @@ for _message in (
     r"(?s).*softmax_with_cross_entropy",
 ):
     warnings.filterwarnings("ignore", message=_message)
+
+
+def __getattr__(name: str):
+    """`from transformer_mt import Translator` imports what that needs, and not before."""
+    if name == "Translator":
+        from transformer_mt.decoding.translator import Translator
+
+        return Translator
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,18 +6,47 @@ Heavy modules are imported inside the verbs, so that help and a wrong config ans
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from transformer_mt import __version__, signals
 from transformer_mt.errors import Interrupted, UsageError, UserError, describe
 
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+    from transformer_mt.decoding.run import ModelChoice
+
 EXIT_CODES = """\
 exit codes:
   0 done    1 failed    2 wrong config or arguments    130 Ctrl-C    143 SIGTERM
+"""
+SCORES = """\
+A score is the natural logarithm of the probability that the model gives a translation, divided by
+the length penalty, as it is of those that it finds itself; with --length-penalty 0 just the
+logarithm.
+
+"""
+
+FORMATS = """\
+formats, each with one line for a line of the input:
+  plain  the best translation
+  tsv    the source; then the translation, its score and (--alignment) its alignment, and the same
+         three of each further one of --n-best; a tab or an end of line in a text becomes a space
+  jsonl  {"source", "source_pieces", "outputs": [{"text", "score", "log_prob", "pieces",
+         "alignment"}, ...]}, the best output first; pieces are subwords
+
+  score is log_prob, the natural logarithm of the probability, divided by the length penalty.
+  alignment is pairs i-j of a word of the source and one of the translation, from 0: to each word of
+  the translation the one that it attends to most. Words are what stands between spaces (U+2581 in
+  pieces); of a language without spaces, such as zh or ja, each piece counts as a word.
+
 """
 
 
@@ -64,7 +93,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_train(verbs)
     _add_translate(verbs)
     _add_evaluate(verbs)
+    _add_score(verbs)
     _add_average(verbs)
+    _add_export(verbs)
     return parser
 
 
@@ -80,12 +111,14 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def _add_verb(verbs, name: str, run, summary: str, examples: str) -> argparse.ArgumentParser:
+def _add_verb(
+    verbs, name: str, run, summary: str, examples: str, more: str = ""
+) -> argparse.ArgumentParser:
     parser = verbs.add_parser(
         name,
         help=summary,
         description=summary,
-        epilog=f"examples:\n{examples}\n{EXIT_CODES}",
+        epilog=f"{more}examples:\n{examples}\n{EXIT_CODES}",
         formatter_class=_HelpFormatter,
         allow_abbrev=False,
     )
@@ -103,20 +136,80 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _beam_size(text: str) -> int:
-    if _positive(text) > 1000:
-        raise argparse.ArgumentTypeError(f"{text}: expected at most 1000")
-    return int(text)
+def _add_model_choice(parser: argparse.ArgumentParser, settings: Iterable[str]) -> None:
+    """The arguments by which verbs choose how to use a model, with a flag for each of these keys of
+    the config's decoding section."""
+    parser.add_argument(
+        "--engine",
+        choices=("paddle", "paddle_inference", "ctranslate2"),
+        help="what computes (paddle, or what an export was made for)",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        metavar="NAME",
+        help="best, last, step_N or average_... (best; last if there is none)",
+    )
+    parser.add_argument(
+        "--ensemble",
+        metavar="DIR[:NAME]",
+        action="append",
+        default=[],
+        help="one more model, with the same subwords: the mean of the probabilities decides; "
+        "may be repeated",
+    )
+    parser.add_argument(
+        "--threads", metavar="N", type=_positive, help="how many cores of a CPU to use (all)"
+    )
+    _add_device(parser)
+    group = parser.add_argument_group("in place of the model's own settings (its decoding section)")
+    for name in settings:
+        field = _decoding_settings()[name]
+        flag = "--" + name.replace("_", "-")
+        if field.annotation is bool:
+            group.add_argument(
+                flag,
+                action=argparse.BooleanOptionalAction,
+                default=argparse.SUPPRESS,
+                help=field.description,
+            )
+        else:
+            group.add_argument(
+                flag,
+                metavar="X",
+                type=_setting,
+                default=argparse.SUPPRESS,
+                help=field.description,
+            )
 
 
-def _not_negative(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number from 0 on")
-    return value
+def _decoding_settings() -> dict[str, FieldInfo]:
+    """The keys of the config's decoding section."""
+    from transformer_mt.config import DecodingConfig
+
+    return DecodingConfig.model_fields
+
+
+def _setting(text: str) -> int | float | str | None:
+    """A value as in a config; whether it is a good one is the schema's to say."""
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return None if text == "null" else text
+
+
+def _model_choice(options: argparse.Namespace) -> ModelChoice:
+    from transformer_mt.decoding.run import ModelChoice
+
+    given = vars(options)
+    return ModelChoice(
+        options.model_dir,
+        engine=options.engine,
+        checkpoint=options.checkpoint,
+        ensemble=tuple(options.ensemble),
+        threads=options.threads,
+        device=options.device,
+        decoding={name: given[name] for name in _decoding_settings() if name in given},
+    )
 
 
 def _add_train(verbs) -> None:
@@ -152,23 +245,31 @@ def _add_translate(verbs) -> None:
         "Translate text, one line out for every line in.",
         "  python -m transformer_mt translate runs/demo < in.txt > out.txt\n"
         "  python -m transformer_mt translate runs/demo --input in.txt --output out.txt\n"
-        "  echo 'Where is the station?' | python -m transformer_mt translate runs/demo\n",
+        "  echo 'Where is the station?' | python -m transformer_mt translate runs/demo\n"
+        "  python -m transformer_mt translate runs/demo --n-best 3 --format tsv < in.txt\n",
+        FORMATS,
     )
-    parser.add_argument("model_dir", metavar="MODEL_DIR", help="what `train` has written")
+    parser.add_argument(
+        "model_dir", metavar="MODEL_DIR", help="what `train` or `export` has written"
+    )
     parser.add_argument("--input", metavar="FILE", type=Path, help="text to translate (stdin)")
     parser.add_argument("--output", metavar="FILE", type=Path, help="its translation (stdout)")
     parser.add_argument(
-        "--checkpoint",
-        metavar="NAME",
-        help="best, last, step_N or average_... (best; last if there is none)",
+        "--resume", action="store_true", help="go on with an --output that was not finished"
     )
-    _add_device(parser)
-    search = "  (the config's decoding section)"
-    parser.add_argument("--beam-size", metavar="N", type=_beam_size, help="1: greedy" + search)
-    parser.add_argument("--length-penalty", metavar="A", type=_not_negative, help="0: none")
     parser.add_argument(
-        "--batch-tokens", metavar="N", type=_positive, help="source subwords decoded at once"
+        "--prefix",
+        metavar="FILE",
+        type=Path,
+        help="how translations begin, line by line",
     )
+    parser.add_argument(
+        "--format", choices=("plain", "tsv", "jsonl"), default="plain", help="see below (plain)"
+    )
+    parser.add_argument(
+        "--alignment", action="store_true", help="say which words belong together (tsv, jsonl)"
+    )
+    _add_model_choice(parser, _decoding_settings())
 
 
 def _add_evaluate(verbs) -> None:
@@ -188,7 +289,27 @@ def _add_evaluate(verbs) -> None:
     )
     parser.add_argument("--output", metavar="FILE", type=Path, help="where the translations go")
     parser.add_argument("--json", metavar="FILE", type=Path, help="the scores as JSON")
-    _add_device(parser)
+    _add_model_choice(parser, (name for name in _decoding_settings() if name != "n_best"))
+
+
+def _add_score(verbs) -> None:
+    parser = _add_verb(
+        verbs,
+        "score",
+        _score,
+        "Score given translations with a model, one score for each line.",
+        "  python -m transformer_mt score runs/demo --source test.en --target test.de > scores\n",
+        SCORES,
+    )
+    parser.add_argument(
+        "model_dir", metavar="MODEL_DIR", help="what `train` or `export` has written"
+    )
+    parser.add_argument("--source", metavar="FILE", type=Path, required=True, help="source text")
+    parser.add_argument(
+        "--target", metavar="FILE", type=Path, required=True, help="its translation, line for line"
+    )
+    parser.add_argument("--output", metavar="FILE", type=Path, help="the scores (stdout)")
+    _add_model_choice(parser, ("length_penalty", "length_penalty_kind", "batch_tokens"))
 
 
 def _add_average(verbs) -> None:
@@ -205,6 +326,39 @@ def _add_average(verbs) -> None:
     which.add_argument("--last", metavar="N", type=_positive, help="the last N checkpoints")
     which.add_argument(
         "--best", metavar="N", type=_positive, help="the N best on the dev set (training.keep_best)"
+    )
+
+
+def _add_export(verbs) -> None:
+    parser = _add_verb(
+        verbs,
+        "export",
+        _export,
+        "Write a model in another format: for CTranslate2, which translates on a CPU and needs no "
+        "Paddle, or for Paddle Inference. The folder holds all that is needed, and can be moved.",
+        "  python -m transformer_mt export runs/demo --format ctranslate2\n"
+        "  python -m transformer_mt export runs/demo --format ctranslate2 --quantization int8\n"
+        "  python -m transformer_mt translate runs/demo --engine ctranslate2 < in.txt\n"
+        "  python -m transformer_mt translate runs/demo/export/ctranslate2_int8 < in.txt\n",
+    )
+    parser.add_argument("model_dir", metavar="MODEL_DIR", help="what `train` has written")
+    parser.add_argument("--format", required=True, choices=("ctranslate2", "paddle"))
+    parser.add_argument(
+        "--quantization",
+        choices=("int8", "int8_float32", "int16", "float16", "bfloat16"),
+        help="of CTranslate2: smaller weights. int8: a quarter of the size, and faster on a CPU",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        metavar="NAME",
+        help="best, last, step_N or average_... (best; last if there is none)",
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FOLDER",
+        type=Path,
+        help="where it goes (MODEL_DIR/export/FORMAT or .../FORMAT_QUANTIZATION); an earlier "
+        "export is replaced, anything else is not",
     )
 
 
@@ -229,22 +383,18 @@ def _train(options: argparse.Namespace) -> None:
 def _translate(options: argparse.Namespace) -> None:
     _require_file("--input", options.input)
 
+    _require_file("--prefix", options.prefix)
+
     from transformer_mt.decoding import run
 
-    signals.reinstall()
-
-    changes = {
-        "beam_size": options.beam_size,
-        "length_penalty": options.length_penalty,
-        "batch_tokens": options.batch_tokens,
-    }
     run.translate(
-        options.model_dir,
+        _model_choice(options),
         options.input,
         options.output,
-        checkpoint=options.checkpoint,
-        device=options.device,
-        decoding={key: value for key, value in changes.items() if value is not None},
+        prefix=options.prefix,
+        format=options.format,
+        alignment=options.alignment,
+        resume=options.resume,
     )
 
 
@@ -265,7 +415,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         scores = run.score_file(options.hypothesis, options.reference)
     else:
         scores = run.score_model(
-            options.model_dir, options.source, options.reference, options.output, options.device
+            _model_choice(options), options.source, options.reference, options.output
         )
     print(scores)
     if options.json:
@@ -276,6 +426,15 @@ def _evaluate(options: argparse.Namespace) -> None:
             file.write("\n")
 
 
+def _score(options: argparse.Namespace) -> None:
+    _require_file("--source", options.source)
+    _require_file("--target", options.target)
+
+    from transformer_mt.decoding import run
+
+    run.score(_model_choice(options), options.source, options.target, options.output)
+
+
 def _average(options: argparse.Namespace) -> None:
     from transformer_mt.training import run
 
@@ -283,6 +442,20 @@ def _average(options: argparse.Namespace) -> None:
 
     kind = "last" if options.last else "best"
     run.average(options.model_dir, kind, options.last or options.best)
+
+
+def _export(options: argparse.Namespace) -> None:
+    from transformer_mt.export import run
+
+    signals.reinstall()
+
+    run.export(
+        options.model_dir,
+        options.format,
+        options.output,
+        options.checkpoint,
+        options.quantization,
+    )
 
 
 def _require_file(option: str, path: Path | None) -> None:

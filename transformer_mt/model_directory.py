@@ -8,6 +8,7 @@ best                 the name of the checkpoint to translate with: the best, or 
 metrics.jsonl        a line for every logged step, validation and score
 held_out/            dev and test pairs taken from the training text, if any were
 test.hypothesis      the translation of the test set at the end of training
+export/              the model in other formats, where it was exported to them
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ _OWN = (
     "metrics.jsonl",
     "held_out",
     "test.hypothesis",
+    "export",
 )
 
 

@@ -4,16 +4,20 @@ Their weights are wide (see support.wide_model): probabilities differ by much mo
 that translations are equal however sentences are put together.
 """
 
-import gzip
+import threading
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import make_config, train_subwords, wide_model
+from support import make_config, make_model_directory, train_subwords, wide_model
 
 from transformer_mt.data.subword import Subwords, WordVocabulary
-from transformer_mt.decoding import translator as translator_module
-from transformer_mt.decoding.translator import Translator, decoded, input_lines
+from transformer_mt.decoding import stream
+from transformer_mt.decoding.engine import Hypothesis
+from transformer_mt.decoding.paddle_engine import PaddleEngine
+from transformer_mt.decoding.translator import Line, Translator
+from transformer_mt.errors import UsageError
 
 ENGLISH = [
     "A dog runs through the grass.",
@@ -47,8 +51,46 @@ def model(config):
 
 def make_translator(model, config, max_length=200, target_lang="de", **decoding):
     weights, subwords = model
+    return translator_with(PaddleEngine([weights], subwords), subwords, config, max_length,
+                           target_lang, **decoding)  # fmt: skip
+
+
+def translator_with(engine, subwords, config, max_length=200, target_lang="de", **decoding):
     settings = config.decoding.model_copy(update=decoding)
-    return Translator(weights, subwords, settings, max_length, target_lang)
+    return Translator(engine, subwords, settings, max_length, target_lang, "en")
+
+
+class Recorded:
+    """An engine that remembers its batches."""
+
+    def __init__(self, engine):
+        self.engine = engine
+        self.batches = []
+
+    def search(self, sentences, *options):
+        self.batches.append(sentences)
+        return self.engine.search(sentences, *options)
+
+
+class Says:
+    """An engine that always finds the same hypotheses."""
+
+    def __init__(self, *hypotheses):
+        self.hypotheses = hypotheses
+
+    def search(self, sentences, settings, need_attention=False):
+        return [[self.of(sentence, *h) for h in self.hypotheses] for sentence in sentences]
+
+    def of(self, sentence, ids, log_prob=-1.0):
+        attention = np.zeros((len(ids), len(sentence.source)), np.float32)
+        # The first subword attends to the last one of the source, and so on.
+        for i in range(min(attention.shape)):
+            attention[i, -1 - i] = 0.9
+        return Hypothesis(ids, log_prob, log_prob, attention)
+
+
+def line_windows(*windows):
+    return ([Line(text) for text in window] for window in windows)
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +110,22 @@ def words(config):
 # ---- One line for one line ----
 
 ANY_LINE = st.one_of(
-    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), max_size=30),
+    st.text(st.characters(exclude_categories=[]), max_size=30),
     st.sampled_from(
-        ["", " ", "\t \u3000", "\x00", "\r", "👩‍👩‍👧 🇩🇪", "שלום עולם", "\u2028", "\ufeff", ODD]
+        [
+            "",
+            " ",
+            "\t \u3000",
+            "\x00",
+            "\r",
+            "👩‍👩‍👧 🇩🇪",
+            "שלום עולם",
+            "\u2028",
+            "\ufeff",
+            "\ud800",
+            "a\nb",
+            ODD,
+        ]
     ),
     st.sampled_from(ENGLISH),
 )
@@ -79,7 +134,7 @@ ANY_LINE = st.one_of(
 @settings(max_examples=40, deadline=None)
 @given(lines=st.lists(ANY_LINE, max_size=8))
 def test_one_line_for_one_line(translator, lines):
-    translations = list(translator.translate(lines))
+    translations = translator.translate(lines)
     assert len(translations) == len(lines)
     for line, translation in zip(lines, translations, strict=True):
         assert "\n" not in translation and "\r" not in translation
@@ -88,18 +143,17 @@ def test_one_line_for_one_line(translator, lines):
             assert translation == ""
 
 
-def test_a_line_break_in_the_output_becomes_a_space(model, config, monkeypatch):
+def test_a_line_break_in_the_output_becomes_a_space(model, config):
     """The vocabulary here holds a carriage return, and the model says nothing else."""
-    translator = make_translator(model, config)
     carriage_return = model[1].target.encode("a\rb")
-    monkeypatch.setattr(translator, "_search", lambda rows: [carriage_return for _ in rows])
     assert model[1].target.decode(carriage_return) == "a\rb"
-    assert list(translator.translate(["x"])) == ["a b"]
+    translator = translator_with(Says([carriage_return]), model[1], config)
+    assert translator.translate(["x"]) == ["a b"]
 
 
 def test_nothing_to_translate(translator):
-    assert list(translator.translate([])) == []
-    assert list(translator.translate(["", " ", "\t"])) == ["", "", ""]
+    assert translator.translate([]) == []
+    assert translator.translate(["", " ", "\t"]) == ["", "", ""]
 
 
 # ---- Batches ----
@@ -109,39 +163,43 @@ def test_nothing_to_translate(translator):
 def test_a_translation_does_not_depend_on_the_others(model, config, beam_size):
     lines = [f"{ENGLISH[i % 5]} {'and so on ' * (i % 7)}{i}" for i in range(30)]
     lines[4] = lines[17] = ""
-    whole = make_translator(model, config, beam_size=beam_size)
-    together = list(whole.translate(lines))
+    options = {"beam_size": beam_size, "min_length_ratio": 0.9}
+    whole = make_translator(model, config, **options)
+    together = whole.translate(lines)
     assert len(set(together)) > 20  # the model does tell them apart
-    assert [next(whole.translate([line])) for line in lines] == together
-    small_batches = make_translator(model, config, beam_size=beam_size, batch_tokens=60)
-    assert list(small_batches.translate(lines)) == together
-    assert list(small_batches.translate(lines[::-1])) == together[::-1]
+    assert [whole.translate([line])[0] for line in lines] == together
+    small_batches = make_translator(model, config, **options, batch_tokens=60)
+    assert small_batches.translate(lines) == together
+    assert small_batches.translate(lines[::-1]) == together[::-1]
 
 
 def test_a_batch_of_one_token_takes_a_line_at_a_time(model, config):
     assert len(list(make_translator(model, config, batch_tokens=1).translate(ENGLISH))) == 5
 
 
-def test_the_longest_come_first_and_batches_keep_to_their_size(model, config, monkeypatch):
-    translator = make_translator(model, config, batch_tokens=80)
-    batches = []
-    search = translator._search
-    monkeypatch.setattr(translator, "_search", lambda rows: batches.append(rows) or search(rows))
-    list(translator.translate(ENGLISH * 3))
-    lengths = [len(row) for batch in batches for row in batch]
+def test_the_longest_come_first_and_batches_keep_to_their_size(model, config):
+    engine = Recorded(PaddleEngine([model[0]], model[1]))
+    translator_with(engine, model[1], config, batch_tokens=80).translate(ENGLISH * 3)
+    rows = [[sentence.source for sentence in batch] for batch in engine.batches]
+    lengths = [len(row) for batch in rows for row in batch]
     assert lengths == sorted(lengths, reverse=True) and len(lengths) == 15
-    for batch in batches:
+    for batch in rows:
         padded = len(batch) * (max(map(len, batch)) + 1)  # with eos
         assert padded <= 80 or len(batch) == 1
-    assert len(batches) < 15
+    assert len(rows) < 15
 
 
 def test_the_output_is_as_long_as_the_config_allows(words, config):
-    translator = make_translator(words, config, max_length_ratio=0.5, max_length_extra=2)
     lines = [" ".join(["w1"] * length) for length in (1, 2, 9)]
-    lengths = [len(ids) for ids in translator._search([[5] * 1, [5] * 2, [5] * 9])]
-    assert all(length <= most for length, most in zip(lengths, (2, 3, 6), strict=True))
-    assert len(list(translator.translate(lines))) == 3
+
+    def lengths(**decoding):
+        translator = make_translator(words, config, **decoding)
+        return [len(x.outputs[0].pieces) for x in translator.stream(line_windows(lines))]
+
+    found = lengths(max_length_ratio=0.5, max_length_extra=2)
+    assert all(length <= most for length, most in zip(found, (2, 3, 6), strict=True))
+    found = lengths(min_length_ratio=1.0, min_length_extra=2, max_length_extra=2)
+    assert all(length >= least for length, least in zip(found, (3, 4, 11), strict=True))
 
 
 def test_the_model_goes_on_training_as_before(model, config):
@@ -149,8 +207,120 @@ def test_the_model_goes_on_training_as_before(model, config):
     translator = make_translator(model, config)
     for mode in (True, False):
         weights.train() if mode else weights.eval()
-        list(translator.translate(ENGLISH[:1]))
+        translator.translate(ENGLISH[:1])
         assert weights.training is mode
+
+
+def test_several_threads_get_what_one_gets(model, config):
+    """Paddle's device and modes are of a thread, SentencePiece is shared."""
+    translator = make_translator(model, config, batch_tokens=100)
+    texts = [[f"{line} {i}" for line in ENGLISH] for i in range(8)]
+    expected = [translator.translate(lines) for lines in texts]
+    found = {}
+    threads = [
+        threading.Thread(target=lambda i=i: found.update({i: translator.translate(texts[i])}))
+        for i in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[i] for i in range(8)] == expected
+
+
+# ---- What is found for a line ----
+
+
+def test_n_best_outputs_with_their_scores(model, config):
+    translator = make_translator(model, config, beam_size=4, n_best=3, length_penalty=0.7)
+    for translation in translator.stream(line_windows(ENGLISH, ["", " "])):
+        if not translation.source.strip():
+            assert [output.text for output in translation.outputs] == [""]
+            assert translation.source_pieces == []
+            continue
+        scores = [output.score for output in translation.outputs]
+        assert len(scores) == 3 and scores == sorted(scores, reverse=True)
+        assert len({tuple(output.pieces) for output in translation.outputs}) == 3
+        for output in translation.outputs:
+            length = len(output.pieces) + 1  # with eos
+            assert output.score == pytest.approx(output.log_prob / ((5 + length) / 6) ** 0.7)
+            assert model[1].target.decode([]) == ""
+            assert "".join(output.pieces).replace("\u2581", " ").strip() == output.text.strip()
+            assert output.alignment is None
+
+
+def test_given_translations_get_the_scores_that_the_search_gave_them(model, config):
+    translator = make_translator(model, config, beam_size=4, n_best=2, batch_tokens=90)
+    lines = [f"{line} {i}" for i in range(5) for line in ENGLISH]
+    found = [
+        (translation.source, output)
+        for translation in translator.stream(line_windows(lines))
+        for output in translation.outputs
+        # The search may find an output in other subwords than those that its text has.
+        if model[1].target.pieces(model[1].target.encode(output.text)) == output.pieces
+    ]
+    assert len(found) > 5
+    counts = []
+    scores = translator.scores(((source, output.text) for source, output in found), counts.append)
+    assert list(scores) == pytest.approx([output.score for _, output in found], abs=1e-4)
+    assert sum(counts) == len(found)
+    assert list(translator.scores([])) == []
+    (nothing,) = translator.scores([("", "")])
+    assert -100 < nothing < 0
+
+
+def test_sampling_follows_from_the_seed_and_the_line(model, config):
+    def drawn(*windows, first=1, **decoding):
+        translator = make_translator(model, config, sampling=True, n_best=2, **decoding)
+        return [
+            tuple(output.text for output in translation.outputs)
+            for translation in translator.stream(line_windows(*windows), first=first)
+        ]
+
+    whole = drawn(ENGLISH)
+    assert drawn(ENGLISH) == whole
+    assert drawn(ENGLISH, batch_tokens=1) == whole  # whatever the batch
+    assert drawn(ENGLISH[:2], [], ENGLISH[2:]) == whole
+    assert drawn(ENGLISH[3:], first=4) == whole[3:]
+    assert drawn(ENGLISH, seed=2) != whole
+    assert len(set(drawn([ENGLISH[0]] * 5))) > 1  # not all alike
+    assert drawn(ENGLISH, top_k=1)[0][0] == drawn(ENGLISH, top_p=1e-9, seed=3)[0][0]
+
+
+def test_an_output_begins_with_its_prefix(model, config):
+    translator = make_translator(model, config)
+    lines = [Line(ENGLISH[0], "Zwei Mä"), Line(ENGLISH[1]), Line("", "Zwei"), Line(ENGLISH[2], "W")]
+    texts = [translation.text for translation in translator.stream([lines])]
+    assert texts[0].startswith("Zwei Mä") and texts[3].startswith("W")
+    assert texts[1] == translator.translate([ENGLISH[1]])[0]
+    assert texts[2] == ""
+
+
+def test_word_alignments_count_the_words_of_all_parts(words, config):
+    ids = words[1].target.encode("w1 w@@ w2")  # two words
+    translator = translator_with(Says([ids]), words[1], config, max_length=4)
+    lines = ["w1 w@@ w3 w4 w5 w6 w7 w8", "", "w1"]
+    first, empty, short = translator.stream(line_windows(lines), need_alignment=True)
+    assert first.outputs[0].text == "w1 ww2 w1 ww2"
+    # Words of the source: w1 ww3 w4 | w5 w6 w7 w8; w1 attends to the last, and w@@ w2 to the last
+    # but one and the one before it.
+    assert first.outputs[0].alignment == [(1, 1), (2, 0), (4, 3), (6, 2)]
+    assert empty.outputs[0].alignment == []
+    assert short.outputs[0].alignment == [(0, 0), (0, 1)]  # what attends to nothing, to the first
+
+
+def test_alignments_of_a_language_without_spaces_are_of_subwords(model, config):
+    subwords = model[1]
+    ids = subwords.target.encode("ab c")
+    engine = Says([ids])
+    settings = config.decoding
+    translator = Translator(engine, subwords, settings, 200, "zh-CN", "ja")
+    (translation,) = translator.stream(line_windows(["Two men"]), need_alignment=True)
+    (output,) = translation.outputs
+    count = len(translation.source_pieces)
+    assert count > 2 and len(output.pieces) > 1
+    pairs = [(count - 1 - i, i) for i in range(min(count, len(output.pieces)))]
+    assert set(pairs) <= set(output.alignment)
 
 
 # ---- Over-long lines ----
@@ -161,18 +331,18 @@ def test_an_overlong_line_is_translated_in_parts(words, config, capsys, target_l
     tokens = [f"w{(7 * i * i + i) % 20}" for i in range(23)]
     translator = make_translator(words, config, max_length=10, target_lang=target_lang)
     lines = ["w1 w2", " ".join(tokens), "", "w3"]
-    translations = list(translator.translate(lines))
+    translations = translator.translate(lines)
     messages = capsys.readouterr().err
     assert messages == ("warning: line 2: 23 subwords, translated in 3 parts of at most 10\n")
     parts = [" ".join(tokens[start : start + 10]) for start in (0, 10, 20)]
     assert translations[1] == glue.join(translator.translate(parts))
-    assert [translations[0], translations[3]] == list(translator.translate(["w1 w2", "w3"]))
+    assert [translations[0], translations[3]] == translator.translate(["w1 w2", "w3"])
     assert capsys.readouterr().err == ""
 
 
 def test_a_line_of_just_the_longest_length_is_whole(words, config, capsys):
     translator = make_translator(words, config, max_length=10)
-    list(translator.translate([" ".join(["w1"] * 10)]))
+    translator.translate([" ".join(["w1"] * 10)])
     assert capsys.readouterr().err == ""
 
 
@@ -181,7 +351,7 @@ def test_progress_counts_every_line_once(words, config, batch_tokens):
     translator = make_translator(words, config, max_length=5, batch_tokens=batch_tokens)
     lines = ["w1", "", "w1 w2 w3 " * 6, " ", "w4 w5 w6 w7 w8 w9", "w2"]
     counts = []
-    list(translator.translate(lines, counts.append))
+    translator.translate(lines, counts.append)
     assert sum(counts) == len(lines) and min(counts) >= 0
 
 
@@ -193,64 +363,87 @@ def test_windows_keep_the_order_and_the_line_numbers(words, config, capsys, monk
     lines[7] = "w1 w2 w3 w4 w5 w6 w7"
     lines[9] = ""
     translator = make_translator(words, config, max_length=5)
-    at_once = list(translator.translate(lines))
+    at_once = translator.translate(lines)
     expected = capsys.readouterr().err
     assert expected == "warning: line 8: 7 subwords, translated in 2 parts of at most 5\n"
-    monkeypatch.setattr(translator_module, "WINDOW", 3)
-    assert list(translator.translate(lines)) == at_once
+    monkeypatch.setattr(stream, "WINDOW", 3)
+    assert translator.translate(lines) == at_once
     assert capsys.readouterr().err == expected
 
 
-def test_the_first_lines_are_put_out_before_the_last_are_read(words, config, monkeypatch):
-    monkeypatch.setattr(translator_module, "WINDOW", 3)
+def test_the_first_lines_are_put_out_before_the_last_are_read(words, config):
     read = []
 
-    def lines():
-        for i in range(9):
+    def windows():
+        for i in range(3):
             read.append(i)
-            yield "w1"
+            yield [Line("w1")] * 3
 
-    translations = make_translator(words, config).translate(lines())
+    translations = make_translator(words, config).stream(windows())
     next(translations)
-    assert read == [0, 1, 2]
+    assert read == [0]
     assert len(list(translations)) == 8
 
 
-# ---- Files as they are ----
+def test_at_a_pause_all_is_put_out(words, config):
+    """Whatever runs the batches, and if there are only empty lines."""
+
+    def late(batches):  # as a pool, it keeps some back
+        waiting = []
+        for batch in batches:
+            if batch is not None:
+                waiting.append(batch.run(PaddleEngine([words[0]], words[1])))
+            if batch is None or len(waiting) > 3:
+                yield from waiting
+                waiting = []
+            if batch is None:
+                yield None
+        yield from waiting
+
+    out = []
+
+    def windows():
+        for number, lines in enumerate([["w1"], [""], ["w2", ""], ["w3"]], 1):
+            yield [Line(text) for text in lines]
+            yield []
+            assert len(out) == [1, 2, 4, 5][number - 1]
+
+    translator = translator_with(late, words[1], config)
+    for translation in translator.stream(windows()):
+        out.append(translation.text)
+    assert len(out) == 5
 
 
-def test_bytes_that_are_not_utf8(tmp_path, capsys):
-    path = tmp_path / "in.txt"
-    path.write_bytes("one\nM\xe4rz\nthree\n\xff\xfe".encode("latin-1"))
-    assert list(input_lines(path)) == ["one", "M\ufffdrz", "three", "\ufffd\ufffd"]
-    warnings = capsys.readouterr().err.splitlines()
-    assert len(warnings) == 2
-    assert f"{path}, line 2" in warnings[0] and f"{path}, line 4" in warnings[1]
-    assert "not UTF-8" in warnings[0] and "U+FFFD" in warnings[0]
+def test_empty_lines_do_not_pile_up(words, config):
+    read = []
+
+    def windows():
+        for i in range(5):
+            read.append(i)
+            yield [Line(" ")] * 2
+
+    for count, _ in enumerate(make_translator(words, config).stream(windows()), 1):
+        assert len(read) <= count // 2 + 1
 
 
-@pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
-@pytest.mark.parametrize("last", [b"", b"\n", b"\r\n"])
-def test_byte_order_mark_line_ends_and_a_missing_last_newline(tmp_path, ending, last, capsys):
-    path = tmp_path / "in.txt"
-    rows = [
-        "\ufeffone".encode(), b"", "two\u2028\x85\x0b\x0c\x1c.".encode(), b"a\rb", b"last"
-    ]  # fmt: skip
-    path.write_bytes(ending.join(rows) + last)
-    assert list(input_lines(path)) == ["one", "", "two\u2028\x85\x0b\x0c\x1c.", "a\rb", "last"]
-    assert capsys.readouterr().err == ""
+# ---- A model directory ----
 
 
-def test_empty_and_gzipped_files(tmp_path):
-    (tmp_path / "empty").write_bytes(b"")
-    assert list(input_lines(tmp_path / "empty")) == []
-    (tmp_path / "in.gz").write_bytes(gzip.compress("Käse\n\n".encode()))
-    assert list(input_lines(tmp_path / "in.gz")) == ["Käse", ""]
+def test_a_translator_in_two_lines(model, config, tmp_path):
+    from transformer_mt import Translator as Imported
 
-
-def test_a_byte_order_mark_is_one_at_the_very_beginning_only():
-    lines = ["\ufeffa".encode(), "\ufeffb".encode()]
-    assert list(decoded(lines, "stdin")) == ["a", "\ufeffb"]
+    assert Imported is Translator
+    directory = make_model_directory(tmp_path / "model", PAIRS, config)
+    translator = Imported.load(directory.path, beam_size=3)
+    assert len(translator.translate(ENGLISH)) == 5
+    with pytest.raises(UsageError, match="beam_size: 0"):
+        Imported.load(directory.path, beam_size=0)
+    with pytest.raises(UsageError, match="beams: unknown key"):
+        Imported.load(directory.path, beams=2)
+    with pytest.raises(UsageError, match="not a model directory"):
+        Imported.load(tmp_path)
+    with pytest.raises(UsageError, match="no checkpoint 'step_6'"):
+        Imported.load(directory.path, "step_6")
 
 
 # ---- Text with BPE applied ----
@@ -258,12 +451,10 @@ def test_a_byte_order_mark_is_one_at_the_very_beginning_only():
 
 def test_text_without_its_bpe_is_noticed(words, config, capsys):
     translator = make_translator(words, config)
-    list(translator.translate(["w1 w2 w3", "Plain text, w1"]))
+    translator.translate(["w1 w2 w3", "Plain text, w1"])
     assert capsys.readouterr().err.startswith("warning: line 2: 2 of 3 tokens are not in the voc")
 
 
-def test_bpe_is_removed_from_the_output(words, config, monkeypatch):
-    translator = make_translator(words, config)
+def test_bpe_is_removed_from_the_output(words, config):
     said = words[1].target.encode("w@@ x@@ w1 w2 w@@ w3 x@@")
-    monkeypatch.setattr(translator, "_search", lambda rows: [said for _ in rows])
-    assert list(translator.translate(["w1"])) == ["wxw1 w2 ww3 x"]
+    assert translator_with(Says([said]), words[1], config).translate(["w1"]) == ["wxw1 w2 ww3 x"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from transformer_mt.decoding.engine import Engine
@@ -21,14 +22,14 @@ class EngineSpec:
         folder: the model directory, or what `export` has written.
         checkpoints: of the model directory; several make an ensemble. Empty for an export.
         threads: how many cores one call of the engine may use.
-        device: of Paddle; None: a GPU if there is one.
+        device: of Paddle.
     """
 
     name: str
     folder: Path
     checkpoints: tuple[Path, ...] = ()
     threads: int = 1
-    device: str | None = None
+    device: str = "cpu"
 
     @property
     def runs_in_processes(self) -> bool:
@@ -87,7 +88,7 @@ def find(
         checkpoints = [first.checkpoint(checkpoint)]
         for name in ensemble:
             checkpoints.append(_member(first, name))
-        return EngineSpec("paddle", folder, tuple(checkpoints), threads, device)
+        return EngineSpec("paddle", folder, tuple(checkpoints), threads, _device(device))
     if held is None:
         made = folder / "export" / engine
         if exported(made) != engine:
@@ -102,7 +103,11 @@ def find(
         raise UsageError(f"{folder} is an export for --engine {held}")
     if checkpoint or ensemble:
         raise UsageError("--checkpoint and --ensemble are for --engine paddle; an export has one")
-    return EngineSpec(held, folder, (), threads, device)
+    if held == "ctranslate2":
+        if device not in (None, "cpu"):
+            raise UsageError(f"--device: {device}: --engine ctranslate2 computes on the CPU")
+        return EngineSpec(held, folder, (), threads, "cpu")
+    return EngineSpec(held, folder, (), threads, _device(device))
 
 
 def exported(folder: Path) -> str | None:
@@ -112,6 +117,26 @@ def exported(folder: Path) -> str | None:
     if (folder / "decoder.json").is_file():
         return "paddle_inference"
     return None
+
+
+def _device(name: str | None) -> str:
+    """The device of Paddle that is to be used; None: a GPU if there is one."""
+    if name is not None:
+        return name
+    # Paddle itself would know, but takes seconds to import; its package of this name has no GPU.
+    if _is_installed("paddlepaddle") and not _is_installed("paddlepaddle-gpu"):
+        return "cpu"
+    from transformer_mt import device as devices
+
+    return devices.use(None)
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        metadata.distribution(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _member(first: ModelDirectory, name: str) -> Path:

@@ -20,7 +20,12 @@ from transformer_mt.errors import UserError
 @contextmanager
 def pool(spec: EngineSpec, processes: int) -> Iterator[Runner]:
     """What runs batches in processes that each load the engine; no more are started than there is
-    work for. Results do not depend on their number, for each batch is computed as it is."""
+    work for. Results do not depend on their number, for each batch is computed as it is.
+
+    Raises:
+        UserError: one of the processes was killed. Errors of their engines are passed on.
+    """
+    before = multiprocessing.active_children()
     with ProcessPoolExecutor(
         processes,
         mp_context=multiprocessing.get_context("spawn"),
@@ -37,7 +42,10 @@ def pool(spec: EngineSpec, processes: int) -> Iterator[Runner]:
                         yield waiting.popleft().result()
                     yield None
                     continue
-                waiting.append(executor.submit(_run, batch))
+                # A new process is born with Ctrl-C blocked: the parent, which gets it too, ends it,
+                # but not while it is being born.
+                with signals.held_back(), _blocked(signal.SIGINT):
+                    waiting.append(executor.submit(_run, batch))
                 while len(waiting) > 2 * processes or (waiting and waiting[0].done()):
                     yield waiting.popleft().result()
             while waiting:
@@ -51,7 +59,21 @@ def pool(spec: EngineSpec, processes: int) -> Iterator[Runner]:
                 "decoding.batch_tokens (--batch-tokens) or --threads"
             ) from None
         finally:
+            # They have nothing to lose, and what they are at is not waited for.
+            for process in multiprocessing.active_children():
+                if process not in before:
+                    process.kill()
             executor.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _blocked(number: int) -> Iterator[None]:
+    """Blocks a signal in this thread, and in processes that it starts, for these for ever."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # Of a worker: what to load, and what was loaded.
@@ -63,8 +85,6 @@ def _start_worker(spec: EngineSpec) -> None:
     global _spec
     _spec = spec
     signals.end_with_parent(multiprocessing.parent_process().pid)
-    # Ctrl-C reaches the whole group; the parent ends its workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _run(batch: Work) -> Result:

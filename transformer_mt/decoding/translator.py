@@ -7,23 +7,22 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 from transformer_mt import config as config_schema
 from transformer_mt.config import DecodingConfig
 from transformer_mt.console import warn
-from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary
 from transformer_mt.decoding import engines
-from transformer_mt.decoding.alignment import word_alignment
+from transformer_mt.decoding.alignment import word_alignment, word_count, words
 from transformer_mt.decoding.engine import Engine, Hypothesis, Sentence, length_penalty
 from transformer_mt.decoding.parts import parts
+from transformer_mt.decoding.stream import in_windows
 from transformer_mt.model_directory import ModelDirectory
 
-# Lines read before the first is put out: enough for batches of equal lengths.
-WINDOW = 2_000
-# Languages written without spaces: the parts of an over-long line are joined without one.
+# Languages written without spaces: the parts of an over-long line are joined without one, and
+# alignments are of subwords.
 WITHOUT_SPACES = {"zh", "ja", "th", "lo", "km", "my"}
 
 
@@ -103,19 +102,22 @@ class Translator:
         decoding: DecodingConfig,
         max_length: int,
         target_lang: str,
+        source_lang: str = "",
     ) -> None:
         """
         Args:
             engine: or what runs batches on several (see `pool`).
             max_length: of the source, in subwords; longer lines are translated in parts.
+            target_lang, source_lang: such as de, zh-CN; they tell whether there are spaces.
         """
         self._run = engine if callable(engine) else _one_by_one(engine)
         self._source = subwords.source
         self._target = subwords.target
         self._decoding = decoding
         self._max_length = max_length
-        language = re.split("[-_]", target_lang.lower())[0]  # of zh-CN, zh_Hant, ...
-        self._glue = "" if language in WITHOUT_SPACES else " "
+        self._source_has_spaces = _has_spaces(source_lang)
+        self._target_has_spaces = _has_spaces(target_lang)
+        self._glue = " " if self._target_has_spaces else ""
 
     @classmethod
     def load(
@@ -152,6 +154,7 @@ class Translator:
             config_schema.with_changes(config.decoding, decoding),
             config.data.max_length,
             config.data.target_lang,
+            config.data.source_lang,
         )
 
     def translate(
@@ -162,7 +165,7 @@ class Translator:
         Args:
             finished: called with the number of lines that have just been translated.
         """
-        windows = _windows(map(Line, lines))
+        windows = in_windows(map(Line, lines))
         return [translation.text for translation in self.stream(windows, finished=finished)]
 
     def stream(
@@ -195,11 +198,13 @@ class Translator:
                 for batch in window.batches:
                     sentences = [window.parts[i].sentence for i in batch]
                     yield _Search(sentences, self._decoding, need_alignment)
+                if not window.batches:
+                    yield None  # so that empty lines don't pile up
 
         def complete() -> Iterator[Translation]:
             while pending and pending[0].is_complete:
                 finished(pending[0].newly_complete())  # of a window of empty lines
-                yield from self._assembled(pending.popleft())
+                yield from self._assembled(pending.popleft(), need_alignment)
 
         for hypotheses in self._run(batches()):
             if hypotheses is not None:
@@ -219,9 +224,9 @@ class Translator:
         pending: deque[tuple[list[list[int]], list[list[int]]]] = deque()
 
         def batches() -> Iterator[_Scoring]:
-            for window in _windows(pairs):
+            for window in in_windows(pairs):
                 encoded = [
-                    (self._source.encode(source), self._target.encode(target))
+                    (_encode(self._source, source), _encode(self._target, target))
                     for source, target in window
                 ]
                 order = sorted(range(len(window)), key=lambda i: [-len(x) for x in encoded[i]])
@@ -248,14 +253,14 @@ class Translator:
     def _prepare(self, lines: list[Line], first: int) -> _Window:
         window = _Window(lines)
         for index, line in enumerate(lines):
-            own = parts(line.text, self._source.encode, self._max_length)
+            own = parts(line.text, lambda text: _encode(self._source, text), self._max_length)
             if len(own) > 1:
                 warn(
                     f"line {first + index}: {sum(map(len, own))} subwords, translated in "
                     f"{len(own)} parts of at most {self._max_length}"
                 )
             self._warn_of_unknown([i for ids in own for i in ids], first + index)
-            prefix = self._target.encode(line.prefix) if line.prefix else []
+            prefix = _encode(self._target, line.prefix) if line.prefix else []
             for number, ids in enumerate(own):
                 # Draws of a part follow from the line and its place in it.
                 sentence = Sentence(ids, [] if number else prefix, ((first + index) << 20) + number)
@@ -263,31 +268,51 @@ class Translator:
         window.cut(self._decoding.batch_tokens)
         return window
 
-    def _assembled(self, window: _Window) -> Iterator[Translation]:
+    def _assembled(self, window: _Window, need_alignment: bool) -> Iterator[Translation]:
         of_line: list[list[_Part]] = [[] for _ in window.lines]
         for part in window.parts:
             of_line[part.line].append(part)
         for line, own in zip(window.lines, of_line, strict=True):
             pieces = [piece for part in own for piece in self._source.pieces(part.sentence.source)]
             count = max((len(part.hypotheses) for part in own), default=1)
-            yield Translation(line.text, pieces, [self._output(own, rank) for rank in range(count)])
+            outputs = [self._output(own, rank, need_alignment) for rank in range(count)]
+            yield Translation(line.text, pieces, outputs)
 
-    def _output(self, own: list[_Part], rank: int) -> Output:
+    def _output(self, own: list[_Part], rank: int, need_alignment: bool) -> Output:
         """The rank-th best of each part, or its last if it has fewer, as one."""
-        texts, pieces, pairs = [], [], []
-        log_prob, length, words = 0.0, 0, 0
-        has_alignment = bool(own)
+        texts: list[str] = []
+        pieces: list[str] = []
+        pairs: list[tuple[int, int]] = []
+        log_prob, length = 0.0, 0
+        source_count = target_count = 0  # words of the parts before
         for part in own:
             hypothesis = part.hypotheses[min(rank, len(part.hypotheses) - 1)]
             text = self._target.decode(hypothesis.ids)
             # A vocabulary may hold characters that would end the line.
             texts.append(re.sub(r"[\r\n]", " ", text))
-            pieces += self._target.pieces(hypothesis.ids)
+            own_pieces = self._target.pieces(hypothesis.ids)
+            pieces += own_pieces
             log_prob += hypothesis.log_prob
             length += len(hypothesis.ids) + 1
-            has_alignment &= hypothesis.attention is not None
-        penalty = length_penalty(max(length, 1), self._decoding)
-        return Output(self._glue.join(texts), log_prob / penalty, log_prob, pieces, None)
+            if hypothesis.attention is not None:
+                source_pieces = self._source.pieces(part.sentence.source)
+                source_words = words(source_pieces, self._source, self._source_has_spaces)
+                target_words = words(own_pieces, self._target, self._target_has_spaces)
+                pairs += (
+                    (source_count + source, target_count + target)
+                    for source, target in word_alignment(
+                        hypothesis.attention, source_words, target_words
+                    )
+                )
+                source_count += word_count(source_words)
+                target_count += word_count(target_words)
+        return Output(
+            text=self._glue.join(texts),
+            score=log_prob / length_penalty(max(length, 1), self._decoding),
+            log_prob=log_prob,
+            pieces=pieces,
+            alignment=pairs if need_alignment else None,
+        )
 
     def _warn_of_unknown(self, ids: list[int], line: int) -> None:
         """Text without its BPE given to a model of BPE'd text is mostly unknown words."""
@@ -298,6 +323,15 @@ class Translator:
                     f"line {line}: {unknown} of {len(ids)} tokens are not in the vocabulary; this "
                     "model reads tokenised text with its BPE applied"
                 )
+
+
+def _encode(vocabulary: Vocabulary, text: str) -> list[int]:
+    # Half a surrogate pair is no character, but Python's text may hold one.
+    return vocabulary.encode(text.encode("utf-8", "replace").decode("utf-8"))
+
+
+def _has_spaces(language: str) -> bool:
+    return re.split("[-_]", language.lower())[0] not in WITHOUT_SPACES  # of zh-CN, zh_Hant, ...
 
 
 @dataclass
@@ -373,9 +407,3 @@ def _one_by_one(engine: Engine) -> Runner:
             yield result
 
     return run
-
-
-def _windows(lines: Iterable[Item]) -> Iterator[list[Item]]:
-    iterator = iter(lines)
-    while window := list(islice(iterator, WINDOW)):
-        yield window

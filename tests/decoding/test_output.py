@@ -1,0 +1,64 @@
+"""What is written for a line."""
+
+import csv
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer_mt.decoding.output import FORMATS
+from transformer_mt.decoding.translator import Output, Translation
+
+FIRST = Output("Ein Hund.", -0.25, -0.5, ["▁Ein", "▁Hund", "."], [(0, 0), (1, 1)])
+SECOND = Output("Der Hund.", -1.5, -3.0, ["▁Der", "▁Hund", "."], [(1, 1)])
+BOTH = Translation("A dog.", ["▁A", "▁dog", "."], [FIRST, SECOND])
+NOTHING = Translation("", [], [Output("", 0.0, 0.0, [])])
+
+
+def test_plain_is_the_best():
+    assert FORMATS["plain"](BOTH) == "Ein Hund." and FORMATS["plain"](NOTHING) == ""
+
+
+def test_columns():
+    assert FORMATS["tsv"](BOTH) == (
+        "A dog.\tEin Hund.\t-0.250000\t0-0 1-1\tDer Hund.\t-1.500000\t1-1"
+    )
+    assert FORMATS["tsv"](NOTHING) == "\t\t0.000000"
+
+
+def test_json():
+    assert json.loads(FORMATS["jsonl"](BOTH)) == {
+        "source": "A dog.",
+        "source_pieces": ["▁A", "▁dog", "."],
+        "outputs": [
+            {"text": "Ein Hund.", "score": -0.25, "log_prob": -0.5,
+             "pieces": ["▁Ein", "▁Hund", "."], "alignment": "0-0 1-1"},
+            {"text": "Der Hund.", "score": -1.5, "log_prob": -3.0,
+             "pieces": ["▁Der", "▁Hund", "."], "alignment": "1-1"},
+        ],
+    }  # fmt: skip
+    (output,) = json.loads(FORMATS["jsonl"](NOTHING))["outputs"]
+    assert "alignment" not in output  # it was not asked for
+    assert "▁Ein" in FORMATS["jsonl"](BOTH)  # for people too
+
+
+def test_what_is_no_number_in_json():
+    hopeless = Translation("x", ["x"], [Output("", float("-inf"), float("-inf"), [])])
+    assert json.loads(FORMATS["jsonl"](hopeless))["outputs"][0]["score"] is None
+    assert FORMATS["tsv"](hopeless) == "x\t\t-inf"
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(source=TEXT, text=TEXT)
+def test_any_text_stays_one_line_and_in_its_column(source, text):
+    translation = Translation(source, [source], [Output(text, -1.0, -2.0, [text])])
+    line = FORMATS["jsonl"](translation)
+    assert len(line.splitlines()) == 1  # by any reader's notion of a line
+    values = json.loads(line)
+    assert values["source"] == source and values["outputs"][0]["text"] == text
+    line = FORMATS["tsv"](translation)
+    assert "\n" not in line and "\r" not in line
+    (columns,) = csv.reader([line], delimiter="\t", quoting=csv.QUOTE_NONE)
+    assert len(columns) == 3 and columns[2] == "-1.000000"

@@ -1,0 +1,152 @@
+"""An output file that can be gone on with."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from transformer_mt.decoding.partial import partial_file
+from transformer_mt.errors import Interrupted, UsageError, UserError
+
+FROM = {"model": "abc", "--beam-size": 5}
+
+
+def write(path, lines, resume=False, made_from=FROM, fail=None):
+    """Writes what is not there yet, and fails before the line of this number."""
+    with partial_file(path, made_from, 3, resume) as file:
+        for number in range(file.lines, lines):
+            if number == fail:
+                raise Interrupted(2)
+            file.write_line(f"line {number}")
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def text(lines):
+    return "".join(f"line {i}\n" for i in range(lines))
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A file of ten lines, of which seven were written; there is an older one of its name."""
+    path = tmp_path / "out"
+    path.write_text("older")
+    with pytest.raises(Interrupted):
+        write(path, 10, fail=7)
+    return path
+
+
+def test_a_file_gets_its_name_when_it_is_whole(tmp_path):
+    path = tmp_path / "out"
+    with partial_file(path, FROM, 3, False) as file:
+        file.write_line("é")
+        assert not path.exists()
+    assert path.read_bytes() == "é\n".encode() and names(tmp_path) == ["out"]
+    write(path, 0)
+    assert path.read_bytes() == b""
+
+
+def test_what_is_left_is_gone_on_with(begun, tmp_path, capsys):
+    assert begun.read_text() == "older"
+    assert names(tmp_path) == [".out.partial", ".out.partial.json", "out"]
+    partial = tmp_path / ".out.partial"
+    assert partial.read_text() == text(7)
+    for torn in (text(7), text(6), text(7) + "lin", text(8)[:-1]):
+        partial.write_text(torn)
+        with pytest.raises(Interrupted):
+            write(begun, 10, resume=True, fail=6)
+        assert partial.read_text() == text(6)
+        messages = capsys.readouterr().err
+        assert "going on after line 6" in messages and "6 lines are kept" in messages
+    write(begun, 10, resume=True)
+    assert begun.read_text() == text(10) and names(tmp_path) == ["out"]
+
+
+def test_less_than_a_chunk_is_not_kept(tmp_path, capsys):
+    path = tmp_path / "out"
+    with pytest.raises(Interrupted):
+        write(path, 10, fail=2)
+    assert names(tmp_path) == [] and capsys.readouterr().err == ""
+
+
+def test_without_resume_it_begins_anew(begun, tmp_path):
+    write(begun, 4)
+    assert begun.read_text() == text(4) and names(tmp_path) == ["out"]
+
+
+def test_nothing_to_go_on_with(tmp_path, capsys):
+    path = tmp_path / "out"
+    write(path, 4, resume=True)
+    assert path.read_text() == text(4)
+    assert "nothing to go on with" in capsys.readouterr().err
+    (tmp_path / ".out.partial").write_text("")  # killed before the first lines
+    write(path, 5, resume=True)
+    assert path.read_text() == text(5) and names(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [({"model": "b"}, "model."), ({"model": "", "--beam-size": 1}, "model, --beam-size.")],
+)
+def test_another_command_does_not_go_on(begun, tmp_path, changes, named):
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(UsageError, match=f"--resume: .*out was begun with another .*{named}"):
+        write(begun, 10, resume=True, made_from=FROM | changes)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    (tmp_path / ".out.partial.json").write_text("{")
+    with pytest.raises(UsageError, match="begun with another model, --beam-size"):
+        write(begun, 10, resume=True)
+    write(begun, 10)
+    assert begun.read_text() == text(10)
+
+
+def test_two_at_once(begun, tmp_path):
+    code = (
+        "import sys, pathlib; from transformer_mt.decoding.partial import partial_file\n"
+        "with partial_file(pathlib.Path(sys.argv[1]), {}, 3, False) as file:\n"
+        "    print('here', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(begun)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"here\n"
+        for resume in (True, False):
+            with pytest.raises(UserError, match="out is being written by another process"):
+                write(begun, 4, resume)
+        other.stdin.close()
+        assert other.wait() == 0
+    assert begun.read_bytes() == b""
+    write(begun, 4)
+
+
+def test_a_link_is_followed(tmp_path):
+    (tmp_path / "folder").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "folder" / "out")
+    write(link, 2)
+    assert link.is_symlink() and (tmp_path / "folder" / "out").read_text() == text(2)
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(UserError, match="out: can't be written: No such file"):
+        write(tmp_path / "no" / "out", 2)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_keeps_what_there_is(tmp_path):
+    path = tmp_path / "out"
+    with (
+        pytest.raises(UserError, match="out: can't be written: No space left"),
+        partial_file(path, FROM, 3, False) as file,
+    ):
+        for number in range(6):
+            file.write_line(f"line {number}")
+        descriptor = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(descriptor, file._file.fileno())
+        os.close(descriptor)
+        for number in range(6, 9):
+            file.write_line(f"line {number}")
+    write(path, 12, resume=True)
+    assert path.read_text() == text(12)

@@ -1,0 +1,342 @@
+"""The verbs `translate` and `score` in processes of their own: pipes, kills, several at once."""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import (
+    TIMEOUT,
+    children,
+    make_config,
+    make_model_directory,
+    real_pairs,
+    run,
+    start,
+    write_lines,
+)
+
+from transformer_mt.decoding.run import ModelChoice, translate
+from transformer_mt.decoding.stream import WINDOW
+
+PAIRS = real_pairs(400)
+SOURCES = [source for source, _ in PAIRS]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    config = make_config(folder, data={"max_length": 120})
+    return make_model_directory(folder / "model", PAIRS, config).path
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """Three windows and a bit of lines that are no two alike."""
+    draw = random.Random(1)
+    words = sorted({word for line in SOURCES for word in line.split()})
+    lines = [" ".join(draw.choices(words, k=draw.randrange(12))) for _ in range(3 * WINDOW + 100)]
+    return write_lines(tmp_path_factory.mktemp("source") / "in", lines)
+
+
+@pytest.fixture(scope="module")
+def expected(model, source, tmp_path_factory):
+    """Its translation by a single process that was never stopped."""
+    path = tmp_path_factory.mktemp("expected") / "out"
+    done = run("translate", model, "--input", source, "--output", path, "--threads", "1", *FAST)
+    assert done.returncode == 0 and done.stdout == done.stderr == ""
+    return path.read_bytes()
+
+
+FAST = ("--format", "jsonl", "--beam-size", "1", "--max-length-ratio", "0.5")
+
+
+def of_pool(process):
+    """The processes that translate, children of the one that was started."""
+    return [pid for pid in children(process.pid) if b"spawn_main" in command_line(pid)]
+
+
+def command_line(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+def wait_for(condition, process):
+    deadline = time.monotonic() + TIMEOUT
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def lines_in(path):
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+# ---- Pipes ----
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_each_line_is_answered_before_the_next_is_asked(model, threads):
+    process = start("translate", model, "--threads", threads, stdin=subprocess.PIPE, bufsize=1)
+    answers = []
+    for line in [*SOURCES[:3], "", "a\u2028b\t\x00c", SOURCES[3]]:
+        process.stdin.write(f"{line}\n")
+        process.stdin.flush()
+        answers.append(process.stdout.readline())
+    # Some at once, and a pause in the middle of a line.
+    process.stdin.write(f"{SOURCES[0]}\n{SOURCES[1]}\n{SOURCES[2][:5]}")
+    process.stdin.flush()
+    answers += [process.stdout.readline(), process.stdout.readline()]
+    process.stdin.write(SOURCES[2][5:])
+    process.stdin.close()
+    answers.append(process.stdout.readline())
+    assert process.stdout.read() == "" and process.wait(TIMEOUT) == 0
+    assert process.stderr.read() == ""
+    assert answers[6:] == answers[:3] and answers[3] == "\n"
+    assert all(answer.endswith("\n") for answer in answers)
+
+
+def test_a_stream_has_the_lines_of_a_file(model, source, expected):
+    done = run("translate", model, "--threads", "2", *FAST, stdin=source.read_bytes())
+    assert done.returncode == 0 and done.stderr == b""
+    ours, theirs = done.stdout.splitlines(), expected.splitlines()
+    assert len(ours) == len(theirs)
+    texts = [[json.loads(line)["source"] for line in lines] for lines in (ours, theirs)]
+    assert texts[0] == texts[1]
+
+
+# ---- Several processes, kills and going on ----
+
+
+def test_two_processes_write_what_one_does(model, source, expected, tmp_path):
+    output = tmp_path / "out"
+    done = run("translate", model, "--input", source, "--output", output, "--threads", "2", *FAST)
+    assert done.returncode == 0 and done.stdout == done.stderr == ""
+    assert output.read_bytes() == expected
+
+
+@pytest.mark.parametrize(("threads", "then"), [("1", "2"), ("2", "1")])
+def test_a_killed_translation_is_gone_on_with(model, source, expected, tmp_path, threads, then):
+    output, partial = tmp_path / "out", tmp_path / ".out.partial"
+    command = ["translate", model, "--input", source, "--output", output, *FAST]
+    process = start(*command, "--threads", threads)
+    wait_for(lambda: lines_in(partial) >= WINDOW, process)
+    workers = of_pool(process)
+    assert len(workers) == (2 if threads == "2" else 0)
+    process.kill()
+    process.wait()
+    wait_for_end_of(workers)
+    assert not output.exists()
+    partial.write_bytes(partial.read_bytes() + b'{"torn')
+
+    kept = partial.read_bytes()
+    done = run(*command, "--resume", "--beam-size", "2")
+    assert done.returncode == 2 and "begun with another decoding.beam_size" in done.stderr
+    assert partial.read_bytes() == kept
+
+    done = run(*command, "--resume", "--threads", then)
+    assert done.returncode == 0 and "going on after line" in done.stderr
+    assert output.read_bytes() == expected
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def wait_for_end_of(pids):
+    deadline = time.monotonic() + 10
+    while any(b"spawn_main" in command_line(pid) for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("number", "group", "code"),
+    [(signal.SIGINT, True, 130), (signal.SIGTERM, False, 143)],
+)
+def test_an_interrupted_pool_ends_at_once(model, source, tmp_path, number, group, code):
+    """Ctrl-C at a terminal reaches the whole group, a kill the one process."""
+    output = tmp_path / "out"
+    process = start(
+        "translate", model, "--input", source, "--output", output, "--threads", "2", *FAST,
+        start_new_session=True,
+    )  # fmt: skip
+    wait_for(lambda: lines_in(tmp_path / ".out.partial") >= WINDOW, process)
+    workers = of_pool(process)
+    since = time.monotonic()
+    (os.killpg if group else os.kill)(process.pid, number)
+    _, messages = process.communicate(timeout=TIMEOUT)
+    assert time.monotonic() - since < 5
+    assert process.returncode == code
+    first, last = messages.splitlines()
+    assert "lines are kept; to go on, add --resume" in first and last == "interrupted"
+    wait_for_end_of(workers)
+    assert len(workers) == 2 and not output.exists()
+
+
+def test_interrupted_while_processes_start(model, source):
+    """When Python and Paddle have not set up anything yet, there is no noise either."""
+    for delay in (0, 0.2, 0.6):
+        process = start(
+            "translate", model, "--input", source, "--threads", "2", start_new_session=True
+        )
+        wait_for(lambda: of_pool(process), process)  # noqa: B023
+        time.sleep(delay)
+        os.killpg(process.pid, signal.SIGINT)
+        _, messages = process.communicate(timeout=TIMEOUT)
+        assert process.returncode == 130 and messages == "interrupted\n"
+
+
+def test_a_killed_process_of_a_pool(model, source, tmp_path):
+    process = start(
+        "translate", model, "--input", source, "--output", tmp_path / "out", "--threads", "2", *FAST
+    )
+    wait_for(lambda: lines_in(tmp_path / ".out.partial") >= WINDOW, process)
+    workers = of_pool(process)
+    os.kill(workers[0], signal.SIGKILL)
+    _, messages = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 1
+    kept, error = messages.splitlines()
+    assert "lines are kept" in kept
+    assert error.startswith("error: a process that translates was killed")
+    wait_for_end_of(workers)
+
+
+def test_errors_of_a_pool_are_those_of_one_process(model, tmp_path):
+    broken = shutil.copytree(model, tmp_path / "broken")
+    for path in (broken / "checkpoints").glob("*/model.pdparams"):
+        path.write_bytes(path.read_bytes()[:1000])
+    output = tmp_path / "out"
+    done = [
+        run("translate", broken, "--output", output, "--threads", threads, stdin="A dog.\n")
+        for threads in ("1", "2")
+    ]
+    assert done[0].returncode == done[1].returncode == 1
+    assert done[0].stderr == done[1].stderr and done[0].stderr.startswith("error: ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken"]
+
+
+def test_what_cannot_be_gone_on_with(model, source, tmp_path):
+    done = run("translate", model, "--resume", "--output", tmp_path / "out", stdin="x\n")
+    assert done.returncode == 2 and "--input and --output must be files" in done.stderr
+    done = run("translate", model, "--resume", "--input", source)
+    assert done.returncode == 2 and "--input and --output must be files" in done.stderr
+
+
+# ---- What is written ----
+
+
+def translated(model, source, **options):
+    output = source.with_name("out")
+    choice = ModelChoice(str(model), threads=1, decoding=options.pop("decoding", {}))
+    translate(choice, source, output, **options)
+    return output.read_text(encoding="utf-8").split("\n")[:-1]
+
+
+ODD = ["\ufeff", "\r\n", "\r", "\n", "\n\n", "\x00", "\u2028", "\x85", "\t", "שלום", "\u200f", " ",
+       "👩\u200d👩\u200d👧", "e\u0301", "A dog. "]  # fmt: skip
+ANYTHING = st.one_of(
+    st.binary(max_size=20),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=20).map(str.encode),
+    st.sampled_from(ODD).map(str.encode),
+    st.sampled_from(SOURCES).map(str.encode),
+)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(blocks=st.lists(ANYTHING, max_size=12))
+def test_any_bytes_one_line_for_one_line(model, tmp_path, blocks):
+    """Nothing crashes, nothing shifts: line by line it is what each line has alone."""
+    content = b"".join(blocks)
+    source = tmp_path / "in"
+    source.write_bytes(content)
+    count = content.count(b"\n") + (not content.endswith(b"\n") and content != b"")
+    lines = content.split(b"\n")[:count]
+    plain = translated(model, source)
+    assert len(plain) == count
+    assert not any("\r" in line for line in plain)
+    objects = [json.loads(line) for line in translated(model, source, format="jsonl")]
+    assert [found["outputs"][0]["text"] for found in objects] == plain
+    for number, (line, found) in enumerate(zip(lines, objects, strict=True)):
+        # The last line may lack its newline, and then a carriage return belongs to it.
+        is_ended = number < content.count(b"\n")
+        text = (line.removesuffix(b"\r") if is_ended else line).decode("utf-8", errors="replace")
+        assert found["source"] == (text.removeprefix("\ufeff") if number == 0 else text)
+        assert (found["outputs"][0]["text"] == "") or found["source"].strip()
+    columns = [line.split("\t") for line in translated(model, source, format="tsv")]
+    assert [len(row) for row in columns] == [3] * count
+    assert [row[1].strip() for row in columns] == [x.replace("\t", " ").strip() for x in plain]
+
+
+def test_n_best_and_alignments(model, tmp_path):
+    source = write_lines(tmp_path / "in", [*SOURCES[:4], "", " ".join(SOURCES[:12])])
+    options = {"decoding": {"beam_size": 4, "n_best": 3}, "alignment": True}
+    objects = [json.loads(line) for line in translated(model, source, format="jsonl", **options)]
+    for found in objects:
+        source_words = [word for word in found["source"].split(" ") if word]
+        assert len(found["outputs"]) == (3 if source_words else 1)
+        for output in found["outputs"]:
+            words = [word for word in output["text"].split(" ") if word]
+            pairs = [tuple(map(int, pair.split("-"))) for pair in output["alignment"].split()]
+            # Each word of the translation has its one word of the source.
+            assert sorted(target for _, target in pairs) == list(range(len(words)))
+            assert all(i < len(source_words) for i, _ in pairs)
+    rows = [line.split("\t") for line in translated(model, source, format="tsv", **options)]
+    assert [len(row) for row in rows] == [10, 10, 10, 10, 4, 10]
+    for row, found in zip(rows, objects, strict=True):
+        assert row[1::3] == [output["text"] for output in found["outputs"]]
+        assert row[2::3] == [f"{output['score']:.6f}" for output in found["outputs"]]
+        assert row[3::3] == [output["alignment"] for output in found["outputs"]]
+
+
+def test_prefixes(model, tmp_path):
+    source = write_lines(tmp_path / "in", SOURCES[:3])
+    prefix = write_lines(tmp_path / "prefix", ["Ein Mann", "", "Zwei"])
+    first, second, third = translated(model, source, prefix=prefix)
+    assert first.startswith("Ein Mann") and third.startswith("Zwei")
+    assert second == translated(model, source)[1]
+
+    output = tmp_path / "other"
+    write_lines(prefix, ["a", "b", "c", "d"])
+    done = run("translate", model, "--input", source, "--prefix", prefix, "--output", output)
+    assert done.returncode == 1 and "in has 3 lines" in done.stderr and "has 4" in done.stderr
+    assert not output.exists()
+    for count in (2, 4):  # of stdin it is known at its end
+        done = run(
+            "translate", model, "--prefix", prefix, stdin="A dog.\n" * 5 if count == 4 else "x\n"
+        )
+        assert done.returncode == 1 and "stdin and" in done.stderr
+
+
+# ---- score ----
+
+
+def test_scores_are_those_of_the_search(model, tmp_path):
+    source = write_lines(tmp_path / "in", SOURCES[:20])
+    rows = [
+        line.split("\t")
+        for line in translated(model, source, format="tsv", decoding={"length_penalty": 0.5})
+    ]
+    target = write_lines(tmp_path / "target", [row[1] for row in rows])
+    command = ["score", model, "--source", source, "--target", target, "--length-penalty", "0.5"]
+    one = run(*command, "--threads", "1", "--batch-tokens", "50")
+    two = run(*command, "--threads", "2", "--batch-tokens", "50")
+    assert one.returncode == two.returncode == 0 and one.stderr == two.stderr == ""
+    assert one.stdout == two.stdout
+    scores = [float(line) for line in one.stdout.splitlines()]
+    assert len(scores) == 20
+    # The search may have found a text in other subwords than those that it is given in.
+    same = [abs(score - float(row[2])) < 1e-3 for score, row in zip(scores, rows, strict=True)]
+    assert sum(same) >= 10
+    assert all(score < float(row[2]) + 1e-3 for score, row in zip(scores, rows, strict=True))
+
+    write_lines(target, ["x"])
+    done = run(*command)
+    assert done.returncode == 1 and "20 lines" in done.stderr and done.stdout == ""

@@ -1,0 +1,167 @@
+"""Lines as they come: of files, and through pipes with their pauses."""
+
+import gzip
+import os
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer_mt.decoding import stream
+from transformer_mt.decoding.stream import arriving, in_windows, input_lines
+
+
+def piped(*writes, pause=0.15):
+    """The windows that come of these writes, with pauses between them."""
+    reader, writer = os.pipe()
+
+    def write():
+        for number, block in enumerate(writes):
+            if number:
+                time.sleep(pause)
+            os.write(writer, block)
+        os.close(writer)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        return list(arriving(reader, "stdin"))
+    finally:
+        thread.join()
+        os.close(reader)
+
+
+# ---- Windows ----
+
+
+@pytest.fixture
+def small_windows(monkeypatch):
+    monkeypatch.setattr(stream, "WINDOW", 3)
+
+
+def test_a_file_is_cut_into_windows(small_windows):
+    assert list(in_windows(range(8))) == [[0, 1, 2], [3, 4, 5], [6, 7]]
+    assert list(in_windows([])) == []
+
+
+def test_a_pause_ends_a_window(small_windows):
+    assert piped(b"1\n2\n", b"3\n", b"4\n5\n6\n7\n") == [
+        ["1", "2"], [], ["3"], [], ["4", "5", "6"], ["7"]
+    ]  # fmt: skip
+
+
+def test_a_pause_within_a_line(small_windows):
+    assert piped(b"1\ntw", b"o\nth", b"ree") == [["1"], [], ["two"], [], ["three"]]
+    # After whole windows too, what is translated must come out.
+    assert piped(b"1\n2\n3\nfo", b"ur") == [["1", "2", "3"], [], ["four"]]
+
+
+def test_no_input():
+    assert piped() == [] == piped(b"")
+    assert piped(b"\n\n", b"\n") == [["", ""], [], [""]]
+
+
+def test_a_trickle_without_a_pause_comes_out_all_the_same(monkeypatch):
+    monkeypatch.setattr(stream, "PATIENCE", 0.1)
+    monkeypatch.setattr(stream, "PAUSE", 1.0)
+    windows = piped(*[b"x\n"] * 40, pause=0.01)
+    assert sum(map(len, windows)) == 40 and len(windows) >= 3 and all(windows)
+
+
+def test_a_fast_writer_waits_for_a_slow_reader():
+    """The pipe is all that is read ahead of what was asked for."""
+    reader, writer = os.pipe()
+    written = []
+
+    def write():
+        for _ in range(400):
+            written.append(os.write(writer, b"x" * 99 + b"\n" + b"y\n" * 5000))
+        os.close(writer)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    windows = arriving(reader, "stdin")
+    next(windows)
+    time.sleep(0.2)
+    assert sum(written) < 300_000
+    assert 1 + sum(map(len, windows)) > 2_000_000 - stream.WINDOW
+    thread.join()
+    os.close(reader)
+
+
+@given(st.binary(max_size=40), st.lists(st.integers(1, 20), max_size=4))
+def test_a_pipe_has_the_lines_of_a_file(tmp_path_factory, content, cuts):
+    """However it is cut into blocks."""
+    path = tmp_path_factory.getbasetemp() / "any"
+    path.write_bytes(content)
+    blocks, start = [], 0
+    for cut in [*cuts, len(content)]:
+        blocks.append(content[start : start + cut])
+        start += cut
+    windows = piped(*filter(None, blocks), pause=0)
+    assert [line for window in windows for line in window] == list(input_lines(path))
+
+
+def test_a_line_of_many_blocks():
+    reader, writer = os.pipe()
+    text = "é" * 2_000_000
+
+    def write():
+        with open(writer, "wb") as file:
+            file.write(text.encode() + b"\nend")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert [line for window in arriving(reader, "stdin") for line in window] == [text, "end"]
+    thread.join()
+    os.close(reader)
+
+
+# ---- Text as it is ----
+
+
+def test_bytes_that_are_not_utf8(tmp_path, capsys):
+    path = tmp_path / "in.txt"
+    path.write_bytes("one\nM\xe4rz\nthree\n\xff\xfe".encode("latin-1"))
+    assert list(input_lines(path)) == ["one", "M\ufffdrz", "three", "\ufffd\ufffd"]
+    warnings = capsys.readouterr().err.splitlines()
+    assert len(warnings) == 2
+    assert f"{path}, line 2" in warnings[0] and f"{path}, line 4" in warnings[1]
+    assert "not UTF-8" in warnings[0] and "U+FFFD" in warnings[0]
+    # Those of lines that are left out have been said before.
+    assert list(input_lines(path, 2)) == ["three", "\ufffd\ufffd"]
+    assert capsys.readouterr().err.splitlines() == warnings[1:]
+    assert piped(b"x\n", b"\xff\n") == [["x"], [], ["\ufffd"]]
+    assert "stdin, line 2: not UTF-8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("last", [b"", b"\n", b"\r\n"])
+def test_byte_order_mark_line_ends_and_a_missing_last_newline(tmp_path, ending, last, capsys):
+    path = tmp_path / "in.txt"
+    rows = [
+        "\ufeffone".encode(), b"", "two\u2028\x85\x0b\x0c\x1c.".encode(), b"a\rb", b"last"
+    ]  # fmt: skip
+    content = ending.join(rows) + last
+    path.write_bytes(content)
+    expected = ["one", "", "two\u2028\x85\x0b\x0c\x1c.", "a\rb", "last"]
+    assert list(input_lines(path)) == expected
+    assert piped(content) == [expected]
+    assert capsys.readouterr().err == ""
+
+
+def test_empty_and_gzipped_files(tmp_path):
+    (tmp_path / "empty").write_bytes(b"")
+    assert list(input_lines(tmp_path / "empty")) == []
+    (tmp_path / "in.gz").write_bytes(gzip.compress("Käse\n\n".encode()))
+    assert list(input_lines(tmp_path / "in.gz")) == ["Käse", ""]
+    assert list(input_lines(tmp_path / "in.gz", 1)) == [""]
+
+
+def test_a_byte_order_mark_is_one_at_the_very_beginning_only(tmp_path):
+    content = "\ufeffa\n\ufeffb\n".encode()
+    assert piped(content) == [["a", "\ufeffb"]]
+    (tmp_path / "in").write_bytes(content)
+    assert list(input_lines(tmp_path / "in", 1)) == ["\ufeffb"]

@@ -1,0 +1,72 @@
+"""What is written for each line: plain text, tab-separated columns, or JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+from transformer_mt.decoding.translator import Output, Translation
+
+# Characters that some readers end a line at, and JSON need not escape.
+_LINE_ENDS = re.compile("[\x7f-\x9f\u2028\u2029]")
+
+
+def plain(translation: Translation) -> str:
+    """The best translation."""
+    return translation.text
+
+
+def tsv(translation: Translation) -> str:
+    """The source, then for each output its text, its score and, if asked for, its alignment. A tab
+    or an end of line in a text is written as a space."""
+    columns = [translation.source]
+    for output in translation.outputs:
+        columns += [output.text, score(output.score)]
+        if output.alignment is not None:
+            columns.append(pharaoh(output))
+    return "\t".join(re.sub(r"[\t\r\n]", " ", column) for column in columns)
+
+
+def jsonl(translation: Translation) -> str:
+    """An object with source, source_pieces and outputs: for each its text, score, log_prob, pieces
+    and, if asked for, alignment."""
+    values = {
+        "source": translation.source,
+        "source_pieces": translation.source_pieces,
+        "outputs": [_values(output) for output in translation.outputs],
+    }
+    text = json.dumps(values, ensure_ascii=False)
+    return _LINE_ENDS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+FORMATS: dict[str, Callable[[Translation], str]] = {"plain": plain, "tsv": tsv, "jsonl": jsonl}
+
+
+def score(value: float) -> str:
+    """A score, or a log-probability, as text."""
+    return f"{value:.6f}"
+
+
+def pharaoh(output: Output) -> str:
+    """Pairs of words as i-j, from 0 (as the decoder Pharaoh wrote them)."""
+    return " ".join(f"{source}-{target}" for source, target in output.alignment)
+
+
+def _values(output: Output) -> dict[str, Any]:
+    values = {
+        "text": output.text,
+        "score": _number(output.score),
+        "log_prob": _number(output.log_prob),
+        "pieces": output.pieces,
+    }
+    if output.alignment is not None:
+        values["alignment"] = pharaoh(output)
+    return values
+
+
+def _number(value: float) -> float | None:
+    # JSON has no word for what is not finite.
+    return round(value, 6) if math.isfinite(value) else None

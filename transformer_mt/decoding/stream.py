@@ -1,0 +1,96 @@
+"""Lines to translate: windows of a file, or of what comes through a pipe or from a terminal."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from transformer_mt.console import warn
+from transformer_mt.files import byte_lines
+
+# Lines that are sorted by length together: enough for batches of equal lengths.
+WINDOW = 2_000
+# A pause of so many seconds ends a window: whoever writes line by line waits for its translation.
+PAUSE = 0.03
+# Seconds after which a window ends though there was no pause.
+PATIENCE = 0.5
+# Bytes read at once.
+BLOCK = 1 << 16
+
+Item = TypeVar("Item")
+
+
+def in_windows(lines: Iterable[Item]) -> Iterator[list[Item]]:
+    """Cuts lines into windows of WINDOW, and a rest."""
+    iterator = iter(lines)
+    while window := list(islice(iterator, WINDOW)):
+        yield window
+
+
+def input_lines(path: Path, skip: int = 0) -> Iterator[str]:
+    """The lines of a file to translate, without the first `skip`. Bytes that are not UTF-8 become
+    U+FFFD, with a warning: a bad line is no reason to lose the others."""
+    return _decoded(islice(byte_lines(path), skip, None), str(path), skip + 1)
+
+
+def arriving(descriptor: int, name: str) -> Iterator[list[str]]:
+    """The lines of a pipe, a terminal or the like, in windows of up to WINDOW lines: those that
+    have arrived when input pauses. An empty window stands for the pause.
+
+    Nothing is read that is not asked for, so that a fast writer waits for a slow reader.
+    """
+    number = 1
+    for lines in _arriving_bytes(descriptor):
+        yield list(_decoded(lines, name, number))
+        number += len(lines)
+
+
+def _arriving_bytes(descriptor: int) -> Iterator[list[bytes]]:
+    whole: list[bytes] = []  # lines
+    torn: list[bytes] = []  # pieces of one whose end has not come
+    deadline = 0.0  # of the window
+    is_quiet = True  # nothing was given away since the last pause
+    while True:
+        if len(whole) >= WINDOW:
+            yield whole[:WINDOW]
+            del whole[:WINDOW]
+            deadline, is_quiet = time.monotonic() + PATIENCE, False
+            continue
+        if whole or not is_quiet:
+            is_ready, _, _ = select.select([descriptor], [], [], PAUSE)
+            if whole and (not is_ready or time.monotonic() > deadline):
+                yield whole
+                whole, is_quiet = [], False
+            if not is_ready:
+                yield []
+                is_quiet = True
+        block = os.read(descriptor, BLOCK)  # waits, if nothing is there
+        if not block:
+            break
+        *ended, rest = block.split(b"\n")
+        if ended:
+            if not whole:
+                deadline = time.monotonic() + PATIENCE
+            ended[0] = b"".join([*torn, ended[0]])
+            torn = []
+            whole += (line.removesuffix(b"\r") for line in ended)
+        torn.append(rest)
+    if last := b"".join(torn):
+        whole.append(last)
+    if whole:
+        yield whole
+
+
+def _decoded(lines: Iterable[bytes], name: str, first: int) -> Iterator[str]:
+    for number, line in enumerate(lines, first):
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError:
+            warn(f"{name}, line {number}: not UTF-8; the bytes that are not became U+FFFD")
+            text = line.decode("utf-8", errors="replace")
+        yield text.removeprefix("\ufeff") if number == 1 else text
