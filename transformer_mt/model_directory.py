@@ -54,6 +54,11 @@ class ModelDirectory:
         self.held_out = self.path / "held_out"
         self._lock: IO | None = None
 
+    @classmethod
+    def of(cls, checkpoint: Path) -> ModelDirectory:
+        """The model directory that a checkpoint is in."""
+        return cls(checkpoint.parent.parent)
+
     # ------------------------------------------------------------------------------- writing
 
     def claim(self) -> None:

@@ -58,7 +58,10 @@ class EngineSpec:
             return InferenceEngine(self.folder, subwords)
         from transformer_mt.decoding.paddle_engine import PaddleEngine
 
-        return PaddleEngine.load(directory.load_config().model, subwords, self.checkpoints)
+        return PaddleEngine.load(
+            [(ModelDirectory.of(path).load_config().model, path) for path in self.checkpoints],
+            subwords,
+        )
 
 
 def find(
@@ -145,9 +148,7 @@ def _member(first: ModelDirectory, name: str) -> Path:
     if not folder or Path(name).is_dir():
         folder, checkpoint = name, None
     other = ModelDirectory(folder)
-    own_config, config = first.load_config(), other.load_config()
-    if config.model != own_config.model:
-        raise UsageError(f"--ensemble {name}: its model section differs from {first.path}'s")
+    other.load_config()
     if other.load_subwords().content() != first.load_subwords().content():
         raise UsageError(f"--ensemble {name}: its subwords are not those of {first.path}")
     return other.checkpoint(checkpoint)

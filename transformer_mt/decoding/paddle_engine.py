@@ -36,13 +36,14 @@ class PaddleEngine:
         self._host_decoders = [HostDecoder(model) for model in models] if on_host else []
 
     @classmethod
-    def load(cls, config: ModelConfig, subwords: Subwords, checkpoints: list[Path]) -> PaddleEngine:
-        """
+    def load(cls, checkpoints: list[tuple[ModelConfig, Path]], subwords: Subwords) -> PaddleEngine:
+        """The engine of checkpoints of models with the same subwords.
+
         Raises:
-            UserError: a checkpoint is damaged, or does not fit the config.
+            UserError: a checkpoint is damaged, or does not fit its config.
         """
         models = []
-        for checkpoint in checkpoints:
+        for config, checkpoint in checkpoints:
             models.append(build_model(config, subwords))
             load_weights(checkpoint, models[-1])
             models[-1].eval()

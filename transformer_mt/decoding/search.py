@@ -68,13 +68,15 @@ class Task:
 
 
 def beam_search(stepper: Stepper, task: Task, beam_size: int) -> list[list[Hypothesis]]:
-    """The task.n_best best hypotheses found for each sentence; greedy search is beam_size 1.
+    """The task.n_best best hypotheses found for each sentence.
 
     At every step the beam_size best continuations of a sentence's hypotheses stay open, and each
     open hypothesis may also end. The result is the best of all that have ended so, by
     log-probability divided by the length penalty. A sentence is done as soon as no open
     hypothesis can become one of the n_best: a log-probability only falls, and the penalty is never
     larger than at the longest length, so that this changes nothing but the time.
+
+    With a beam_size of 1 it is greedy search: at every step the most probable id, until it is eos.
     """
     found = _Found(task)
     sentences = np.arange(len(task.longest))  # those still open
@@ -88,17 +90,21 @@ def beam_search(stepper: Stepper, task: Task, beam_size: int) -> list[list[Hypot
         log_probs = stepper.step(ids, parents)
         ends = scores + log_probs.of(np.full_like(ids, task.eos))
         ends[~task.may_end(length)[sentences]] = -np.inf
-        found.add(sentences, ends, outputs)
-
+        totals, next_parents, next_ids = log_probs.best(scores, beam_size)
         forced = task.forced(length)[sentences]
-        totals, parents, ids = log_probs.best(scores, beam_size)
         if (forced >= 0).any():
             only = log_probs.of(np.broadcast_to(np.maximum(forced, 0)[:, np.newaxis], scores.shape))
             totals[forced >= 0] = -np.inf
             totals[forced >= 0, 0] = (scores + only)[forced >= 0, 0]
-            parents[forced >= 0, 0] = 0
-            ids[forced >= 0, 0] = forced[forced >= 0]
+            next_parents[forced >= 0, 0] = 0
+            next_ids[forced >= 0, 0] = forced[forced >= 0]
         totals[task.must_end(length)[sentences]] = -np.inf
+        if beam_size == 1:
+            ends = np.where(ends >= totals, ends, -np.inf)
+            totals = np.where(np.isfinite(ends), -np.inf, totals)
+        found.add(sentences, ends, outputs)
+
+        parents, ids = next_parents, next_ids
         scores = totals
         outputs = np.take_along_axis(outputs, parents[:, :, np.newaxis], axis=1)
         outputs = np.concatenate([outputs, ids[:, :, np.newaxis]], axis=2)

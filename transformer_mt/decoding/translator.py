@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from collections import deque
@@ -21,6 +22,8 @@ from transformer_mt.decoding.parts import parts
 from transformer_mt.decoding.stream import in_windows
 from transformer_mt.model_directory import ModelDirectory
 
+# Subwords of a line that is scored as a whole: attention takes memory by the square of them.
+MAX_SCORED = 2_000
 # Languages written without spaces: the parts of an over-long line are joined without one, and
 # alignments are of subwords.
 WITHOUT_SPACES = {"zh", "ja", "th", "lo", "km", "my"}
@@ -220,35 +223,47 @@ class Translator:
         finished: Callable[[int], object] = lambda count: None,
     ) -> Iterator[float]:
         """Yields the score that the search would give a translation, for each pair (source, its
-        translation), in order: its log-probability (in nats) divided by the length penalty."""
-        pending: deque[tuple[list[list[int]], list[list[int]]]] = deque()
+        translation), in order: its log-probability (in nats) divided by the length penalty. Lines
+        are not scored in parts; nan is what a pair gets of more than MAX_SCORED subwords."""
+        pending: deque[tuple[list[tuple[list[int], list[int]]], list[list[int]]]] = deque()
 
         def batches() -> Iterator[_Scoring]:
+            number = 1
             for window in in_windows(pairs):
                 encoded = [
                     (_encode(self._source, source), _encode(self._target, target))
                     for source, target in window
                 ]
-                order = sorted(range(len(window)), key=lambda i: [-len(x) for x in encoded[i]])
-                lengths = [max(map(len, encoded[i])) + 1 for i in order]
-                cut = _cut(lengths, self._decoding.batch_tokens)
+                longest = [max(map(len, pair)) for pair in encoded]
+                fitting = [i for i, length in enumerate(longest) if length <= MAX_SCORED]
+                for index in sorted(set(range(len(window))) - set(fitting)):
+                    warn(f"line {number + index}: {longest[index]} subwords are not scored: nan")
+                number += len(window)
+                order = sorted(fitting, key=lambda i: -longest[i])
+                cut = _cut([longest[i] + 1 for i in order], self._decoding.batch_tokens)
                 pending.append((encoded, [order[part] for part in cut]))
                 for part in cut:
                     chosen = [encoded[i] for i in order[part]]
                     yield _Scoring([s for s, _ in chosen], [t for _, t in chosen])
 
         scores: dict[int, float] = {}
-        left: list[list[int]] = []
+
+        def complete() -> Iterator[float]:
+            while pending and not pending[0][1]:
+                encoded, _ = pending.popleft()
+                yield from (scores.get(index, math.nan) for index in range(len(encoded)))
+                scores.clear()
+
         for log_probs in self._run(batches()):
+            yield from complete()
             encoded, left = pending[0]
             batch = left.pop(0)
             for index, log_prob in zip(batch, log_probs, strict=True):
                 length = len(encoded[index][1]) + 1
                 scores[index] = log_prob / length_penalty(length, self._decoding)
             finished(len(batch))
-            if not left:
-                pending.popleft()
-                yield from (scores[index] for index in range(len(encoded)))
+            yield from complete()
+        yield from complete()
 
     def _prepare(self, lines: list[Line], first: int) -> _Window:
         window = _Window(lines)

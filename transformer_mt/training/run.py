@@ -6,6 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+import paddle
+
 from transformer_mt import config as config_schema
 from transformer_mt import device as devices
 from transformer_mt.config import Config
@@ -179,7 +181,7 @@ def _score(
 ) -> tuple[Scores, list[str], list[str], list[str]]:
     """The scores of a split with the best checkpoint, its sources, hypotheses and references."""
     sources, references = split.text
-    translator = Translator.load(directory.path)
+    translator = Translator.load(directory.path, device=paddle.get_device())
     with progress(total=len(sources), title=title, unit="lines") as bar:
         hypotheses = list(translator.translate(sources, bar.update))
     return score_for(config, hypotheses, references), sources, hypotheses, references
