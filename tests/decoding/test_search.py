@@ -119,13 +119,16 @@ def simple_beam(table, sentence, longest, beam_size, alpha):
         grown = []
         for score, ids in beam:
             log_probs = table.log_probs(sentence, ids)
-            ended.append(((score + log_probs[EOS]) / gnmt(length + 1, alpha), ids))
-            grown += [
-                (score + log_probs[word], (*ids, word))
-                for word in range(table.vocabulary)
-                if word not in NEVER
-            ]
-        beam = sorted(grown, key=lambda item: -item[0])[:beam_size]
+            for word in range(table.vocabulary):
+                if word == EOS or (word not in NEVER and length < longest):
+                    grown.append((score + log_probs[word], (*ids, word)))
+        grown.sort(key=lambda item: -item[0])
+        ended += [
+            (score / gnmt(length + 1, alpha), ids[:-1])
+            for score, ids in grown[:beam_size]
+            if ids[-1] == EOS
+        ]
+        beam = [item for item in grown if item[1][-1] != EOS][:beam_size]
     return sorted(ended, reverse=True)
 
 

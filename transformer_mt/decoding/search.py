@@ -70,11 +70,12 @@ class Task:
 def beam_search(stepper: Stepper, task: Task, beam_size: int) -> list[list[Hypothesis]]:
     """The task.n_best best hypotheses found for each sentence.
 
-    At every step the beam_size best continuations of a sentence's hypotheses stay open, and each
-    open hypothesis may also end. The result is the best of all that have ended so, by
-    log-probability divided by the length penalty. A sentence is done as soon as no open
-    hypothesis can become one of the n_best: a log-probability only falls, and the penalty is never
-    larger than at the longest length, so that this changes nothing but the time.
+    At every step the beam_size best continuations of a sentence's hypotheses stay open. Those that
+    end are put aside, if they are among the beam_size best of both kinds. The result is the best of
+    all that have ended so, by log-probability divided by the length penalty. A sentence is done
+    as soon as no open hypothesis can become one of the n_best: a log-probability only falls, and
+    the penalty is never larger than at the longest length, so that this changes nothing but the
+    time.
 
     With a beam_size of 1 it is greedy search: at every step the most probable id, until it is eos.
     """
@@ -99,8 +100,8 @@ def beam_search(stepper: Stepper, task: Task, beam_size: int) -> list[list[Hypot
             next_parents[forced >= 0, 0] = 0
             next_ids[forced >= 0, 0] = forced[forced >= 0]
         totals[task.must_end(length)[sentences]] = -np.inf
+        ends = _among_best(ends, totals, beam_size)
         if beam_size == 1:
-            ends = np.where(ends >= totals, ends, -np.inf)
             totals = np.where(np.isfinite(ends), -np.inf, totals)
         found.add(sentences, ends, outputs)
 
@@ -163,6 +164,15 @@ def sample(
             if len(sentences):
                 stepper.select(np.flatnonzero(going_on))
     return found.hypotheses()
+
+
+def _among_best(ends: np.ndarray, totals: np.ndarray, beam_size: int) -> np.ndarray:
+    """The log-probabilities `ends` (sentences, width), -inf for those that are not among the
+    beam_size best of them and `totals` (sentences, beam_size). More would be found if all counted,
+    but these are outputs that break off: improbable, and for that reason short."""
+    better = (totals[:, np.newaxis] > ends[:, :, np.newaxis]).sum(axis=2)
+    better += (ends[:, np.newaxis] > ends[:, :, np.newaxis]).sum(axis=2)
+    return np.where(better < beam_size, ends, -np.inf)
 
 
 class _Found:
