@@ -49,7 +49,7 @@ def test_best_are_the_best(kind, vocabulary, count, scale):
     np.testing.assert_allclose(found, totals[real], rtol=1e-6, atol=2e-5)
     pairs = {(row, p, i) for row, p, i in zip(rows[real], parents[real], ids[real], strict=True)}
     assert len(pairs) == real.sum()  # none twice
-    assert ((0 <= ids) & (ids < vocabulary)).all()
+    assert ((ids >= 0) & (ids < vocabulary)).all()
 
 
 @KINDS

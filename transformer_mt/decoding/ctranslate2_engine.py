@@ -53,9 +53,9 @@ def import_ctranslate2() -> ModuleType:
 class Ctranslate2Engine:
     """Implements `engine.Engine` on a CPU.
 
-    Beam search is as Paddle's engine's, but stops when 2 * beam_size hypotheses have ended, and does
-    not go on until nothing better can come. On Multi30k's test set of 1,000 sentences that changes
-    nothing (with CTranslate2's default, 1 * beam_size, it would change 24).
+    Beam search is as Paddle's engine's, but stops when 2 * beam_size hypotheses have ended, and
+    does not go on until nothing better can come. On Multi30k's test set of 1,000 sentences that
+    changes nothing (with CTranslate2's default, 1 * beam_size, it would change 24).
 
     With a beam of 1 it is greedy search, as Paddle's engine's.
 
