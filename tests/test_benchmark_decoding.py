@@ -1,0 +1,225 @@
+"""The benchmark copies weights faithfully, reads PaddleNLP's outputs right, and judges right."""
+
+import importlib
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+
+from tests.support import make_config, make_model_directory, real_pairs, write_lines
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = ROOT / "scripts" / "benchmark_decoding.py"
+PAIRS = real_pairs(60)
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    # It imports what it shares with its neighbour by name, as a script does.
+    sys.path.insert(0, str(SCRIPT.parent))
+    try:
+        yield importlib.import_module(SCRIPT.stem)
+    finally:
+        sys.path.remove(str(SCRIPT.parent))
+
+
+def sides(benchmark, folder, **sections):
+    """A judge of a tiny model, the text, and PaddleNLP with the weights."""
+    config = make_config(folder, **sections)
+    make_model_directory(folder / "model", PAIRS, config)
+    judge = benchmark.Judge(folder / "model", None)
+    text = judge.encode([source for source, _ in PAIRS[:8]], [target for _, target in PAIRS[:8]])
+    sizes = judge.export(text, folder / "arrays.npz")
+    return judge, text, benchmark.PaddleNLPTranslation(folder / "arrays.npz", sizes)
+
+
+# ---- The weights ----
+
+KINDS = {
+    "pre-norm": {"model": {"norm": "pre", "bias": False}},
+    "post-norm": {"model": {"norm": "post", "bias": True}},
+    "untied": {"model": {"norm": "pre", "bias": True, "tie_embeddings": False}},
+    "post-norm, untied": {"model": {"norm": "post", "bias": False, "tie_embeddings": False}},
+    "two vocabularies": {
+        "model": {"norm": "post", "bias": True},
+        "subword": {"joint": False, "source_vocab_size": 190, "target_vocab_size": 210},
+    },
+    "unequal stacks": {"model": {"num_encoder_layers": 3, "num_decoder_layers": 2}},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_agree(benchmark, tmp_path, kind):
+    _, _, paddlenlp = sides(benchmark, tmp_path, **KINDS[kind])
+    for search in ("v1", "v2"):
+        assert paddlenlp.difference(search, 2) < benchmark.TOLERANCE
+
+
+def test_every_weight_matters_to_the_logits(benchmark, tmp_path):
+    """A copy that were wrong in any one place would be found."""
+    _, _, paddlenlp = sides(benchmark, tmp_path, **KINDS["untied"])
+    random = np.random.default_rng(1)
+    parameters = dict(paddlenlp._model("v2", 2).named_parameters())
+    for name, parameter in parameters.items():
+        # The same for all keys of a query, which its softmax does not see.
+        if name.endswith("k_proj.bias"):
+            continue
+        values = parameter.numpy()
+        parameter.set_value(values + random.standard_normal(values.shape).astype(np.float32))
+        assert paddlenlp.difference("v2", 2) > benchmark.TOLERANCE, name
+        parameter.set_value(values)
+    assert paddlenlp.difference("v2", 2) < benchmark.TOLERANCE
+
+
+def test_weights_without_a_counterpart_are_named(benchmark, tmp_path):
+    _, _, paddlenlp = sides(benchmark, tmp_path)
+    arrays = dict(paddlenlp.arrays)
+    model = paddlenlp._model("v1", 1)
+    with pytest.raises(LookupError, match=r"encoder\.layers\.7\.linear1\.weight"):
+        name = "encoder.layers.7.feed_forward.inner_projection.weight"
+        benchmark.copy_weights({**arrays, name: np.zeros((16, 32), np.float32)}, model)
+    del arrays["decoder.norm.weight"]
+    with pytest.raises(LookupError, match=r"decoder\.norm\.weight would not be"):
+        benchmark.copy_weights(arrays, model)
+
+
+# ---- The outputs ----
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_v1_with_a_beam_of_one_is_greedy(benchmark, tmp_path, rows):
+    """Each id is the best after those before it: none is lost or added where outputs are cut."""
+    judge, text, paddlenlp = sides(benchmark, tmp_path)
+    target = judge.subwords.target
+    seconds, outputs = paddlenlp.translate("v1", 1, rows, text.source_ids)
+    assert seconds > 0 and len(outputs) == 8 and any(outputs)
+    for source, ids in zip(text.source_ids, outputs, strict=True):
+        logits = judge._logits(
+            np.array([[*source, target.eos]]), np.array([[target.bos, *ids]])
+        ).argmax(axis=-1)[0]
+        assert ids == logits[:-1].tolist()
+        longest = max(map(len, text.source_ids)) if rows > 1 else len(source)
+        assert logits[-1] == target.eos or len(ids) <= longest + 1 + benchmark.EXTRA_LENGTH
+
+
+def test_v2_finds_better_outputs_than_greedy_search(benchmark, tmp_path):
+    judge, text, paddlenlp = sides(benchmark, tmp_path)
+    target = judge.subwords.target
+    scores = {}
+    for search, beam in (("v1", 1), ("v2", 4)):
+        _, outputs = paddlenlp.translate(search, beam, 4, text.source_ids)
+        assert all(target.eos not in ids and ids[:1] != [target.bos] for ids in outputs)
+        log_probs = judge.log_probs(text.source_ids, outputs)
+        lengths = np.array([len(ids) + 1 for ids in outputs])
+        scores[search] = np.mean(log_probs / ((5 + lengths) / 6))
+    assert scores["v2"] > scores["v1"]
+
+
+def test_lines_that_not_all_can_translate_are_left_out(benchmark, tmp_path):
+    judge, _, _ = sides(benchmark, tmp_path)
+    long = " ".join(source for source, _ in PAIRS) * 3
+    text = judge.encode(["A man.", "", long, "Two dogs."], ["a", "b", "c", "d"])
+    assert text.sources == ["A man.", "Two dogs."] and text.references == ["a", "d"]
+    assert len(text.source_ids) == 2 and text.first(1).references == ["a"]
+
+
+# ---- The judge ----
+
+
+def test_the_judge_sums_log_probabilities_up_to_the_end(benchmark, tmp_path):
+    judge, text, _ = sides(benchmark, tmp_path)
+    source, target = judge.subwords.source, judge.subwords.target
+    outputs = [target.encode(reference) for reference in text.references]
+    outputs[2] = []
+    found = judge.log_probs(text.source_ids, outputs)
+    for own, ids, log_prob in zip(text.source_ids, outputs, found, strict=True):
+        with paddle.no_grad():
+            logits = judge.model(
+                paddle.to_tensor([[*own, source.eos]]), paddle.to_tensor([[target.bos, *ids]])
+            )[0]
+        log_probs = paddle.nn.functional.log_softmax(logits.astype("float64"), axis=-1).numpy()
+        wanted = sum(log_probs[place, i] for place, i in enumerate([*ids, target.eos]))
+        assert log_prob == pytest.approx(wanted, rel=1e-5)
+
+
+# ---- The table ----
+
+
+def test_ratios_are_of_the_same_round(benchmark):
+    turns = {
+        benchmark.V1: [benchmark.Turn(10, 50, 1.0), benchmark.Turn(10, 50, 2.0)],
+        benchmark.V2: [benchmark.Turn(10, 50, 2.0), benchmark.Turn(10, 50, 4.0)],
+        benchmark.OURS: [benchmark.Turn(10, 60, 0.5), benchmark.Turn(10, 60, 0.5)],
+    }
+    quality = {name: benchmark.Quality(-1.5, 30.0, 0) for name in turns}
+    quality[benchmark.V1] = benchmark.Quality(-2.0, 20.0, 3)
+    title, results, unknown = benchmark.report(benchmark.Measurement("Title", turns, quality))
+    assert title == "### Title" and unknown == "Outputs with an unknown subword: PaddleNLP v1 3."
+    v1, v2, ours = rows(results)[2:]
+    assert v1[1:4] == ["7.5 (5.0–10.0)", "1", "2.00 (2.00–2.00)"]
+    assert v2[2:4] == ["0.50 (0.50–0.50)", "1"]
+    assert ours[2:5] == ["**3.00 (2.00–4.00)**", "**6.00 (4.00–8.00)**", "120 (120–120)"]
+    assert v1[5:] == ["-2.0000", "20.00"] and ours[5:] == ["-1.5000", "30.00"]
+
+
+def rows(table):
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.split("\n")]
+
+
+# ---- The script ----
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        # What this project sets for itself must not reach the other side.
+        env=os.environ | {"FLAGS_use_stride_kernel": "0"},
+        timeout=600,
+    )
+
+
+def test_wrong_arguments_are_said_without_a_traceback(tmp_path):
+    model = write_lines(tmp_path / "model" / "config.yaml", []).parent
+    source = write_lines(tmp_path / "source", ["a", "b"])
+    reference = write_lines(tmp_path / "reference", ["a"])
+    for arguments, problem in (
+        ([tmp_path], f"{tmp_path / 'config.yaml'}: there is no such file\n"),
+        ([model], "--source has 2 lines, --reference 1\n"),
+    ):
+        done = run(*arguments, "--source", source, "--reference", reference)
+        assert done.returncode == 2 and done.stdout == ""
+        assert done.stderr.endswith(problem) and "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_it_runs_from_end_to_end(benchmark, tmp_path):
+    make_model_directory(tmp_path / "model", PAIRS, make_config(tmp_path))
+    files = [
+        write_lines(tmp_path / name, [pair[side] for pair in PAIRS[:6]])
+        for side, name in enumerate(("source", "reference"))
+    ]
+    options = ["--rounds", 2, "--single", 2, "--beams", 2]
+    done = run(tmp_path / "model", "--source", files[0], "--reference", files[1], *options)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr and "Warning" not in done.stderr
+    paragraphs = done.stdout.split("\n\n")
+    titles = [paragraph for paragraph in paragraphs if paragraph.startswith("### ")]
+    assert [title.split(",")[0] for title in titles[:2]] == ["### One thread", "### One thread"]
+    assert titles[1].endswith("line by line, 2 lines") and titles[2].startswith("### Defaults")
+    tables = [rows(paragraph) for paragraph in paragraphs if paragraph.startswith("|")]
+    assert len(tables) == len(titles) == 3
+    engines = [name for name, package, _ in benchmark.EXPORTS if find_spec(package)]
+    assert engines
+    names = [benchmark.V1, benchmark.V2, benchmark.OURS]
+    names += [f"{benchmark.OURS}, {engine}" for engine in engines]
+    for table in tables:
+        assert [row[0] for row in table[2:]] == names
+        assert all(len(row) == len(table[0]) and all(row[1:]) for row in table[2:])
