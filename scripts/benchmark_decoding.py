@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import multiprocessing
 import re
 import signal
@@ -593,6 +594,14 @@ def export(options: argparse.Namespace, arguments: list[str], folder: Path) -> s
     return done.stderr.strip()[-1000:] if done.returncode else None
 
 
+def digest(folder: Path) -> str:
+    """Of all Python files of a folder."""
+    total = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        total.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
+    return total.hexdigest()
+
+
 def read_lines(path: Path) -> list[str]:
     return path.read_bytes().decode().removesuffix("\n").split("\n")
 
@@ -667,12 +676,16 @@ def main() -> int:
         contextlib.ExitStack() as stack,
     ):
         try:
+            code = digest(ROOT / "transformer_mt")
             benchmark = Benchmark(options, Path(name), stack)
             paragraphs = (machine(options), NOTES, benchmark.summary())
             print(*paragraphs, sep="\n\n", end="\n\n", flush=True)
             # Each as soon as it is there: all together take long.
             for measurement in benchmark.run():
                 print(*report(measurement), sep="\n\n", end="\n\n", flush=True)
+            if digest(ROOT / "transformer_mt") != code:
+                # Processes that start at different times have read different versions of it.
+                raise Failure("the code has changed meanwhile: these are no results of any version")
             print(f"BLEU is sacreBLEU's {benchmark.signature}", *benchmark.notes, sep="\n\n")
         except Failure as failure:
             say(f"error: {failure}")

@@ -174,6 +174,15 @@ def rows(table):
 # ---- The script ----
 
 
+def test_a_change_of_the_code_is_seen(benchmark, tmp_path):
+    write_lines(tmp_path / "package" / "a.py", ["one"])
+    before = benchmark.digest(tmp_path)
+    write_lines(tmp_path / "package" / "a.pyc", ["two"])
+    assert benchmark.digest(tmp_path) == before
+    write_lines(tmp_path / "package" / "a.py", ["two"])
+    assert benchmark.digest(tmp_path) != before
+
+
 def run(*arguments):
     return subprocess.run(
         [sys.executable, str(SCRIPT), *map(str, arguments)],
