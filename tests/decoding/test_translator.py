@@ -249,9 +249,10 @@ def test_n_best_outputs_with_their_scores(model, config):
             assert output.alignment is None
 
 
-def test_given_translations_get_the_scores_that_the_search_gave_them(model, config):
-    translator = make_translator(model, config, beam_size=4, n_best=2, batch_tokens=90)
-    lines = [f"{line} {i}" for i in range(5) for line in ENGLISH]
+def test_given_translations_get_the_scores_that_the_search_gave_them(words, config):
+    model = words
+    translator = make_translator(model, config, beam_size=4, n_best=2, batch_tokens=40)
+    lines = [" ".join(f"w{(i * k) % 20}" for k in range(1, 2 + i % 6)) for i in range(25)]
     found = [
         (translation.source, output)
         for translation in translator.stream(line_windows(lines))
