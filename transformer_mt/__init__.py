@@ -9,7 +9,10 @@ __version__ = "0.1.0"
 # this file first. On a CPU its strided views cost far more than the copies they save (a transposed
 # view is copied again by each operation that needs contiguous memory).
 os.environ.setdefault("FLAGS_use_stride_kernel", "0")
+# A process is to use one core: there are as many processes as cores.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Warnings of Paddle's own code to its developers, such as on an export.
+os.environ.setdefault("GLOG_minloglevel", "2")
 
 # What the libraries have to say about compilers, and to their own developers, is of no use here.
 for _message in (
