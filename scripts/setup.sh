@@ -86,7 +86,9 @@ look() {
     esac
     if [ "$old_dev" != none ]; then dev=yes; fi # once added, always kept up to date
     version=$made_with base_sum=$(sum_of requirements.txt "$list") dev_sum=none
-    if [ "$dev" = yes ]; then dev_sum=$(sum_of requirements.txt requirements-dev.txt requirements-ctranslate2.txt); fi
+    if [ "$dev" = yes ]; then
+        dev_sum=$(sum_of requirements.txt requirements-dev.txt requirements-ctranslate2.txt)
+    fi
 
     have=$("$python" -I -c "$venv_code" 2>/dev/null) || have='no Python that runs'
     plan=make why=''

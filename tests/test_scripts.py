@@ -16,7 +16,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
-REQUIREMENTS = ["requirements.txt", "requirements-dev.txt", "requirements-gpu.txt"]
+REQUIREMENTS = [
+    "requirements.txt",
+    "requirements-dev.txt",
+    "requirements-ctranslate2.txt",
+    "requirements-gpu.txt",
+]
 STAMP = ".venv/.setup_stamp"
 # Everything the scripts call; nothing else is on their PATH here, so no real Python and no GPU.
 TOOLS = "awk bash cat cksum cp df dirname flock mkdir rm sh sleep tail tr"
@@ -381,11 +386,11 @@ def requirements(name):
 
 
 def test_the_lock_is_exact():
-    for name in ("requirements.txt", "requirements-dev.txt"):
+    for name in REQUIREMENTS[:3]:
         for requirement in requirements(name):
             assert [s.operator for s in requirement.specifier] == ["=="], requirement
             assert "*" not in str(requirement.specifier), requirement
-    names = [canonicalize_name(r.name) for f in REQUIREMENTS[:2] for r in requirements(f)]
+    names = [canonicalize_name(r.name) for f in REQUIREMENTS[:3] for r in requirements(f)]
     assert len(names) == len(set(names))
 
 
@@ -430,6 +435,7 @@ class TestRealEnvironment:
         for requirement in [
             *requirements("requirements.txt"),
             *requirements("requirements-dev.txt"),
+            *requirements("requirements-ctranslate2.txt"),
         ]:
             if requirement.name == "paddlepaddle" and "paddlepaddle-gpu" in installed:
                 continue
