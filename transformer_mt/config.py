@@ -282,7 +282,7 @@ class DecodingConfig(Section):
     )
     seed: NaturalNumber = Field(1, description="of sampling")
     n_best: PositiveInt = Field(1, description="outputs of a line; beam search: up to beam_size")
-    batch_tokens: PositiveInt = Field(4096, description="padded source tokens decoded at once")
+    batch_tokens: PositiveInt = Field(2048, description="padded source tokens decoded at once")
 
     @field_validator("n_best")
     @classmethod
