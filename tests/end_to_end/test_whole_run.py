@@ -106,7 +106,7 @@ def test_what_is_reported_on_the_way(folder, trained):
     assert logged[-1]["nll"] < logged[0]["nll"] - 0.5  # it learns
     assert [line["step"] for line in lines if line["kind"] == "dev"] == [30, 60]
     # There is no terminal here: plain lines.
-    for words in ("step 10/60", "loss", "ppl", "lr", "tokens/s", "dev loss", "300"):
+    for words in ("step 10/60", "loss", "ppl", "lr", "tokens/s", " s left", "dev loss", "300"):
         assert words in trained.stderr
     assert "\r" not in trained.stderr and "Traceback" not in trained.stderr
     assert "Warning" not in trained.stderr

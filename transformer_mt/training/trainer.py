@@ -15,7 +15,7 @@ import numpy as np
 from transformer_mt import signals
 from transformer_mt.assembly import take_weights
 from transformer_mt.config import Config, TrainingConfig
-from transformer_mt.console import on_terminal, progress, say, warn
+from transformer_mt.console import duration, on_terminal, progress, say, warn
 from transformer_mt.data.batches import Update, epoch_batches, read_ahead, read_update, updates
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.errors import Interrupted, UserError
@@ -264,7 +264,7 @@ class Trainer:
             return
         total, every = self.total_steps, self.config.training.log_every
         left = (total - now.step) * now.meter.seconds / min(now.step, every)
-        say(f"step {now.step:,}/{total:,}  {numbers}  {left / 60:.0f} min left")
+        say(f"step {now.step:,}/{total:,}  {numbers}  {duration(left)} left")
 
     # --------------------------------------------------------------- validation, checkpoints
 
