@@ -125,6 +125,15 @@ def content_hash(path: Path) -> str:
 CHECKSUMS = "SHA256SUMS"
 
 
+def flush_to_disk(path: Path) -> None:
+    """Returns when a file, or the names in a folder, would outlive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def write_checksums(folder: Path) -> None:
     """Writes the SHA-256 of every file of a folder into one more."""
     lines = [f"{_sha256(path)}  {path.name}\n" for path in sorted(folder.iterdir())]

@@ -339,7 +339,7 @@ def test_a_full_disk(model_dir, monkeypatch):
     export(str(model_dir), "ctranslate2")
     folder = model_dir / "export" / "ctranslate2"
     before = content(folder)
-    for step in ("write_checksums", "_flush_to_disk", "_exchange"):
+    for step in ("write_checksums", "flush_to_disk", "_exchange"):
         with monkeypatch.context() as context:
             context.setattr(export_verb, step, full)
             with pytest.raises(UserError, match="ctranslate2: can't be written: No space left"):
@@ -357,7 +357,7 @@ def test_nothing_is_left_where_it_fails_for_the_first_time(model_dir, tmp_path, 
     assert not (model_dir / "export").exists()
 
 
-@pytest.mark.parametrize("step", ["write_checksums", "_flush_to_disk", "_exchange"])
+@pytest.mark.parametrize("step", ["write_checksums", "flush_to_disk", "_exchange"])
 def test_a_killed_process(model_dir, step):
     """What is under the name is whole, and the next export does not mind what was left."""
     export(str(model_dir), "ctranslate2")

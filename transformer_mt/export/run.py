@@ -15,7 +15,7 @@ from transformer_mt.config import Config
 from transformer_mt.console import say
 from transformer_mt.data.subword import Subwords
 from transformer_mt.errors import UsageError, UserError
-from transformer_mt.files import write_checksums
+from transformer_mt.files import flush_to_disk, write_checksums
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.model_directory import FORMAT_VERSION, ModelDirectory
 
@@ -115,12 +115,12 @@ def _replacing(folder: Path) -> Iterator[Path]:
         new.mkdir(parents=True)
         yield new
         for path in (*new.iterdir(), new):
-            _flush_to_disk(path)
+            flush_to_disk(path)
         if final.exists():
             _exchange(new, final)
         else:
             new.rename(final)
-        _flush_to_disk(final.parent)
+        flush_to_disk(final.parent)
     except OSError as error:
         raise UserError(f"{folder}: can't be written: {error.strerror or error}") from None
     finally:
@@ -145,11 +145,3 @@ def _exchange(new: Path, old: Path) -> None:
         aside.rename(old)
         raise
     aside.rename(new)
-
-
-def _flush_to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -16,7 +16,7 @@ from paddle import nn
 from transformer_mt.assembly import WEIGHTS, load_weights
 from transformer_mt.console import warn
 from transformer_mt.errors import UserError
-from transformer_mt.files import damage, write_checksums
+from transformer_mt.files import damage, flush_to_disk, write_checksums
 from transformer_mt.model_directory import ModelDirectory
 
 OPTIMIZER = "optimizer.pdopt"
@@ -89,10 +89,10 @@ def write_folder(final: Path, write) -> Path:
         write(temporary)
         write_checksums(temporary)
         for file in temporary.iterdir():
-            _flush_to_disk(file)
+            flush_to_disk(file)
         remove(final)
         os.replace(temporary, final)
-        _flush_to_disk(final.parent)
+        flush_to_disk(final.parent)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise UserError(
@@ -146,11 +146,3 @@ def remove(path: Path) -> None:
     if path.exists():
         path.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
-
-
-def _flush_to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
