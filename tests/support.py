@@ -80,6 +80,18 @@ def run(*arguments, stdin: str | bytes | None = None, **options) -> subprocess.C
     return subprocess.CompletedProcess(arguments, process.returncode, output, messages)
 
 
+def run_benchmark(script: Path, *arguments) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, str(script), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        # What this project sets for itself must not reach the other side.
+        env=os.environ | {"FLAGS_use_stride_kernel": "0"},
+        timeout=600,
+    )
+
+
 def children(pid: int) -> list[int]:
     """In the order in which they were started, as far as their numbers tell."""
     found = []

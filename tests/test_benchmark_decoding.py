@@ -1,19 +1,22 @@
 """The benchmark copies weights faithfully, reads PaddleNLP's outputs right, and judges right."""
 
 import importlib
-import os
-import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import paddle
 import pytest
 
-from tests.support import make_config, make_model_directory, real_pairs, write_lines
+from tests.support import (
+    ROOT,
+    make_config,
+    make_model_directory,
+    real_pairs,
+    run_benchmark,
+    write_lines,
+)
 
-ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "scripts" / "benchmark_decoding.py"
 PAIRS = real_pairs(60)
 
@@ -184,15 +187,7 @@ def test_a_change_of_the_code_is_seen(benchmark, tmp_path):
 
 
 def run(*arguments):
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        # What this project sets for itself must not reach the other side.
-        env=os.environ | {"FLAGS_use_stride_kernel": "0"},
-        timeout=600,
-    )
+    return run_benchmark(SCRIPT, *arguments)
 
 
 def test_wrong_arguments_are_said_without_a_traceback(tmp_path):

@@ -1,18 +1,16 @@
 """The benchmark counts right, batches as it says, and runs from end to end on the demo corpus."""
 
 import importlib.util
-import os
 import re
-import subprocess
 import sys
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import paddle
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.support import ROOT, run_benchmark
+
 SCRIPT = ROOT / "scripts" / "benchmark_training.py"
 
 
@@ -110,15 +108,7 @@ def test_example_batches(benchmark):
 
 
 def run(*arguments):
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        # What this project sets for itself must not reach the other side.
-        env=os.environ | {"FLAGS_use_stride_kernel": "0"},
-        timeout=600,
-    )
+    return run_benchmark(SCRIPT, *arguments)
 
 
 def tables(text):

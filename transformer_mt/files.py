@@ -121,10 +121,6 @@ def content_hash(path: Path) -> str:
     return digest.hexdigest()
 
 
-# The file of a folder that `sha256sum --check` reads too.
-CHECKSUMS = "SHA256SUMS"
-
-
 def flush_to_disk(path: Path) -> None:
     """Returns when a file, or the names in a folder, would outlive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -132,6 +128,10 @@ def flush_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+# The file of a folder that `sha256sum --check` reads too.
+CHECKSUMS = "SHA256SUMS"
 
 
 def write_checksums(folder: Path) -> None:
