@@ -84,8 +84,7 @@ def test_a_valid_config_and_its_defaults(load):
         ("data.root.x=3", "data.root.x: unknown key; did you mean data.root?"),
         (
             "zzz=3",
-            "zzz: unknown key; known: model_dir, data, subword, model, training, decoding, "
-            "evaluation",
+            "zzz: unknown key; known: model_dir, " + ", ".join(SECTIONS),
         ),
         (
             "decoding.zzz=3",
@@ -192,6 +191,68 @@ def test_a_mistake_in_the_file(problems, sections, expected):
     assert problems(VALID + sections) == [": 1 problem", expected]
 
 
+@pytest.mark.parametrize(
+    "options, reasons",
+    [
+        (
+            "model: {copying: true}\nsubword: {joint: false}",
+            ["model.copying: True: needs subword.joint: true: a subword is copied by its number"],
+        ),
+        (
+            "model: {copying: true, non_autoregressive: end}",
+            ["model.non_autoregressive: 'end': model.copying needs the words before"],
+        ),
+        (
+            "guided_attention: {by: diagonal}\nsubword: {sampling: 0.1}\n"
+            "scheduled_sampling: {decay: linear}",
+            [
+                "guided_attention.by: 'diagonal': needs scheduled_sampling.decay: null: it guides",
+                "guided_attention.by: 'diagonal': needs subword.sampling: null: it guides",
+            ],
+        ),
+        (
+            "model: {non_autoregressive: length}\nscheduled_sampling: {decay: linear}\n"
+            "guided_attention: {by: diagonal}\ndecoding: {sampling: true, n_best: 2}",
+            [
+                "guided_attention.by: 'diagonal': needs scheduled_sampling.decay: null",
+                "model.non_autoregressive: 'length': needs scheduled_sampling.decay: null",
+                "model.non_autoregressive: 'length': needs guided_attention.by: null",
+                "model.non_autoregressive: 'length': needs decoding.sampling: false",
+                "model.non_autoregressive: 'length': needs decoding.n_best: 1: it has one",
+            ],
+        ),
+        (
+            "guided_attention: {by: alignment}",
+            ["guided_attention.alignments: null: goes together with guided_attention.by"],
+        ),
+        (
+            "scheduled_sampling: {decay: exponential, k: 1.0}",
+            ["scheduled_sampling.k: 1.0: exponential decay needs k below 1"],
+        ),
+        (
+            "scheduled_sampling: {decay: inverse_sigmoid, k: 0.5}",
+            ["scheduled_sampling.k: 0.5: inverse_sigmoid decay needs k of at least 1"],
+        ),
+        (
+            "scheduled_sampling: {decay: linear, backpropagate: true}",
+            ["scheduled_sampling.backpropagate: True: a choice has no gradient"],
+        ),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused_with_the_reason(problems, options, reasons):
+    found = problems(VALID + options)[1:]
+    assert len(found) == len(reasons)
+    for problem, reason in zip(found, reasons, strict=True):
+        assert problem.startswith(reason)
+
+
+@pytest.mark.parametrize("option", ["guided_attention: {by: diagonal}", "model: {copying: true}"])
+def test_attention_weights_are_not_kept_by_recompute(problems, option):
+    text = VALID.replace("max_steps: 10", "max_steps: 10, recompute: true") + option
+    (problem,) = problems(text)[1:]
+    assert "needs training.recompute: false: it reads attention weights" in problem
+
+
 def test_a_default_that_another_key_rules_out_is_a_problem(problems):
     """Nothing is written for the keys that are complained of: they are missing."""
     text = VALID.replace("training: {max_steps: 10}", "training: {schedule: constant}")
@@ -258,7 +319,7 @@ def test_long_values_are_cut(problems):
 @pytest.mark.parametrize(
     "content, expected",
     [
-        ("", ": expected `model_dir` and the sections data, subword, model, training, decoding"),
+        ("", ": expected `model_dir` and the sections data, subword, model, training, "),
         ("# only this", ": expected `model_dir` and the sections"),
         ("- model_dir: x", ": expected `model_dir` and the sections"),
         ("just words", ": expected `model_dir` and the sections"),

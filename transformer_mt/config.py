@@ -6,8 +6,7 @@ Nothing heavy is imported here, so that a mistake in a config is reported at onc
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Callable
+import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
 
+from transformer_mt import yaml_text
 from transformer_mt.errors import UsageError
 
 # Larger whole numbers than this fit in no array that they would count.
@@ -161,6 +161,17 @@ class ModelConfig(Section):
         True, description="output layer = target embedding (= source embedding if joint)"
     )
     bias: bool = Field(True, description="biases in the linear layers")
+    copying: bool = Field(False, description="copies subwords of the source (pointer-generator)")
+    non_autoregressive: Literal["length", "end"] | None = Field(
+        None, description="all positions at once; length: predicted first, end: cut at the end"
+    )
+
+    @field_validator("non_autoregressive")
+    @classmethod
+    def _a_copy_follows_something(cls, kind: str | None, info) -> str | None:
+        if kind is not None and info.data.get("copying"):
+            raise _problem("model.copying needs the words before; one of the two must be off")
+        return kind
 
     @field_validator("num_heads")
     @classmethod
@@ -258,6 +269,67 @@ class TrainingConfig(Section):
         return weight_decay
 
 
+class ScheduledSamplingConfig(Section):
+    """Training on the model's own predictions, more and more of them."""
+
+    decay: Literal["linear", "exponential", "inverse_sigmoid"] | None = Field(
+        None, description="how the share of true words falls; null: all are true, always"
+    )
+    k: PositiveFloat | None = Field(None, description="the decay's k; null: see configs/demo.yaml")
+    slope: PositiveFloat = Field(1e-4, description="of linear decay, a step")
+    minimum: Probability = Field(0.0, description="the least share of true words")
+    start: NaturalNumber = Field(0, description="steps before the decay begins")
+    mixing: Literal["argmax", "sampled", "top_k"] = Field(
+        "argmax", description="what stands for a prediction: the best, a draw, or the mean of top_k"
+    )
+    top_k: PositiveInt = Field(5, description="of mixing: top_k")
+    backpropagate: bool = Field(False, description="with top_k: also train what was predicted")
+    passes: Annotated[int, Field(ge=2, le=1000)] = Field(
+        2, description="of the decoder; more: parallel scheduled sampling"
+    )
+
+    @field_validator("k")
+    @classmethod
+    def _in_the_range_of_its_decay(cls, k: float | None, info) -> float | None:
+        decay = info.data.get("decay")
+        if k is not None and decay == "exponential" and k >= 1:
+            raise _problem("exponential decay needs k below 1")
+        if k is not None and decay == "inverse_sigmoid" and k < 1:
+            raise _problem("inverse_sigmoid decay needs k of at least 1")
+        return k
+
+    @field_validator("backpropagate")
+    @classmethod
+    def _only_a_mean_has_a_gradient(cls, backpropagate: bool, info) -> bool:
+        if backpropagate and info.data.get("mixing") in ("argmax", "sampled"):
+            raise _problem("a choice has no gradient; it needs scheduled_sampling.mixing: top_k")
+        return backpropagate
+
+
+class GuidedAttentionConfig(Section):
+    """A loss that tells heads of the decoder where in the source to look."""
+
+    by: Literal["diagonal", "alignment"] | None = Field(
+        None, description="where to: the same place in the sentence, or as alignments say"
+    )
+    alignments: str | None = Field(
+        None, description="Pharaoh file (0-0 1-2 ...), line for line with the training text"
+    )
+    weight: PositiveFloat = Field(0.05, description="of this loss beside the translation's")
+    layer: PositiveInt | None = Field(
+        None, description="of the decoder, from 1; null: the last but one"
+    )
+    heads: PositiveInt = Field(1, description="how many of the layer's heads are guided")
+    width: PositiveFloat = Field(0.2, description="of the diagonal, as a share of the length")
+
+    @field_validator("alignments")
+    @classmethod
+    def _a_file_for_alignments(cls, alignments: str | None, info) -> str | None:
+        if (alignments is not None) != (info.data.get("by") == "alignment"):
+            raise _problem("goes together with guided_attention.by: alignment")
+        return alignments
+
+
 class DecodingConfig(Section):
     """The search."""
 
@@ -282,6 +354,12 @@ class DecodingConfig(Section):
     )
     seed: NaturalNumber = Field(1, description="of sampling")
     n_best: PositiveInt = Field(1, description="outputs of a line; beam search: up to beam_size")
+    iterations: PositiveInt = Field(
+        4, description="of a non-autoregressive model: passes that mend the output"
+    )
+    length_candidates: BeamSize = Field(
+        3, description="of a non-autoregressive model: lengths that are tried"
+    )
     batch_tokens: PositiveInt = Field(2048, description="padded source tokens decoded at once")
 
     @field_validator("n_best")
@@ -311,6 +389,8 @@ class Config(Section):
     subword: SubwordConfig = Field(default_factory=SubwordConfig)
     model: ModelConfig = Field(default_factory=ModelConfig)
     training: TrainingConfig
+    scheduled_sampling: ScheduledSamplingConfig = Field(default_factory=ScheduledSamplingConfig)
+    guided_attention: GuidedAttentionConfig = Field(default_factory=GuidedAttentionConfig)
     decoding: DecodingConfig = Field(default_factory=DecodingConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
 
@@ -320,71 +400,6 @@ SECTIONS: dict[str, type[Section]] = {
     for name, field in Config.model_fields.items()
     if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
 }
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML 1.2's scalars: `1e-9` is a number, `no` (Norwegian) is text; a key given twice is an
-    error."""
-
-    yaml_implicit_resolvers: dict = {}  # noqa: RUF012 (PyYAML's own attribute)
-
-    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
-        # Here and not where the mapping is constructed: by then `<<` has put other keys into it.
-        node = super().compose_mapping_node(anchor)
-        seen = set()
-        for key_node, _ in node.value:
-            key, mark = key_node.value, key_node.start_mark
-            if key_node.tag not in (_TAG + "str", _TAG + "merge"):
-                shown = repr(key) if isinstance(key, str) else "a list or a mapping"
-                raise yaml.MarkedYAMLError(
-                    problem=f"a key must be text, not {shown}", problem_mark=mark
-                )
-            if key in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"the key {key!r} is given twice", problem_mark=mark
-                )
-            seen.add(key)
-        return node
-
-
-class _Dumper(yaml.SafeDumper):
-    """Puts text in quotes that _Loader, or a reader of YAML 1.1, would take for something else."""
-
-
-def _represent_text(dumper: _Dumper, text: str) -> yaml.Node:
-    # Left to itself, PyYAML writes U+0085 in single quotes, where it reads a space.
-    style = None if text.isprintable() else '"'
-    return dumper.represent_scalar(_TAG + "str", text, style=style)
-
-
-def _constructor(convert: Callable[[str], Any]) -> Callable[[_Loader, yaml.Node], Any]:
-    def construct(loader: _Loader, node: yaml.Node) -> Any:
-        try:
-            return convert(loader.construct_scalar(node))
-        except (ValueError, KeyError) as error:
-            raise yaml.MarkedYAMLError(
-                problem=f"not a {node.tag.removeprefix(_TAG)}: {error}",
-                problem_mark=node.start_mark,
-            ) from None
-
-    return construct
-
-
-_TAG = "tag:yaml.org,2002:"
-_BOOLS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-for _name, _pattern, _first, _convert in (
-    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""], lambda text: None),
-    ("bool", "|".join(_BOOLS), list("tTfF"), _BOOLS.__getitem__),
-    # PyYAML's own constructors read "010" as octal and "1_0" as ten.
-    ("int", r"[-+]?[0-9]+", list("-+0123456789"), int),
-    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789"), float),
-    ("merge", r"<<", ["<"], None),
-):
-    for _class in (_Loader, _Dumper):
-        _class.add_implicit_resolver(_TAG + _name, re.compile(rf"^(?:{_pattern})\Z"), _first)
-    if _convert:
-        _Loader.add_constructor(_TAG + _name, _constructor(_convert))
-_Dumper.add_representer(str, _represent_text)
 
 
 def load(path: str | Path, overrides: list[str] | None = None) -> Config:
@@ -425,7 +440,7 @@ def with_changes(decoding: DecodingConfig, changes: dict[str, Any]) -> DecodingC
 
 def dump(config: Config) -> str:
     """The resolved config as YAML that `load` reads back to an equal Config."""
-    return yaml.dump(config.model_dump(), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    return yaml_text.dump(config.model_dump())
 
 
 def _read(path: Path) -> str:
@@ -442,7 +457,7 @@ def _read(path: Path) -> str:
 
 def _parse(text: str, name: str) -> dict[str, Any]:
     try:
-        values = yaml.load(text, Loader=_Loader)
+        values = yaml_text.parse(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -465,16 +480,47 @@ def _problems_between_sections(values: dict[str, Any]) -> list[str]:
         default = SECTIONS[section].model_fields[key].default
         return given.get(key, default) if isinstance(given, dict) else default
 
+    problems = []
     dataset, subword = value("data", "dataset"), value("subword", "type")
     if dataset == "wmt14ende" and subword != "vocabulary":
-        return [
+        problems.append(
             f"subword.type: {_shown(subword)}: data.dataset: wmt14ende is BPE'd text, it needs "
             "type: vocabulary"
-        ]
+        )
     needs_a_file = dataset in ("files", "multi30k") and subword == "vocabulary"
     if needs_a_file and not value("subword", "vocabulary"):
-        return ["subword.vocabulary: null: type: vocabulary needs the file with the types"]
-    return []
+        problems.append("subword.vocabulary: null: type: vocabulary needs the file with the types")
+    for option, needs in _NEEDED_BY.items():
+        chosen = value(*option.split("."))
+        if not chosen:
+            continue
+        for key, needed, reason in needs:
+            if value(*key.split(".")) != needed:
+                problems.append(
+                    f"{option}: {_shown(chosen)}: needs {key}: {json.dumps(needed)}: {reason}"
+                )
+    return problems
+
+
+# For each option: a key of another section, the one value of it that goes together with the option,
+# and why no other does.
+_NEEDED_BY: dict[str, list[tuple[str, Any, str]]] = {
+    "model.copying": [
+        ("subword.joint", True, "a subword is copied by its number, the same on both sides"),
+        ("training.recompute", False, "it reads attention weights, which are not kept then"),
+    ],
+    "guided_attention.by": [
+        ("training.recompute", False, "it reads attention weights, which are not kept then"),
+        ("scheduled_sampling.decay", None, "it guides from true words, and others replace them"),
+        ("subword.sampling", None, "it guides from the subwords that the corpus is encoded in"),
+    ],
+    "model.non_autoregressive": [
+        ("scheduled_sampling.decay", None, "there are no words before, which could be replaced"),
+        ("guided_attention.by", None, "it reads masks, and words are what would be guided"),
+        ("decoding.sampling", False, "all words are predicted at once, none after another"),
+        ("decoding.n_best", 1, "it has one output of a line"),
+    ],
+}
 
 
 def _apply_override(values: dict[str, Any], override: str) -> str | None:
@@ -500,8 +546,8 @@ def _apply_override(values: dict[str, Any], override: str) -> str | None:
         target[key] = None if text in ("", "null") and field.annotation is not str else text
         return None
     try:
-        target[key] = yaml.load(text, Loader=_Loader)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        target[key] = yaml_text.parse(text)
+    except yaml_text.ERRORS:
         target[key] = text  # as text, of which the schema says what was expected instead
     return None
 

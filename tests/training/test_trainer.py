@@ -304,8 +304,8 @@ def set_losses(trainer, values):
     """Makes the losses of some steps what they are said to be; returns the list of all steps."""
     losses, update, steps = trainer.updater.losses, trainer.updater.update, []
 
-    def watched(batch):
-        loss, nll = losses(batch)
+    def watched(*arguments):
+        loss, nll = losses(*arguments)
         factor = values.get(steps[-1], 1.0)
         return loss * factor, nll * factor
 
@@ -323,7 +323,7 @@ def test_a_skipped_update_changes_nothing(make_trainer):
         losses = trainer.updater.losses
         for step in (1, 2, 3):
             if step == 2:
-                trainer.updater.losses = lambda batch: tuple(x * np.nan for x in losses(batch))
+                trainer.updater.losses = lambda *a: tuple(x * np.nan for x in losses(*a))
             if step != 2 or bad:
                 assert trainer.updater.update(update, step).is_finite == (step != 2)
             trainer.updater.losses = losses
@@ -340,8 +340,8 @@ def test_a_gradient_that_is_not_finite(make_trainer):
     before = weights(trainer)
     losses = trainer.updater.losses
 
-    def with_infinite_gradient(batch):
-        loss, nll = losses(batch)
+    def with_infinite_gradient(*arguments):
+        loss, nll = losses(*arguments)
         return loss + (trainer.model.generator.weight * 0.0).sum().sqrt(), nll
 
     trainer.updater.losses = with_infinite_gradient
@@ -502,7 +502,7 @@ def test_a_run_that_was_stopped_in_its_last_validation(make_trainer, run_in, mon
 def test_out_of_memory_names_what_to_lower(make_trainer):
     trainer = make_trainer()
 
-    def too_large(batch):
+    def too_large(*arguments):
         raise RuntimeError("(External) ResourceExhaustedError: Out of memory error on GPU 0.")
 
     trainer.updater.losses = too_large

@@ -18,7 +18,6 @@ from transformer_mt.decoding.device_log_probs import DeviceLogProbs, device_mixt
 from transformer_mt.decoding.engine import Hypothesis, Sentence
 from transformer_mt.decoding.log_probs import LogProbs, mixture
 from transformer_mt.model.host_decoder import HostDecoder, HostDecoding
-from transformer_mt.model.operations import is_float32_on_cpu
 from transformer_mt.model.transformer import Transformer
 
 
@@ -32,7 +31,7 @@ class PaddleEngine:
         self._models = models
         self._source = subwords.source
         self._target = subwords.target
-        on_host = all(is_float32_on_cpu(model.generator.weight) for model in models)
+        on_host = all(HostDecoder.can_decode(model) for model in models)
         self._host_decoders = [HostDecoder(model) for model in models] if on_host else []
 
     @classmethod
@@ -77,20 +76,19 @@ class PaddleEngine:
         read, wanted = batch.target_arrays(targets, self._target)
         totals: list[float] = []
         with self._evaluating():
-            hidden = [
-                model.decode(paddle.to_tensor(read), model.encode(source), source)
-                for model in self._models
-            ]
+            memories = [model.encode(source) for model in self._models]
             # The logits of all positions at once would be many times as large as all else.
             rows = max(1, batch.LOGITS_AT_ONCE // (read.shape[1] * self._target.size))
             for start in range(0, len(read), rows):
+                part = slice(start, start + rows)
+                target = paddle.to_tensor(read[part])
                 logits = [
-                    model.generator(x[start : start + rows]).numpy()
-                    for model, x in zip(self._models, hidden, strict=True)
+                    model.logits(target, memory[part], source[part]).numpy()
+                    for model, memory in zip(self._models, memories, strict=True)
                 ]
                 totals += batch.sums_of_log_probs(
                     logits[0] if len(logits) == 1 else mixture(logits),
-                    wanted[start : start + rows],
+                    wanted[part],
                     self._target.pad,
                 )
         return totals

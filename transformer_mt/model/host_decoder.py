@@ -28,12 +28,17 @@ GROWTH = 32
 class HostDecoder:
     """The decoder of a model. Weights are read where they are: they must not change in its life.
 
-    Raises ValueError if the model is not in float32, on the CPU.
+    Raises ValueError if it can't decode the model.
     """
 
+    @staticmethod
+    def can_decode(model: Transformer) -> bool:
+        """Whether the model is in float32, on the CPU, and of a kind that is repeated here."""
+        return type(model) is Transformer and is_float32_on_cpu(model.generator.weight)
+
     def __init__(self, model: Transformer) -> None:
-        if not is_float32_on_cpu(model.generator.weight):
-            raise ValueError("a HostDecoder needs a float32 model on the CPU")
+        if not self.can_decode(model):
+            raise ValueError("a HostDecoder needs a plain float32 Transformer on the CPU")
         self.layers = [_Layer(layer) for layer in model.decoder.layers]
         self.norm = None if model.decoder.norm is None else _Norm(model.decoder.norm)
         self.source_pad_id = model.source_pad_id

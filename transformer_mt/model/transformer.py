@@ -274,8 +274,7 @@ class Transformer(nn.Layer):
         Returns: logits (batch, target_len, vocabulary); with `need_weights`, (logits, weights).
         """
         if not need_weights:
-            memory = self.encode(source_ids)
-            return self.generator(self.decode(target_ids, memory, source_ids))
+            return self.logits(target_ids, self.encode(source_ids), source_ids)
         memory, encoder_weights = self.encode(source_ids, need_weights=True)
         hidden, decoder_weights, cross_weights = self.decode(
             target_ids, memory, source_ids, need_weights=True
@@ -296,25 +295,48 @@ class Transformer(nn.Layer):
         memory, weights = self.encoder(x, self._source_mask(source_ids), need_weights)
         return (memory, weights) if need_weights else memory
 
+    def logits(
+        self,
+        target: Tensor,
+        memory: Tensor,
+        source_ids: Tensor,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """The logits of the next token at target positions, given the target before it.
+
+        Args:
+            target, memory, source_ids: as in `decode`.
+            positions: int64 (count,), which of the batch * target_len positions, row after row;
+                None is all of them.
+
+        Returns: (count, vocabulary), or (batch, target_len, vocabulary).
+        """
+        hidden = self.decode(target, memory, source_ids)
+        return self.generator(hidden if positions is None else at_positions(hidden, positions))
+
     def decode(
         self,
-        target_ids: Tensor,
+        target: Tensor,
         memory: Tensor,
         source_ids: Tensor,
         need_weights: bool = False,
     ) -> Tensor | tuple[Tensor, list[Tensor], list[Tensor]]:
-        """Decodes `target_ids` (batch, target_len) into (batch, target_len, d_model), what the
-        generator reads; `memory` (batch, source_len, d_model) is of `source_ids`.
+        """Decodes the target into (batch, target_len, d_model), what the generator reads.
+
+        Args:
+            target: int64 (batch, target_len), as the decoder reads it; or its embeddings, floating
+                (batch, target_len, d_model), without positions.
+            memory: (batch, source_len, d_model), of `source_ids` (batch, source_len).
 
         With `need_weights`, returns (hidden, self_weights, cross_weights), for each layer one
         (batch, heads, target_len, target_len) and (batch, heads, target_len, source_len).
         """
-        x = self.positional_encoding(self.target_embedding(target_ids))
-        # x: (batch, target_len, d_model)
+        embedded = self.target_embedding(target) if target.ndim == 2 else target
+        x = self.positional_encoding(embedded)  # (batch, target_len, d_model)
         hidden, self_weights, cross_weights = self.decoder(
             x,
             memory,
-            causal_mask(target_ids.shape[1]),
+            causal_mask(target.shape[1]),
             self._source_mask(source_ids),
             need_weights,
         )
@@ -359,3 +381,8 @@ class Transformer(nn.Layer):
     def _source_mask(self, source_ids: Tensor) -> Tensor:
         # True where the source is padding: (batch, 1, 1, source_len), for all heads and queries
         return (source_ids == self.source_pad_id).unsqueeze([1, 2])
+
+
+def at_positions(x: Tensor, positions: Tensor) -> Tensor:
+    """Of `x` (batch, len, width) the rows at `positions` of batch * len: (count, width)."""
+    return x.reshape([-1, x.shape[-1]]).gather(positions)

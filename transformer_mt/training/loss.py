@@ -33,7 +33,10 @@ class LabelSmoothedCrossEntropy(nn.Layer):
             has no gradient; each summed over the real targets, in nats, float32 scalars.
         """
         flat = logits.astype("float32").reshape([-1, logits.shape[-1]])
-        loss, nll = _SmoothedCrossEntropy.apply(flat, targets.flatten(), self.epsilon, self.pad_id)
+        with paddle.amp.auto_cast(enable=False):  # in float32, whatever the model computes in
+            loss, nll = _SmoothedCrossEntropy.apply(
+                flat, targets.flatten(), self.epsilon, self.pad_id
+            )
         return loss, nll.detach()
 
 

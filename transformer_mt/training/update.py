@@ -18,7 +18,7 @@ from transformer_mt.config import Config, TrainingConfig
 from transformer_mt.data.batches import Batch, Update
 from transformer_mt.data.subword import Subwords
 from transformer_mt.errors import UserError, is_out_of_memory
-from transformer_mt.training.loss import LabelSmoothedCrossEntropy
+from transformer_mt.training.objective import make_objective
 from transformer_mt.training.processes import Processes
 from transformer_mt.training.schedule import learning_rate
 
@@ -73,9 +73,7 @@ class Updater:
         paddle.seed(config.training.seed)
         self.model = build_model(config.model, subwords, config.training.recompute)
         self.optimizer = make_optimizer(config.training, self.model)
-        self.criterion = LabelSmoothedCrossEntropy(
-            config.training.label_smoothing, subwords.target.pad
-        )
+        self.objective = make_objective(config, self.model, subwords)
         # Only float16 is so narrow that small gradients would vanish.
         self.scaler = paddle.amp.GradScaler(
             enable=config.training.precision == "float16", decr_every_n_nan_or_inf=1
@@ -99,7 +97,7 @@ class Updater:
             if signals.pending() is not None:
                 break
             try:
-                loss, nll = self.losses(batch)
+                loss, nll = self.losses(batch, step)
                 with self._precision():  # outside of it, the scaler switches itself off
                     scaled = self.scaler.scale(loss / update.target_tokens)
                 scaled.backward()
@@ -129,19 +127,10 @@ class Updater:
         self.optimizer.clear_grad(set_to_zero=False)
         return outcome
 
-    def losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Summed smoothed loss and negative log-likelihood of a batch, float32 scalars."""
+    def losses(self, batch: Batch, step: int | None = None) -> tuple[Tensor, Tensor]:
+        """As `TeacherForcing.losses`, in the precision of the config."""
         with self._precision():
-            source = paddle.to_tensor(batch.source)
-            hidden = self.model.decode(
-                paddle.to_tensor(batch.target_input), self.model.encode(source), source
-            )
-            # Only real positions go on to the vocabulary, the widest and most costly part.
-            targets = batch.target_output.reshape(-1)
-            real = np.flatnonzero(targets != self.criterion.pad_id)
-            hidden = hidden.reshape([-1, hidden.shape[-1]]).gather(paddle.to_tensor(real))
-            logits = self.model.generator(hidden)
-        return self.criterion(logits, paddle.to_tensor(targets[real]))
+            return self.objective.losses(batch, step)
 
     def rate(self, step: int) -> float:
         return learning_rate(step, self.config.training, self.config.model.d_model)

@@ -1,0 +1,49 @@
+"""What a model is trained to do with a batch; any other way than the usual one has its own file."""
+
+from __future__ import annotations
+
+import numpy as np
+import paddle
+from paddle import Tensor
+
+from transformer_mt.config import Config
+from transformer_mt.data.batches import Batch
+from transformer_mt.data.subword import Subwords
+from transformer_mt.model.transformer import Transformer
+from transformer_mt.training.loss import LabelSmoothedCrossEntropy
+
+
+class TeacherForcing:
+    """To predict each target token from the true ones before it."""
+
+    def __init__(self, config: Config, model: Transformer, subwords: Subwords) -> None:
+        self.model = model
+        self.criterion = LabelSmoothedCrossEntropy(
+            config.training.label_smoothing, subwords.target.pad
+        )
+
+    def losses(self, batch: Batch, step: int | None = None) -> tuple[Tensor, Tensor]:
+        """The loss to train on, and the plain negative log-likelihood to report; both summed over
+        the real target tokens of a batch, in nats, float32 scalars.
+
+        `step` is the number of the update, from 1; None: the dev set is being measured.
+        """
+        source = paddle.to_tensor(batch.source)
+        target = paddle.to_tensor(batch.target_input)
+        positions, wanted = self.real_positions(batch)
+        logits = self.model.logits(target, self.model.encode(source), source, positions)
+        return self.criterion(logits, wanted)
+
+    def real_positions(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Where the target is not padding, and the token that is wanted there, int64 (count,) each.
+
+        Only these go on to the vocabulary, the widest and most costly part.
+        """
+        targets = batch.target_output.reshape(-1)
+        real = np.flatnonzero(targets != self.criterion.pad_id)
+        return paddle.to_tensor(real), paddle.to_tensor(targets[real])
+
+
+def make_objective(config: Config, model: Transformer, subwords: Subwords) -> TeacherForcing:
+    """The objective that the config asks for; it lets no two of them be asked for."""
+    return TeacherForcing(config, model, subwords)
