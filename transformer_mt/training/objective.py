@@ -46,4 +46,8 @@ class TeacherForcing:
 
 def make_objective(config: Config, model: Transformer, subwords: Subwords) -> TeacherForcing:
     """The objective that the config asks for; it lets no two of them be asked for."""
+    if config.scheduled_sampling.decay is not None:
+        from transformer_mt.training.scheduled_sampling import ScheduledSampling
+
+        return ScheduledSampling(config, model, subwords)
     return TeacherForcing(config, model, subwords)
