@@ -46,17 +46,24 @@ def subwords(axis):
 
 
 def test_the_translation_is_what_translate_finds(model, output):
-    draw(model, f" {TEXT} ", output)
+    sources = [source for source, _ in PAIRS[:40]]
+    greedy = Translator.load(model, beam_size=1).translate(sources)
+    own = Translator.load(model).stream([list(map(Line, sources))])
+    # One for which the settings of the search count.
+    text, found = next(
+        (one.source, one.outputs[0])
+        for one, other in zip(own, greedy, strict=True)
+        if one.text != other
+    )
+    draw(model, f" {text} ", output)
     data = data_of(output)
-    (translation,) = Translator.load(model).stream([[Line(TEXT)]])
-    (found,) = translation.outputs
-    assert texts(data) == [TEXT, found.text]
+    assert texts(data) == [text, found.text]
     encoder, decoder, cross = data["maps"]
     assert subwords(cross["queries"]) == subwords(decoder["queries"]) == [*found.pieces, "</s>"]
     assert subwords(decoder["keys"]) == ["<s>", *found.pieces]
     assert subwords(cross["keys"]) == subwords(encoder["keys"]) == subwords(encoder["queries"])
     assert subwords(cross["keys"])[-1] == "</s>"
-    assert "".join(subwords(cross["keys"])[:-1]) == "\u2581" + TEXT.replace(" ", "\u2581")
+    assert "".join(subwords(cross["keys"])[:-1]) == "\u2581" + text.replace(" ", "\u2581")
 
 
 def test_the_weights_are_those_of_the_translation(model, output):
