@@ -73,7 +73,7 @@ SETTINGS = ["--" + name.replace("_", "-") for name in DecodingConfig.model_field
 @pytest.mark.parametrize(
     ("verb", "words"),
     [
-        ([], ["train", "translate", "evaluate", "score", "average"]),
+        ([], ["train", "translate", "evaluate", "score", "attention", "average"]),
         (["train"], ["CONFIG", "key=value", "--check", "--restart", "--device"]),
         (["translate"], ["MODEL_DIR", "--input", "--output", "--resume", "--prefix", "--format",
                          "--alignment", "--engine", "--checkpoint", "--ensemble", "--threads",
@@ -81,6 +81,8 @@ SETTINGS = ["--" + name.replace("_", "-") for name in DecodingConfig.model_field
         (["evaluate"], ["MODEL_DIR", "--source", "--reference", "--output", "--json", "--device",
                         "--hypothesis", "--engine", "--beam-size"]),
         (["score"], ["MODEL_DIR", "--source", "--target", "--ensemble", "--length-penalty"]),
+        (["attention"], ["MODEL_DIR", "--text", "--target", "--output", "(attention.html)",
+                         "--checkpoint", "--device"]),
         (["average"], ["MODEL_DIR", "--last", "--best"]),
     ],
 )  # fmt: skip
@@ -115,6 +117,8 @@ def test_version():
         (["evaluate", "m", "--reference", "r", "--n-best", "2"], ["--n-best"]),
         (["translate", "m", "--beam", "3"], ["--beam"]),
         (["translate", "m", "--input", "nothing.txt"], ["--input", "nothing.txt", "no such file"]),
+        (["attention", "m"], ["--text"]),
+        (["attention", "m", "--text", "A dog."], ["m is not a model directory"]),
         (["train"], ["CONFIG"]),
         (["train", "nothing.yaml"], ["nothing.yaml", "no such config"]),
         (["train", "nothing.yaml", "--frobnicate"], ["--frobnicate"]),
@@ -423,6 +427,18 @@ def test_unequal_source_and_reference(model, texts, tmp_path):
 def test_empty_files(tmp_path):
     empty = write_lines(tmp_path / "empty", [])
     assert_refused(run("evaluate", "--hypothesis", empty, "--reference", empty), 1, "empty")
+
+
+# ---- attention ----
+
+
+def test_attention(model, tmp_path):
+    done = run("attention", model, "--text", "A dog runs.", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (done.stdout, done.stderr) == ("attention.html\n", "")
+    assert files(tmp_path) == ["attention.html"]
+    text = (tmp_path / "attention.html").read_text(encoding="utf-8")
+    assert text.startswith("<!doctype html>") and "A dog runs." in text
 
 
 # ---- average ----

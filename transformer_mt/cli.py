@@ -34,6 +34,13 @@ logarithm.
 
 """
 
+MAPS = """\
+The page holds all that it needs, for any browser: the maps of encoder, decoder and cross-attention,
+of every layer, every head and the mean of the heads, over the subwords that the model reads. Point
+at a cell or a subword to see its weights.
+
+"""
+
 FORMATS = """\
 formats, each with one line for a line of the input:
   plain  the best translation
@@ -94,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_translate(verbs)
     _add_evaluate(verbs)
     _add_score(verbs)
+    _add_attention(verbs)
     _add_average(verbs)
     _add_export(verbs)
     return parser
@@ -130,6 +138,14 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="D", help="cpu, gpu or gpu:N (a GPU if there is one)")
 
 
+def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--checkpoint",
+        metavar="NAME",
+        help="best, last, step_N or average_... (best; last if there is none)",
+    )
+
+
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 1 on")
@@ -144,11 +160,7 @@ def _add_model_choice(parser: argparse.ArgumentParser, settings: Iterable[str]) 
         choices=("paddle", "paddle_inference", "ctranslate2"),
         help="what computes (paddle, or what an export was made for)",
     )
-    parser.add_argument(
-        "--checkpoint",
-        metavar="NAME",
-        help="best, last, step_N or average_... (best; last if there is none)",
-    )
+    _add_checkpoint(parser)
     parser.add_argument(
         "--ensemble",
         metavar="DIR[:NAME]",
@@ -312,6 +324,33 @@ def _add_score(verbs) -> None:
     _add_model_choice(parser, ("length_penalty", "length_penalty_kind", "batch_tokens"))
 
 
+def _add_attention(verbs) -> None:
+    parser = _add_verb(
+        verbs,
+        "attention",
+        _attention,
+        "Draw what a model attends to, over a sentence and its translation, as an HTML page.",
+        "  python -m transformer_mt attention runs/demo --text 'Where is the station?'\n"
+        "  python -m transformer_mt attention runs/demo --text 'Where is the station?' \\\n"
+        "      --target 'Wo ist der Bahnhof?' --output station.html\n",
+        MAPS,
+    )
+    parser.add_argument("model_dir", metavar="MODEL_DIR", help="what `train` has written")
+    parser.add_argument("--text", metavar="TEXT", required=True, help="a line of source text")
+    parser.add_argument(
+        "--target", metavar="TEXT", help="its translation (the best that the model finds)"
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        type=Path,
+        default=Path("attention.html"),
+        help="the page (attention.html)",
+    )
+    _add_checkpoint(parser)
+    _add_device(parser)
+
+
 def _add_average(verbs) -> None:
     parser = _add_verb(
         verbs,
@@ -348,11 +387,7 @@ def _add_export(verbs) -> None:
         choices=("int8", "int8_float32", "int16", "float16", "bfloat16"),
         help="of CTranslate2: smaller weights. int8: a quarter of the size, and faster on a CPU",
     )
-    parser.add_argument(
-        "--checkpoint",
-        metavar="NAME",
-        help="best, last, step_N or average_... (best; last if there is none)",
-    )
+    _add_checkpoint(parser)
     parser.add_argument(
         "--output",
         metavar="FOLDER",
@@ -433,6 +468,20 @@ def _score(options: argparse.Namespace) -> None:
     from transformer_mt.decoding import run
 
     run.score(_model_choice(options), options.source, options.target, options.output)
+
+
+def _attention(options: argparse.Namespace) -> None:
+    from transformer_mt.attention_maps import run
+
+    run.draw(
+        options.model_dir,
+        options.text,
+        options.output,
+        target=options.target,
+        checkpoint=options.checkpoint,
+        device=options.device,
+    )
+    print(options.output)
 
 
 def _average(options: argparse.Namespace) -> None:

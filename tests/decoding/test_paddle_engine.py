@@ -239,3 +239,53 @@ def test_attention_is_the_models(config, subwords, sentences):
         np.testing.assert_allclose(
             hypothesis.attention, expected[: shape[0], : shape[1]], atol=1e-5
         )
+
+
+# ---- Attention of all layers and heads ----
+
+
+def test_attention_of_the_first_layers(config, engine, model, subwords):
+    """Against formula (1) of Vaswani et al. in float64, from the weights of the model. Weights are
+    at most 1, and float32 has seven digits, of which the wide scores take two."""
+    source, target = (subwords.source.encode(text) for text in PAIRS[1])
+    got = engine.attention(source, target)
+    assert got.source == [*source, subwords.source.eos]
+    assert got.read == [subwords.target.bos, *target]
+    assert got.said == [*target, subwords.target.eos]
+    matrix = {name: value.numpy().astype("float64") for name, value in model.named_parameters()}
+
+    def expected(layer, ids):
+        width, heads = config.model.d_model, config.model.num_heads
+        angles = np.arange(len(ids))[:, None] / 10000 ** (np.arange(0, width, 2) / width)
+        x = matrix["target_embedding.weight"][ids] * width**0.5
+        x += np.stack([np.sin(angles), np.cos(angles)], axis=2).reshape(len(ids), width)
+        x = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)  # pre-norm
+        size = width // heads
+        for head in range(heads):
+            own = slice(head * size, (head + 1) * size)
+            query, key = (
+                x @ matrix[f"{layer}.self_attention.{side}_projection.weight"][:, own]
+                for side in ("query", "key")
+            )
+            exponentials = np.exp(query @ key.T / size**0.5)
+            if layer.startswith("decoder"):
+                exponentials = np.tril(exponentials)
+            yield exponentials / exponentials.sum(1, keepdims=True)
+
+    encoder = list(expected("encoder.layers.0", got.source))
+    assert np.abs(got.encoder[0] - encoder).max() < 1e-4
+    decoder = list(expected("decoder.layers.0", got.read))
+    assert np.abs(got.decoder[0] - decoder).max() < 1e-4
+
+
+def test_attention_is_that_of_the_search(engine, sentences):
+    """The search gives the mean of the heads of the last decoder layer but one, or the only one."""
+    for sentence in sentences[:3]:
+        ((found,),) = engine.search([sentence], SETTINGS, need_attention=True)
+        got = engine.attention(sentence.source, found.ids)
+        layer = max(len(got.cross) - 2, 0)
+        # Without what went to eos of the source, and without the row of the output's eos.
+        mean = got.cross[layer].mean(axis=0)[:-1, :-1]
+        np.testing.assert_allclose(mean, found.attention, atol=1e-5)
+        for weights in (got.encoder, got.decoder, got.cross):
+            np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-5)

@@ -42,6 +42,28 @@ class Hypothesis:
     attention: np.ndarray | None = None
 
 
+@dataclass(frozen=True)
+class Attention:
+    """What a model attends to where it reads a sentence and puts out a translation of it, by layer
+    and head; each row of the weights sums to 1.
+
+    Attributes:
+        source: the ids that the encoder reads; ends in eos.
+        read: those that the decoder reads, one at each of its positions; begins with bos.
+        said: those that it is to put out there; ends in eos.
+        encoder: float32 (layers, heads, len(source), len(source)).
+        decoder: float32 (layers, heads, len(read), len(read)).
+        cross: float32 (layers, heads, len(read), len(source)).
+    """
+
+    source: list[int]
+    read: list[int]
+    said: list[int]
+    encoder: np.ndarray
+    decoder: np.ndarray
+    cross: np.ndarray
+
+
 class Engine(Protocol):
     """Searches a batch of sentences. Settings may differ from call to call."""
 

@@ -15,7 +15,7 @@ from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding import batch
 from transformer_mt.decoding.device_log_probs import DeviceLogProbs, device_mixture
-from transformer_mt.decoding.engine import Hypothesis, Sentence
+from transformer_mt.decoding.engine import Attention, Hypothesis, Sentence
 from transformer_mt.decoding.log_probs import LogProbs, mixture
 from transformer_mt.model.host_decoder import HostDecoder, HostDecoding
 from transformer_mt.model.transformer import Transformer
@@ -92,6 +92,22 @@ class PaddleEngine:
                     self._target.pad,
                 )
         return totals
+
+    def attention(self, source: list[int], target: list[int]) -> Attention:
+        """The attention weights of the first model, in all its layers and heads, where it reads
+        `source` and puts out `target`, ids without bos and eos (force decoding)."""
+        model = self._models[0]
+        source_ids = self._source_tensor([source])
+        read, said = batch.target_arrays([target], self._target)
+        with self._evaluating():
+            memory, encoder = model.encode(source_ids, need_weights=True)
+            _, decoder, cross = model.decode(
+                paddle.to_tensor(read), memory, source_ids, need_weights=True
+            )
+        ids = (row.tolist() for row in (source_ids.numpy()[0], read[0], said[0]))
+        # (layers, batch, heads, queries, keys) -> (layers, heads, queries, keys)
+        stacks = (paddle.stack(layers)[:, 0] for layers in (encoder, decoder, cross))
+        return Attention(*ids, *(weights.astype("float32").numpy() for weights in stacks))
 
     def _with_attention(
         self, sources: list[list[int]], found: list[list[Hypothesis]]
