@@ -1,6 +1,4 @@
-"""Token embedding and positions against the formulas."""
-
-import math
+"""Token embedding, and how positions are added; their formula is in test_worked_examples.py."""
 
 import numpy as np
 import paddle
@@ -10,11 +8,6 @@ from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
 
 # The table is float32 with values of at most 1: rounding to it costs less than 1e-7.
 TOLERANCE = 1e-6
-
-
-def formula(position, dimension, d_model):
-    angle = position / 10000.0 ** (2 * (dimension // 2) / d_model)
-    return math.sin(angle) if dimension % 2 == 0 else math.cos(angle)
 
 
 def positions_of(encoding, length, d_model, offset=0):
@@ -49,23 +42,6 @@ class TestTokenEmbedding:
 
 
 class TestPositionalEncoding:
-    @pytest.mark.parametrize("d_model", [1, 2, 7, 8, 33])
-    def test_equals_the_formula(self, d_model):
-        positions = positions_of(PositionalEncoding(d_model, max_len=600), 600, d_model)
-        expected = [[formula(pos, dim, d_model) for dim in range(d_model)] for pos in range(600)]
-        np.testing.assert_allclose(positions, expected, atol=TOLERANCE)
-
-    def test_shift_is_a_linear_function(self):
-        # Section 3.5: for any fixed k, PE(pos + k) is a linear function of PE(pos): a rotation.
-        d_model, shift = 8, 5
-        positions = positions_of(PositionalEncoding(d_model, 40), 40, d_model).astype("float64")
-        rotation = np.zeros((d_model, d_model))
-        for i in range(0, d_model, 2):
-            angle = shift / 10000.0 ** (i / d_model)
-            cos, sin = math.cos(angle), math.sin(angle)
-            rotation[i : i + 2, i : i + 2] = [[cos, -sin], [sin, cos]]
-        np.testing.assert_allclose(positions[:-shift] @ rotation, positions[shift:], atol=TOLERANCE)
-
     def test_is_added_to_each_sentence(self, normal):
         x = normal(3, 4, 6)
         encoding = PositionalEncoding(6, 10)
