@@ -177,6 +177,9 @@ failed() {
 install() {
     [ -w "$root" ] || die "Cannot write in $root: it is read-only, or someone else's."
     if [ "$plan" = make ]; then
+        # To make it anew would delete what the link points to, and perhaps the Python that does it.
+        [ ! -L "$venv" ] || die "$venv is a link, and what it points to is not this project's" \
+            "finished environment ($why). It is left as it is: remove the link."
         pick_python
         say "Making .venv, because $why: $base ($version), for the $device. It takes about $cost" \
             "(longer where the network is slow)."

@@ -264,6 +264,17 @@ def test_pip_failure_is_explained_and_mended_by_the_next_run(project):
     assert run.returncode == 0 and "not complete" in run.stderr_text
 
 
+def test_what_a_link_points_to_is_not_deleted(project, tmp_path):
+    project.python("python3")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "precious").touch()
+    (project.root / ".venv").symlink_to(other)
+    run = project.run("setup.sh")
+    assert run.returncode == 1 and "is a link" in run.stderr_text
+    assert [path.name for path in other.iterdir()] == ["precious"]
+
+
 def test_an_environment_that_cannot_be_made_is_explained(project):
     project.python("python3")
     (project.root / ".venv").write_text("a file in its place")
