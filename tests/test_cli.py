@@ -73,7 +73,7 @@ SETTINGS = ["--" + name.replace("_", "-") for name in DecodingConfig.model_field
 @pytest.mark.parametrize(
     ("verb", "words"),
     [
-        ([], ["train", "translate", "evaluate", "score", "average"]),
+        ([], ["train", "translate", "evaluate", "score", "average", "export", "info"]),
         (["train"], ["CONFIG", "key=value", "--check", "--restart", "--device"]),
         (["translate"], ["MODEL_DIR", "--input", "--output", "--resume", "--prefix", "--format",
                          "--alignment", "--engine", "--checkpoint", "--ensemble", "--threads",
@@ -82,6 +82,8 @@ SETTINGS = ["--" + name.replace("_", "-") for name in DecodingConfig.model_field
                         "--hypothesis", "--engine", "--beam-size"]),
         (["score"], ["MODEL_DIR", "--source", "--target", "--ensemble", "--length-penalty"]),
         (["average"], ["MODEL_DIR", "--last", "--best"]),
+        (["info"], ["CONFIG|MODEL_DIR", "key=value", "--tflops", "--utilisation", "--length",
+                    "what is counted"]),
     ],
 )  # fmt: skip
 def test_help(verb, words):
