@@ -90,41 +90,15 @@ what a float32 matrix product of 2048 x 2048 does on the same cores just before.
 share of padded positions, both sides counted."""
 
 
-# ------------------------------------------------------------------------------ what is counted
-
-
-def training_flops(size: Size, vocab_size: int, source_len: Any, target_len: Any) -> Any:
-    """Floating point operations of the model's matrix products for a sentence pair, no padding.
-
-    A product of (m, k) and (k, n) is 2mnk forward, and twice that backward, for the gradients of
-    both factors. Softmax, norms, dropout and the optimiser are not counted.
-
-    Args:
-        source_len, target_len: tokens with end-of-sentence; whole numbers, or arrays of them.
-    """
-    d_model, d_ff = size.d_model, size.d_ff
-    projection = 2 * d_model * d_model  # of a token: query, key, value or output
-    feed_forward = 2 * 2 * d_model * d_ff
-    both_products = 2 * 2 * d_model  # of a query and a key: their score, and the weighted value
-    encoder_layer = (
-        source_len * (4 * projection + feed_forward) + source_len * source_len * both_products
-    )
-    decoder_layer = (
-        # All four of self-attention; query and output of cross-attention, key and value below.
-        target_len * (6 * projection + feed_forward)
-        + source_len * 2 * projection
-        + target_len * (target_len + source_len) * both_products
-    )
-    output_layer = target_len * 2 * d_model * vocab_size
-    return 3 * (size.num_layers * (encoder_layer + decoder_layer) + output_layer)
+# --------------------------------------------------------------------------------------- the corpus
 
 
 class Corpus:
     """The encoded corpus, from the file that `Preparation` has written.
 
-    source_lengths, target_lengths: tokens with end-of-sentence, (sentences,). batches: sentence
-    numbers of each step of this project's first epoch. step_tokens: real target tokens of the
-    steps of PLANNED_EPOCHS.
+    source_lengths, target_lengths: tokens with end-of-sentence, (sentences,). sentence_flops: of
+    training on each, (sentences,). batches: sentence numbers of each step of this project's first
+    epoch. step_tokens: real target tokens of the steps of PLANNED_EPOCHS.
     """
 
     def __init__(self, path: Path) -> None:
@@ -133,6 +107,7 @@ class Corpus:
             self.offsets = {side: arrays[f"{side}_offsets"] for side in ("source", "target")}
             self.batches = np.split(arrays["batch_sentences"], arrays["batch_ends"][:-1])
             self.step_tokens = arrays["step_tokens"]
+            self.sentence_flops = arrays["sentence_flops"]
             self.vocab_size, self.bos, self.eos, self.pad = arrays["vocabulary"].tolist()
         self.source_lengths = np.diff(self.offsets["source"]) + 1
         self.target_lengths = np.diff(self.offsets["target"]) + 1
@@ -144,10 +119,8 @@ class Corpus:
     def target_tokens(self, sentences: np.ndarray) -> int:
         return int(self.target_lengths[sentences].sum())
 
-    def flops(self, size: Size, sentences: np.ndarray) -> float:
-        source_len = self.source_lengths[sentences].astype(np.float64)
-        target_len = self.target_lengths[sentences].astype(np.float64)
-        return float(training_flops(size, self.vocab_size, source_len, target_len).sum())
+    def flops(self, sentences: np.ndarray) -> float:
+        return float(self.sentence_flops[sentences].sum())
 
     def padding(self, batches: list[np.ndarray]) -> float:
         """The share of padded positions, both sides counted, in the arrays of these batches."""
@@ -198,6 +171,7 @@ class Preparation:
     def write(self, recipe: Path, path: Path) -> None:
         from transformer_mt import config as config_schema
         from transformer_mt.data.prepare import prepare
+        from transformer_mt.info.flops import training_flops
         from transformer_mt.training.processes import Processes
         from transformer_mt.training.trainer import Trainer
 
@@ -205,7 +179,10 @@ class Preparation:
         data = prepare(config)
         trainer = Trainer(config, data, Processes())
         corpus, vocabulary = data.train, data.subwords.target
-        target_lengths = corpus.target.lengths + 1
+        source_lengths, target_lengths = (
+            side.lengths.astype(np.float64) + 1 for side in (corpus.source, corpus.target)
+        )
+        flops = training_flops(config.model, vocabulary.size, source_lengths, target_lengths)
         steps = [
             [np.concatenate(update) for update in trainer.epoch_updates(epoch)]
             for epoch in range(PLANNED_EPOCHS)
@@ -218,6 +195,7 @@ class Preparation:
             target_offsets=corpus.target.offsets,
             batch_sentences=np.concatenate(steps[0]),
             batch_ends=np.cumsum([len(step) for step in steps[0]]),
+            sentence_flops=flops.total,
             step_tokens=[int(target_lengths[step].sum()) for epoch in steps for step in epoch],
             vocabulary=[vocabulary.size, vocabulary.bos, vocabulary.eos, vocabulary.pad],
         )
@@ -574,7 +552,7 @@ class Benchmark:
                 first = 1 + number * count % max(1, len(batches) - count + 1)
                 sentences = np.concatenate(self.corpus.batches[first : first + count])
                 tokens = self.corpus.target_tokens(sentences)
-                flops = self.corpus.flops(self.size, sentences)
+                flops = self.corpus.flops(sentences)
                 for name, side in sides.items():
                     product_rate = product.ask("rate")
                     seconds = side.ask("steps", first, first + count)
@@ -584,7 +562,7 @@ class Benchmark:
 
     def _training(self, paddlenlp: Side) -> Rounds:
         everything = np.arange(len(self.corpus.target_lengths))
-        a_token = self.corpus.flops(self.size, everything) / self.corpus.target_tokens(everything)
+        a_token = self.corpus.flops(everything) / self.corpus.target_tokens(everything)
         rounds: Rounds = {PADDLENLP: [], OURS: []}
         with Side(self.folder, cores(), MatrixProduct) as product:
             product.ask("rate")

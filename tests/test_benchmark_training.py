@@ -1,4 +1,4 @@
-"""The benchmark counts right, batches as it says, and runs from end to end on the demo corpus."""
+"""The benchmark batches as it says, and runs from end to end on the demo corpus."""
 
 import importlib.util
 import re
@@ -6,7 +6,6 @@ import sys
 from itertools import pairwise
 
 import numpy as np
-import paddle
 import pytest
 
 from tests.support import ROOT, run_benchmark
@@ -22,60 +21,6 @@ def benchmark():
     spec.loader.exec_module(module)
     yield module
     del sys.modules[spec.name]
-
-
-# ---- The count of operations ----
-
-
-def test_flops_by_hand(benchmark):
-    size = benchmark.Size(num_layers=1, d_model=2, d_ff=3, num_heads=1)
-    # 2 source tokens: 4 projections of 8, feed-forward 24; scores and weighted values 2 x 2 x 2.
-    encoder = 2 * (4 * 8 + 24) + 2 * (2 * 2 * 2 * 2)
-    # 3 target tokens: self-attention 4 x 8 and 3 x 3 x 2 twice, cross-attention's query and output
-    # 2 x 8, its key and value 2 x 8 of each source token, 3 x 2 x 2 twice, feed-forward 24.
-    decoder = 3 * 4 * 8 + 2 * (2 * 3 * 3 * 2) + 3 * 2 * 8 + 2 * 2 * 8 + 2 * (2 * 3 * 2 * 2) + 3 * 24
-    output = 3 * (2 * 2 * 5)
-    assert (encoder, decoder, output) == (144, 368, 60)
-    assert benchmark.training_flops(size, 5, 2, 3) == 3 * (144 + 368 + 60)
-
-
-def test_flops_are_those_of_paddles_own_layers(benchmark):
-    """Every linear layer that a forward pass meets, by the shapes it meets; attention's products
-    multiplication by multiplication."""
-    size = benchmark.Size(num_layers=2, d_model=8, d_ff=12, num_heads=2)
-    vocab_size, source_len, target_len = 11, 5, 7
-    model = paddle.nn.Transformer(
-        size.d_model,
-        size.num_heads,
-        num_encoder_layers=size.num_layers,
-        num_decoder_layers=size.num_layers,
-        dim_feedforward=size.d_ff,
-    )
-    generator = paddle.nn.Linear(size.d_model, vocab_size)
-    multiplications = 0
-
-    def linear(layer, inputs, _):
-        nonlocal multiplications
-        multiplications += int(inputs[0].size // inputs[0].shape[-1] * layer.weight.size)
-
-    def attention(layer, inputs, _):
-        nonlocal multiplications
-        query_len, key_len = inputs[0].shape[1], inputs[1].shape[1]
-        for _head in range(layer.num_heads):
-            for _query in range(query_len):
-                for _key in range(key_len):
-                    multiplications += layer.head_dim  # the score
-                    multiplications += layer.head_dim  # the value, weighted
-
-    for layer in [*model.sublayers(), generator]:
-        if isinstance(layer, paddle.nn.Linear):
-            layer.register_forward_post_hook(linear)
-        elif isinstance(layer, paddle.nn.MultiHeadAttention):
-            layer.register_forward_post_hook(attention)
-    shape = [1, source_len, size.d_model], [1, target_len, size.d_model]
-    generator(model(*map(paddle.ones, shape)))
-    forward = 2 * multiplications  # each with an addition
-    assert benchmark.training_flops(size, vocab_size, source_len, target_len) == 3 * forward
 
 
 # ---- The batches of PaddleNLP's example ----

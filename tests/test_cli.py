@@ -73,7 +73,7 @@ SETTINGS = ["--" + name.replace("_", "-") for name in DecodingConfig.model_field
 @pytest.mark.parametrize(
     ("verb", "words"),
     [
-        ([], ["train", "translate", "evaluate", "score", "attention", "average"]),
+        ([], ["train", "translate", "evaluate", "score", "attention", "average", "export", "info"]),
         (["train"], ["CONFIG", "key=value", "--check", "--restart", "--device"]),
         (["translate"], ["MODEL_DIR", "--input", "--output", "--resume", "--prefix", "--format",
                          "--alignment", "--engine", "--checkpoint", "--ensemble", "--threads",
@@ -84,6 +84,8 @@ SETTINGS = ["--" + name.replace("_", "-") for name in DecodingConfig.model_field
         (["attention"], ["MODEL_DIR", "--text", "--target", "--output", "(attention.html)",
                          "--checkpoint", "--device"]),
         (["average"], ["MODEL_DIR", "--last", "--best"]),
+        (["info"], ["CONFIG|MODEL_DIR", "key=value", "--tflops", "--utilisation", "--length",
+                    "what is counted"]),
     ],
 )  # fmt: skip
 def test_help(verb, words):

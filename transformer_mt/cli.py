@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import sys
 import traceback
@@ -53,6 +54,18 @@ formats, each with one line for a line of the input:
   alignment is pairs i-j of a word of the source and one of the translation, from 0: to each word of
   the translation the one that it attends to most. Words are what stands between spaces (U+2581 in
   pieces); of a language without spaces, such as zh or ja, each piece counts as a word.
+
+"""
+COUNTS = """\
+what is counted:
+  FLOPs   those of matrix products: 2mnk for (m, k) times (k, n); in training three times that, for
+          the gradients too. A token of the target bears its share of the source. Decoding is step
+          by step, with a cache.
+  memory  of one process (1 MB is 10^6 bytes). Activations are what is held when the loss has been
+          computed: of usual sentences, and of the longest that training takes, in batches that
+          training.device_tokens allows. float32 is counted as on a CPU; a GPU keeps less for
+          dropout.
+  time    of updates that are all full, with training.batch_tokens on either side.
 
 """
 
@@ -104,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_attention(verbs)
     _add_average(verbs)
     _add_export(verbs)
+    _add_info(verbs)
     return parser
 
 
@@ -112,7 +126,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     stray = [text for text in rest if text.startswith("-") or "=" not in text]
-    if stray or (rest and options.verb != "train"):
+    if stray or (rest and "overrides" not in options):
         parser.error(f"unrecognized arguments: {' '.join(stray or rest)}")
     if rest:
         options.overrides += rest
@@ -150,6 +164,33 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 1 on")
     return int(text)
+
+
+def _positive_number(text: str) -> float:
+    number = _number(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
+    return number
+
+
+def _share(text: str) -> float:
+    number = _number(text)
+    if not 0 < number <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a share, above 0 and at most 1")
+    return number
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _add_overrides(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "overrides", metavar="key=value", nargs="*", help="section.key=value over the file's"
+    )
 
 
 def _add_model_choice(parser: argparse.ArgumentParser, settings: Iterable[str]) -> None:
@@ -235,9 +276,7 @@ def _add_train(verbs) -> None:
         "  python -m transformer_mt train my.yaml training.max_steps=20000 model_dir=runs/long\n",
     )
     parser.add_argument("config", metavar="CONFIG", help="the recipe, a YAML file as in configs/")
-    parser.add_argument(
-        "overrides", metavar="key=value", nargs="*", help="section.key=value over the file's"
-    )
+    _add_overrides(parser)
     parser.add_argument(
         "--check",
         action="store_true",
@@ -397,6 +436,48 @@ def _add_export(verbs) -> None:
     )
 
 
+def _add_info(verbs) -> None:
+    parser = _add_verb(
+        verbs,
+        "info",
+        _info,
+        "Count a model's parameters, FLOPs and memory, and the hours of training; reads no data.",
+        "  python -m transformer_mt info configs/wmt14_en_de_base.yaml\n"
+        "  python -m transformer_mt info configs/wmt14_en_de_big.yaml training.devices=8 "
+        "--tflops 19.5\n"
+        "  python -m transformer_mt info my.yaml model.d_model=256 training.max_steps=50000\n"
+        "  python -m transformer_mt info runs/demo\n",
+        COUNTS,
+    )
+    parser.add_argument(
+        "config",
+        metavar="CONFIG|MODEL_DIR",
+        type=Path,
+        help="a recipe, a YAML file as in configs/, or what `train` has written",
+    )
+    _add_overrides(parser)
+    parser.add_argument(
+        "--tflops",
+        metavar="X",
+        type=_positive_number,
+        help="what one device (training.devices) does at its peak, in training.precision: 10^12 "
+        "operations a second, as its maker states it; gives the time of training",
+    )
+    parser.add_argument(
+        "--utilisation",
+        metavar="X",
+        type=_share,
+        help="the share of it that training reaches (0.3; by this count it was 0.25 for the base "
+        "model of the paper on its eight P100 of 10.6 TFLOP/s, and 0.37 for the big one)",
+    )
+    parser.add_argument(
+        "--length",
+        metavar="N",
+        type=_positive,
+        help="subwords of a sentence on either side, its end among them (30)",
+    )
+
+
 # ----------------------------------------------------------------------------------------- verbs
 
 
@@ -505,6 +586,19 @@ def _export(options: argparse.Namespace) -> None:
         options.checkpoint,
         options.quantization,
     )
+
+
+def _info(options: argparse.Namespace) -> None:
+    from transformer_mt.info.report import Speed
+    from transformer_mt.info.run import info
+
+    speed = None
+    if options.tflops is not None:
+        share = {} if options.utilisation is None else {"utilisation": options.utilisation}
+        speed = Speed(options.tflops, **share)
+    elif options.utilisation is not None:
+        raise UsageError("--utilisation: is a share of --tflops, so give that too")
+    info(options.config, options.overrides, options.length, speed)
 
 
 def _require_file(option: str, path: Path | None) -> None:

@@ -191,10 +191,12 @@ class ModelDirectory:
 
     # ------------------------------------------------------------------------------- reading
 
-    def load_config(self) -> Config:
-        """
+    def load_config(self, overrides: list[str] | None = None) -> Config:
+        """The config, with `section.key=value` overrides laid over it.
+
         Raises:
-            UsageError: it is not a model directory, or one of another version.
+            UsageError: it is not a model directory, or one of another version; or an override is
+                wrong.
         """
         if not (self.path / "config.yaml").is_file():
             raise UsageError(
@@ -208,7 +210,7 @@ class ModelDirectory:
             raise UsageError(
                 f"{self.path}: format version {version}, this program reads {FORMAT_VERSION}"
             )
-        return config_schema.load(self.path / "config.yaml")
+        return config_schema.load(self.path / "config.yaml", overrides)
 
     def load_subwords(self) -> Subwords:
         return Subwords.load(self.path)

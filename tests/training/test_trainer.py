@@ -14,8 +14,9 @@ from transformer_mt.data.subword import Subwords
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.files import damage
 from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.training.plan import batch_plan
 from transformer_mt.training.processes import Processes
-from transformer_mt.training.trainer import Meter, Trainer, batch_plan
+from transformer_mt.training.trainer import Meter, Trainer
 from transformer_mt.training.validation import DevScores, dev_loss, perplexity, validate
 
 PAIRS = real_pairs(160)

@@ -14,13 +14,14 @@ import numpy as np
 
 from transformer_mt import signals
 from transformer_mt.assembly import take_weights
-from transformer_mt.config import Config, TrainingConfig
+from transformer_mt.config import Config
 from transformer_mt.console import duration, on_terminal, progress, say, warn
 from transformer_mt.data.batches import Update, epoch_batches, read_ahead, read_update, updates
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.model_directory import ModelDirectory, checkpoint_step
 from transformer_mt.training import checkpoint
+from transformer_mt.training.plan import batch_plan
 from transformer_mt.training.processes import Processes
 from transformer_mt.training.update import Outcome, Updater
 from transformer_mt.training.validation import DevScores, perplexity, validate
@@ -67,12 +68,6 @@ class Progress:
     best: list[tuple[float, int]] = field(default_factory=list)  # merit and step, best first
     without_new_best: int = 0  # validations since the best one
     meter: Meter = field(default_factory=Meter)
-
-
-def batch_plan(config: TrainingConfig) -> tuple[int, int]:
-    """How many batches an update adds up, and the padded tokens of each."""
-    count = -(-config.batch_tokens // config.device_tokens)
-    return count, config.batch_tokens // count
 
 
 class Trainer:

@@ -1,0 +1,1 @@
+"""How large a model is, and what training it takes: counted from the config, nothing heavy."""

@@ -1,0 +1,82 @@
+"""Floating point operations of a Transformer's matrix products.
+
+A product of (m, k) and (k, n) is 2mnk. Softmax, norms, dropout, embeddings and the optimiser are
+not counted. Lengths are in tokens, those of end-of-sentence among them, without padding; they may
+be whole numbers, or float64 arrays.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from transformer_mt.config import ModelConfig
+from transformer_mt.info.parameters import layer_counts
+
+
+class Flops(NamedTuple):
+    """FLOPs of each part, for a sentence pair."""
+
+    encoder: Any
+    decoder: Any
+    generator: Any
+
+    @property
+    def total(self) -> Any:
+        return self.encoder + self.decoder + self.generator
+
+
+def training_flops(
+    model: ModelConfig, target_vocab_size: int, source_len: Any, target_len: Any
+) -> Flops:
+    """Forward and backward: a product costs twice as much again backward, for the gradients of both
+    its factors. What `training.recompute` computes a second time is in `recomputed_flops`."""
+    forward = _forward_flops(
+        model, target_vocab_size, source_len, target_len, target_len * target_len
+    )
+    return Flops(*(3 * part for part in forward))
+
+
+def recomputed_flops(model: ModelConfig, source_len: Any, target_len: Any) -> Flops:
+    """What `training.recompute` adds: all layers once more, forward."""
+    return _forward_flops(model, 0, source_len, target_len, target_len * target_len)
+
+
+def decoding_flops(
+    model: ModelConfig, target_vocab_size: int, source_len: Any, target_len: Any, beam_size: int = 1
+) -> Flops:
+    """Step by step with a cache, each of `beam_size` hypotheses for `target_len` steps.
+
+    The source is encoded, and projected for cross-attention, once for all; at each step a
+    hypothesis attends to its own past.
+    """
+    past = target_len * (target_len + 1) // 2  # 1 + 2 + ... + target_len
+    return _forward_flops(model, target_vocab_size, source_len, target_len, past, beam_size)
+
+
+def _forward_flops(
+    model: ModelConfig,
+    target_vocab_size: int,
+    source_len: Any,
+    target_len: Any,
+    target_pairs: Any,  # of a query and a key in the decoder's self-attention
+    beam_size: int = 1,
+) -> Flops:
+    d_model, d_ff = model.d_model, model.d_ff
+    encoder_layers, decoder_layers = layer_counts(model)
+    projection = 2 * d_model * d_model  # of a token: query, key, value or output
+    feed_forward = 2 * 2 * d_model * d_ff
+    both_products = 2 * 2 * d_model  # of a query and a key: their score, and the weighted value
+    encoder_layer = (
+        source_len * (4 * projection + feed_forward) + source_len * source_len * both_products
+    )
+    decoder_layer = (
+        # All four of self-attention; query and output of cross-attention, key and value below.
+        target_len * (6 * projection + feed_forward)
+        + (target_pairs + target_len * source_len) * both_products
+    )
+    memory = source_len * 2 * projection  # once for all hypotheses
+    return Flops(
+        encoder_layers * encoder_layer,
+        decoder_layers * (beam_size * decoder_layer + memory),
+        beam_size * target_len * 2 * d_model * target_vocab_size,
+    )

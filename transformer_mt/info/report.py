@@ -1,0 +1,235 @@
+"""What `info` says of a config: parameters, FLOPs, memory, and the time of training, as text."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from transformer_mt.config import Config
+from transformer_mt.console import duration
+from transformer_mt.info.flops import Flops, decoding_flops, recomputed_flops, training_flops
+from transformer_mt.info.memory import (
+    activation_bytes,
+    half_weight_bytes,
+    optimizer_bytes,
+    weight_bytes,
+)
+from transformer_mt.info.parameters import VocabularySizes, parts
+from transformer_mt.training.plan import batch_plan
+
+# The share of its peak that a device reaches, unless another is given. By this count the paper's
+# base model reached 0.25 of its eight P100 of 10.6 TFLOP/s (12 hours, section 5.2), the big one
+# 0.37 (3.5 days).
+USUAL_UTILISATION = 0.3
+WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Speed:
+    """tflops: what one device does at its peak, in 10^12 FLOP/s; utilisation: the share of it that
+    training reaches."""
+
+    tflops: float
+    utilisation: float = USUAL_UTILISATION
+
+
+def report(
+    config: Config, vocabularies: VocabularySizes, origin: str, length: int, speed: Speed | None
+) -> Iterator[str]:
+    """Lines that tell a person how large a model is, and what training it takes.
+
+    Args:
+        origin: how the sizes of the vocabularies are known.
+        length: tokens of a sentence, its end among them, on either side.
+        speed: of the devices; None: the time is left open.
+    """
+    longest = config.data.max_length + 1
+    yield from _parameters(config, vocabularies, origin)
+    yield ""
+    yield from _flops(config, vocabularies, length)
+    yield ""
+    yield from _memory(config, vocabularies, sorted({length, longest}))
+    yield ""
+    yield from _training(config, vocabularies, length, speed)
+    yield from _open_questions(config, speed)
+
+
+def _parameters(config: Config, vocabularies: VocabularySizes, origin: str) -> Iterator[str]:
+    sizes = f"{vocabularies.source:,} source, {vocabularies.target:,} target"
+    if vocabularies.joint:
+        sizes = f"{vocabularies.target:,}, joint"
+    yield f"Vocabulary: {sizes} ({origin})"
+    yield ""
+    yield "Parameters"
+    found = parts(config.model, vocabularies)
+    total = sum(part.parameters for part in found)
+    rows = [
+        [
+            part.name,
+            f"{part.count} x {part.each:,}" if part.count else "",
+            f"{part.parameters:,}",
+            f"{part.parameters / total:.1%}",
+            part.formula,
+        ]
+        for part in found
+    ]
+    yield from _table([*rows, ["total", "", f"{total:,}", "", ""]], "<>>><")
+
+
+def _flops(config: Config, vocabularies: VocabularySizes, length: int) -> Iterator[str]:
+    yield (
+        "FLOPs of a target token, in matrix products; sentences of "
+        f"{length:,} subwords on either side"
+    )
+    sizes = (config.model, vocabularies.target, length, length)
+    beam_size = 1 if config.decoding.sampling else config.decoding.beam_size
+    recompute = " (recompute)" if config.training.recompute else ""
+    columns = {
+        f"training{recompute}": _training_flops(config, vocabularies, length),
+        "decoding, greedy": decoding_flops(*sizes),
+    }
+    if beam_size > 1:
+        columns[f"beam of {beam_size}"] = decoding_flops(*sizes, beam_size)
+    rows = [["", *columns]]
+    for part in (*Flops._fields, "total"):
+        flops = [getattr(column, part) / length for column in columns.values()]
+        rows.append([part, *(_quantity(each, "FLOP") for each in flops)])
+    yield from _table(rows, "<" + ">" * len(columns))
+
+
+def _training_flops(config: Config, vocabularies: VocabularySizes, length: int) -> Flops:
+    """Of a sentence pair, with what is computed twice."""
+    flops = training_flops(config.model, vocabularies.target, length, length)
+    if not config.training.recompute:
+        return flops
+    again = recomputed_flops(config.model, length, length)
+    return Flops(*(sum(both) for both in zip(flops, again, strict=True)))
+
+
+def _memory(config: Config, vocabularies: VocabularySizes, lengths: list[int]) -> Iterator[str]:
+    model, training = config.model, config.training
+    tokens = _process_tokens(config)
+    how = training.precision + (", recompute" if training.recompute else "")
+    yield f"Memory of a process in training ({how}), batches of {tokens:,} target tokens"
+    weights = weight_bytes(model, vocabularies)
+    held = {
+        "weights": weights,
+        "gradients": weights,
+        f"optimiser ({training.optimizer})": optimizer_bytes(model, training, vocabularies),
+    }
+    if training.precision != "float32":
+        copies = half_weight_bytes(model, training, vocabularies)
+        held[f"weights in {training.precision}"] = copies
+    rows = [["", *held, "activations", "total"]]
+    for length in lengths:
+        pairs = max(1, tokens // length)
+        activations = activation_bytes(model, training, vocabularies.target, pairs, length, length)
+        sizes = [*held.values(), activations, sum(held.values()) + activations]
+        title = f"{_count(pairs, 'pair')} of {length:,} subwords"
+        rows.append([title, *(_quantity(size, "B") for size in sizes)])
+    yield from _table([list(row) for row in zip(*rows, strict=True)], "<" + ">" * len(lengths))
+    if training.precision != "float32":
+        yield from _note(
+            f"In {training.precision}, activations are counted by what Paddle is to keep on a GPU; "
+            "they were never measured."
+        )
+
+
+def _process_tokens(config: Config) -> int:
+    """Padded target tokens that a process takes at once; how they are shared is decided by
+    `data.batches.share`."""
+    count, tokens = batch_plan(config.training)
+    devices = config.training.devices or 1
+    return tokens if count % devices == 0 else -(-tokens // devices)
+
+
+def _training(
+    config: Config, vocabularies: VocabularySizes, length: int, speed: Speed | None
+) -> Iterator[str]:
+    training = config.training
+    devices = training.devices or 1
+    yield (
+        f"Training on {_count(devices, 'device')}, updates of {training.batch_tokens:,} "
+        "target tokens"
+    )
+    an_update = training.batch_tokens / length * _training_flops(config, vocabularies, length).total
+    rows = [["", "FLOPs"]]
+    if speed is not None:
+        rows[0] += ["time", "device time"][: 1 if devices == 1 else 2]
+    for updates in (1, training.max_steps):
+        if updates is None:
+            continue
+        row = [_count(updates, "update"), _quantity(updates * an_update, "FLOP")]
+        if speed is not None:
+            of_one = updates * an_update / (speed.tflops * 1e12 * speed.utilisation)
+            row += [_time(of_one / devices), _time(of_one)][: len(rows[0]) - 2]
+        rows.append(row)
+    yield from _table(rows, "<" + ">" * (len(rows[0]) - 1))
+    if speed is not None:
+        yield from _note(
+            f"At {speed.utilisation:.0%} of {speed.tflops:g} TFLOP/s a device; validations not "
+            "counted."
+        )
+
+
+def _open_questions(config: Config, speed: Speed | None) -> Iterator[str]:
+    """What could not be known, and how to tell it."""
+    training = config.training
+    if speed is None:
+        yield from _note(
+            "Time: not known. Give --tflops, what a device does at its peak in "
+            f"{training.precision}, in TFLOP/s."
+        )
+    if training.devices is None:
+        yield from _note(
+            "Devices: training.devices is null, so that the machine decides. Counted with one; "
+            "give training.devices=N."
+        )
+    if training.max_steps is None:
+        yield from _note(
+            f"Updates: training.max_epochs is {training.max_epochs:,}, and how many updates an "
+            "epoch has, only the data can tell: `train CONFIG --check` counts them. Give "
+            "training.max_steps=N."
+        )
+        return
+    for key in ("max_epochs", "patience"):
+        if getattr(training, key) is not None:
+            yield from _note(f"Updates: training.{key} may end training earlier.")
+
+
+# -------------------------------------------------------------------------------- how it looks
+
+
+def _table(rows: list[list[str]], alignment: str) -> Iterator[str]:
+    """Lines of columns, each aligned as told: < to the left, > to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (
+            f"{cell:{side}{width}}"
+            for cell, side, width in zip(row, alignment, widths, strict=True)
+        )
+        yield f"  {'  '.join(cells)}".rstrip()
+
+
+def _note(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
+
+
+def _quantity(value: float, unit: str) -> str:
+    """Three digits, and a decimal prefix: 12.3 GFLOP."""
+    prefixes = iter(" kMGTPE")
+    prefix = next(prefixes)
+    while value >= 999.5 and prefix != "E":
+        value /= 1000
+        prefix = next(prefixes)
+    digits = 0 if value >= 99.95 or prefix == " " else 1 if value >= 9.995 else 2
+    return f"{value:,.{digits}f} {prefix.strip()}{unit}"
+
+
+def _time(seconds: float) -> str:
+    return duration(seconds) if seconds >= 10 else f"{seconds:.2g} s"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' if number != 1 else ''}"
