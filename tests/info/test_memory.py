@@ -80,7 +80,7 @@ def held_at_the_loss(updater, rows, vocab_size):
     updater.update(full_update(2, vocab_size), 1)  # the optimiser makes its state
     update = full_update(rows, vocab_size)
     found = []
-    hook = updater.criterion.register_forward_post_hook(lambda *_: found.append(held()))
+    hook = updater.objective.criterion.register_forward_post_hook(lambda *_: found.append(held()))
     gc.collect()
     gc.disable()
     tracemalloc.start()
