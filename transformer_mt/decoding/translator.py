@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
+import numpy as np
+
 from transformer_mt import config as config_schema
 from transformer_mt.config import DecodingConfig
 from transformer_mt.console import warn
 from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary
+from transformer_mt.data.words import Words, has_spaces, word_count
 from transformer_mt.decoding import engines
-from transformer_mt.decoding.alignment import word_alignment, word_count, words
+from transformer_mt.decoding.alignment import word_alignment
 from transformer_mt.decoding.engine import Engine, Hypothesis, Sentence, length_penalty
 from transformer_mt.decoding.parts import parts
 from transformer_mt.decoding.stream import in_windows
@@ -24,9 +27,6 @@ from transformer_mt.model_directory import ModelDirectory
 
 # Subwords of a line that is scored as a whole: attention takes memory by the square of them.
 MAX_SCORED = 2_000
-# Languages written without spaces: the parts of an over-long line are joined without one, and
-# alignments are of subwords.
-WITHOUT_SPACES = {"zh", "ja", "th", "lo", "km", "my"}
 
 
 class Line(NamedTuple):
@@ -118,9 +118,10 @@ class Translator:
         self._target = subwords.target
         self._decoding = decoding
         self._max_length = max_length
-        self._source_has_spaces = _has_spaces(source_lang)
-        self._target_has_spaces = _has_spaces(target_lang)
-        self._glue = " " if self._target_has_spaces else ""
+        self._source_words = Words(subwords.source, source_lang)
+        self._target_words = Words(subwords.target, target_lang)
+        # Between the parts of an over-long line.
+        self._glue = " " if has_spaces(target_lang) else ""
 
     @classmethod
     def load(
@@ -310,9 +311,8 @@ class Translator:
             log_prob += hypothesis.log_prob
             length += len(hypothesis.ids) + 1
             if hypothesis.attention is not None:
-                source_pieces = self._source.pieces(part.sentence.source)
-                source_words = words(source_pieces, self._source, self._source_has_spaces)
-                target_words = words(own_pieces, self._target, self._target_has_spaces)
+                source_words = self._source_words.numbers(np.array(part.sentence.source, np.int64))
+                target_words = self._target_words.numbers(np.array(hypothesis.ids, np.int64))
                 pairs += (
                     (source_count + source, target_count + target)
                     for source, target in word_alignment(
@@ -343,10 +343,6 @@ class Translator:
 def _encode(vocabulary: Vocabulary, text: str) -> list[int]:
     # Half a surrogate pair is no character, but Python's text may hold one.
     return vocabulary.encode(text.encode("utf-8", "replace").decode("utf-8"))
-
-
-def _has_spaces(language: str) -> bool:
-    return re.split("[-_]", language.lower())[0] not in WITHOUT_SPACES  # of zh-CN, zh_Hant, ...
 
 
 @dataclass
