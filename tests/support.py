@@ -144,7 +144,7 @@ def make_config(folder: Path, **sections) -> Config:
         "decoding": {"beam_size": 2, "max_length_ratio": 1.0, "max_length_extra": 3},
     }
     for section, keys in sections.items():
-        values[section] = {**values[section], **keys} if isinstance(keys, dict) else keys
+        values[section] = {**values.get(section, {}), **keys} if isinstance(keys, dict) else keys
     return Config.model_validate(values)
 
 

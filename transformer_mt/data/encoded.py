@@ -29,7 +29,7 @@ from transformer_mt.data.cache import entry
 from transformer_mt.data.subword import Subwords, Vocabulary
 from transformer_mt.errors import UserError
 
-FORMAT = 2
+FORMAT = 1
 LINES = "lines.npy"
 CHUNK = 5_000
 # Starting the processes costs about a second, which pays from here on.
@@ -139,7 +139,12 @@ def encoded_corpus(
         _write(pairs, subwords, limits, dropped, folder, title, total, lines)
 
     folder = cache / key.hexdigest()[:32]
-    return EncodedCorpus(entry(folder, make, lambda found: (found / "facts.json").is_file()))
+    return EncodedCorpus(entry(folder, make, _is_whole))
+
+
+def _is_whole(folder: Path) -> bool:
+    # Earlier versions kept no lines, under the same key, which a run that was stopped knows.
+    return all((folder / name).is_file() for name in ("facts.json", LINES))
 
 
 def _write(

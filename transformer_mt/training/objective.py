@@ -46,4 +46,8 @@ class TeacherForcing:
 
 def make_objective(config: Config, model: Transformer, subwords: Subwords) -> TeacherForcing:
     """The objective that the config asks for; it lets no two of them be asked for."""
+    if config.guided_attention.by is not None:
+        from transformer_mt.training.guided_attention import GuidedAttention
+
+        return GuidedAttention(config, model, subwords)
     return TeacherForcing(config, model, subwords)
