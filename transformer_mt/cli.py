@@ -41,6 +41,17 @@ of every layer, every head and the mean of the heads, over the subwords that the
 at a cell or a subword to see its weights.
 
 """
+ALIGNMENTS = """\
+A line out is pairs i-j of a word of the source and one of the target, from 0, in the format of
+Pharaoh: to each word of the target the one that it attends to most; an empty line where a side is
+empty. Words are what stands between spaces; of a language without spaces, such as zh or ja, each
+subword counts as a word.
+
+A reference has such lines too, made by people, with i-j for a sure link and i?j or ipj for one that
+is possible. The alignment error rate is 0 where all sure links are found and no link that is not
+possible (Och and Ney 2003).
+
+"""
 
 FORMATS = """\
 formats, each with one line for a line of the input:
@@ -114,6 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_translate(verbs)
     _add_evaluate(verbs)
     _add_score(verbs)
+    _add_align(verbs)
     _add_attention(verbs)
     _add_average(verbs)
     _add_export(verbs)
@@ -390,6 +402,34 @@ def _add_attention(verbs) -> None:
     _add_device(parser)
 
 
+def _add_align(verbs) -> None:
+    parser = _add_verb(
+        verbs,
+        "align",
+        _align,
+        "Say which words of given translations belong together, one line for each line; or score "
+        "that.",
+        "  python -m transformer_mt align runs/demo --source test.en --target test.de > links\n"
+        "  python -m transformer_mt align runs/demo --source test.en --target test.de \\\n"
+        "    --reference test.links\n",
+        ALIGNMENTS,
+    )
+    parser.add_argument(
+        "model_dir", metavar="MODEL_DIR", help="what `train` or `export` has written"
+    )
+    parser.add_argument("--source", metavar="FILE", type=Path, required=True, help="source text")
+    parser.add_argument(
+        "--target", metavar="FILE", type=Path, required=True, help="its translation, line for line"
+    )
+    parser.add_argument(
+        "--reference", metavar="FILE", type=Path, help="true links: their error rate is put out"
+    )
+    parser.add_argument(
+        "--output", metavar="FILE", type=Path, help="the links (stdout; with --reference: nowhere)"
+    )
+    _add_model_choice(parser, ("batch_tokens",))
+
+
 def _add_average(verbs) -> None:
     parser = _add_verb(
         verbs,
@@ -563,6 +603,24 @@ def _attention(options: argparse.Namespace) -> None:
         device=options.device,
     )
     print(options.output)
+
+
+def _align(options: argparse.Namespace) -> None:
+    for name in ("source", "target", "reference"):
+        _require_file(f"--{name}", getattr(options, name))
+
+    if options.reference is None:
+        from transformer_mt.decoding import run
+
+        run.align(_model_choice(options), options.source, options.target, options.output)
+        return
+
+    from transformer_mt.evaluation import run
+
+    signals.reinstall()
+
+    files = options.source, options.target, options.reference, options.output
+    print(run.score_alignments(_model_choice(options), *files))
 
 
 def _average(options: argparse.Namespace) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -315,7 +315,9 @@ class GuidedAttentionConfig(Section):
     alignments: str | None = Field(
         None, description="Pharaoh file (0-0 1-2 ...), line for line with the training text"
     )
-    weight: PositiveFloat = Field(0.05, description="of this loss beside the translation's")
+    weight: PositiveFloat | None = Field(
+        None, description="of this loss; null: 1.0 with diagonal, 0.05 with alignment"
+    )
     layer: PositiveInt | None = Field(
         None, description="of the decoder, from 1; null: the last but one"
     )
@@ -328,6 +330,11 @@ class GuidedAttentionConfig(Section):
         if (alignments is not None) != (info.data.get("by") == "alignment"):
             raise _problem("goes together with guided_attention.by: alignment")
         return alignments
+
+    @property
+    def weight_of_loss(self) -> float:
+        """Where none is given, that of the paper."""
+        return self.weight or {"diagonal": 1.0, "alignment": 0.05}[self.by]
 
 
 class DecodingConfig(Section):
@@ -381,6 +388,21 @@ class EvaluationConfig(Section):
     samples: NaturalNumber = Field(3, description="translations shown at the end")
 
 
+class AlignmentHeads(NamedTuple):
+    """The heads of the decoder's attention to the source whose mean tells which words belong
+    together: the first `heads` of a layer, from 0."""
+
+    layer: int
+    heads: int
+
+    @classmethod
+    def unguided(cls, num_layers: int, num_heads: int) -> AlignmentHeads:
+        """Of a model that was not told where to look: all of the decoder's last layer but one, of
+        all layers the nearest to an alignment of words (Garg et al. 2019, arXiv 1909.02074,
+        section 3.2)."""
+        return cls(max(num_layers - 2, 0), num_heads)
+
+
 class Config(Section):
     """A whole recipe."""
 
@@ -393,6 +415,18 @@ class Config(Section):
     guided_attention: GuidedAttentionConfig = Field(default_factory=GuidedAttentionConfig)
     decoding: DecodingConfig = Field(default_factory=DecodingConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
+
+    @property
+    def alignment_heads(self) -> AlignmentHeads:
+        """Those that are guided, if any are."""
+        guided, model = self.guided_attention, self.model
+        unguided = AlignmentHeads.unguided(
+            model.num_decoder_layers or model.num_layers, model.num_heads
+        )
+        if guided.by is None:
+            return unguided
+        layer = unguided.layer if guided.layer is None else guided.layer - 1
+        return AlignmentHeads(layer, guided.heads)
 
 
 SECTIONS: dict[str, type[Section]] = {
@@ -490,6 +524,22 @@ def _problems_between_sections(values: dict[str, Any]) -> list[str]:
     needs_a_file = dataset in ("files", "multi30k") and subword == "vocabulary"
     if needs_a_file and not value("subword", "vocabulary"):
         problems.append("subword.vocabulary: null: type: vocabulary needs the file with the types")
+    if value("guided_attention", "by"):
+        layers = value("model", "num_decoder_layers") or value("model", "num_layers")
+        for key, most, of_model in (
+            ("layer", layers, "decoder layers"),
+            ("heads", value("model", "num_heads"), "heads"),
+        ):
+            chosen = value("guided_attention", key)
+            if isinstance(chosen, int) and isinstance(most, int) and chosen > most:
+                problems.append(
+                    f"guided_attention.{key}: {chosen}: the model has {most} {of_model}"
+                )
+    if value("guided_attention", "by") == "alignment" and subword == "word":
+        problems.append(
+            "guided_attention.by: 'alignment': needs a subword.type other than word, for which "
+            "several unknown words in a row are one"
+        )
     for option, needs in _NEEDED_BY.items():
         chosen = value(*option.split("."))
         if not chosen:

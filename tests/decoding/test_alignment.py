@@ -1,69 +1,56 @@
 """From attention between subwords to links between words."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import real_pairs, train_subwords
+from hypothesis.extra import numpy as arrays
 
-from transformer_mt.data.subword import WordVocabulary
-from transformer_mt.decoding.alignment import NONE, word_alignment, word_count, words
-
-PAIRS = real_pairs(300)
-VOCABULARY = train_subwords(PAIRS, 300).source
-BPE = WordVocabulary(["<s>", "<e>", "<unk>", "a", "b", "a@@", "b@@"])
+from transformer_mt.data.words import NONE
+from transformer_mt.decoding.alignment import word_alignment
 
 
-@pytest.mark.parametrize(
-    ("pieces", "expected"),
-    [
-        ([], []),
-        (["▁A", "▁dog"], [0, 1]),
-        (["▁A", "▁d", "og", "▁r", "uns", "."], [0, 1, 1, 2, 2, 2]),
-        (["▁", "A", "▁", "dog"], [0, 0, 1, 1]),
-        (["▁", "▁", "A", "▁▁", "▁dog"], [0, 0, 0, 1, 1]),
-        (["▁A", "▁", "▁▁"], [0, NONE, NONE]),
-        (["▁", "▁"], [NONE, NONE]),
-        (["<unk>", "x", "▁y"], [0, 0, 1]),
-    ],
-)
-def test_words_of_subwords(pieces, expected):
-    assert words(pieces, VOCABULARY, True) == expected
-    assert words(pieces, VOCABULARY, False) == list(range(len(pieces)))
-    assert word_count(expected) == max(expected, default=NONE) + 1
-
-
-def test_words_of_text_with_its_bpe_applied():
-    assert words(["a", "b@@", "a@@", "b", "a"], BPE, True) == [0, 1, 1, 1, 2]
-
-
-@given(st.text(st.sampled_from(sorted(set("".join(s for s, _ in PAIRS)))), max_size=30))
-def test_words_are_what_stands_between_spaces(text):
-    pieces = VOCABULARY.pieces(VOCABULARY.encode(text))
-    numbers = words(pieces, VOCABULARY, True)
-    assert word_count(numbers) == len(text.split(" ")) - text.split(" ").count("")
-    spelt = [""] * word_count(numbers)
-    for piece, number in zip(pieces, numbers, strict=True):
-        if number != NONE:
-            spelt[number] += piece.replace("▁", "")
-    assert spelt == [word for word in text.split(" ") if word]
+def align(attention, source_words, target_words):
+    return word_alignment(np.array(attention), np.array(source_words), np.array(target_words))
 
 
 def test_attention_is_summed_over_the_subwords_of_both():
-    attention = np.array(
-        [
-            [0.4, 0.3, 0.3, 0.0],  # two subwords of the source outweigh the strongest one
-            [0.6, 0.1, 0.1, 0.1],  # these two belong together: 0.7, 0.9, 0.3
-            [0.1, 0.4, 0.3, 0.2],
-            [0.0, 0.0, 0.0, 0.1],
-        ]
-    )
-    assert word_alignment(attention, [0, 1, 1, 2], [0, 1, 1, 2]) == [(1, 0), (1, 1), (2, 2)]
+    attention = [
+        [0.4, 0.3, 0.3, 0.0],  # two subwords of the source outweigh the strongest one
+        [0.6, 0.1, 0.1, 0.1],  # these two belong together: 0.7, 0.9, 0.3
+        [0.1, 0.4, 0.3, 0.2],
+        [0.0, 0.0, 0.0, 0.1],
+    ]
+    assert align(attention, [0, 1, 1, 2], [0, 1, 1, 2]) == [(1, 0), (1, 1), (2, 2)]
 
 
 def test_spaces_belong_to_no_word():
-    attention = np.array([[0.1, 0.9], [0.9, 0.1]])
-    assert word_alignment(attention, [0, NONE], [0, NONE]) == [(0, 0)]
-    assert word_alignment(attention, [NONE, NONE], [0, 1]) == []
-    assert word_alignment(attention, [0, 1], [NONE, NONE]) == []
-    assert word_alignment(np.zeros((0, 2)), [0, 1], []) == []
+    attention = [[0.1, 0.9], [0.9, 0.1]]
+    assert align(attention, [0, NONE], [0, NONE]) == [(0, 0)]
+    assert align(attention, [NONE, NONE], [0, 1]) == []
+    assert align(attention, [0, 1], [NONE, NONE]) == []
+
+
+def test_empty_sides():
+    empty = np.zeros(0, np.int64)
+    assert word_alignment(np.zeros((0, 2)), np.array([0, 1]), empty) == []
+    assert word_alignment(np.zeros((0, 0)), empty, np.array([0, 1])) == []
+
+
+@given(st.data())
+def test_each_target_word_has_the_source_word_of_the_largest_sum(data):
+    rows, columns = (data.draw(st.integers(1, 6)) for _ in range(2))
+    shares = arrays.arrays(np.int64, (rows, columns), elements=st.integers(0, 9))
+    attention = data.draw(shares) / 64  # sums are exact in any order
+    source, target = (
+        np.sort(data.draw(arrays.arrays(np.int64, length, elements=st.integers(0, 2))))
+        for length in (columns, rows)
+    )
+    source, target = source - source[0], target - target[0]
+    for own in (source, target):  # no number is left out
+        own[:] = np.unique(own, return_inverse=True)[1]
+    found = word_alignment(attention, source, target)
+    assert [j for _, j in sorted(found, key=lambda link: link[1])] == list(range(target[-1] + 1))
+    for i, j in found:
+        sums = [attention[target == j][:, source == k].sum() for k in range(source[-1] + 1)]
+        assert i == sums.index(max(sums))
+    assert found == sorted(found)

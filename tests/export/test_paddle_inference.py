@@ -9,6 +9,7 @@ import pytest
 from paddle import inference
 from support import make_config, real_pairs, train_subwords, wide_model
 
+from transformer_mt.config import AlignmentHeads
 from transformer_mt.errors import UserError
 from transformer_mt.export import paddle_inference
 from transformer_mt.model import Transformer
@@ -85,11 +86,17 @@ def wide(folder, model_settings, subword_settings):
     return model
 
 
+def write(folder, model):
+    layers = model.decoder.layers
+    heads = AlignmentHeads.unguided(len(layers), layers[0].cross_attention.num_heads)
+    paddle_inference.write_model(folder, model, heads)
+
+
 @pytest.fixture(scope="module", params=VARIANTS)
 def exported(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("programs")
     model = wide(folder, *VARIANTS[request.param])
-    paddle_inference.write_model(folder, model)
+    write(folder, model)
     return Exported(model, load(folder, "encoder"), load(folder, "decoder"))
 
 
@@ -195,7 +202,7 @@ def test_all_that_can_not_be_exported_is_listed(tmp_path):
     folder.mkdir()
     positions = model.positional_encoding
     with pytest.raises(UserError) as caught:
-        paddle_inference.write_model(folder, model)
+        write(folder, model)
     first, *listed = str(caught.value).split("\n")
     assert first == "the model can't be exported to Paddle Inference:"
     assert sorted(line.strip() for line in listed) == [
@@ -215,6 +222,6 @@ def test_a_file_that_is_not_written_whole(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
     try:
         with pytest.raises(UserError, match=r"^encoder\.pdiparams could not be written whole"):
-            paddle_inference.write_model(tmp_path, model)
+            write(tmp_path, model)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

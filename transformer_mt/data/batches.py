@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 
+from transformer_mt.data.alignments import Alignments
 from transformer_mt.data.encoded import EncodedCorpus
 from transformer_mt.data.subword import Subwords, seeded
 
@@ -28,13 +29,15 @@ class Batch:
 
     source: (batch, source_len), ends in eos. target_input: (batch, target_len), begins with bos.
     target_output: the same shape, one position on, ends in eos. target_tokens: how many of its
-    positions are not padding.
+    positions are not padding. alignment: of a batch of training that is guided by alignments, as in
+    `Alignments.matrix`.
     """
 
     source: np.ndarray
     target_input: np.ndarray
     target_output: np.ndarray
     target_tokens: int
+    alignment: np.ndarray | None = None
 
 
 def epoch_batches(
@@ -100,9 +103,18 @@ def share(update: list[np.ndarray], rank: int, world_size: int) -> list[np.ndarr
     return [rows for batch in update if len(rows := batch[rank::world_size])]
 
 
-def collate(corpus: EncodedCorpus, sentences: np.ndarray, subwords: Subwords) -> Batch:
-    """The padded arrays of a batch."""
-    return _padded([(corpus.source[i], corpus.target[i]) for i in sentences], subwords)
+def collate(
+    corpus: EncodedCorpus,
+    sentences: np.ndarray,
+    subwords: Subwords,
+    alignments: Alignments | None = None,
+) -> Batch:
+    """The padded arrays of a batch; `alignments` are the corpus's."""
+    batch = _padded([(corpus.source[i], corpus.target[i]) for i in sentences], subwords)
+    if alignments is None:
+        return batch
+    lengths = batch.target_input.shape[1], batch.source.shape[1]
+    return replace(batch, alignment=alignments.matrix(sentences, *lengths))
 
 
 def _padded(pairs: list[EncodedPair], subwords: Subwords) -> Batch:
@@ -144,6 +156,7 @@ def read_update(
     world_size: int,
     sampling: float | None = None,
     seed: tuple[int, ...] = (),
+    alignments: Alignments | None = None,
 ) -> Update:
     """One process's share of an update.
 
@@ -158,11 +171,12 @@ def read_update(
         sentences: the sentence numbers of each batch of the update.
         sampling: the rate of BPE-dropout or the alpha of unigram sampling; None is none.
         seed: of the draw; another for every update.
+        alignments: the corpus's, without sampling only: they are of the subwords that it holds.
     """
     if sampling is None:
         batches = share(sentences, rank, world_size)
         tokens = sum(int((corpus.target.lengths[batch] + 1).sum()) for batch in sentences)
-        return Update([collate(corpus, batch, subwords) for batch in batches], tokens)
+        return Update([collate(corpus, batch, subwords, alignments) for batch in batches], tokens)
     numbers = np.concatenate(sentences)
     drawn = seeded(seed, lambda: [_draw(corpus, i, subwords, sampling) for i in numbers])
     source_lengths = np.array([len(source) for source, _ in drawn])

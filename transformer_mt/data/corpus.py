@@ -314,11 +314,16 @@ def _line(text: str) -> str:
 
 
 def training_pairs(
-    split: Split, held_out: frozenset[str], drop_duplicates: bool, dropped: Counter
+    split: Split,
+    held_out: frozenset[str],
+    drop_duplicates: bool,
+    dropped: Counter,
+    lines: array | None = None,
 ) -> Iterator[Pair]:
-    """The pairs to train on; what is left out is counted in `dropped`, by its reason."""
+    """The pairs to train on; what is left out is counted in `dropped`, by its reason. The line of
+    each pair in the text, from 0, goes into `lines` (of type "i")."""
     seen: set[bytes] = set()
-    for pair in split:
+    for number, pair in enumerate(split):
         if not _is_full(pair):
             dropped["empty on a side"] += 1
         elif pair[0] in held_out or pair[1] in held_out:
@@ -328,6 +333,8 @@ def training_pairs(
         else:
             if drop_duplicates:
                 seen.add(key)
+            if lines is not None:
+                lines.append(number)
             yield pair
 
 

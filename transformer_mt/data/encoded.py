@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import os
 import signal
+from array import array
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -29,6 +30,7 @@ from transformer_mt.data.subword import Subwords, Vocabulary
 from transformer_mt.errors import UserError
 
 FORMAT = 1
+LINES = "lines.npy"
 CHUNK = 5_000
 # Starting the processes costs about a second, which pays from here on.
 PARALLEL_FROM = 100_000
@@ -49,7 +51,10 @@ class EncodedText:
 
 
 class EncodedCorpus:
-    """Encoded pairs. `facts` holds the counts of the build: pairs, tokens, what was dropped."""
+    """Encoded pairs. `facts` holds the counts of the build: pairs, tokens, what was dropped.
+
+    `lines`, int32 (pairs,), tells which line of the text each pair was, from 0; they rise.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -57,6 +62,7 @@ class EncodedCorpus:
             self.facts: dict[str, Any] = json.loads((folder / "facts.json").read_text())
             self.source = EncodedText(folder, "source")
             self.target = EncodedText(folder, "target")
+            self.lines = np.load(folder / LINES, mmap_mode="r")
             self._check()
         except (OSError, EOFError, ValueError, LookupError, TypeError) as error:
             raise UserError(
@@ -67,6 +73,8 @@ class EncodedCorpus:
         for name, side in (("source", self.source), ("target", self.target)):
             if len(side.lengths) != self.facts["pairs"] or side.offsets[-1] != len(side.ids):
                 raise ValueError(f"the {name} side is not as long as it was written")
+        if len(self.lines) != self.facts["pairs"]:
+            raise ValueError("there are not as many lines as pairs")
 
     def __len__(self) -> int:
         return len(self.source.lengths)
@@ -108,6 +116,7 @@ def encoded_corpus(
     cache: Path,
     title: str,
     total: int | None = None,
+    lines: array | None = None,
 ) -> EncodedCorpus:
     """The encoded corpus of `pairs`, from the cache if it is there.
 
@@ -115,6 +124,8 @@ def encoded_corpus(
         pairs: read only if the cache does not have them.
         content: whatever decides which pairs `pairs` yields, as text.
         dropped: filled while `pairs` is read; saved with the facts.
+        lines: filled while `pairs` is read, with the line that each is of the text; None: they are
+            its lines, from the first to the last.
 
     Raises:
         UserError: no pair is left, or the cache can't be written.
@@ -125,10 +136,15 @@ def encoded_corpus(
     key.update(subwords.content())
 
     def make(folder: Path) -> None:
-        _write(pairs, subwords, limits, dropped, folder, title, total)
+        _write(pairs, subwords, limits, dropped, folder, title, total, lines)
 
     folder = cache / key.hexdigest()[:32]
-    return EncodedCorpus(entry(folder, make, lambda found: (found / "facts.json").is_file()))
+    return EncodedCorpus(entry(folder, make, _is_whole))
+
+
+def _is_whole(folder: Path) -> bool:
+    # Earlier versions kept no lines, under the same key, which a run that was stopped knows.
+    return all((folder / name).is_file() for name in ("facts.json", LINES))
 
 
 def _write(
@@ -139,24 +155,33 @@ def _write(
     folder: Path,
     title: str,
     total: int | None,
+    lines: array | None,
 ) -> None:
+    kept, read, unknown = [np.zeros(0, np.int32)], 0, 0
     try:
         with (
-            _Writer(folder / "source", subwords.source) as source_writer,
-            _Writer(folder / "target", subwords.target) as target_writer,
+            Writer(folder, "source", _dtype(subwords.source)) as source_writer,
+            Writer(folder, "target", _dtype(subwords.target)) as target_writer,
             progress(total=total, title=title, unit="pairs", unit_scale=True) as bar,
         ):
             for chunk in _encode(pairs, subwords, limits, total):
-                source_writer.add(chunk.source)
-                target_writer.add(chunk.target)
+                for writer, side, vocabulary in (
+                    (source_writer, chunk.source, subwords.source),
+                    (target_writer, chunk.target, subwords.target),
+                ):
+                    writer.add(side.ids, side.lengths)
+                    unknown += int(np.count_nonzero(side.ids == vocabulary.unk))
+                kept.append(read + chunk.kept)
                 dropped.update(chunk.dropped)
-                bar.update(len(chunk.source.lengths) + chunk.dropped.total())
+                count = len(chunk.kept) + chunk.dropped.total()
+                read += count
+                bar.update(count)
             facts = {
                 "pairs": len(source_writer),
                 "source_tokens": source_writer.total,
                 "target_tokens": target_writer.total,
                 "longest": max(source_writer.longest, target_writer.longest),
-                "unknown": source_writer.unknown + target_writer.unknown,
+                "unknown": unknown,
                 "dropped": dict(dropped),
             }
     except BrokenProcessPool:
@@ -166,6 +191,9 @@ def _write(
     if not facts["pairs"]:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
         raise UserError(f"no training pair is left ({reasons or 'there was none'})")
+    numbers = np.concatenate(kept)
+    lines_of_kept = numbers if lines is None else np.asarray(lines)[numbers]
+    np.save(folder / LINES, lines_of_kept.astype(np.int32))
     (folder / "facts.json").write_text(json.dumps(facts))
 
 
@@ -186,10 +214,12 @@ class _Sentences:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Encoded pairs within the limits, and how many were dropped, by the reason."""
+    """Encoded pairs within the limits, which of the chunk's they are, and how many were dropped, by
+    the reason."""
 
     source: _Sentences
     target: _Sentences
+    kept: np.ndarray
     dropped: Counter
 
 
@@ -197,21 +227,19 @@ def _dtype(vocabulary: Vocabulary) -> np.dtype:
     return np.dtype(np.uint16 if vocabulary.size <= 1 << 16 else np.int32)
 
 
-class _Writer:
-    """Appends sentences to PATH.ids.npy, and PATH.offsets.npy at the end. Only the lengths are held
-    in memory."""
+class Writer:
+    """Writes what `EncodedText` reads: appends sentences to SIDE.ids.npy, and SIDE.offsets.npy at
+    the end. Only the lengths are held in memory."""
 
-    def __init__(self, path: Path, vocabulary: Vocabulary) -> None:
-        self._path = path
-        self._dtype = _dtype(vocabulary)
-        self._unk = vocabulary.unk
+    def __init__(self, folder: Path, side: str, dtype: np.dtype) -> None:
+        self._path = folder / side
+        self._dtype = dtype
         self._lengths = [np.zeros(1, np.int32)]  # the first sentence begins at 0
         self._count = 0
         self.total = 0
         self.longest = 0
-        self.unknown = 0
 
-    def __enter__(self) -> _Writer:
+    def __enter__(self) -> Writer:
         self._file = open(f"{self._path}.ids.npy", "wb")
         self._write_header()
         return self
@@ -228,13 +256,13 @@ class _Writer:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, sentences: _Sentences) -> None:
-        self._file.write(sentences.ids.tobytes())
-        self._lengths.append(sentences.lengths)
-        self._count += len(sentences.lengths)
-        self.unknown += int(np.count_nonzero(sentences.ids == self._unk))
-        self.total += len(sentences.ids)
-        self.longest = max(self.longest, int(sentences.lengths.max(initial=0)))
+    def add(self, ids: np.ndarray, lengths: np.ndarray) -> None:
+        """Appends sentences: their ids in a row, and how many belong to each."""
+        self._file.write(ids.astype(self._dtype, copy=False).tobytes())
+        self._lengths.append(lengths)
+        self._count += len(lengths)
+        self.total += len(ids)
+        self.longest = max(self.longest, int(lengths.max(initial=0)))
 
     def _write_header(self) -> None:
         header = {
@@ -278,15 +306,16 @@ def _encode_chunk(subwords: Subwords, limits: Limits, chunk: list[Pair]) -> _Chu
     targets = subwords.target.encode_all([target for _, target in chunk])
     dropped: Counter = Counter()
     kept = []
-    for pair in zip(sources, targets, strict=True):
+    for number, pair in enumerate(zip(sources, targets, strict=True)):
         reason = limits.reason_to_drop(*pair)
         if reason:
             dropped[reason] += 1
         else:
-            kept.append(pair)
+            kept.append(number)
     return _Chunk(
-        _Sentences.of([source for source, _ in kept], subwords.source),
-        _Sentences.of([target for _, target in kept], subwords.target),
+        _Sentences.of([sources[i] for i in kept], subwords.source),
+        _Sentences.of([targets[i] for i in kept], subwords.target),
+        np.array(kept, np.int32),
         dropped,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from transformer_mt.config import Config
 from transformer_mt.console import say
+from transformer_mt.data.alignments import Alignments, encoded_alignments
 from transformer_mt.data.cache import entry
 from transformer_mt.data.corpus import (
     Corpus,
@@ -39,8 +41,10 @@ class PreparedData:
     dev_split: Split | None
     test_split: Split | None
     held_out_files: list[Path]
-    # A hash of all that decides what is read in training: text, subwords and filters.
+    # A hash of all that decides what is read in training: text, subwords, filters and alignments.
     key: str = ""
+    # Where attention is guided by them.
+    alignments: Alignments | None = None
 
     def with_held_out_in(self, folder: Path) -> PreparedData:
         """The same, with the held-out pairs read from copies of their files in `folder`."""
@@ -70,6 +74,13 @@ class PreparedData:
         if not self.subwords.joint:
             sizes += f" source, {self.subwords.target.size:,} target"
         yield f"vocabulary      {sizes}{' (joint)' if self.subwords.joint else ''}"
+        if self.alignments is not None:
+            facts = self.alignments.facts
+            unlinked = facts["unlinked"] / self.train.facts["target_tokens"]
+            yield (
+                f"alignments      {facts['lines']:,} lines, {facts['links']:,} links of words; "
+                f"{unlinked:.1%} of the target subwords have none"
+            )
         if self.dev is not None:
             yield f"dev pairs       {len(self.dev):,}"
         if self.test_split is not None:
@@ -92,8 +103,10 @@ def prepare(config: Config, subwords: Subwords | None = None) -> PreparedData:
     test = corpus.test or held_out.splits.get("test")
     dropped: Counter = Counter()
 
-    def pairs(counts: Counter) -> Iterator[Pair]:
-        return training_pairs(corpus.train, held_out.texts, config.data.drop_duplicates, counts)
+    def pairs(counts: Counter, lines: array | None = None) -> Iterator[Pair]:
+        return training_pairs(
+            corpus.train, held_out.texts, config.data.drop_duplicates, counts, lines
+        )
 
     content = "\n".join(
         [
@@ -104,16 +117,28 @@ def prepare(config: Config, subwords: Subwords | None = None) -> PreparedData:
     )
     if subwords is None:
         subwords = _subwords(config, content, lambda: pairs(Counter()), cache)
+    lines, line_count = array("i"), count_lines(corpus.train.paths[0])
     train = encoded_corpus(
-        pairs(dropped),
+        pairs(dropped, lines),
         content=content,
         subwords=subwords,
         limits=Limits(config.data.max_length, config.data.max_length_ratio),
         dropped=dropped,
         cache=cache,
         title="encoding",
-        total=count_lines(corpus.train.paths[0]),
+        total=line_count,
+        lines=lines,
     )
+    alignments = None
+    if config.guided_attention.alignments is not None:
+        alignments = encoded_alignments(
+            Path(config.guided_attention.alignments),
+            train,
+            subwords,
+            (config.data.source_lang, config.data.target_lang),
+            line_count,
+            cache,
+        )
     return PreparedData(
         subwords=subwords,
         train=train,
@@ -121,7 +146,8 @@ def prepare(config: Config, subwords: Subwords | None = None) -> PreparedData:
         dev_split=dev,
         test_split=test,
         held_out_files=[path for split in held_out.splits.values() for path in split.paths],
-        key=train.key,
+        key=train.key if alignments is None else alignments.key,
+        alignments=alignments,
     )
 
 

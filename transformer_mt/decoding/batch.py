@@ -4,7 +4,6 @@ and the arrays that go into a model and come out of it. They may know of Paddle,
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 
@@ -51,18 +50,13 @@ def sums_of_log_probs(logits: np.ndarray, wanted: np.ndarray, pad: int) -> list[
     return of_positions.sum(axis=1).tolist()
 
 
-def with_attention(
-    sources: list[list[int]], found: list[list[Hypothesis]], weights: Iterable[np.ndarray]
-) -> list[list[Hypothesis]]:
-    """The hypotheses with their attention: `weights` has, for each in order, float32 (target_len,
-    source_len), which may go on beyond its ids and those of its source."""
-    weights = iter(weights)
+def without_padding(
+    weights: Iterable[np.ndarray], sources: list[list[int]], targets: list[list[int]]
+) -> list[np.ndarray]:
+    """Of each (target_len, source_len) what is of its target's ids and its source's; eos is not."""
     return [
-        [
-            replace(hypothesis, attention=next(weights)[: len(hypothesis.ids), : len(source)])
-            for hypothesis in own
-        ]
-        for source, own in zip(sources, found, strict=True)
+        own[: len(target), : len(source)]
+        for own, source, target in zip(weights, sources, targets, strict=True)
     ]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +16,13 @@ import numpy as np
 
 from transformer_mt.config import DecodingConfig
 from transformer_mt.data.subword import Subwords
-from transformer_mt.decoding.engine import Hypothesis, Sentence, length_limits, length_penalty
+from transformer_mt.decoding.engine import (
+    Hypothesis,
+    Sentence,
+    length_limits,
+    length_penalty,
+    with_attention,
+)
 from transformer_mt.errors import UsageError, UserError
 from transformer_mt.files import damage
 
@@ -114,7 +120,7 @@ class Ctranslate2Engine:
             rest = [task for task in tasks if not task.candidates]
             self._search_by_limits(rest, settings)
         found = [task.best(settings) for task in tasks]
-        return self._with_attention(sentences, found) if need_attention else found
+        return with_attention(self, sentences, found) if need_attention else found
 
     def log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> list[float]:
         """As `Engine.log_probs`.
@@ -133,6 +139,34 @@ class Ctranslate2Engine:
             max_input_length=0,  # nothing is cut
         )
         return [float(np.sum(result.log_probs, dtype=np.float64)) for result in results]
+
+    def cross_attention(
+        self, sources: list[list[int]], targets: list[list[int]]
+    ) -> list[np.ndarray]:
+        """As `Engine.cross_attention`: targets are read as prefixes of a greedy search.
+
+        (The attention that CTranslate2 4.8.5 gives with a beam is wrong for the first subword: in a
+        batch, it is that of another sentence.)
+
+        Raises:
+            UserError: a source or a target is longer than the positions that were exported.
+        """
+        self._check_lengths(sources)
+        self._check_lengths(targets)
+        results = self._translator.translate_batch(
+            _tokens(sources, self._source_pieces),
+            _tokens(targets, self._target_pieces),
+            max_batch_size=ROWS,
+            max_input_length=0,
+            beam_size=1,
+            max_decoding_length=max(map(len, targets), default=0) + 1,
+            return_attention=True,
+        )
+        rows = []
+        for source, target, result in zip(sources, targets, results, strict=True):
+            own = (result.attention or [[]])[0][: len(target)]  # greedy search goes on after it
+            rows.append(np.array(own, np.float32).reshape(len(own), len(source)))
+        return rows
 
     # ------------------------------------------------------------------------------- searches
 
@@ -274,36 +308,6 @@ class Ctranslate2Engine:
             return_end_token=True,
             **options,
         )
-
-    def _with_attention(
-        self, sentences: list[Sentence], found: list[list[Hypothesis]]
-    ) -> list[list[Hypothesis]]:
-        """Reads all outputs once more, as prefixes of a greedy search.
-
-        (The attention that CTranslate2 4.8.5 gives with a beam is wrong for the first subword: in a
-        batch, it is that of another sentence.)
-        """
-        sources = [
-            sentence.source for sentence, own in zip(sentences, found, strict=True) for _ in own
-        ]
-        outputs = [hypothesis.ids for own in found for hypothesis in own]
-        results = self._translator.translate_batch(
-            _tokens(sources, self._source_pieces),
-            _tokens(outputs, self._target_pieces),
-            max_batch_size=ROWS,
-            max_input_length=0,
-            beam_size=1,
-            max_decoding_length=max(map(len, outputs), default=0) + 1,
-            return_attention=True,
-        )
-        rows = []
-        for source, output, result in zip(sources, outputs, results, strict=True):
-            own = (result.attention or [[]])[0][: len(output)]  # greedy search goes on after it
-            rows.append(np.array(own, np.float32).reshape(len(own), len(source)))
-        attention = iter(rows)
-        return [
-            [replace(hypothesis, attention=next(attention)) for hypothesis in own] for own in found
-        ]
 
     def _take(self, task: _Task, result: Any) -> None:
         """Makes candidates of what keeps to the limits, without log-probabilities yet."""

@@ -6,7 +6,7 @@ translator's business, and the same for all of them. Nothing heavy is imported h
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -78,6 +78,21 @@ class Engine(Protocol):
 
     def log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> list[float]:
         """The log-probability (in nats) of each target, given its source, eos included."""
+
+    def cross_attention(
+        self, sources: list[list[int]], targets: list[list[int]]
+    ) -> list[np.ndarray]:
+        """What the decoder attends to where it is made to put out these targets; each is as
+        `Hypothesis.attention`, of the heads of the config's `alignment_heads`."""
+
+
+def with_attention(
+    engine: Engine, sentences: list[Sentence], found: list[list[Hypothesis]]
+) -> list[list[Hypothesis]]:
+    """The hypotheses of some sentences with their attention, for which they are read once more."""
+    sources = [s.source for s, own in zip(sentences, found, strict=True) for _ in own]
+    attention = iter(engine.cross_attention(sources, [h.ids for own in found for h in own]))
+    return [[replace(h, attention=next(attention)) for h in own] for own in found]
 
 
 def length_penalty(length: int | np.ndarray, settings: DecodingConfig) -> float | np.ndarray:

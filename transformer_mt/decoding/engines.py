@@ -58,9 +58,11 @@ class EngineSpec:
             return InferenceEngine(self.folder, subwords)
         from transformer_mt.decoding.paddle_engine import PaddleEngine
 
+        configs = [ModelDirectory.of(path).load_config() for path in self.checkpoints]
         return PaddleEngine.load(
-            [(ModelDirectory.of(path).load_config().model, path) for path in self.checkpoints],
+            [(config.model, path) for config, path in zip(configs, self.checkpoints, strict=True)],
             subwords,
+            configs[0].alignment_heads,
         )
 
 

@@ -19,7 +19,7 @@ from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding import batch
 from transformer_mt.decoding.device_log_probs import DeviceLogProbs
-from transformer_mt.decoding.engine import Hypothesis, Sentence
+from transformer_mt.decoding.engine import Hypothesis, Sentence, with_attention
 from transformer_mt.decoding.log_probs import LogProbs
 from transformer_mt.errors import UsageError, UserError
 from transformer_mt.files import damage
@@ -54,17 +54,10 @@ class InferenceEngine:
         self, sentences: list[Sentence], settings: DecodingConfig, need_attention: bool = False
     ) -> list[list[Hypothesis]]:
         """As `Engine.search`."""
-        sources = [sentence.source for sentence in sentences]
-        never = batch.never_put_out(self._target)
-        stepper = _Stepper(self._decoder, self._encode(sources), never)
+        encoded = self._encode([sentence.source for sentence in sentences])
+        stepper = _Stepper(self._decoder, encoded, batch.never_put_out(self._target))
         found = batch.search(stepper, sentences, settings, self._target)
-        if not need_attention:
-            return found
-        outputs = [hypothesis.ids for own in found for hypothesis in own]
-        repeated = [source for source, own in zip(sources, found, strict=True) for _ in own]
-        read, _ = batch.target_arrays(outputs, self._target)
-        weights = [row for _, attention in self._read(repeated, read) for row in attention.numpy()]
-        return batch.with_attention(sources, found, weights)
+        return with_attention(self, sentences, found) if need_attention else found
 
     def log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> list[float]:
         """As `Engine.log_probs`."""
@@ -74,6 +67,14 @@ class InferenceEngine:
             own = wanted[len(totals) : len(totals) + len(logits)]
             totals += batch.sums_of_log_probs(_array(logits), own, self._target.pad)
         return totals
+
+    def cross_attention(
+        self, sources: list[list[int]], targets: list[list[int]]
+    ) -> list[np.ndarray]:
+        """As `Engine.cross_attention`."""
+        read, _ = batch.target_arrays(targets, self._target)
+        weights = [row for _, attention in self._read(sources, read) for row in attention.numpy()]
+        return batch.without_padding(weights, sources, targets)
 
     def _encode(self, rows: list[list[int]]) -> list[Tensor]:
         ids = encoded_rows(rows, self._source.pad, self._source.eos)

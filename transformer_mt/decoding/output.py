@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from transformer_mt.data import pharaoh
 from transformer_mt.decoding.translator import Output, Translation
 
 # Characters that some readers end a line at, and JSON need not escape.
@@ -26,7 +27,7 @@ def tsv(translation: Translation) -> str:
     for output in translation.outputs:
         columns += [output.text, score(output.score)]
         if output.alignment is not None:
-            columns.append(pharaoh(output))
+            columns.append(pharaoh.write(output.alignment))
     return "\t".join(re.sub(r"[\t\r\n]", " ", column) for column in columns)
 
 
@@ -50,11 +51,6 @@ def score(value: float) -> str:
     return f"{value:.6f}"
 
 
-def pharaoh(output: Output) -> str:
-    """Pairs of words as i-j, from 0 (as the decoder Pharaoh wrote them)."""
-    return " ".join(f"{source}-{target}" for source, target in output.alignment)
-
-
 def _values(output: Output) -> dict[str, Any]:
     values = {
         "text": output.text,
@@ -63,7 +59,7 @@ def _values(output: Output) -> dict[str, Any]:
         "pieces": output.pieces,
     }
     if output.alignment is not None:
-        values["alignment"] = pharaoh(output)
+        values["alignment"] = pharaoh.write(output.alignment)
     return values
 
 

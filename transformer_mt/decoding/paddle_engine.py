@@ -10,12 +10,12 @@ import numpy as np
 import paddle
 
 from transformer_mt.assembly import build_model, load_weights
-from transformer_mt.config import DecodingConfig, ModelConfig
+from transformer_mt.config import AlignmentHeads, DecodingConfig, ModelConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding import batch
 from transformer_mt.decoding.device_log_probs import DeviceLogProbs, device_mixture
-from transformer_mt.decoding.engine import Attention, Hypothesis, Sentence
+from transformer_mt.decoding.engine import Attention, Hypothesis, Sentence, with_attention
 from transformer_mt.decoding.log_probs import LogProbs, mixture
 from transformer_mt.model.host_decoder import HostDecoder, HostDecoding
 from transformer_mt.model.transformer import Transformer
@@ -27,16 +27,34 @@ class PaddleEngine:
     The weights must not change in the engine's life. Models are put into evaluation mode.
     """
 
-    def __init__(self, models: list[Transformer], subwords: Subwords) -> None:
+    def __init__(
+        self,
+        models: list[Transformer],
+        subwords: Subwords,
+        alignment_heads: AlignmentHeads | None = None,
+    ) -> None:
+        """
+        Args:
+            alignment_heads: of the first model's config; None: it was not guided.
+        """
         self._models = models
+        layers = models[0].decoder.layers
+        self._alignment_heads = alignment_heads or AlignmentHeads.unguided(
+            len(layers), layers[0].cross_attention.num_heads
+        )
         self._source = subwords.source
         self._target = subwords.target
         on_host = all(HostDecoder.can_decode(model) for model in models)
         self._host_decoders = [HostDecoder(model) for model in models] if on_host else []
 
     @classmethod
-    def load(cls, checkpoints: list[tuple[ModelConfig, Path]], subwords: Subwords) -> PaddleEngine:
-        """The engine of checkpoints of models with the same subwords.
+    def load(
+        cls,
+        checkpoints: list[tuple[ModelConfig, Path]],
+        subwords: Subwords,
+        alignment_heads: AlignmentHeads | None = None,
+    ) -> PaddleEngine:
+        """The engine of checkpoints of models with the same subwords; see `__init__`.
 
         Raises:
             UserError: a checkpoint is damaged, or does not fit its config.
@@ -46,19 +64,16 @@ class PaddleEngine:
             models.append(build_model(config, subwords))
             load_weights(checkpoint, models[-1])
             models[-1].eval()
-        return cls(models, subwords)
+        return cls(models, subwords, alignment_heads)
 
     def search(
         self, sentences: list[Sentence], settings: DecodingConfig, need_attention: bool = False
     ) -> list[list[Hypothesis]]:
-        """As `Engine.search`. Attention is that of the first model's last decoder layer but one,
-        the mean of its heads: of all layers the nearest to an alignment of words (Garg et al. 2019,
-        arXiv 1909.02074, section 3.2)."""
-        sources = [sentence.source for sentence in sentences]
-        source = self._source_tensor(sources)
+        """As `Engine.search`."""
+        source = self._source_tensor([sentence.source for sentence in sentences])
         with self._evaluating():
             found = batch.search(self._stepper(source), sentences, settings, self._target)
-        return self._with_attention(sources, found) if need_attention else found
+        return with_attention(self, sentences, found) if need_attention else found
 
     def _stepper(self, source: paddle.Tensor) -> _HostStepper | _DeviceStepper:
         never = batch.never_put_out(self._target)
@@ -109,22 +124,19 @@ class PaddleEngine:
         stacks = (paddle.stack(layers)[:, 0] for layers in (encoder, decoder, cross))
         return Attention(*ids, *(weights.astype("float32").numpy() for weights in stacks))
 
-    def _with_attention(
-        self, sources: list[list[int]], found: list[list[Hypothesis]]
-    ) -> list[list[Hypothesis]]:
-        """Reads all outputs once more, at once, for what they attend to."""
-        model = self._models[0]
-        layer = max(len(model.decoder.layers) - 2, 0)
-        outputs = [hypothesis.ids for own in found for hypothesis in own]
-        repeated = [row for row, own in zip(sources, found, strict=True) for _ in own]
-        source = self._source_tensor(repeated)
-        read, _ = batch.target_arrays(outputs, self._target)
+    def cross_attention(
+        self, sources: list[list[int]], targets: list[list[int]]
+    ) -> list[np.ndarray]:
+        """As `Engine.cross_attention`, of the first model; all are read at once."""
+        model, (layer, heads) = self._models[0], self._alignment_heads
+        source = self._source_tensor(sources)
+        read, _ = batch.target_arrays(targets, self._target)
         with self._evaluating():
             _, _, cross_weights = model.decode(
                 paddle.to_tensor(read), model.encode(source), source, need_weights=True
             )
-        weights = cross_weights[layer].astype("float32").mean(axis=1).numpy()
-        return batch.with_attention(sources, found, weights)
+        weights = cross_weights[layer][:, :heads].astype("float32").mean(axis=1).numpy()
+        return batch.without_padding(weights, sources, targets)
 
     def _source_tensor(self, rows: list[list[int]]) -> paddle.Tensor:
         return paddle.to_tensor(encoded_rows(rows, self._source.pad, self._source.eos))

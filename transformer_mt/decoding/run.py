@@ -1,4 +1,4 @@
-"""The verbs `translate` and `score`, and what all verbs that use a model have in common."""
+"""The verbs `translate`, `score`, `align`, and what all verbs that use a model have in common."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
+from tqdm import tqdm
+
 from transformer_mt import __version__, signals
 from transformer_mt import config as config_schema
 from transformer_mt.config import DecodingConfig
 from transformer_mt.console import progress, warn
+from transformer_mt.data import pharaoh
 from transformer_mt.decoding import engines, output
 from transformer_mt.decoding.engines import EngineSpec
 from transformer_mt.decoding.partial import partial_file
 from transformer_mt.decoding.pool import pool
 from transformer_mt.decoding.stream import WINDOW, arriving, in_windows, input_lines
-from transformer_mt.decoding.translator import Line, Translator
+from transformer_mt.decoding.translator import Aligned, Line, Translator
 from transformer_mt.errors import UsageError, UserError
 from transformer_mt.files import CHECKSUMS, atomic, content_hash, count_lines
 from transformer_mt.model_directory import ModelDirectory
@@ -166,6 +169,38 @@ def score(model: ModelChoice, source: Path, target: Path, into: Path | None) -> 
     Raises:
         UserError: anything wrong with the model directory or the files.
     """
+    with _reading(model, source, target, into, "scoring") as (translator, pairs, bar, write_line):
+        for value in translator.scores(pairs, bar.update):
+            write_line(output.score(value))
+
+
+def align(
+    model: ModelChoice,
+    source: Path,
+    target: Path,
+    into: Path | None,
+    seen: Callable[[Aligned], object] = lambda aligned: None,
+) -> None:
+    """Writes which words of each line of `target` and of the same line of `source`, whose
+    translation it is, belong together: Pharaoh's format, a line each, into a file (None: stdout).
+
+    Args:
+        seen: is given what is written of each line.
+
+    Raises:
+        UserError: anything wrong with the model directory or the files.
+    """
+    with _reading(model, source, target, into, "aligning") as (translator, pairs, bar, write_line):
+        for aligned in translator.alignments(pairs, bar.update):
+            write_line(pharaoh.write(aligned.links))
+            seen(aligned)
+
+
+@contextlib.contextmanager
+def _reading(
+    model: ModelChoice, source: Path, target: Path, into: Path | None, title: str
+) -> Iterator[tuple[Translator, Iterator[tuple[str, str]], tqdm, Callable[[str], object]]]:
+    """A model, what it is to read line by line, a progress bar, and what writes a line."""
     if into is None and sys.stdout is None:
         raise UsageError("stdout is closed: give --output FILE")
     spec, decoding = model.find()
@@ -174,12 +209,10 @@ def score(model: ModelChoice, source: Path, target: Path, into: Path | None) -> 
         require_equal(source, total, target, count)
     with contextlib.ExitStack() as stack:
         stream = sys.stdout.buffer if into is None else stack.enter_context(atomic(into, "wb"))
-        write_line = _line_writer(stream)
         translator = stack.enter_context(translator_of(spec, decoding))
-        bar = stack.enter_context(progress(total=total, title="scoring", unit="lines"))
+        bar = stack.enter_context(progress(total=total, title=title, unit="lines"))
         pairs = _paired(in_windows(input_lines(source)), source, target)
-        for value in translator.scores(chain.from_iterable(pairs), bar.update):
-            write_line(output.score(value))
+        yield translator, chain.from_iterable(pairs), bar, _line_writer(stream)
 
 
 def require_equal(first: Path, first_count: int, second: Path, second_count: int) -> None:

@@ -8,25 +8,27 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
+
+import numpy as np
 
 from transformer_mt import config as config_schema
 from transformer_mt.config import DecodingConfig
 from transformer_mt.console import warn
+from transformer_mt.data.pharaoh import Link
 from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary
+from transformer_mt.data.words import Words, has_spaces, word_count
 from transformer_mt.decoding import engines
-from transformer_mt.decoding.alignment import word_alignment, word_count, words
+from transformer_mt.decoding.alignment import word_alignment
 from transformer_mt.decoding.engine import Engine, Hypothesis, Sentence, length_penalty
 from transformer_mt.decoding.parts import parts
 from transformer_mt.decoding.stream import in_windows
 from transformer_mt.model_directory import ModelDirectory
 
-# Subwords of a line that is scored as a whole: attention takes memory by the square of them.
-MAX_SCORED = 2_000
-# Languages written without spaces: the parts of an over-long line are joined without one, and
-# alignments are of subwords.
-WITHOUT_SPACES = {"zh", "ja", "th", "lo", "km", "my"}
+# Subwords of a line that is read as a whole: attention takes memory by the square of them.
+MAX_AT_ONCE = 2_000
 
 
 class Line(NamedTuple):
@@ -45,7 +47,7 @@ class Output:
     score: float
     log_prob: float
     pieces: list[str]
-    alignment: list[tuple[int, int]] | None = None
+    alignment: list[Link] | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,15 @@ class Translation:
     @property
     def text(self) -> str:
         return self.outputs[0].text
+
+
+class Aligned(NamedTuple):
+    """The links of two lines, pairs (source word, target word) from 0 in rising order, and how many
+    words they have."""
+
+    links: list[Link]
+    source_words: int
+    target_words: int
 
 
 Item = TypeVar("Item")
@@ -94,6 +105,14 @@ class _Scoring(NamedTuple):
         return engine.log_probs(*self)
 
 
+class _Alignment(NamedTuple):
+    sources: list[list[int]]
+    targets: list[list[int]]
+
+    def run(self, engine: Engine) -> list[np.ndarray]:
+        return engine.cross_attention(*self)
+
+
 class Translator:
     """Translates lines with one engine. Safe for use from several threads, one at a time of which
     computes."""
@@ -118,9 +137,9 @@ class Translator:
         self._target = subwords.target
         self._decoding = decoding
         self._max_length = max_length
-        self._source_has_spaces = _has_spaces(source_lang)
-        self._target_has_spaces = _has_spaces(target_lang)
-        self._glue = " " if self._target_has_spaces else ""
+        self._languages = source_lang, target_lang
+        # Between the parts of an over-long line.
+        self._glue = " " if has_spaces(target_lang) else ""
 
     @classmethod
     def load(
@@ -224,10 +243,43 @@ class Translator:
     ) -> Iterator[float]:
         """Yields the score that the search would give a translation, for each pair (source, its
         translation), in order: its log-probability (in nats) divided by the length penalty. Lines
-        are not scored in parts; nan is what a pair gets of more than MAX_SCORED subwords."""
+        are not scored in parts; nan is what a pair gets of more than MAX_AT_ONCE subwords."""
+        for (_, target), log_prob in self._read(pairs, _Scoring, "scored: nan", finished):
+            if log_prob is None:
+                yield math.nan
+            else:
+                yield log_prob / length_penalty(len(target) + 1, self._decoding)
+
+    def alignments(
+        self,
+        pairs: Iterable[tuple[str, str]],
+        finished: Callable[[int], object] = lambda count: None,
+    ) -> Iterator[Aligned]:
+        """Yields which words belong together, for each pair (source, its translation), in order.
+        Lines are not aligned in parts; a pair of more than MAX_AT_ONCE subwords gets no links."""
+        for (source, target), attention in self._read(pairs, _Alignment, "aligned", finished):
+            source_words, target_words = self._words(source, target)
+            links = []
+            if attention is not None:
+                links = word_alignment(attention, source_words, target_words)
+            yield Aligned(links, word_count(source_words), word_count(target_words))
+
+    def _read(
+        self,
+        pairs: Iterable[tuple[str, str]],
+        work: Callable[[list[list[int]], list[list[int]]], Work[list[Result]]],
+        done: str,
+        finished: Callable[[int], object],
+    ) -> Iterator[tuple[tuple[list[int], list[int]], Result | None]]:
+        """Yields the ids of each pair (source, its translation), in order, with what `work` makes
+        of them in a batch; None is what a pair gets of more than MAX_AT_ONCE subwords.
+
+        Args:
+            done: what such a pair is not, for the message.
+        """
         pending: deque[tuple[list[tuple[list[int], list[int]]], list[list[int]]]] = deque()
 
-        def batches() -> Iterator[_Scoring]:
+        def batches() -> Iterator[Work[list[Result]]]:
             number = 1
             for window in in_windows(pairs):
                 encoded = [
@@ -235,32 +287,29 @@ class Translator:
                     for source, target in window
                 ]
                 longest = [max(map(len, pair)) for pair in encoded]
-                fitting = [i for i, length in enumerate(longest) if length <= MAX_SCORED]
+                fitting = [i for i, length in enumerate(longest) if length <= MAX_AT_ONCE]
                 for index in sorted(set(range(len(window))) - set(fitting)):
-                    warn(f"line {number + index}: {longest[index]} subwords are not scored: nan")
+                    warn(f"line {number + index}: {longest[index]} subwords are not {done}")
                 number += len(window)
                 order = sorted(fitting, key=lambda i: -longest[i])
                 cut = _cut([longest[i] + 1 for i in order], self._decoding.batch_tokens)
                 pending.append((encoded, [order[part] for part in cut]))
                 for part in cut:
                     chosen = [encoded[i] for i in order[part]]
-                    yield _Scoring([s for s, _ in chosen], [t for _, t in chosen])
+                    yield work([s for s, _ in chosen], [t for _, t in chosen])
 
-        scores: dict[int, float] = {}
+        found: dict[int, Result] = {}
 
-        def complete() -> Iterator[float]:
+        def complete() -> Iterator[tuple[tuple[list[int], list[int]], Result | None]]:
             while pending and not pending[0][1]:
                 encoded, _ = pending.popleft()
-                yield from (scores.get(index, math.nan) for index in range(len(encoded)))
-                scores.clear()
+                yield from ((pair, found.get(index)) for index, pair in enumerate(encoded))
+                found.clear()
 
-        for log_probs in self._run(batches()):
+        for results in self._run(batches()):
             yield from complete()
-            encoded, left = pending[0]
-            batch = left.pop(0)
-            for index, log_prob in zip(batch, log_probs, strict=True):
-                length = len(encoded[index][1]) + 1
-                scores[index] = log_prob / length_penalty(length, self._decoding)
+            batch = pending[0][1].pop(0)
+            found.update(zip(batch, results, strict=True))
             finished(len(batch))
             yield from complete()
         yield from complete()
@@ -297,7 +346,7 @@ class Translator:
         """The rank-th best of each part, or its last if it has fewer, as one."""
         texts: list[str] = []
         pieces: list[str] = []
-        pairs: list[tuple[int, int]] = []
+        pairs: list[Link] = []
         log_prob, length = 0.0, 0
         source_count = target_count = 0  # words of the parts before
         for part in own:
@@ -310,9 +359,7 @@ class Translator:
             log_prob += hypothesis.log_prob
             length += len(hypothesis.ids) + 1
             if hypothesis.attention is not None:
-                source_pieces = self._source.pieces(part.sentence.source)
-                source_words = words(source_pieces, self._source, self._source_has_spaces)
-                target_words = words(own_pieces, self._target, self._target_has_spaces)
+                source_words, target_words = self._words(part.sentence.source, hypothesis.ids)
                 pairs += (
                     (source_count + source, target_count + target)
                     for source, target in word_alignment(
@@ -329,6 +376,19 @@ class Translator:
             alignment=pairs if need_alignment else None,
         )
 
+    def _words(self, source: list[int], target: list[int]) -> list[np.ndarray]:
+        """The numbers of the words of both sides."""
+        return [
+            side.numbers(np.array(ids, np.int64))
+            for side, ids in zip(self._sides, (source, target), strict=True)
+        ]
+
+    @cached_property
+    def _sides(self) -> list[Words]:
+        # Made where they are asked for: they look at all subwords that there are.
+        vocabularies = self._source, self._target
+        return [Words(*side) for side in zip(vocabularies, self._languages, strict=True)]
+
     def _warn_of_unknown(self, ids: list[int], line: int) -> None:
         """Text without its BPE given to a model of BPE'd text is mostly unknown words."""
         if isinstance(self._source, WordVocabulary):
@@ -343,10 +403,6 @@ class Translator:
 def _encode(vocabulary: Vocabulary, text: str) -> list[int]:
     # Half a surrogate pair is no character, but Python's text may hold one.
     return vocabulary.encode(text.encode("utf-8", "replace").decode("utf-8"))
-
-
-def _has_spaces(language: str) -> bool:
-    return re.split("[-_]", language.lower())[0] not in WITHOUT_SPACES  # of zh-CN, zh_Hant, ...
 
 
 @dataclass

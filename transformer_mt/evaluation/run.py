@@ -1,14 +1,20 @@
-"""The verb `evaluate`."""
+"""The verb `evaluate`, and the score of `align`."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from transformer_mt.console import progress
-from transformer_mt.decoding.run import ModelChoice, require_equal, translator_of
+from transformer_mt.data import pharaoh
+from transformer_mt.decoding.run import ModelChoice, align, require_equal, translator_of
 from transformer_mt.decoding.stream import input_lines
+from transformer_mt.decoding.translator import Aligned
+from transformer_mt.errors import UserError
+from transformer_mt.evaluation import alignment
+from transformer_mt.evaluation.alignment import AlignmentScores
 from transformer_mt.evaluation.metrics import Scores, score, score_for, tokenizer_for_text
-from transformer_mt.files import atomic, lines
+from transformer_mt.files import atomic, count_lines, lines
 from transformer_mt.model_directory import ModelDirectory
 
 
@@ -38,3 +44,28 @@ def score_model(model: ModelChoice, source: Path, reference: Path, output: Path 
         with atomic(output) as file:
             file.writelines(f"{hypothesis}\n" for hypothesis in hypotheses)
     return score_for(config, hypotheses, references)
+
+
+def score_alignments(
+    model: ModelChoice, source: Path, target: Path, reference: Path, output: Path | None
+) -> AlignmentScores:
+    """Aligns the lines of two files with a model, keeps that in `output` if given, and scores it.
+
+    Raises:
+        UserError: anything wrong with the model directory or the files.
+    """
+    gold = alignment.read_gold(reference)
+    if source.is_file():
+        require_equal(source, count_lines(source), reference, len(gold))
+    found: list[Aligned] = []
+    align(model, source, target, output or Path(os.devnull), found.append)
+    require_equal(source, len(found), reference, len(gold))
+    for number, (line, (_, possible)) in enumerate(zip(found, gold, strict=True), 1):
+        for link in sorted(possible):
+            if link[0] >= line.source_words or link[1] >= line.target_words:
+                raise UserError(
+                    f"{reference}, line {number}: {pharaoh.write([link])}: there are "
+                    f"{line.source_words} words in the source of this line, and "
+                    f"{line.target_words} in its target, of which the first is number 0"
+                )
+    return alignment.score((set(line.links) for line in found), gold)

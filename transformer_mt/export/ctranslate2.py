@@ -60,7 +60,7 @@ def write_model(
     """
     import_ctranslate2()
     weights = _Weights(model)
-    spec = _spec(config.model)
+    spec = _spec(config)
     _fill(spec, weights, config.model)
     _describe(spec, model, config, subwords)
     problems = [
@@ -108,17 +108,21 @@ class _Weights:
 # ---------------------------------------------------------------------------- what is written
 
 
-def _spec(settings: ModelConfig) -> Any:
+def _spec(config: Config) -> Any:
     from ctranslate2 import specs
 
-    num_decoder_layers = settings.num_decoder_layers or settings.num_layers
+    settings = config.model
+    num_layers = (
+        settings.num_encoder_layers or settings.num_layers,
+        settings.num_decoder_layers or settings.num_layers,
+    )
     return specs.TransformerSpec.from_config(
-        (settings.num_encoder_layers or settings.num_layers, num_decoder_layers),
+        num_layers,
         settings.num_heads,
         pre_norm=settings.norm == "pre",
-        # What `return_attention` gives: the mean of all heads of the last layer but one.
-        alignment_layer=max(num_decoder_layers - 2, 0),
-        alignment_heads=settings.num_heads,
+        # What `return_attention` gives: the mean of the first heads of a layer.
+        alignment_layer=config.alignment_heads.layer,
+        alignment_heads=config.alignment_heads.heads,
     )
 
 

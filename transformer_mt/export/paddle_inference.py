@@ -11,9 +11,9 @@ decoder: ids, int64 (sentences, width), positions, int64 (width,), from 0,
        the encoder's keys and values,
        and for each layer keys and values (sentences, heads, past, d_k) of the ids before
     -> logits, float32 (sentences, width, vocabulary), of what may follow each id;
-       attention, float32 (sentences, width, source_len), of the last layer but one, the mean of
-       its heads; and the keys and values with those of these ids, (sentences, heads, past + width,
-       d_k)
+       attention, float32 (sentences, width, source_len), the mean of the heads that tell which
+       words belong together (the config's `alignment_heads`); and the keys and values with those of
+       these ids, (sentences, heads, past + width, d_k)
 
 Every dimension may have any length but 0, `past` also 0. So the decoder takes one step of a search,
 in which the ids of a sentence are those of its hypotheses, all at one position, or reads a whole
@@ -29,16 +29,17 @@ import paddle
 from paddle import Tensor, nn
 from paddle.static import InputSpec
 
+from transformer_mt.config import AlignmentHeads
 from transformer_mt.decoding.inference_engine import DECODER, ENCODER
 from transformer_mt.errors import UserError
 from transformer_mt.model.layers import LayerCache
 from transformer_mt.model.transformer import Transformer
 
 
-def write_model(folder: Path, model: Transformer) -> None:
+def write_model(folder: Path, model: Transformer, alignment_heads: AlignmentHeads) -> None:
     """Writes both programs and their weights into a folder that is there.
 
-    The model is put into evaluation mode.
+    The model is put into evaluation mode. `alignment_heads` are those of its config.
 
     Raises:
         UserError: the model has something that the programs could not hold; all of it is listed,
@@ -51,7 +52,7 @@ def write_model(folder: Path, model: Transformer) -> None:
     try:
         programs = {
             ENCODER: _program(_Encoder(model), _encoder_inputs()),
-            DECODER: _program(_Decoder(model), _decoder_inputs(model)),
+            DECODER: _program(_Decoder(model, alignment_heads), _decoder_inputs(model)),
         }
         if problems := _problems(model, list(programs.values())):
             listed = "\n".join(f"  {problem}" for problem in problems)
@@ -128,9 +129,10 @@ class _Encoder(nn.Layer):
 
 
 class _Decoder(nn.Layer):
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: Transformer, alignment_heads: AlignmentHeads) -> None:
         super().__init__()
         self.model = model
+        self.alignment_heads = alignment_heads
 
     def forward(
         self,
@@ -149,7 +151,8 @@ class _Decoder(nn.Layer):
             cache.self_attention.key, cache.self_attention.value = past[own]
         x = model.positional_encoding(model.target_embedding(ids), positions)
         hidden, _, cross_weights = model.decoder(x, None, forbidden, source_padding, True, caches)
-        attention = cross_weights[max(len(cross_weights) - 2, 0)].mean(axis=1)
+        layer, heads = self.alignment_heads
+        attention = cross_weights[layer][:, :heads].mean(axis=1)
         outputs = [model.generator(hidden), attention]
         for cache in caches:
             outputs += [cache.self_attention.key, cache.self_attention.value]

@@ -87,7 +87,7 @@ def _write_model(
     else:
         from transformer_mt.export import paddle_inference
 
-        paddle_inference.write_model(folder, model)
+        paddle_inference.write_model(folder, model, config.alignment_heads)
 
 
 def _check_replaceable(folder: Path) -> None:

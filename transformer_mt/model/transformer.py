@@ -301,7 +301,8 @@ class Transformer(nn.Layer):
         memory: Tensor,
         source_ids: Tensor,
         positions: Tensor | None = None,
-    ) -> Tensor:
+        need_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, list[Tensor]]:
         """The logits of the next token at target positions, given the target before it.
 
         Args:
@@ -309,10 +310,15 @@ class Transformer(nn.Layer):
             positions: int64 (count,), which of the batch * target_len positions, row after row;
                 None is all of them.
 
-        Returns: (count, vocabulary), or (batch, target_len, vocabulary).
+        Returns: (count, vocabulary), or (batch, target_len, vocabulary); with `need_weights`,
+            (logits, cross_weights), of all positions, as in `decode`.
         """
-        hidden = self.decode(target, memory, source_ids)
-        return self.generator(hidden if positions is None else at_positions(hidden, positions))
+        if need_weights:
+            hidden, _, cross_weights = self.decode(target, memory, source_ids, need_weights=True)
+        else:
+            hidden = self.decode(target, memory, source_ids)
+        logits = self.generator(hidden if positions is None else at_positions(hidden, positions))
+        return (logits, cross_weights) if need_weights else logits
 
     def decode(
         self,

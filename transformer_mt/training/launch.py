@@ -168,7 +168,10 @@ def train_together(trainer: Trainer, directory: ModelDirectory) -> None:
     """
     processes = trainer.processes
     if len(set(processes.gather(trainer.data.key))) > 1:
-        raise UserError("the machines don't have the same training text (data.root)")
+        raise UserError(
+            "the machines don't have the same training text (data.root), or its alignments "
+            "(guided_attention.alignments)"
+        )
     saved = directory.saved_checkpoints()
     if len(set(processes.gather(saved[-1].name if saved else None))) > 1:
         raise UserError(

@@ -50,4 +50,8 @@ def make_objective(config: Config, model: Transformer, subwords: Subwords) -> Te
         from transformer_mt.training.scheduled_sampling import ScheduledSampling
 
         return ScheduledSampling(config, model, subwords)
+    if config.guided_attention.by is not None:
+        from transformer_mt.training.guided_attention import GuidedAttention
+
+        return GuidedAttention(config, model, subwords)
     return TeacherForcing(config, model, subwords)

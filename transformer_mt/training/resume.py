@@ -13,13 +13,14 @@ from transformer_mt.errors import UsageError, UserError
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.training.checkpoint import STATE, newest_whole
 
-# Settings with which a run is still the same run. The text is compared and not its paths; another
-# number of processes draws another dropout, but trains on the same updates.
+# Settings with which a run is still the same run. The text and its alignments are compared and not
+# their paths; another number of processes draws another dropout, but trains on the same updates.
 MAY_CHANGE = {
     "model_dir",
     "data.root",
     "data.cache",
     "subword.vocabulary",
+    "guided_attention.alignments",
     *(
         f"training.{key}"
         for key in (
@@ -72,13 +73,16 @@ def checked_state(
     """The state of training in a checkpoint.
 
     Raises:
-        UserError: the training text is no longer what the checkpoint was trained on.
+        UserError: the training text, or its alignments, are no longer what the checkpoint was
+            trained on.
     """
     state = json.loads((checkpoint / STATE).read_text())
     if state["corpus"] != data.key:
+        aligned = data.alignments is not None
         raise UserError(
-            f"{checkpoint} was trained on another text than the training files hold now. Put the "
-            "text back, train anew with --restart, or fine-tune on the new text with "
+            f"{checkpoint} was trained on another text{' or other alignments' if aligned else ''} "
+            "than the training files hold now. Put back what was there, train anew with --restart, "
+            "or fine-tune on the new text with "
             f"training.init_from={directory.path} model_dir=FOLDER"
         )
     return state

@@ -136,6 +136,7 @@ class Trainer:
             self.processes.world_size,
             self.config.subword.sampling,
             (self.config.training.seed, epoch, number),
+            self.data.alignments,
         )
 
     # ------------------------------------------------------------------------------ the run

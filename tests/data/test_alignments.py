@@ -1,0 +1,274 @@
+"""Links between words, read from a file, become links between subwords of the encoded corpus."""
+
+import pickle
+import random
+from array import array
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import real_pairs, train_subwords, write_lines
+
+from transformer_mt.data import alignments as alignments_module
+from transformer_mt.data import encoded as encoded_module
+from transformer_mt.data.alignments import Alignments, encoded_alignments
+from transformer_mt.data.batches import collate, read_update
+from transformer_mt.data.encoded import Limits, encoded_corpus
+from transformer_mt.errors import UsageError, UserError
+
+PAIRS = real_pairs(200)
+SUBWORDS = train_subwords(PAIRS, 400)
+LANGUAGES = "en", "de"
+
+
+def words(text):
+    return [word for word in text.split(" ") if word]
+
+
+def random_links(pairs, seed=1):
+    """For each pair some links between its words, for some pairs none."""
+    draw = random.Random(seed)
+    lines = []
+    for source, target in pairs:
+        sizes = len(words(source)), len(words(target))
+        links = {tuple(map(draw.randrange, sizes)) for _ in range(draw.randrange(2 * max(sizes)))}
+        lines.append(sorted(links))
+    return lines
+
+
+def written(path, lines):
+    return write_lines(path, (" ".join(f"{i}-{j}" for i, j in links) for links in lines))
+
+
+def encode(pairs, cache, limits=None, lines=None, subwords=SUBWORDS):
+    return encoded_corpus(
+        pairs, content="", subwords=subwords, limits=limits or Limits(), dropped=Counter(),
+        cache=cache, title="", total=0, lines=lines,
+    )  # fmt: skip
+
+
+def align(path, corpus, cache, count, subwords=SUBWORDS, languages=LANGUAGES):
+    return encoded_alignments(path, corpus, subwords, languages, count, cache)
+
+
+def spelling(vocabulary, text):
+    """For each subword of a text the word that it is in, found by spelling the text out again."""
+    pieces = [piece.replace("▁", " ") for piece in vocabulary.pieces(vocabulary.encode(text))]
+    assert "".join(pieces) == f" {text}"
+    places, done = [], ""
+    for piece in pieces:
+        done += piece
+        # Where this subword ends, so many words have begun; a space alone is before the next one.
+        places.append(len(words(done)) - (0 if not piece.isspace() else -1) - 1)
+    return places
+
+
+def expected_links(pair, links):
+    sides = zip((SUBWORDS.source, SUBWORDS.target), pair, strict=True)
+    source, target = (spelling(*side) for side in sides)
+    return {
+        (a, b) for i, j in links for a, w in enumerate(source) if w == i
+        for b, v in enumerate(target) if v == j
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("chunk", [7, 5000])
+def test_words_become_their_subwords(tmp_path, monkeypatch, chunk):
+    """On real text, against a mapping that spells the text out. The pairs are some of the lines, in
+    whatever way they were chosen."""
+    for module in (alignments_module, encoded_module):
+        monkeypatch.setattr(module, "CHUNK", chunk)
+    lines = random_links(PAIRS)
+    path = written(tmp_path / "links", lines)
+    numbers = array("i", (i for i in range(len(PAIRS)) if i % 3))
+    chosen = [PAIRS[i] for i in numbers]
+    corpus = encode(chosen, tmp_path, Limits(max_length=40), numbers)
+    assert 20 < len(corpus) < len(chosen)  # some were too long
+    assert [SUBWORDS.source.decode(corpus.source[i]) for i in range(len(corpus))] == [
+        PAIRS[line][0] for line in corpus.lines
+    ]
+    found = align(path, corpus, tmp_path, len(PAIRS))
+    linked = 0
+    for i, line in enumerate(corpus.lines):
+        own = [tuple(link) for link in found[i].tolist()]
+        expected = expected_links(PAIRS[line], lines[line])
+        assert len(own) == len(set(own)) and set(own) == expected
+        linked += len({target for _, target in expected})
+    assert found.facts == {
+        "lines": len(PAIRS),
+        "pairs": len(corpus),
+        "links": sum(len(lines[line]) for line in corpus.lines),
+        "unlinked": corpus.facts["target_tokens"] - linked,
+    }
+
+
+def test_spelling_agrees_by_hand():
+    """The tests' own mapping, on a case that can be seen."""
+    text = "A dog"
+    pieces = SUBWORDS.source.pieces(SUBWORDS.source.encode(text))
+    assert pieces[0] == "▁A" and len(pieces) > 1
+    assert spelling(SUBWORDS.source, text) == [0] + [1] * (len(pieces) - 1)
+
+
+def test_rows_are_shares(tmp_path):
+    lines = random_links(PAIRS)
+    corpus = encode(PAIRS, tmp_path)
+    found = align(written(tmp_path / "links", lines), corpus, tmp_path, len(PAIRS))
+    sentences = np.array([5, 0, 17, 120])
+    batch = collate(corpus, sentences, SUBWORDS, found)
+    rows, target_len, source_len = batch.alignment.shape
+    assert (rows, target_len) == batch.target_output.shape and batch.alignment.dtype == np.float32
+    assert (rows, source_len) == batch.source.shape
+    for row, i in enumerate(sentences):
+        expected = np.zeros((target_len, source_len))
+        for source, target in expected_links(PAIRS[i], lines[i]):
+            expected[target, source] = 1
+        expected /= np.maximum(expected.sum(axis=1, keepdims=True), 1)
+        np.testing.assert_allclose(batch.alignment[row], expected, rtol=1e-6)
+    # eos and padding are linked to nothing.
+    assert not batch.alignment[batch.target_output == SUBWORDS.target.eos].any()
+    assert not batch.alignment[batch.target_output == SUBWORDS.target.pad].any()
+    # Without alignments there are none.
+    assert collate(corpus, sentences, SUBWORDS).alignment is None
+
+
+def test_each_process_has_the_links_of_its_rows(tmp_path):
+    corpus = encode(PAIRS, tmp_path)
+    found = align(written(tmp_path / "links", random_links(PAIRS)), corpus, tmp_path, len(PAIRS))
+    update = [np.arange(11), np.arange(50, 71), np.arange(30, 35)]
+    for rank in (0, 1):
+        own = read_update(corpus, update, SUBWORDS, rank, 2, alignments=found)
+        for batch, sentences in zip(own.batches, update, strict=True):
+            alone = collate(corpus, sentences[rank::2], SUBWORDS, found)
+            np.testing.assert_array_equal(batch.alignment, alone.alignment)
+            assert batch.alignment.any()
+    plain = read_update(corpus, update, SUBWORDS, 0, 2)
+    assert all(batch.alignment is None for batch in plain.batches)
+
+
+def test_subwords_of_a_language_without_spaces_are_words(tmp_path):
+    chinese = [("我们 走", "wir gehen"), ("走", "los geht es")]
+    subwords = train_subwords(chinese, 60, type="char", joint=False)
+    corpus = encode(chinese, tmp_path, subwords=subwords)
+    source = subwords.source.pieces(corpus.source[0])
+    assert source == ["▁", "我", "们", "▁", "走"]
+    path = write_lines(tmp_path / "links", ["1-0 4-1", ""])
+    found = align(path, corpus, tmp_path, 2, subwords, ("zh-CN", "de"))
+    target = subwords.target.pieces(corpus.target[0])
+    links = [tuple(link) for link in found[0].tolist()]
+    assert {i for i, _ in links} == {1, 4}
+    assert "".join(target[j] for i, j in links if i == 1).strip("▁") == "wir"
+    assert "".join(target[j] for i, j in links if i == 4).strip("▁") == "gehen"
+    with pytest.raises(UserError, match="line 1: 4-1: there are 2 words in the source"):
+        align(path, corpus, tmp_path / "other", 2, subwords, ("en", "de"))
+
+
+def test_it_is_made_once_and_goes_to_another_process(tmp_path, monkeypatch):
+    corpus = encode(PAIRS, tmp_path)
+    lines = random_links(PAIRS)
+    path = written(tmp_path / "links", lines)
+    first = align(path, corpus, tmp_path, len(PAIRS))
+    other = pickle.loads(pickle.dumps(first))
+    assert other.key == first.key and other.facts == first.facts
+    np.testing.assert_array_equal(other[3], first[3])
+    with monkeypatch.context() as patch:
+        patch.setattr(alignments_module, "_write", lambda *a: pytest.fail("it is made again"))
+        assert align(path, corpus, tmp_path, len(PAIRS)).key == first.key
+        moved = path.rename(tmp_path / "moved")
+        assert align(moved, corpus, tmp_path, len(PAIRS)).key == first.key
+    # Another file, corpus or kind of language makes another.
+    changed = written(tmp_path / "changed", [[(0, 0)], *lines[1:]])
+    short = encode(PAIRS, tmp_path, Limits(max_length=30))
+    keys = {
+        first.key,
+        align(changed, corpus, tmp_path, len(PAIRS)).key,
+        align(moved, short, tmp_path, len(PAIRS)).key,
+    }
+    assert len(keys) == 3
+
+
+# ---- What can be wrong with a file ----
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return encode(PAIRS[:5], tmp_path_factory.mktemp("cache"))
+
+
+def refused(tmp_path, corpus, lines, count=5):
+    path = write_lines(tmp_path / "links", lines)
+    with pytest.raises(UserError) as caught:
+        align(path, corpus, tmp_path / "cache", count)
+    assert not list((tmp_path / "cache").glob("alignments-*"))
+    message = str(caught.value)
+    assert message.startswith(f"guided_attention.alignments: {path}")
+    return message.removeprefix(f"guided_attention.alignments: {path}")
+
+
+def test_as_many_lines_as_the_text(tmp_path, corpus):
+    assert refused(tmp_path, corpus, ["0-0"] * 4).startswith(
+        " has 4 lines, the training text 5: one line of each belongs together"
+    )
+
+
+def test_a_line_that_is_not_in_the_format(tmp_path, corpus):
+    message = refused(tmp_path, corpus, ["0-0", "", "0-0 1:1", "?", ""])
+    assert message.startswith(", line 3: '1:1' is no link; a line is as in 0-0 1-2 2-1")
+
+
+@pytest.mark.parametrize("link", ["{source}-0", "0-{target}", "999999999-0"])
+def test_a_word_that_is_not_there(tmp_path, corpus, link):
+    """Counting from 1 is found by the last word."""
+    source, target = (len(words(text)) for text in PAIRS[3])
+    link = link.format(source=source, target=target)
+    message = refused(tmp_path, corpus, ["0-0", "", "", f"0-0 {link}", "0-0"])
+    assert message.startswith(
+        f", line 4: {link}: there are {source} words in the source of this line, and {target} in "
+        "its target, of which the first is number 0"
+    )
+
+
+def test_what_is_wrong_is_looked_for_where_text_is_left_out_too(tmp_path):
+    """Links of a pair that is not used may be of any words, but must be links."""
+    lines = array("i", [0, 2])
+    corpus = encode([PAIRS[0], PAIRS[2]], tmp_path / "text", lines=lines)
+    assert refused(tmp_path, corpus, ["0-0", "x", ""], 3).startswith(", line 2: 'x' is no link")
+    path = write_lines(tmp_path / "links", ["0-0", "500-500", "0-0"])
+    assert align(path, corpus, tmp_path / "cache", 3).facts["links"] == 2
+
+
+def test_no_link_at_all(tmp_path, corpus):
+    assert refused(tmp_path, corpus, [""] * 5) == ": there is no link in it for any training pair"
+
+
+def test_no_such_file(tmp_path, corpus):
+    with pytest.raises(UsageError, match=r"guided_attention\.alignments: .*no: there is no such"):
+        align(tmp_path / "no", corpus, tmp_path, 5)
+
+
+def test_a_damaged_entry(tmp_path, corpus):
+    path = write_lines(tmp_path / "links", ["0-0"] * 5)
+    found = align(path, corpus, tmp_path, 5)
+    folder = tmp_path / found.key
+    assert folder.is_dir()
+    (folder / "links.offsets.npy").write_bytes(b"")
+    with pytest.raises(UserError, match=r"damaged alignments .*Delete the folder"):
+        Alignments(folder)
+
+
+@settings(max_examples=20)
+@given(kept=st.sets(st.integers(0, 29), min_size=1), chunk=st.integers(1, 12))
+def test_any_choice_of_lines(tmp_path_factory, kept, chunk):
+    """The lines that are read, and those that are kept, end at the same places or at others."""
+    folder = tmp_path_factory.mktemp("some")
+    numbers = sorted(kept)
+    lines = [[(0, 0)] * (i % 2) + [(1, 1)] for i in range(30)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(alignments_module, "CHUNK", chunk)
+        corpus = encode([PAIRS[i] for i in numbers], folder, lines=array("i", numbers))
+        found = align(written(folder / "links", lines), corpus, folder, 30)
+    for i, number in enumerate(numbers):
+        expected = expected_links(PAIRS[number], lines[number])
+        assert {tuple(link) for link in found[i].tolist()} == expected

@@ -1,0 +1,118 @@
+"""From subwords to the words that they belong to."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import real_pairs, train_subwords
+
+from transformer_mt.data.subword import WordVocabulary
+from transformer_mt.data.words import NONE, Words, has_spaces, word_count
+
+PAIRS = real_pairs(300)
+TYPES = {
+    "bpe": train_subwords(PAIRS, 300).source,
+    "unigram": train_subwords(PAIRS, 300, type="unigram").source,
+    "char": train_subwords(PAIRS, 300, type="char").source,
+}
+CHARACTERS = sorted(set("".join(source for source, _ in PAIRS)))
+TEXT = st.text(st.sampled_from([*CHARACTERS, " ", " ", "字", "☃"]), max_size=30)
+
+
+class Pieces:
+    """A vocabulary of given pieces, in which an id is a place among them."""
+
+    pad, unk, bos, eos = range(4)
+
+    def __init__(self, pieces):
+        self._pieces = ["<pad>", "<unk>", "<s>", "</s>", *pieces]
+        self.size = len(self._pieces)
+
+    def pieces(self, ids):
+        return [self._pieces[i] for i in ids]
+
+    def ids(self, pieces):
+        return np.array([self._pieces.index(piece) for piece in pieces], np.int64)
+
+
+ANY = Pieces(["▁", "▁▁", "▁A", "A", "▁dog", "dog", "▁d", "og", "▁r", "uns", ".", "x", "▁y"])
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        ([], []),
+        (["▁A", "▁dog"], [0, 1]),
+        (["▁A", "▁d", "og", "▁r", "uns", "."], [0, 1, 1, 2, 2, 2]),
+        (["▁", "A", "▁", "dog"], [0, 0, 1, 1]),
+        (["▁", "▁", "A", "▁▁", "▁dog"], [0, 0, 0, 1, 1]),
+        (["▁A", "▁", "▁▁"], [0, NONE, NONE]),
+        (["▁", "▁"], [NONE, NONE]),
+        (["<unk>", "x", "▁y"], [0, 0, 1]),
+    ],
+)
+def test_words_of_subwords(pieces, expected):
+    ids = ANY.ids(pieces)
+    assert Words(ANY, "en").numbers(ids).tolist() == expected
+    assert Words(ANY, "zh").numbers(ids).tolist() == list(range(len(pieces)))
+    assert word_count(np.array(expected, np.int64)) == max(expected, default=NONE) + 1
+
+
+def test_words_of_text_with_its_bpe_applied():
+    bpe = WordVocabulary(["<s>", "<e>", "<unk>", "a", "b", "a@@", "b@@"])
+    ids = np.array(bpe.encode("a b@@ a@@ b a"))
+    assert Words(bpe, "de").numbers(ids).tolist() == [0, 1, 1, 1, 2]
+
+
+def test_where_all_subwords_are_words_an_unknown_one_is_too():
+    vocabulary = train_subwords(PAIRS, 60, type="word").source
+    ids = np.array(vocabulary.encode("A zzqz man in"))
+    assert vocabulary.pieces(ids)[1] == "<unk>"
+    assert Words(vocabulary, "en").numbers(ids).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@given(text=TEXT)
+def test_words_are_what_stands_between_spaces(kind, text):
+    vocabulary = TYPES[kind]
+    ids = np.array(vocabulary.encode(text), np.int64)
+    numbers = Words(vocabulary, "en").numbers(ids)
+    expected = [word for word in text.split(" ") if word]
+    assert word_count(numbers) == len(expected)
+    spelt = [""] * len(expected)
+    for piece, number in zip(vocabulary.pieces(ids), numbers, strict=True):
+        if number != NONE:
+            spelt[number] += piece.replace("▁", "")
+    # Unknown characters, several of which may be one subword, can't be read in the pieces.
+    for word, own in zip(expected, spelt, strict=True):
+        assert own == word or "<unk>" in own
+
+
+@given(texts=st.lists(TEXT, max_size=5))
+def test_many_sentences_at_once(texts):
+    """Also empty ones, at any place."""
+    vocabulary = TYPES["bpe"]
+    words = Words(vocabulary, "de")
+    rows = [np.array(vocabulary.encode(text), np.int64) for text in texts]
+    flat = np.concatenate([np.zeros(0, np.int64), *rows])
+    lengths = np.array([len(row) for row in rows], np.int32)
+    one_by_one = [words.numbers(row) for row in rows]
+    numbers = words.numbers(flat, lengths)
+    assert numbers.tolist() == [number for own in one_by_one for number in own]
+
+    spans = words.spans(flat, lengths)
+    assert spans.counts.tolist() == [word_count(own) for own in one_by_one]
+    places = [
+        np.flatnonzero(own == number) for own in one_by_one for number in range(word_count(own))
+    ]
+    assert spans.starts.tolist() == [own[0] for own in places]
+    assert spans.lengths.tolist() == [len(own) for own in places]
+    assert all(len(own) == own[-1] - own[0] + 1 for own in places)  # without a gap
+
+
+@pytest.mark.parametrize(
+    ("language", "expected"),
+    [("de", True), ("zh", False), ("zh-CN", False), ("ZH_Hant", False), ("ja", False), ("", True)],
+)
+def test_languages_without_spaces(language, expected):
+    assert has_spaces(language) is expected

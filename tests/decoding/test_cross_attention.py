@@ -1,0 +1,130 @@
+"""What given translations attend to: the same from every engine, and the model's own; of the heads
+that were guided where some were."""
+
+import numpy as np
+import paddle
+import pytest
+from support import make_config, make_model_directory, real_pairs, write_lines
+
+from transformer_mt.assembly import build_model, load_weights
+from transformer_mt.decoding import engines
+from transformer_mt.decoding.engine import Sentence
+from transformer_mt.decoding.run import ModelChoice, align
+from transformer_mt.decoding.translator import MAX_AT_ONCE, Line, Translator
+from transformer_mt.export.run import export
+
+PAIRS = real_pairs(300)
+LAYER, HEADS = 2, 2  # guided ones; others are what a model tells words by that was not guided
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """A model directory with both exports in it."""
+    folder = tmp_path_factory.mktemp("model")
+    config = make_config(
+        folder,
+        model={"num_decoder_layers": 3, "num_heads": 4},
+        guided_attention={"by": "diagonal", "layer": LAYER + 1, "heads": HEADS},
+    )
+    directory = make_model_directory(folder / "model", PAIRS, config)
+    for format in ("paddle", "ctranslate2"):
+        export(str(directory.path), format)
+    return directory
+
+
+def expected_attention(directory, sources, targets, layer=LAYER, heads=HEADS):
+    """The mean of the heads' weights, pair by pair, without eos."""
+    subwords = directory.load_subwords()
+    model = build_model(directory.load_config().model, subwords)
+    load_weights(directory.checkpoint(), model)
+    model.eval()
+    for source, target in zip(sources, targets, strict=True):
+        _, weights = model(
+            paddle.to_tensor([[*source, subwords.source.eos]]),
+            paddle.to_tensor([[subwords.target.bos, *target]]),
+            need_weights=True,
+        )
+        mean = weights.cross[layer].numpy()[0, :heads].astype("float64").mean(axis=0)
+        yield mean[: len(target), : len(source)]
+
+
+@pytest.mark.parametrize("name", engines.ENGINES)
+def test_each_engine_gives_the_models_own(directory, name):
+    engine = engines.find(directory.path, name, device="cpu").load()
+    subwords = directory.load_subwords()
+    pairs = [*PAIRS[:6], (PAIRS[6][0], ""), *PAIRS[7:9]]
+    sources = [subwords.source.encode(source) for source, _ in pairs]
+    targets = [subwords.target.encode(target) for _, target in pairs]
+    found = engine.cross_attention(sources, targets)
+    expected = list(expected_attention(directory, sources, targets))
+    for own, theirs in zip(found, expected, strict=True):
+        assert own.dtype == np.float32
+        np.testing.assert_allclose(own, theirs, atol=1e-4)
+    # What is found by a search has the same.
+    settings = directory.load_config().decoding
+    outputs = engine.search([Sentence(source) for source in sources], settings, True)
+    ids = [own[0].ids for own in outputs]
+    for own, theirs in zip(outputs, expected_attention(directory, sources, ids), strict=True):
+        np.testing.assert_allclose(own[0].attention, theirs, atol=1e-4)
+
+
+def test_other_heads_would_be_told_apart(directory):
+    """So that the test above means something."""
+    source, target = (directory.load_subwords().source.encode(text) for text in PAIRS[0])
+    (own,) = expected_attention(directory, [source], [target])
+    for other in ((LAYER, 1), (LAYER, 4), (1, HEADS)):
+        (theirs,) = expected_attention(directory, [source], [target], *other)
+        assert np.abs(own - theirs).max() > 0.05
+
+
+# ---- Given translations, line by line ----
+
+
+@pytest.mark.parametrize("name", engines.ENGINES)
+def test_given_translations_are_aligned_as_found_ones(directory, name):
+    translator = Translator.load(directory.path, engine=name, device="cpu", beam_size=1)
+    lines = [source for source, _ in PAIRS[20:50]]
+    windows = translator.stream([[Line(text) for text in lines]], need_alignment=True)
+    outputs = [translation.outputs[0] for translation in windows]
+    counts = []
+    pairs = zip(lines, (output.text for output in outputs), strict=True)
+    found = list(translator.alignments(pairs, counts.append))
+    assert sum(counts) == len(lines)
+    same = 0
+    for line, output, aligned in zip(lines, outputs, found, strict=True):
+        assert aligned.source_words == len(line.split())
+        assert aligned.target_words == len(output.text.split())
+        assert sorted(j for _, j in aligned.links) == list(range(aligned.target_words))
+        # Text may be written in other subwords than it was found in.
+        encoded = directory.load_subwords().target.encode(output.text)
+        if directory.load_subwords().target.pieces(encoded) == output.pieces:
+            assert aligned.links == output.alignment
+            same += 1
+    assert same > 3
+
+
+@pytest.mark.parametrize("name", engines.ENGINES)
+def test_one_line_for_one_line(directory, name, tmp_path, capfd):
+    long = "und " * (MAX_AT_ONCE + 1)
+    sources = [PAIRS[0][0], "", PAIRS[1][0], " ", PAIRS[2][0], "", long]
+    targets = [PAIRS[0][1], "Da", "", "Da", " ", "", "Da"]
+    files = [write_lines(tmp_path / "s", sources), write_lines(tmp_path / "t", targets)]
+    output = tmp_path / "links"
+    choice = ModelChoice(str(directory.path), engine=name, threads=1, device="cpu")
+    align(choice, *files, output)
+    first, *others, end = output.read_text().split("\n")
+    assert len(first.split()) == len(PAIRS[0][1].split()) and end == ""
+    assert others == [""] * 6
+    assert f"line 7: {len(directory.load_subwords().source.encode(long)):,}".replace(",", "") in (
+        capfd.readouterr().err
+    )
+
+
+def test_a_language_without_spaces(tmp_path):
+    config = make_config(tmp_path, data={"source_lang": "en", "target_lang": "ja"})
+    directory = make_model_directory(tmp_path / "model", PAIRS, config)
+    translator = Translator.load(directory.path, device="cpu")
+    (aligned,) = translator.alignments([PAIRS[0]])
+    pieces = directory.load_subwords().target.encode(PAIRS[0][1])
+    assert aligned.target_words == len(pieces) == len(aligned.links)
+    assert aligned.source_words == len(PAIRS[0][0].split())

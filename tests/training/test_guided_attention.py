@@ -1,0 +1,222 @@
+"""Guided attention: its losses against NumPy in float64, what they pull at, and whole runs."""
+
+import numpy as np
+import paddle
+import pytest
+from support import make_config, prepared, real_pairs, train_subwords, write_lines
+
+from transformer_mt.data.alignments import encoded_alignments
+from transformer_mt.data.batches import collate
+from transformer_mt.training import guided_attention
+from transformer_mt.training.guided_attention import GuidedAttention
+from transformer_mt.training.objective import TeacherForcing
+from transformer_mt.training.processes import Processes
+from transformer_mt.training.trainer import Trainer
+from transformer_mt.training.validation import dev_loss
+
+PAIRS = real_pairs(120)
+SUBWORDS = train_subwords(PAIRS, 300)
+MODEL = {"num_layers": 3, "num_heads": 4}
+
+
+def words(text):
+    return [word for word in text.split(" ") if word]
+
+
+def links(pairs):
+    """Each target word, but for the first, with a word of the source, in turns."""
+    return [
+        " ".join(f"{(5 * j) % len(words(source))}-{j}" for j in range(1, len(words(target))))
+        for source, target in pairs
+    ]
+
+
+@pytest.fixture
+def make_trainer(tmp_path):
+    def make(dev=None, model=MODEL, training=None, **guided):
+        if guided.get("by") == "alignment":
+            guided["alignments"] = str(write_lines(tmp_path / "links", links(PAIRS)))
+        config = make_config(
+            tmp_path, model=model, training=training or {}, guided_attention=guided
+        )
+        data = prepared(config, PAIRS, SUBWORDS, dev)
+        if guided.get("by") == "alignment":
+            aligned = encoded_alignments(
+                tmp_path / "links", data.train, SUBWORDS, ("en", "de"), len(PAIRS), tmp_path
+            )
+            data = type(data)(**{**vars(data), "alignments": aligned})
+        return Trainer(config, data, Processes())
+
+    return make
+
+
+def ragged(trainer):
+    """A batch of pairs of very different lengths."""
+    corpus = trainer.data.train
+    order = np.argsort(corpus.target.lengths)
+    return collate(corpus, order[[0, 60, -1, 10]], SUBWORDS, trainer.data.alignments)
+
+
+# ---- The losses ----
+
+
+def softmax(scores):
+    exponents = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return exponents / exponents.sum(axis=-1, keepdims=True)
+
+
+def attention(random, source_lengths, target_lengths, heads=3):
+    """Weights as a model's: rows that sum to 1 over the source, with nothing for its padding."""
+    shape = len(source_lengths), heads, max(target_lengths), max(source_lengths)
+    weights = np.zeros(shape)
+    for row, length in enumerate(source_lengths):
+        weights[row, :, :, :length] = softmax(3 * random.standard_normal((*shape[1:3], length)))
+    return weights
+
+
+def test_the_diagonal_loss_is_the_papers():
+    """The mean of A_nt W_nt over a sentence, for each target token of it, written as a loop."""
+    random = np.random.default_rng(1)
+    source_lengths, target_lengths, width = np.array([5, 1, 9, 2]), np.array([3, 7, 1, 2]), 0.2
+    weights = attention(random, source_lengths, target_lengths)
+    expected = 0.0
+    for row, (N, T) in enumerate(zip(source_lengths, target_lengths, strict=True)):
+        for head in range(3):
+            products = [
+                weights[row, head, t - 1, n - 1]
+                * (1 - np.exp(-((n / N - t / T) ** 2) / (2 * width**2)))
+                for n in range(1, N + 1)
+                for t in range(1, T + 1)
+            ]
+            expected += T * np.mean(products) / 3
+    penalty = guided_attention.diagonal_penalty(source_lengths, target_lengths, width)
+    found = guided_attention.diagonal_loss(
+        paddle.to_tensor(weights.astype("float32")), paddle.to_tensor(penalty)
+    )
+    # Some hundred float32 terms of at most 1.
+    assert float(found) == pytest.approx(expected, rel=1e-5)
+    assert expected > 0.1
+
+
+def test_on_the_diagonal_nothing_is_lost():
+    length = np.array([6])
+    penalty = guided_attention.diagonal_penalty(length, length, 0.2)[0]
+    np.testing.assert_allclose(np.diag(penalty), 0, atol=1e-7)
+    # Far from it, nearly the whole weight, of which the mean over the source is taken.
+    assert penalty[0, 5] == pytest.approx(1 / 6, rel=1e-3)
+    wide = guided_attention.diagonal_penalty(length, length, 0.8)[0]
+    assert wide[0, 5] < penalty[0, 5]
+
+
+def test_the_alignment_loss_is_the_papers():
+    """The cross-entropy of each linked target token against equal shares of its links."""
+    random = np.random.default_rng(2)
+    source_lengths, target_lengths = np.array([5, 1, 9]), np.array([3, 7, 2])
+    weights = attention(random, source_lengths, target_lengths)
+    alignment = np.zeros((3, 7, 9))
+    expected = 0.0
+    for row, (N, T) in enumerate(zip(source_lengths, target_lengths, strict=True)):
+        for t in range(T):
+            linked = np.flatnonzero(random.random(N) < 0.4)
+            for n in linked:
+                alignment[row, t, n] = 1 / len(linked)
+                expected -= np.log(weights[row, :, t, n]).mean() / len(linked)
+    assert 0 < (alignment.sum(axis=2) == 0).sum() < alignment.shape[0] * 7
+    found = guided_attention.alignment_loss(
+        paddle.to_tensor(weights.astype("float32")), paddle.to_tensor(alignment.astype("float32"))
+    )
+    assert float(found) == pytest.approx(expected, rel=1e-5)
+    assert expected > 1
+
+
+def test_a_weight_of_nothing_is_no_infinite_loss():
+    weights = paddle.to_tensor([[[[1.0, 0.0]]]], stop_gradient=False)
+    loss = guided_attention.alignment_loss(weights, paddle.to_tensor([[[0.0, 1.0]]]))
+    loss.backward()
+    assert np.isfinite(float(loss)) and float(loss) > 60
+    assert np.isfinite(weights.grad.numpy()).all()
+
+
+# ---- The objective ----
+
+
+@pytest.mark.parametrize(
+    ("guided", "layer", "heads", "weight"),
+    [
+        ({"by": "diagonal"}, 1, 1, 1.0),
+        ({"by": "diagonal", "layer": 3, "heads": 4, "weight": 0.3, "width": 0.5}, 2, 4, 0.3),
+        ({"by": "alignment"}, 1, 1, 0.05),
+        ({"by": "alignment", "layer": 1, "heads": 2, "weight": 2.0}, 0, 2, 2.0),
+    ],
+)
+def test_the_loss_of_a_batch(make_trainer, guided, layer, heads, weight):
+    """That of translating, and the weighted one of the chosen heads, of the model's own weights."""
+    trainer = make_trainer(**guided)
+    objective, batch = trainer.updater.objective, ragged(trainer)
+    trainer.model.eval()
+    plain = TeacherForcing(trainer.config, trainer.model, SUBWORDS)
+    plain_loss, plain_nll = map(float, plain.losses(batch, 1))
+    loss, nll = map(float, objective.losses(batch, 1))
+    _, attention_weights = trainer.model(
+        paddle.to_tensor(batch.source), paddle.to_tensor(batch.target_input), need_weights=True
+    )
+    own = attention_weights.cross[layer].numpy().astype("float64")[:, :heads].mean(axis=1)
+    logarithms = np.log(np.maximum(attention_weights.cross[layer].numpy()[:, :heads], 1e-30))
+    if guided["by"] == "alignment":
+        expected = -(batch.alignment * logarithms.mean(axis=1)).sum()
+    else:
+        expected = 0.0
+        width = guided.get("width", 0.2)
+        for row in range(len(own)):
+            N = int((batch.source[row] != SUBWORDS.source.pad).sum())
+            T = int((batch.target_output[row] != SUBWORDS.target.pad).sum())
+            n, t = np.arange(1, N + 1), np.arange(1, T + 1)[:, np.newaxis]
+            W = 1 - np.exp(-((n / N - t / T) ** 2) / (2 * width**2))
+            expected += T * (own[row, :T, :N] * W).mean()
+    assert expected > 0.5
+    assert loss - plain_loss == pytest.approx(weight * expected, rel=1e-3)
+    assert nll == pytest.approx(plain_nll, rel=1e-6)
+    # The dev set is measured as ever.
+    assert [float(x) for x in objective.losses(batch)] == [float(x) for x in plain.losses(batch)]
+
+
+def test_the_dev_set_is_measured_without_it(make_trainer):
+    dev = real_pairs(130)[120:]
+    guided = make_trainer(dev, by="diagonal", heads=2)
+    plain = make_trainer(dev)
+    assert isinstance(guided.updater.objective, GuidedAttention)
+    assert type(plain.updater.objective) is TeacherForcing
+    losses = [dev_loss(t.config, t.data, t.updater) for t in (guided, plain)]
+    assert losses[0] == losses[1]  # the same seed, the same weights
+
+
+@pytest.mark.parametrize("by", ["diagonal", "alignment"])
+def test_it_pulls_at_the_guided_heads_alone(make_trainer, by):
+    """And at what is below them: not at other heads of the layer, at what the heads read out, or
+    at layers above."""
+    trainer = make_trainer(by=by, layer=2, heads=1)
+    objective, batch, model = trainer.updater.objective, ragged(trainer), trainer.model
+    model.eval()
+    source = paddle.to_tensor(batch.source)
+    _, cross_weights = model.logits(
+        paddle.to_tensor(batch.target_input), model.encode(source), source, need_weights=True
+    )
+    objective.attention_loss(cross_weights[1][:, :1], batch).backward()
+
+    def is_pulled(layer, name):
+        gradient = layer.get_parameter(name).grad if hasattr(layer, "get_parameter") else None
+        gradient = dict(layer.named_parameters())[name].grad if gradient is None else gradient
+        return gradient is not None and bool((gradient != 0).any())
+
+    first, guided, last = model.decoder.layers
+    for name in ("query_projection", "key_projection"):
+        gradient = getattr(guided.cross_attention, name).weight.grad.numpy()
+        width = guided.cross_attention.d_k
+        assert (gradient[:, :width] != 0).any(), name
+        assert not gradient[:, width:].any(), name
+    for name in ("value_projection.weight", "output_projection.weight"):
+        assert not is_pulled(guided.cross_attention, name)
+    assert not is_pulled(guided, "feed_forward.inner_projection.weight")
+    assert not any(is_pulled(last, name) for name, _ in last.named_parameters())
+    assert is_pulled(first, "cross_attention.value_projection.weight")
+    assert is_pulled(model.encoder, "layers.0.self_attention.query_projection.weight")
