@@ -24,6 +24,8 @@ NaturalNumber = Annotated[int, Field(ge=0, lt=2**31)]
 VocabularySize = Annotated[int, Field(gt=4, lt=2**31)]
 # Each hypothesis of a beam holds a cache of its own.
 BeamSize = Annotated[int, Field(gt=0, le=1000)]
+# The longest target, in subwords, whose length a model can predict.
+LONGEST_TARGET = 1024
 Probability = Annotated[float, Field(ge=0, lt=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 
@@ -490,6 +492,13 @@ def _problems_between_sections(values: dict[str, Any]) -> list[str]:
     needs_a_file = dataset in ("files", "multi30k") and subword == "vocabulary"
     if needs_a_file and not value("subword", "vocabulary"):
         problems.append("subword.vocabulary: null: type: vocabulary needs the file with the types")
+    longest = value("data", "max_length")
+    predicts_length = value("model", "non_autoregressive") == "length"
+    if predicts_length and isinstance(longest, int) and longest > LONGEST_TARGET:
+        problems.append(
+            "model.non_autoregressive: 'length': needs data.max_length of at most "
+            f"{LONGEST_TARGET}: it knows no greater length"
+        )
     for option, needs in _NEEDED_BY.items():
         chosen = value(*option.split("."))
         if not chosen:

@@ -13,11 +13,14 @@ from transformer_mt.assembly import build_model, load_weights
 from transformer_mt.config import DecodingConfig, ModelConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
-from transformer_mt.decoding import batch
+from transformer_mt.decoding import batch, mask_predict
 from transformer_mt.decoding.device_log_probs import DeviceLogProbs, device_mixture
 from transformer_mt.decoding.engine import Hypothesis, Sentence
 from transformer_mt.decoding.log_probs import LogProbs, mixture
+from transformer_mt.decoding.paddle_predictor import PaddlePredictor
+from transformer_mt.errors import UsageError
 from transformer_mt.model.host_decoder import HostDecoder, HostDecoding
+from transformer_mt.model.non_autoregressive import NonAutoregressiveTransformer
 from transformer_mt.model.transformer import Transformer
 
 
@@ -25,6 +28,8 @@ class PaddleEngine:
     """Searches with one model, or with the mean of the probabilities of several.
 
     The weights must not change in the engine's life. Models are put into evaluation mode.
+
+    Raises UsageError if there are several, and one of them is non-autoregressive.
     """
 
     def __init__(self, models: list[Transformer], subwords: Subwords) -> None:
@@ -33,6 +38,14 @@ class PaddleEngine:
         self._target = subwords.target
         on_host = all(HostDecoder.can_decode(model) for model in models)
         self._host_decoders = [HostDecoder(model) for model in models] if on_host else []
+        self._is_non_autoregressive = any(
+            isinstance(model, NonAutoregressiveTransformer) for model in models
+        )
+        if self._is_non_autoregressive and len(models) > 1:
+            raise UsageError(
+                "--ensemble: a non-autoregressive model can't be a member: the words before, which "
+                "the members of an ensemble go on from together, are not there"
+            )
 
     @classmethod
     def load(cls, checkpoints: list[tuple[ModelConfig, Path]], subwords: Subwords) -> PaddleEngine:
@@ -54,11 +67,22 @@ class PaddleEngine:
         """As `Engine.search`. Attention is that of the first model's last decoder layer but one,
         the mean of its heads: of all layers the nearest to an alignment of words (Garg et al. 2019,
         arXiv 1909.02074, section 3.2)."""
+        if self._is_non_autoregressive:
+            return self._fill_in(sentences, settings, need_attention)
         sources = [sentence.source for sentence in sentences]
         source = self._source_tensor(sources)
         with self._evaluating():
             found = batch.search(self._stepper(source), sentences, settings, self._target)
         return self._with_attention(sources, found) if need_attention else found
+
+    def _fill_in(
+        self, sentences: list[Sentence], settings: DecodingConfig, need_attention: bool
+    ) -> list[list[Hypothesis]]:
+        mask_predict.require_possible(sentences, settings, need_attention)
+        source = self._source_tensor([sentence.source for sentence in sentences])
+        with self._evaluating():
+            predictor = PaddlePredictor(self._models[0], source, self._target)
+            return mask_predict.search(predictor, sentences, settings, self._target)
 
     def _stepper(self, source: paddle.Tensor) -> _HostStepper | _DeviceStepper:
         never = batch.never_put_out(self._target)
@@ -71,7 +95,16 @@ class PaddleEngine:
         return _HostStepper(decodings, never)
 
     def log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> list[float]:
-        """As `Engine.log_probs`."""
+        """As `Engine.log_probs`.
+
+        Raises:
+            UsageError: the model is non-autoregressive.
+        """
+        if self._is_non_autoregressive:
+            raise UsageError(
+                "a non-autoregressive model gives no probability to a whole translation: it has "
+                "one of each word, which differs with the words that are masked"
+            )
         source = self._source_tensor(sources)
         read, wanted = batch.target_arrays(targets, self._target)
         totals: list[float] = []
