@@ -220,13 +220,16 @@ def test_the_batch_does_not_matter(make_engine, sentences, kind):
 def test_the_predictor_gives_the_best_of_the_softmax(make_engine, sentences, subwords, kind):
     model = make_engine(kind)._models[0]
     target = subwords.target
-    source = paddle.to_tensor([[*sentences[0].source[:6], subwords.source.eos]])
+    sources = paddle.to_tensor(
+        [[*sentence.source[:6], subwords.source.eos] for sentence in sentences[:3]]
+    )
+    source = sources[1:2]
     rows = np.array([[target.bos, 9, target.bos, 20, target.bos]])
     may_end = np.array([[False, False, False, True, True]])
     with paddle.no_grad():
-        predictor = paddle_predictor.PaddlePredictor(model, source, target)
+        predictor = paddle_predictor.PaddlePredictor(model, sources, target)
         masked = rows == target.bos
-        ids, log_probs = predictor.best(np.zeros(1, np.int64), rows, masked, may_end)
+        ids, log_probs = predictor.best(np.array([1]), rows, masked, may_end)
         logits = model(source, paddle.to_tensor(rows)).numpy()[0].astype(np.float64)
     expected = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     expected[:, [target.pad, target.unk, target.bos]] = -np.inf
@@ -236,7 +239,7 @@ def test_the_predictor_gives_the_best_of_the_softmax(make_engine, sentences, sub
     if kind == "length":
         lengths = model.encode_with_lengths(source)[1].numpy()[0].astype(np.float64)
         np.testing.assert_allclose(
-            predictor.length_log_probs()[0],
+            predictor.length_log_probs()[1],
             lengths - np.log(np.exp(lengths).sum()),
             rtol=1e-5,
             atol=1e-5,
