@@ -411,6 +411,68 @@ def test_evaluating_files(texts, tmp_path):
     assert scores["bleu"] == pytest.approx(100) and scores["lines"] == 10
 
 
+@pytest.fixture(scope="module")
+def non_autoregressive(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("non_autoregressive")
+    config = make_config(folder, model={"non_autoregressive": "length"})
+    return make_model_directory(folder / "model", PAIRS, config).path
+
+
+def test_evaluating_models_side_by_side(model, non_autoregressive, texts, tmp_path):
+    source, reference = texts
+    path, output = tmp_path / "scores.json", tmp_path / "out"
+    done = run("evaluate", model, non_autoregressive, "--source", source, "--reference", reference,
+               "--threads", "1", "--beam-size", "1", "--json", path)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "warning: --beam-size makes no difference to a non-autoregressive model\n"
+    header, *rows, bleu, chrf = done.stdout.splitlines()
+    assert header.split() == ["BLEU", "chrF", "length", "ratio", "lines/s"]
+    assert bleu.startswith("  BLEU|nrefs:1") and chrf.startswith("  chrF2|nrefs:1")
+    scores = json.loads(path.read_text())
+    assert [one["model"] for one in scores] == [str(model), str(non_autoregressive)]
+    for row, one in zip(rows, scores, strict=True):
+        assert row.startswith(one["model"] + " ") and len(row) == len(header)
+        assert one["lines"] == 10
+        assert one["lines_per_second"] == pytest.approx(10 / one["seconds"])
+        assert row.split()[1:] == [
+            f"{one['bleu']:.2f}",
+            f"{one['chrf']:.2f}",
+            f"{one['length_ratio']:.3f}",
+            f"{one['lines_per_second']:,.1f}",
+        ]
+
+    # Each has the scores that it has by itself, and that its translations have.
+    done = run("evaluate", non_autoregressive, "--source", source, "--reference", reference,
+               "--threads", "1", "--output", output, "--json", path)  # fmt: skip
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    alone = json.loads(path.read_text())
+    assert (alone["bleu"], alone["chrf"]) == (scores[1]["bleu"], scores[1]["chrf"])
+    assert f"  {alone['lines_per_second']:,.1f} lines/s" in done.stdout
+    of_file = run("evaluate", "--hypothesis", output, "--reference", reference).stdout
+    assert of_file and done.stdout.startswith(of_file)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--output", "out"], ["--output is for what one MODEL_DIR translates"]),
+        (["--ensemble", "m"], ["--ensemble goes together with one MODEL_DIR"]),
+    ],
+)
+def test_what_goes_with_one_model_alone(model, texts, arguments, words):
+    source, reference = texts
+    done = run("evaluate", model, model, "--source", source, "--reference", reference, *arguments)
+    assert_refused(done, 2, *words)
+
+
+def test_what_a_non_autoregressive_model_cannot_do(non_autoregressive, tmp_path):
+    done = run("translate", non_autoregressive, "--threads", "1", "--sampling", stdin="A dog.\n")
+    assert_refused(done, 2, "is non-autoregressive", "--sampling", "one after another")
+    done = run("export", non_autoregressive, "--format", "paddle", "--output", tmp_path / "out")
+    assert_refused(done, 1, "can't be exported: what is exported predicts one word after")
+    assert files(tmp_path) == []
+
+
 def test_unequal_files(texts, tmp_path):
     _, reference = texts
     shorter = write_lines(tmp_path / "shorter", ["x"] * 9)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import paddle
 from paddle import nn
 
-from transformer_mt.config import ModelConfig
+from transformer_mt.config import LONGEST_TARGET, ModelConfig
 from transformer_mt.data.subword import Subwords
 from transformer_mt.errors import UserError
 from transformer_mt.files import damage
+from transformer_mt.model.non_autoregressive import NonAutoregressiveTransformer
 from transformer_mt.model.transformer import Transformer
 
 # The file of a checkpoint that holds the model.
@@ -18,8 +20,13 @@ WEIGHTS = "model.pdparams"
 
 
 def build_model(config: ModelConfig, subwords: Subwords, recompute: bool = False) -> Transformer:
-    """A freshly initialised Transformer of the config's size; Paddle's generator decides it."""
-    return Transformer(
+    """A freshly initialised Transformer of the config's kind and size; Paddle's generator decides
+    it."""
+    kind = Transformer
+    if config.non_autoregressive is not None:
+        longest = LONGEST_TARGET if config.non_autoregressive == "length" else None
+        kind = partial(NonAutoregressiveTransformer, longest=longest)
+    return kind(
         source_vocab_size=subwords.source.size,
         target_vocab_size=subwords.target.size,
         d_model=config.d_model,

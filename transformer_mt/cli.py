@@ -262,12 +262,12 @@ def _setting(text: str) -> int | float | str | None:
     return None if text == "null" else text
 
 
-def _model_choice(options: argparse.Namespace) -> ModelChoice:
+def _model_choice(options: argparse.Namespace, model_dir: str) -> ModelChoice:
     from transformer_mt.decoding.run import ModelChoice
 
     given = vars(options)
     return ModelChoice(
-        options.model_dir,
+        model_dir,
         engine=options.engine,
         checkpoint=options.checkpoint,
         ensemble=tuple(options.ensemble),
@@ -340,18 +340,24 @@ def _add_evaluate(verbs) -> None:
         verbs,
         "evaluate",
         _evaluate,
-        "Score translations with sacreBLEU: a model's, or those of a file.",
+        "Score translations with sacreBLEU: a model's, several models' side by side, or those of a "
+        "file.",
         "  python -m transformer_mt evaluate runs/demo --source test.en --reference test.de\n"
+        "  python -m transformer_mt evaluate runs/a runs/b --source test.en --reference test.de\n"
         "  python -m transformer_mt evaluate --hypothesis out.de --reference test.de\n",
     )
-    parser.add_argument("model_dir", metavar="MODEL_DIR", nargs="?", help="translate with it first")
+    parser.add_argument(
+        "model_dirs", metavar="MODEL_DIR", nargs="*", help="translate with it first, and time that"
+    )
     parser.add_argument("--source", metavar="FILE", type=Path, help="text to translate")
     parser.add_argument("--hypothesis", metavar="FILE", type=Path, help="translations to score")
     parser.add_argument(
         "--reference", metavar="FILE", type=Path, required=True, help="one line for each line"
     )
     parser.add_argument("--output", metavar="FILE", type=Path, help="where the translations go")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="the scores as JSON")
+    parser.add_argument(
+        "--json", metavar="FILE", type=Path, help="the scores as JSON, of several models a list"
+    )
     _add_model_choice(parser, (name for name in _decoding_settings() if name != "n_best"))
 
 
@@ -544,7 +550,7 @@ def _translate(options: argparse.Namespace) -> None:
     from transformer_mt.decoding import run
 
     run.translate(
-        _model_choice(options),
+        _model_choice(options, options.model_dir),
         options.input,
         options.output,
         prefix=options.prefix,
@@ -559,26 +565,26 @@ def _evaluate(options: argparse.Namespace) -> None:
 
     signals.reinstall()
 
-    if (options.model_dir is None) == (options.hypothesis is None):
+    if bool(options.model_dirs) == (options.hypothesis is not None):
         raise UsageError("evaluate: give either MODEL_DIR with --source, or --hypothesis")
-    if (options.model_dir is None) != (options.source is None):
+    if bool(options.model_dirs) != (options.source is not None):
         raise UsageError("evaluate: MODEL_DIR and --source belong together")
     if options.hypothesis and options.output:
         raise UsageError("evaluate: --output is for what MODEL_DIR translates")
     for name in ("source", "hypothesis", "reference"):
         _require_file(f"--{name}", getattr(options, name))
-    if options.model_dir is None:
-        scores = run.score_file(options.hypothesis, options.reference)
+    if options.hypothesis:
+        results = [run.score_file(options.hypothesis, options.reference)]
     else:
-        scores = run.score_model(
-            _model_choice(options), options.source, options.reference, options.output
-        )
-    print(scores)
+        models = [_model_choice(options, model_dir) for model_dir in options.model_dirs]
+        results = run.score_models(models, options.source, options.reference, options.output)
+    print(results[0] if len(results) == 1 else run.as_table(results))
     if options.json:
         from transformer_mt.files import atomic
 
+        values = [result.as_dict() for result in results]
         with atomic(options.json) as file:
-            json.dump(scores.as_dict(), file, indent=2)
+            json.dump(values[0] if len(values) == 1 else values, file, indent=2)
             file.write("\n")
 
 
@@ -588,7 +594,22 @@ def _score(options: argparse.Namespace) -> None:
 
     from transformer_mt.decoding import run
 
-    run.score(_model_choice(options), options.source, options.target, options.output)
+    model = _model_choice(options, options.model_dir)
+    run.score(model, options.source, options.target, options.output)
+
+
+def _attention(options: argparse.Namespace) -> None:
+    from transformer_mt.attention_maps import run
+
+    run.draw(
+        options.model_dir,
+        options.text,
+        options.output,
+        target=options.target,
+        checkpoint=options.checkpoint,
+        device=options.device,
+    )
+    print(options.output)
 
 
 def _attention(options: argparse.Namespace) -> None:
@@ -612,15 +633,16 @@ def _align(options: argparse.Namespace) -> None:
     if options.reference is None:
         from transformer_mt.decoding import run
 
-        run.align(_model_choice(options), options.source, options.target, options.output)
+        model = _model_choice(options, options.model_dir)
+        run.align(model, options.source, options.target, options.output)
         return
 
-    from transformer_mt.evaluation import run
+    from transformer_mt.evaluation import alignment
 
     signals.reinstall()
 
     files = options.source, options.target, options.reference, options.output
-    print(run.score_alignments(_model_choice(options), *files))
+    print(alignment.score_model(_model_choice(options, options.model_dir), *files))
 
 
 def _average(options: argparse.Namespace) -> None:

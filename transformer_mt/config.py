@@ -24,6 +24,8 @@ NaturalNumber = Annotated[int, Field(ge=0, lt=2**31)]
 VocabularySize = Annotated[int, Field(gt=4, lt=2**31)]
 # Each hypothesis of a beam holds a cache of its own.
 BeamSize = Annotated[int, Field(gt=0, le=1000)]
+# The longest target, in subwords, whose length a model can predict.
+LONGEST_TARGET = 1024
 Probability = Annotated[float, Field(ge=0, lt=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 
@@ -539,6 +541,13 @@ def _problems_between_sections(values: dict[str, Any]) -> list[str]:
         problems.append(
             "guided_attention.by: 'alignment': needs a subword.type other than word, for which "
             "several unknown words in a row are one"
+        )
+    longest = value("data", "max_length")
+    predicts_length = value("model", "non_autoregressive") == "length"
+    if predicts_length and isinstance(longest, int) and longest > LONGEST_TARGET:
+        problems.append(
+            "model.non_autoregressive: 'length': needs data.max_length of at most "
+            f"{LONGEST_TARGET}: it knows no greater length"
         )
     for option, needs in _NEEDED_BY.items():
         chosen = value(*option.split("."))

@@ -13,18 +13,25 @@ from transformer_mt.assembly import build_model, load_weights
 from transformer_mt.config import AlignmentHeads, DecodingConfig, ModelConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
-from transformer_mt.decoding import batch
+from transformer_mt.decoding import batch, mask_predict
 from transformer_mt.decoding.device_log_probs import DeviceLogProbs, device_mixture
 from transformer_mt.decoding.engine import Attention, Hypothesis, Sentence, with_attention
 from transformer_mt.decoding.log_probs import LogProbs, mixture
+from transformer_mt.decoding.paddle_predictor import PaddlePredictor
+from transformer_mt.errors import UsageError
 from transformer_mt.model.host_decoder import HostDecoder, HostDecoding
+from transformer_mt.model.non_autoregressive import NonAutoregressiveTransformer
 from transformer_mt.model.transformer import Transformer
+
+ATTENTION_OF_MASKS = "attends from masks, in whose places words stand only when it is done"
 
 
 class PaddleEngine:
     """Searches with one model, or with the mean of the probabilities of several.
 
     The weights must not change in the engine's life. Models are put into evaluation mode.
+
+    Raises UsageError if there are several, and one of them is non-autoregressive.
     """
 
     def __init__(
@@ -46,6 +53,14 @@ class PaddleEngine:
         self._target = subwords.target
         on_host = all(HostDecoder.can_decode(model) for model in models)
         self._host_decoders = [HostDecoder(model) for model in models] if on_host else []
+        self._is_non_autoregressive = any(
+            isinstance(model, NonAutoregressiveTransformer) for model in models
+        )
+        if self._is_non_autoregressive and len(models) > 1:
+            raise UsageError(
+                "--ensemble: a non-autoregressive model can't be a member: the words before, which "
+                "the members of an ensemble go on from together, are not there"
+            )
 
     @classmethod
     def load(
@@ -70,10 +85,21 @@ class PaddleEngine:
         self, sentences: list[Sentence], settings: DecodingConfig, need_attention: bool = False
     ) -> list[list[Hypothesis]]:
         """As `Engine.search`."""
+        if self._is_non_autoregressive:
+            return self._fill_in(sentences, settings, need_attention)
         source = self._source_tensor([sentence.source for sentence in sentences])
         with self._evaluating():
             found = batch.search(self._stepper(source), sentences, settings, self._target)
         return with_attention(self, sentences, found) if need_attention else found
+
+    def _fill_in(
+        self, sentences: list[Sentence], settings: DecodingConfig, need_attention: bool
+    ) -> list[list[Hypothesis]]:
+        mask_predict.require_possible(sentences, settings, need_attention)
+        source = self._source_tensor([sentence.source for sentence in sentences])
+        with self._evaluating():
+            predictor = PaddlePredictor(self._models[0], source, self._target)
+            return mask_predict.search(predictor, sentences, settings, self._target)
 
     def _stepper(self, source: paddle.Tensor) -> _HostStepper | _DeviceStepper:
         never = batch.never_put_out(self._target)
@@ -86,7 +112,15 @@ class PaddleEngine:
         return _HostStepper(decodings, never)
 
     def log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> list[float]:
-        """As `Engine.log_probs`."""
+        """As `Engine.log_probs`.
+
+        Raises:
+            UsageError: the model is non-autoregressive.
+        """
+        self._require_autoregressive(
+            "gives no probability to a whole translation: it has one of each word, which differs "
+            "with the words that are masked"
+        )
         source = self._source_tensor(sources)
         read, wanted = batch.target_arrays(targets, self._target)
         totals: list[float] = []
@@ -110,7 +144,12 @@ class PaddleEngine:
 
     def attention(self, source: list[int], target: list[int]) -> Attention:
         """The attention weights of the first model, in all its layers and heads, where it reads
-        `source` and puts out `target`, ids without bos and eos (force decoding)."""
+        `source` and puts out `target`, ids without bos and eos (force decoding).
+
+        Raises:
+            UsageError: the model is non-autoregressive.
+        """
+        self._require_autoregressive(ATTENTION_OF_MASKS)
         model = self._models[0]
         source_ids = self._source_tensor([source])
         read, said = batch.target_arrays([target], self._target)
@@ -127,7 +166,12 @@ class PaddleEngine:
     def cross_attention(
         self, sources: list[list[int]], targets: list[list[int]]
     ) -> list[np.ndarray]:
-        """As `Engine.cross_attention`, of the first model; all are read at once."""
+        """As `Engine.cross_attention`, of the first model; all are read at once.
+
+        Raises:
+            UsageError: the model is non-autoregressive.
+        """
+        self._require_autoregressive(ATTENTION_OF_MASKS)
         model, (layer, heads) = self._models[0], self._alignment_heads
         source = self._source_tensor(sources)
         read, _ = batch.target_arrays(targets, self._target)
@@ -137,6 +181,10 @@ class PaddleEngine:
             )
         weights = cross_weights[layer][:, :heads].astype("float32").mean(axis=1).numpy()
         return batch.without_padding(weights, sources, targets)
+
+    def _require_autoregressive(self, otherwise: str) -> None:
+        if self._is_non_autoregressive:
+            raise UsageError(f"a non-autoregressive model {otherwise}")
 
     def _source_tensor(self, rows: list[list[int]]) -> paddle.Tensor:
         return paddle.to_tensor(encoded_rows(rows, self._source.pad, self._source.eos))

@@ -68,10 +68,23 @@ class ModelChoice:
             decoding = config_schema.with_changes(config.decoding, self.decoding)
         except UsageError as error:
             raise UsageError(_with_flags(str(error))) from None
-        for name in ("temperature", "top_k", "top_p", "seed"):
-            if name in self.decoding and not decoding.sampling:
-                warn(f"--{name.replace('_', '-')} makes no difference without --sampling")
+        for name, reason in _without_effect(config.model.non_autoregressive, decoding):
+            if name in self.decoding:
+                warn(f"--{name.replace('_', '-')} makes no difference {reason}")
         return spec, decoding
+
+
+def _without_effect(kind: str | None, decoding: DecodingConfig) -> Iterator[tuple[str, str]]:
+    """Settings that change nothing, and why; `kind` is the config's model.non_autoregressive."""
+    if not decoding.sampling:
+        for name in ("temperature", "top_k", "top_p", "seed"):
+            yield name, "without --sampling"
+    if kind is None:
+        yield "iterations", "to an autoregressive model"
+    else:
+        yield "beam_size", "to a non-autoregressive model"
+    if kind != "length":
+        yield "length_candidates", "to a model that does not predict lengths"
 
 
 def _with_flags(message: str) -> str:

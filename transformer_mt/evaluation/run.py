@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
-import os
+import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from transformer_mt.config import DecodingConfig
 from transformer_mt.console import progress
-from transformer_mt.data import pharaoh
-from transformer_mt.decoding.run import ModelChoice, align, require_equal, translator_of
+from transformer_mt.decoding.engines import EngineSpec
+from transformer_mt.decoding.run import ModelChoice, require_equal, translator_of
 from transformer_mt.decoding.stream import input_lines
-from transformer_mt.decoding.translator import Aligned
-from transformer_mt.errors import UserError
-from transformer_mt.evaluation import alignment
-from transformer_mt.evaluation.alignment import AlignmentScores
+from transformer_mt.decoding.translator import Line
+from transformer_mt.errors import UsageError
 from transformer_mt.evaluation.metrics import Scores, score, score_for, tokenizer_for_text
-from transformer_mt.files import atomic, count_lines, lines
+from transformer_mt.files import atomic, lines
 from transformer_mt.model_directory import ModelDirectory
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The scores of a model's translations, and the seconds that they took, its loading not
+    counted."""
+
+    model: str
+    scores: Scores
+    seconds: float
+
+    @property
+    def lines_per_second(self) -> float:
+        return self.scores.lines / max(1e-9, self.seconds)
+
+    def as_dict(self) -> dict[str, Any]:
+        speed = {"seconds": self.seconds, "lines_per_second": self.lines_per_second}
+        return {"model": self.model, **self.scores.as_dict(), **speed}
+
+    def __str__(self) -> str:
+        return (
+            f"{self.scores}\n"
+            f"  {self.lines_per_second:,.1f} lines/s: {self.seconds:.1f} s, the model being loaded"
+        )
 
 
 def score_file(hypothesis: Path, reference: Path) -> Scores:
@@ -24,48 +49,72 @@ def score_file(hypothesis: Path, reference: Path) -> Scores:
     return score(list(input_lines(hypothesis)), references, tokenizer_for_text(references))
 
 
-def score_model(model: ModelChoice, source: Path, reference: Path, output: Path | None) -> Scores:
-    """Translates `source` with a model, keeps that in `output` if given, and scores it.
+def score_models(
+    models: list[ModelChoice], source: Path, reference: Path, output: Path | None
+) -> list[Evaluation]:
+    """Translates `source` with each of the models, keeps that in `output` if given, and scores it.
 
     Raises:
-        UserError: anything wrong with the model directory or the files.
+        UsageError: there are several models, and they can't all do what is asked for.
+        UserError: anything wrong with a model directory or the files.
     """
-    spec, decoding = model.find()
-    config = ModelDirectory(spec.folder).load_config()
+    if output and len(models) > 1:
+        raise UsageError("evaluate: --output is for what one MODEL_DIR translates")
+    if len(models) > 1 and any(model.ensemble for model in models):
+        raise UsageError("evaluate: --ensemble goes together with one MODEL_DIR")
+    found = [model.find() for model in models]
     sources = list(input_lines(source))
     references = list(lines(reference))
     require_equal(source, len(sources), reference, len(references))
+    evaluations = []
+    for model, (spec, decoding) in zip(models, found, strict=True):
+        hypotheses, seconds = _translated(spec, decoding, sources)
+        if output:
+            with atomic(output) as file:
+                file.writelines(f"{hypothesis}\n" for hypothesis in hypotheses)
+        config = ModelDirectory(spec.folder).load_config()
+        scores = score_for(config, hypotheses, references)
+        evaluations.append(Evaluation(model.model_dir, scores, seconds))
+    return evaluations
+
+
+def as_table(evaluations: list[Evaluation]) -> str:
+    """Several models side by side, and the signatures of their scores."""
+    rows = [("", "BLEU", "chrF", "length ratio", "lines/s")]
+    notes: dict[str, None] = {}
+    for one in evaluations:
+        scores = one.scores
+        rows.append(
+            (
+                one.model,
+                f"{scores.bleu:.2f}",
+                f"{scores.chrf:.2f}",
+                f"{scores.length_ratio:.3f}",
+                f"{one.lines_per_second:,.1f}",
+            )
+        )
+        notes |= dict.fromkeys(filter(None, (scores.signature, scores.chrf_signature, scores.note)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
+    ]
+    return "\n".join([*table, *(f"  {note}" for note in notes)])
+
+
+def _translated(
+    spec: EngineSpec, decoding: DecodingConfig, sources: list[str]
+) -> tuple[list[str], float]:
+    """The translations, and the seconds that they took, without loading the model."""
+    decoding = decoding.model_copy(update={"n_best": 1})
     with (
-        translator_of(spec, decoding.model_copy(update={"n_best": 1})) as translator,
+        translator_of(spec, decoding) as translator,
         progress(total=len(sources), title="translating", unit="lines") as bar,
     ):
+        # A line for each process; while one of them loads the model, the others take theirs.
+        processes = spec.threads if spec.runs_in_processes else 1
+        shortest = min(filter(str.strip, sources), key=len, default="")
+        for _ in translator.stream([[Line(shortest)]] * processes):
+            pass
+        started = time.perf_counter()
         hypotheses = translator.translate(sources, bar.update)
-    if output:
-        with atomic(output) as file:
-            file.writelines(f"{hypothesis}\n" for hypothesis in hypotheses)
-    return score_for(config, hypotheses, references)
-
-
-def score_alignments(
-    model: ModelChoice, source: Path, target: Path, reference: Path, output: Path | None
-) -> AlignmentScores:
-    """Aligns the lines of two files with a model, keeps that in `output` if given, and scores it.
-
-    Raises:
-        UserError: anything wrong with the model directory or the files.
-    """
-    gold = alignment.read_gold(reference)
-    if source.is_file():
-        require_equal(source, count_lines(source), reference, len(gold))
-    found: list[Aligned] = []
-    align(model, source, target, output or Path(os.devnull), found.append)
-    require_equal(source, len(found), reference, len(gold))
-    for number, (line, (_, possible)) in enumerate(zip(found, gold, strict=True), 1):
-        for link in sorted(possible):
-            if link[0] >= line.source_words or link[1] >= line.target_words:
-                raise UserError(
-                    f"{reference}, line {number}: {pharaoh.write([link])}: there are "
-                    f"{line.source_words} words in the source of this line, and "
-                    f"{line.target_words} in its target, of which the first is number 0"
-                )
-    return alignment.score((set(line.links) for line in found), gold)
+        return hypotheses, time.perf_counter() - started

@@ -53,6 +53,11 @@ def export(
         raise UsageError(f"--quantization {quantization}: only --format ctranslate2 has it")
     directory = ModelDirectory(model_dir)
     config = directory.load_config()
+    if config.model.non_autoregressive is not None:
+        raise UserError(
+            f"{directory.path} is non-autoregressive (model.non_autoregressive), and can't be "
+            "exported: what is exported predicts one word after another, and it all at once"
+        )
     chosen = directory.checkpoint(checkpoint)
     subwords = directory.load_subwords()
     if output is None:

@@ -342,7 +342,7 @@ class Transformer(nn.Layer):
         hidden, self_weights, cross_weights = self.decoder(
             x,
             memory,
-            causal_mask(target.shape[1]),
+            self._target_mask(target),
             self._source_mask(source_ids),
             need_weights,
         )
@@ -383,6 +383,10 @@ class Transformer(nn.Layer):
         x = self.positional_encoding(x, position).reshape([sentences, width, -1])
         hidden, _, _ = self.decoder(x, None, self_mask, cache.memory_mask, False, cache.layers)
         return self.generator(hidden)
+
+    def _target_mask(self, target: Tensor) -> Tensor:
+        # True where a target position must not look: (target_len, target_len), for all rows
+        return causal_mask(target.shape[1])
 
     def _source_mask(self, source_ids: Tensor) -> Tensor:
         # True where the source is padding: (batch, 1, 1, source_len), for all heads and queries

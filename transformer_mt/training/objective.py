@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import paddle
 from paddle import Tensor
@@ -11,6 +13,9 @@ from transformer_mt.data.batches import Batch
 from transformer_mt.data.subword import Subwords
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.loss import LabelSmoothedCrossEntropy
+
+if TYPE_CHECKING:
+    from transformer_mt.training.mask_prediction import MaskPrediction
 
 
 class TeacherForcing:
@@ -44,7 +49,9 @@ class TeacherForcing:
         return paddle.to_tensor(real), paddle.to_tensor(targets[real])
 
 
-def make_objective(config: Config, model: Transformer, subwords: Subwords) -> TeacherForcing:
+def make_objective(
+    config: Config, model: Transformer, subwords: Subwords
+) -> TeacherForcing | MaskPrediction:
     """The objective that the config asks for; it lets no two of them be asked for."""
     if config.scheduled_sampling.decay is not None:
         from transformer_mt.training.scheduled_sampling import ScheduledSampling
@@ -54,4 +61,8 @@ def make_objective(config: Config, model: Transformer, subwords: Subwords) -> Te
         from transformer_mt.training.guided_attention import GuidedAttention
 
         return GuidedAttention(config, model, subwords)
+    if config.model.non_autoregressive is not None:
+        from transformer_mt.training.mask_prediction import MaskPrediction
+
+        return MaskPrediction(config, model, subwords)
     return TeacherForcing(config, model, subwords)

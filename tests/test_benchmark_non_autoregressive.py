@@ -1,0 +1,115 @@
+"""The benchmark asks the program for the right things, and tells what it says."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT, make_config, make_model_directory, real_pairs, write_pairs
+from transformer_mt import cli
+from transformer_mt import config as config_schema
+from transformer_mt.files import lines
+
+SCRIPT = ROOT / "scripts" / "benchmark_non_autoregressive.py"
+CONFIG = ROOT / "configs" / "non_autoregressive.yaml"
+PAIRS = real_pairs(30)
+
+
+@pytest.fixture
+def benchmark():
+    # It imports what it shares with its neighbour by name, as a script does.
+    sys.path.insert(0, str(SCRIPT.parent))
+    try:
+        yield importlib.import_module(SCRIPT.stem)
+    finally:
+        sys.path.remove(str(SCRIPT.parent))
+
+
+class Program:
+    """Instead of the program: looks at what it is asked for as the program does, and pretends.
+
+    A model's BLEU is the number of the call, and it translates 100 lines a second for each.
+    """
+
+    def __init__(self):
+        self.verbs, self.recipes, self.calls = [], [], []
+
+    def __call__(self, *arguments):
+        options = cli._parse([str(argument) for argument in arguments])
+        self.verbs.append(options.verb)
+        if options.verb == "translate":
+            said = [f"{source}!" for source in lines(options.input)]
+            said[3] = PAIRS[3][1]
+            options.output.write_text("".join(f"{line}\n" for line in said), "utf-8")
+        elif options.verb == "train":
+            self.recipes.append(config_schema.load(options.config, options.overrides))
+        else:
+            self.calls.append(options)
+            values = [
+                {
+                    "bleu": len(self.calls) + number / 10,
+                    "chrf": 50.0,
+                    "length_ratio": 1.0,
+                    "lines_per_second": 100.0 * len(self.calls),
+                }
+                for number in range(len(options.model_dirs))
+            ]
+            text = json.dumps(values if len(values) > 1 else values[0])
+            options.json.write_text(text)
+
+
+def test_the_comparison(benchmark, tmp_path, monkeypatch, capsys):
+    for name in ("train", "val", "test"):
+        write_pairs(tmp_path / "text", name, PAIRS)
+    make_model_directory(tmp_path / "teacher", PAIRS, make_config(tmp_path))
+    program = Program()
+    monkeypatch.setattr(benchmark, "program", program)
+    monkeypatch.setattr(
+        sys, "argv",
+        ["benchmark", str(tmp_path / "teacher"), str(CONFIG), "training.max_steps=7",
+         "--data", str(tmp_path / "text"), "--output", str(tmp_path / "out"), "--dev", "val",
+         "--iterations", "1", "4", "--candidates", "3"],
+    )  # fmt: skip
+    assert benchmark.main() == 0
+
+    assert program.verbs == ["translate"] + ["train"] * 4 + ["evaluate"] * 6
+    read = {}
+    for recipe in program.recipes:
+        assert recipe.training.max_steps == 7 and recipe.data.test is None
+        folder = Path(recipe.data.root)
+        texts = [list(lines(folder / f"{name}.de")) for name in ("train", "dev", "test")]
+        assert texts[1] == texts[2] == [target for _, target in PAIRS]
+        name = Path(recipe.model_dir).name
+        read[name] = recipe.model.non_autoregressive, texts[0] == texts[1]
+    assert read == {
+        "length_raw": ("length", True),
+        "length_distilled": ("length", False),
+        "end_raw": ("end", True),
+        "end_distilled": ("end", False),
+    }
+
+    out = capsys.readouterr().out
+    assert "In 29 of 30 lines" in out
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in out.splitlines()
+        if line.startswith("|")
+    ]
+    shown = [[*row[:5], *row[7:]] for row in rows[2:]]
+    assert shown == [
+        ["teacher, beam 5", "the corpus", "", "", "1.00", "100.0", "1.00"],
+        ["teacher, beam 1", "the corpus", "", "", "2.00", "200.0", "2.00"],
+        ["length", "the corpus", "1", "3", "3.00", "300.0", "3.00"],
+        ["length", "the teacher's", "1", "3", "3.10", "300.0", "3.00"],
+        ["length", "the corpus", "4", "3", "4.00", "400.0", "4.00"],
+        ["length", "the teacher's", "4", "3", "4.10", "400.0", "4.00"],
+        ["end", "the corpus", "1", "", "5.00", "500.0", "5.00"],
+        ["end", "the teacher's", "1", "", "5.10", "500.0", "5.00"],
+        ["end", "the corpus", "4", "", "6.00", "600.0", "6.00"],
+        ["end", "the teacher's", "4", "", "6.10", "600.0", "6.00"],
+    ]
+    settings = [(o.beam_size,) if "beam_size" in o else (o.iterations,) for o in program.calls]
+    assert settings == [(5,), (1,), (1,), (4,), (1,), (4,)]
+    assert [getattr(o, "length_candidates", None) for o in program.calls[2:]] == [3, 3, None, None]

@@ -1,0 +1,159 @@
+"""Decoding all positions at once, and once more those that the model is least sure of.
+
+Mask-Predict (Ghazvininejad et al. 2019, arXiv 1904.09324, section 3). It knows ids and their
+probabilities, neither models nor text.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from transformer_mt.config import DecodingConfig
+from transformer_mt.data.subword import Vocabulary
+from transformer_mt.decoding.engine import Hypothesis, Sentence, length_limits, length_penalty
+from transformer_mt.errors import UsageError
+
+
+class Predictor(Protocol):
+    """The model, which has read the sources of some sentences."""
+
+    def length_log_probs(self) -> np.ndarray | None:
+        """log p(length) of the lengths 1, 2, ... of each target, (sentences, lengths); None: the
+        model does not predict them."""
+
+    def best(
+        self, sentences: np.ndarray, ids: np.ndarray, masked: np.ndarray, may_end: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The most probable id at each masked position, int64 (count,), and its log-probability,
+        float64 (count,), row after row.
+
+        Args:
+            sentences: int64 (rows,), which sentence each row is a target of.
+            ids: int64 (rows, target_len), with the mask's id where masked, and padded.
+            masked: bool (rows, target_len).
+            may_end: bool (rows, target_len), True where the id may be eos.
+        """
+
+
+class Targets(NamedTuple):
+    """Empty targets, to be filled in: int64 (rows,) each. `ends` is the first place that may be
+    eos."""
+
+    sentences: np.ndarray
+    lengths: np.ndarray
+    ends: np.ndarray
+
+
+def require_possible(
+    sentences: list[Sentence], settings: DecodingConfig, need_attention: bool
+) -> None:
+    """
+    Raises:
+        UsageError: something is asked for that can't be had where words are not predicted one
+            after another.
+    """
+    problem = None
+    if settings.sampling:
+        problem = "--sampling (decoding.sampling: true): it draws words one after another"
+    elif settings.n_best > 1:
+        problem = f"--n-best {settings.n_best} (decoding.n_best): there is one output of a line"
+    elif any(sentence.prefix for sentence in sentences):
+        problem = "--prefix: an output is not continued, all of it is predicted at once"
+    elif need_attention:
+        problem = "--alignment: its attention is that of masks, not of words"
+    if problem:
+        raise UsageError(f"the model is non-autoregressive, and does not go with {problem}")
+
+
+def search(
+    predictor: Predictor, sentences: list[Sentence], settings: DecodingConfig, target: Vocabulary
+) -> list[list[Hypothesis]]:
+    """One hypothesis of each sentence.
+
+    Where the model predicts lengths, the `settings.length_candidates` most probable ones are filled
+    in side by side, and of the results that counts whose words have the highest mean
+    log-probability (section 3.3); none of them is eos. Where it does not, a target of the greatest
+    length allowed is filled in, and cut at its first eos.
+
+    A hypothesis' log-probability is the sum of those that its words (and the eos that it was cut
+    at) had when they were predicted.
+    """
+    limits = [length_limits(len(sentence.source), settings) for sentence in sentences]
+    shortest, longest = np.array(limits, np.int64).reshape(-1, 2).T
+    length_log_probs = predictor.length_log_probs()
+    if length_log_probs is None:
+        targets = Targets(np.arange(len(sentences)), longest, ends=shortest)
+    else:
+        count = settings.length_candidates
+        candidates = [
+            best_lengths(*own, count)
+            for own in zip(length_log_probs, shortest, longest, strict=True)
+        ]
+        rows = np.repeat(np.arange(len(sentences)), [len(own) for own in candidates])
+        lengths = np.concatenate([*candidates, np.zeros(0, np.int64)])
+        targets = Targets(rows, lengths, ends=lengths)
+
+    ids, log_probs = fill(predictor, targets, settings.iterations, target)
+    found: list[list[tuple[float, Hypothesis]]] = [[] for _ in sentences]
+    for sentence, length, own_ids, own in zip(*targets[:2], ids, log_probs, strict=True):
+        ends = np.flatnonzero(own_ids[:length] == target.eos)
+        words = own_ids[: ends[0] if len(ends) else length].tolist()
+        counted = own[: min(len(words) + 1, length)]
+        log_prob = float(counted.sum())
+        score = log_prob / length_penalty(len(words) + 1, settings)
+        mean = log_prob / max(1, len(counted))
+        found[sentence].append((mean, Hypothesis(words, log_prob, score)))
+    # Of equal ones, that of the more probable length.
+    return [[max(own, key=lambda item: item[0])[1]] for own in found]
+
+
+def best_lengths(log_probs: np.ndarray, shortest: int, longest: int, count: int) -> np.ndarray:
+    """The `count` most probable lengths, best first, of those that are allowed: int64, fewer if
+    there are fewer, and 0 if there is none.
+
+    Args: `log_probs` (lengths,) of the lengths 1, 2, ...; what is beyond them can't be reached.
+    """
+    shortest = min(max(shortest, 1), len(log_probs))
+    allowed = log_probs[shortest - 1 : longest]
+    if not len(allowed):
+        return np.zeros(1, np.int64)
+    return shortest + np.argsort(-allowed, kind="stable")[:count]
+
+
+def fill(
+    predictor: Predictor, targets: Targets, iterations: int, target: Vocabulary
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fills in the targets, section 3.1.
+
+    Of a target of N ids all are predicted in the first of T iterations, and in iteration t (from 0)
+    the N * (T - t) / T (rounded down) whose log-probability is the lowest; the others keep theirs.
+
+    Returns: ids, int64 (rows, longest), and their log-probabilities, float64, the same shape; pad
+        and 0 beyond a target's length.
+    """
+    places = np.arange(max(targets.lengths, default=0))
+    is_real = places < targets.lengths[:, np.newaxis]
+    may_end = places >= targets.ends[:, np.newaxis]
+    # No decoder of this kind reads a beginning, so that bos is free to stand for a mask.
+    ids = np.where(is_real, target.bos, target.pad)
+    log_probs = np.zeros(ids.shape)
+    for iteration in range(iterations):
+        counts = targets.lengths * (iterations - iteration) // iterations
+        ranks = _ranks(np.where(is_real, log_probs, np.inf))
+        masked = is_real & (ranks < counts[:, np.newaxis])
+        rows = np.flatnonzero(masked.any(axis=1))  # short ones are done before the others
+        if not len(rows):
+            break
+        ids[masked] = target.bos
+        ids[masked], log_probs[masked] = predictor.best(
+            targets.sentences[rows], ids[rows], masked[rows], may_end[rows]
+        )
+    return ids, log_probs
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """The rank of each number in its row, from 0 for the lowest; of equal ones the first is lower:
+    int64 (rows, len)."""
+    return values.argsort(axis=1, kind="stable").argsort(axis=1)
