@@ -4,9 +4,17 @@ import numpy as np
 import paddle
 import pytest
 
-from transformer_mt.config import ModelConfig
-from transformer_mt.info.flops import Flops, decoding_flops, recomputed_flops, training_flops
+from transformer_mt.config import LONGEST_TARGET, ModelConfig
+from transformer_mt.info.flops import (
+    Flops,
+    decoding_flops,
+    mask_predict_flops,
+    mask_prediction_flops,
+    recomputed_flops,
+    training_flops,
+)
 from transformer_mt.model.attention import Linear, ScaledDotProductAttention
+from transformer_mt.model.non_autoregressive import NonAutoregressiveTransformer
 from transformer_mt.model.transformer import Generator, Transformer
 
 TINY = ModelConfig(num_layers=1, d_model=2, d_ff=3, num_heads=1)
@@ -156,3 +164,43 @@ def test_decoding_needs_less_than_to_read_the_whole_target_at_once(beam_size):
         assert flops.decoder == forward.decoder - hidden
     else:
         assert flops.decoder < beam_size * forward.decoder
+
+
+# ---- All positions at once ----
+
+
+@pytest.mark.parametrize("kind", ["length", "end"])
+def test_filling_in_is_what_the_model_computes(kind):
+    """A training step's forward pass, and a search of three iterations with two candidates."""
+    config = ModelConfig(**SIZES, non_autoregressive=kind)
+    longest = LONGEST_TARGET if kind == "length" else None
+    paddle.seed(1)
+    transformer = NonAutoregressiveTransformer(
+        VOCAB_SIZE, VOCAB_SIZE, dropout=0.0, longest=longest, **SIZES
+    )
+    transformer.eval()
+    counted = Multiplications(transformer)
+    source_ids, target_ids = ids(1, 5), ids(1, 7)
+
+    def encode():
+        if kind == "end":
+            return transformer.encode(source_ids)
+        counted.count += transformer.length_embedding.weight.size  # the token times all of them
+        return transformer.encode_with_lengths(source_ids)[0]
+
+    def masked(count):
+        return paddle.arange(count)
+
+    with paddle.no_grad():
+        # Of 7 masks there are 4 on the average.
+        transformer.logits(target_ids, encode(), source_ids, masked(4))
+        flops = mask_prediction_flops(config, VOCAB_SIZE, 5, 7)
+        assert flops.total == 3 * 2 * counted.count
+
+        counted.count = 0
+        memory = encode()
+        for count in (7, 4, 2):  # 7 * 3 / 3, 7 * 2 / 3, 7 / 3, rounded down
+            for _ in range(2):
+                transformer.logits(target_ids, memory, source_ids, masked(count))
+    flops = mask_predict_flops(config, VOCAB_SIZE, 5, 7, iterations=3, candidates=2)
+    assert flops.total == 2 * counted.count

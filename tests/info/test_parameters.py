@@ -36,6 +36,7 @@ def configs(draw):
         norm=draw(st.sampled_from(["pre", "post"])),
         tie_embeddings=draw(st.booleans()),
         bias=draw(st.booleans()),
+        non_autoregressive=draw(st.sampled_from([None, "length", "end"])),
     )
     target = draw(st.integers(5, 9))
     joint = draw(st.booleans())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from transformer_mt.config import ModelConfig
+from transformer_mt.config import LONGEST_TARGET, ModelConfig
 from transformer_mt.info.parameters import layer_counts
 
 
@@ -51,6 +51,47 @@ def decoding_flops(
     """
     past = target_len * (target_len + 1) // 2  # 1 + 2 + ... + target_len
     return _forward_flops(model, target_vocab_size, source_len, target_len, past, beam_size)
+
+
+def mask_prediction_flops(
+    model: ModelConfig, target_vocab_size: int, source_len: int, positions: int
+) -> Flops:
+    """Training a non-autoregressive model on `positions` of the target, of which any number is
+    masked: of their mean, (positions + 1) / 2, logits are computed."""
+    forward = _filling_flops(model, source_len, positions)
+    generator = model.d_model * target_vocab_size * (positions + 1)
+    return Flops(3 * forward.encoder, 3 * forward.decoder, 3 * generator)
+
+
+def mask_predict_flops(
+    model: ModelConfig,
+    target_vocab_size: int,
+    source_len: int,
+    positions: int,
+    iterations: int,
+    candidates: int,
+) -> Flops:
+    """Decoding with one: the whole of each candidate goes through the decoder in every iteration,
+    the source is projected anew each time, and logits are of what is masked then."""
+    forward = _filling_flops(model, source_len, positions)
+    masked = [positions * (iterations - done) // iterations for done in range(iterations)]
+    masked = [count for count in masked if count]  # short targets are done before
+    return Flops(
+        forward.encoder,
+        candidates * len(masked) * forward.decoder,
+        candidates * sum(masked) * 2 * model.d_model * target_vocab_size,
+    )
+
+
+def _filling_flops(model: ModelConfig, source_len: int, positions: int) -> Flops:
+    """Forward, without the generator: every position of the target sees all of them."""
+    pairs = positions * positions
+    decoder = _forward_flops(model, 0, source_len, positions, pairs).decoder
+    if model.non_autoregressive == "end":
+        return Flops(_forward_flops(model, 0, source_len, 0, 0).encoder, decoder, 0)
+    # With the token LENGTH before the source.
+    encoder = _forward_flops(model, 0, source_len + 1, 0, 0).encoder
+    return Flops(encoder + 2 * model.d_model * (LONGEST_TARGET + 1), decoder, 0)
 
 
 def _forward_flops(

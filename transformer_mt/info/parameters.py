@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from transformer_mt.config import ModelConfig
+from transformer_mt.config import LONGEST_TARGET, ModelConfig
 
 Shape = tuple[int, ...]
 # Instead of a formula.
@@ -72,7 +73,16 @@ def parts(model: ModelConfig, vocabularies: VocabularySizes) -> list[Part]:
         Part("decoder feed-forward", decoder_layers, *feed_forward),
         Part("decoder norms", 3 * decoder_layers + at_the_end, *norm),
         _generator(model, vocabularies),
+        *_optional(model),
     ]
+
+
+def _optional(model: ModelConfig) -> Iterator[Part]:
+    if model.copying:
+        yield Part("copy gate", 1, "d_model + 1", [(model.d_model, 1), (1,)])
+    if model.non_autoregressive == "length":
+        lengths = LONGEST_TARGET + 1
+        yield Part("length embedding", 1, f"{lengths} x d_model", [(lengths, model.d_model)])
 
 
 def _embeddings(model: ModelConfig, vocabularies: VocabularySizes) -> list[Part]:

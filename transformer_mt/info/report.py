@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 from transformer_mt.config import Config
 from transformer_mt.console import duration
-from transformer_mt.info.flops import Flops, decoding_flops, recomputed_flops, training_flops
+from transformer_mt.info.flops import (
+    Flops,
+    decoding_flops,
+    mask_predict_flops,
+    mask_prediction_flops,
+    recomputed_flops,
+    training_flops,
+)
 from transformer_mt.info.memory import (
     activation_bytes,
     half_weight_bytes,
@@ -82,15 +89,11 @@ def _flops(config: Config, vocabularies: VocabularySizes, length: int) -> Iterat
         "FLOPs of a target token, in matrix products; sentences of "
         f"{length:,} subwords on either side"
     )
-    sizes = (config.model, vocabularies.target, length, length)
-    beam_size = 1 if config.decoding.sampling else config.decoding.beam_size
     recompute = " (recompute)" if config.training.recompute else ""
     columns = {
         f"training{recompute}": _training_flops(config, vocabularies, length),
-        "decoding, greedy": decoding_flops(*sizes),
+        **_decoding_flops(config, vocabularies, length),
     }
-    if beam_size > 1:
-        columns[f"beam of {beam_size}"] = decoding_flops(*sizes, beam_size)
     rows = [["", *columns]]
     for part in (*Flops._fields, "total"):
         flops = [getattr(column, part) / length for column in columns.values()]
@@ -98,12 +101,49 @@ def _flops(config: Config, vocabularies: VocabularySizes, length: int) -> Iterat
     yield from _table(rows, "<" + ">" * len(columns))
 
 
+def _decoding_flops(config: Config, vocabularies: VocabularySizes, length: int) -> dict[str, Flops]:
+    """Of a sentence pair, by what the columns are called."""
+    sizes = (config.model, vocabularies.target, length)
+    decoding = config.decoding
+    if config.model.non_autoregressive is not None:
+        candidates = decoding.length_candidates
+        if config.model.non_autoregressive == "end":
+            candidates = 1
+        sizes = (*sizes, _positions(config, length))
+        return {
+            "all at once": mask_predict_flops(*sizes, 1, 1),
+            f"{decoding.iterations} iterations, {_count(candidates, 'candidate')}": (
+                mask_predict_flops(*sizes, decoding.iterations, candidates)
+            ),
+        }
+    columns = {"decoding, greedy": decoding_flops(*sizes, length)}
+    beam_size = 1 if decoding.sampling else decoding.beam_size
+    if beam_size > 1:
+        columns[f"beam of {beam_size}"] = decoding_flops(*sizes, length, beam_size)
+    return columns
+
+
+def _positions(config: Config, length: int) -> int:
+    """How many positions the decoder reads of a target of this length, end included, where source
+    and target are as long."""
+    kind = config.model.non_autoregressive
+    if kind is None:
+        return length
+    if kind == "length":
+        return max(1, length - 1)
+    from transformer_mt.decoding.engine import length_limits  # with NumPy, which others do without
+
+    return max(length, length_limits(length - 1, config.decoding)[1])
+
+
 def _training_flops(config: Config, vocabularies: VocabularySizes, length: int) -> Flops:
     """Of a sentence pair, with what is computed twice."""
-    flops = training_flops(config.model, vocabularies.target, length, length)
+    positions = _positions(config, length)
+    count = training_flops if config.model.non_autoregressive is None else mask_prediction_flops
+    flops = count(config.model, vocabularies.target, length, positions)
     if not config.training.recompute:
         return flops
-    again = recomputed_flops(config.model, length, length)
+    again = recomputed_flops(config.model, length, positions)
     return Flops(*(sum(both) for both in zip(flops, again, strict=True)))
 
 
@@ -124,7 +164,10 @@ def _memory(config: Config, vocabularies: VocabularySizes, lengths: list[int]) -
     rows = [["", *held, "activations", "total"]]
     for length in lengths:
         pairs = max(1, tokens // length)
-        activations = activation_bytes(model, training, vocabularies.target, pairs, length, length)
+        positions = _positions(config, length)
+        activations = activation_bytes(
+            model, training, vocabularies.target, pairs, length, positions
+        )
         sizes = [*held.values(), activations, sum(held.values()) + activations]
         title = f"{_count(pairs, 'pair')} of {length:,} subwords"
         rows.append([title, *(_quantity(size, "B") for size in sizes)])
@@ -176,6 +219,12 @@ def _training(
 def _open_questions(config: Config, speed: Speed | None) -> Iterator[str]:
     """What could not be known, and how to tell it."""
     training = config.training
+    if config.scheduled_sampling.decay is not None:
+        yield from _note(
+            f"scheduled_sampling: {_count(config.scheduled_sampling.passes - 1, 'pass')} more of "
+            "the decoder in an update, forward only, each up to a third of what decoder and "
+            "generator take in training (the generator for words that are replaced): not counted."
+        )
     if speed is None:
         yield from _note(
             "Time: not known. Give --tflops, what a device does at its peak in "
@@ -232,4 +281,5 @@ def _time(seconds: float) -> str:
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' if number != 1 else ''}"
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{plural if number != 1 else ''}"
