@@ -81,6 +81,8 @@ SETTINGS = ["--" + name.replace("_", "-") for name in DecodingConfig.model_field
         (["evaluate"], ["MODEL_DIR", "--source", "--reference", "--output", "--json", "--device",
                         "--hypothesis", "--engine", "--beam-size"]),
         (["score"], ["MODEL_DIR", "--source", "--target", "--ensemble", "--length-penalty"]),
+        (["align"], ["MODEL_DIR", "--source", "--target", "--reference", "--output", "i?j",
+                     "--engine", "--checkpoint", "--batch-tokens"]),
         (["average"], ["MODEL_DIR", "--last", "--best"]),
     ],
 )  # fmt: skip
@@ -113,6 +115,9 @@ def test_version():
         (["score", "m", "--source", "s"], ["--target"]),
         (["score", "m", "--source", "s", "--target", "t"], ["--source", "no such file"]),
         (["evaluate", "m", "--reference", "r", "--n-best", "2"], ["--n-best"]),
+        (["align", "m", "--source", "s"], ["--target"]),
+        (["align", "m", "--source", "s", "--target", "t"], ["--source", "no such file"]),
+        (["align", "m", "--source", "s", "--target", "t", "--beam-size", "2"], ["--beam-size"]),
         (["translate", "m", "--beam", "3"], ["--beam"]),
         (["translate", "m", "--input", "nothing.txt"], ["--input", "nothing.txt", "no such file"]),
         (["train"], ["CONFIG"]),
