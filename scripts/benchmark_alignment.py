@@ -267,7 +267,7 @@ def parse() -> argparse.Namespace:
         default=Path("configs/guided_attention.yaml"),
         help="the recipe (configs/guided_attention.yaml)",
     )
-    parser.add_argument("--steps", metavar="N", type=int, default=500, help="of training (500)")
+    parser.add_argument("--steps", metavar="N", type=int, default=400, help="of training (400)")
     parser.add_argument("--seed", metavar="N", type=int, default=1, help="of text and model (1)")
     parser.add_argument(
         "--output", metavar="FOLDER", type=Path, help="keep text and models here (they are removed)"
