@@ -235,6 +235,19 @@ def test_a_mistake_in_the_file(problems, sections, expected):
             ["guided_attention.alignments: null: goes together with guided_attention.by"],
         ),
         (
+            "guided_attention: {by: alignment, alignments: a, layer: 4, heads: 9}\n"
+            "model: {num_layers: 6, num_decoder_layers: 3}\nsubword: {type: word}",
+            [
+                "guided_attention.layer: 4: the model has 3 decoder layers",
+                "guided_attention.heads: 9: the model has 8 heads",
+                "guided_attention.by: 'alignment': needs a subword.type other than word",
+            ],
+        ),
+        (
+            "guided_attention: {by: diagonal, alignments: a}",
+            ["guided_attention.alignments: 'a': goes together with guided_attention.by: alignment"],
+        ),
+        (
             "scheduled_sampling: {decay: exponential, k: 1.0}",
             ["scheduled_sampling.k: 1.0: exponential decay needs k below 1"],
         ),
@@ -261,6 +274,36 @@ def test_attention_weights_are_not_kept_by_recompute(problems, option):
     text = VALID.replace("max_steps: 10", "max_steps: 10, recompute: true") + option
     (problem,) = problems(text)[1:]
     assert "needs training.recompute: false: it reads attention weights" in problem
+
+
+@pytest.mark.parametrize(
+    ("guided", "expected_guided", "expected_alignment"),
+    [
+        ("{}", (1, 1), (1, 4)),
+        ("{by: diagonal, layer: 3, heads: 2}", (2, 2), (1, 4)),
+        ("{by: alignment, alignments: a, heads: 2}", (1, 2), (1, 2)),
+        ("{by: alignment, alignments: a, layer: 1}", (0, 1), (0, 1)),
+    ],
+)
+def test_the_heads_that_tell_of_words(load, guided, expected_guided, expected_alignment):
+    model = "model: {num_layers: 6, num_decoder_layers: 3, num_heads: 4}\n"
+    config = load(f"{VALID}{model}guided_attention: {guided}")
+    assert config.guided_heads == expected_guided
+    assert config.alignment_heads == expected_alignment
+    assert load(VALID + "model: {num_layers: 1}").alignment_heads == (0, 8)
+
+
+@pytest.mark.parametrize(
+    ("guided", "expected"),
+    [
+        ("{by: diagonal}", 1.0),
+        ("{by: alignment, alignments: a}", 0.05),
+        ("{by: diagonal, weight: 0.3}", 0.3),
+    ],
+)
+def test_the_weight_of_guided_attention_is_the_papers(load, guided, expected):
+    config = load(f"{VALID}guided_attention: {guided}")
+    assert config.guided_attention.weight_of_loss == expected
 
 
 def test_a_default_that_another_key_rules_out_is_a_problem(problems):

@@ -390,18 +390,16 @@ class EvaluationConfig(Section):
     samples: NaturalNumber = Field(3, description="translations shown at the end")
 
 
-class AlignmentHeads(NamedTuple):
-    """The heads of the decoder's attention to the source whose mean tells which words belong
-    together: the first `heads` of a layer, from 0."""
+class Heads(NamedTuple):
+    """The first `heads` heads of the attention to the source in a decoder layer, from 0."""
 
     layer: int
     heads: int
 
     @classmethod
-    def unguided(cls, num_layers: int, num_heads: int) -> AlignmentHeads:
-        """Of a model that was not told where to look: all of the decoder's last layer but one, of
-        all layers the nearest to an alignment of words (Garg et al. 2019, arXiv 1909.02074,
-        section 3.2)."""
+    def nearest_to_alignment(cls, num_layers: int, num_heads: int) -> Heads:
+        """All of the last layer but one, of all layers the nearest to an alignment of words, unless
+        a model was told its own (Garg et al. 2019, arXiv 1909.02074, section 3.2)."""
         return cls(max(num_layers - 2, 0), num_heads)
 
 
@@ -419,16 +417,24 @@ class Config(Section):
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
 
     @property
-    def alignment_heads(self) -> AlignmentHeads:
-        """Those that are guided, if any are."""
-        guided, model = self.guided_attention, self.model
-        unguided = AlignmentHeads.unguided(
-            model.num_decoder_layers or model.num_layers, model.num_heads
-        )
-        if guided.by is None:
-            return unguided
-        layer = unguided.layer if guided.layer is None else guided.layer - 1
-        return AlignmentHeads(layer, guided.heads)
+    def guided_heads(self) -> Heads:
+        """Those that the section guided_attention is about."""
+        layer = self.guided_attention.layer
+        default = self._nearest_heads.layer
+        return Heads(default if layer is None else layer - 1, self.guided_attention.heads)
+
+    @property
+    def alignment_heads(self) -> Heads:
+        """Those whose mean tells which words belong together: the guided ones, if they were guided
+        by that. (One that is guided to the diagonal says little of where words change places.)"""
+        by_alignment = self.guided_attention.by == "alignment"
+        return self.guided_heads if by_alignment else self._nearest_heads
+
+    @property
+    def _nearest_heads(self) -> Heads:
+        model = self.model
+        layers = model.num_decoder_layers or model.num_layers
+        return Heads.nearest_to_alignment(layers, model.num_heads)
 
 
 SECTIONS: dict[str, type[Section]] = {

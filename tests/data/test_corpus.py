@@ -4,6 +4,7 @@ import gzip
 import random
 import socket
 import warnings
+from array import array
 from collections import Counter
 from pathlib import Path
 
@@ -305,9 +306,11 @@ def test_reasons_to_leave_pairs_out_are_counted(tmp_path):
     assert left == [("b", "B"), ("b", "B"), *others, ("b", "B")]
     assert dropped == {"empty on a side": 3, "held out for dev or test": 3}
 
-    dropped = Counter()
-    left = list(training_pairs(split, held_out, True, dropped))
+    dropped, lines = Counter(), array("i")
+    left = list(training_pairs(split, held_out, True, dropped, lines))
     assert left == [("b", "B"), *others]
+    text = list(split)
+    assert [text[line] for line in lines] == left and lines[0] == text.index(("b", "B"))
     assert dropped == {"empty on a side": 3, "held out for dev or test": 3, "repeated": 2}
 
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from array import array
 from collections import Counter
 from pathlib import Path
 
@@ -122,8 +123,8 @@ def test_real_text_against_encoding_in_memory(tmp_path, shared_data):
     dropped = Counter()
     corpus = encode(pairs, tmp_path, dropped, subwords=subwords, limits=limits)
 
-    expected, reasons = [], Counter()
-    for source, target in pairs:
+    expected, lines, reasons = [], [], Counter()
+    for line, (source, target) in enumerate(pairs):
         pair = (subwords.source.encode(source), subwords.target.encode(target))
         short, long = sorted(map(len, pair))
         if long > 20:
@@ -132,6 +133,8 @@ def test_real_text_against_encoding_in_memory(tmp_path, shared_data):
             reasons["lengths differ by more than 2 to 1"] += 1
         else:
             expected.append(pair)
+            lines.append(line)
+    assert corpus.lines.tolist() == lines and corpus.lines.dtype == np.int32
     assert [
         (corpus.source[i].tolist(), corpus.target[i].tolist()) for i in range(len(corpus))
     ] == expected
@@ -306,6 +309,39 @@ def test_damaged_facts(tmp_path, facts):
     encode(PAIRS, tmp_path)
     (folder,) = tmp_path.glob(ENTRY)
     (folder / "facts.json").write_text(facts, encoding="latin-1")
+    with pytest.raises(UserError, match=r"damaged encoded corpus .*Delete the folder"):
+        encode(PAIRS, tmp_path)
+
+
+def test_the_lines_of_pairs_that_were_chosen(tmp_path):
+    """What is too long is left out of those that were chosen of a text."""
+    lines = array("i")
+
+    def chosen():
+        for line, pair in enumerate(PAIRS * 3):
+            if line % 2:
+                lines.append(line)
+                yield pair
+
+    corpus = encode(chosen(), tmp_path, lines=lines, limits=Limits(max_length=200))
+    assert corpus.lines.tolist() == [1, 3, 5, 7, 11, 13]
+    assert decoded(corpus) == [(PAIRS * 3)[line] for line in corpus.lines]
+
+
+def test_what_an_earlier_version_has_made_is_made_anew(tmp_path):
+    """It kept no lines; the key stays, so that its runs can be gone on with."""
+    encode(PAIRS, tmp_path)
+    (folder,) = tmp_path.glob(ENTRY)
+    (folder / "lines.npy").unlink()
+    assert encode(PAIRS, tmp_path).lines.tolist() == list(range(len(PAIRS)))
+    assert list(tmp_path.glob(ENTRY)) == [folder]
+
+
+@pytest.mark.parametrize("damage", [cut, lambda p: np.save(p, np.arange(3))])
+def test_damaged_lines(tmp_path, damage):
+    encode(PAIRS, tmp_path)
+    (folder,) = tmp_path.glob(ENTRY)
+    damage(folder / "lines.npy")
     with pytest.raises(UserError, match=r"damaged encoded corpus .*Delete the folder"):
         encode(PAIRS, tmp_path)
 

@@ -1,5 +1,5 @@
-"""What given translations attend to: the same from every engine, and the model's own; of the heads
-that were guided where some were."""
+"""What given translations attend to: the same from every engine, and the model's own, of the heads
+that were guided by alignments."""
 
 import numpy as np
 import paddle
@@ -24,7 +24,9 @@ def directory(tmp_path_factory):
     config = make_config(
         folder,
         model={"num_decoder_layers": 3, "num_heads": 4},
-        guided_attention={"by": "diagonal", "layer": LAYER + 1, "heads": HEADS},
+        guided_attention={
+            **{"by": "alignment", "alignments": "links", "layer": LAYER + 1, "heads": HEADS}
+        },
     )
     directory = make_model_directory(folder / "model", PAIRS, config)
     for format in ("paddle", "ctranslate2"):

@@ -27,6 +27,8 @@ from support import (
 from transformer_mt.decoding.engines import find
 from transformer_mt.decoding.run import ModelChoice, translate
 from transformer_mt.decoding.stream import WINDOW
+from transformer_mt.errors import UserError
+from transformer_mt.evaluation.run import score_alignments
 from transformer_mt.model_directory import ModelDirectory
 
 PAIRS = real_pairs(400)
@@ -342,3 +344,60 @@ def test_scores_are_those_of_force_decoding(model, tmp_path):
     write_lines(target, ["x"])
     done = run(*command)
     assert done.returncode == 1 and "20 lines" in done.stderr and done.stdout == ""
+
+
+# ---- align ----
+
+
+def test_alignments_and_their_error_rate(model, tmp_path):
+    """Links a line; against true links, which are here what was found but for some."""
+    sources = [*SOURCES[:20], "", "A dog"]
+    targets = [*(target for _, target in PAIRS[:20]), "Ein Hund", ""]
+    source, target = write_lines(tmp_path / "in", sources), write_lines(tmp_path / "out", targets)
+    output, reference = tmp_path / "links", tmp_path / "gold"
+    command = ["align", model, "--source", source, "--target", target, "--batch-tokens", "50"]
+    done = run(*command, "--threads", "2")
+    assert done.returncode == 0 and done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert len(lines) == 22 and lines[20:] == ["", ""]
+    links = [line.split() for line in lines]
+    for line, text in zip(links, targets[:20], strict=False):
+        assert len(line) == len(text.split())
+
+    choice = ModelChoice(str(model), threads=1, device="cpu")
+
+    def score(gold, into=None):
+        write_lines(reference, (" ".join(line) for line in gold))
+        return score_alignments(choice, source, target, reference, into)
+
+    gold = [[] if number < 2 else line for number, line in enumerate(links)]
+    gold[3] = [link.replace("-", "?") for link in links[3]]
+    scores = score(gold, output)
+    assert output.read_text() == done.stdout  # in one process or two, in large batches or small
+    found, right = sum(map(len, links)), sum(map(len, links[2:]))
+    sure = right - len(links[3])
+    assert (scores.lines, scores.links, scores.sure, scores.possible) == (22, found, sure, right)
+    assert scores.precision == pytest.approx(100 * right / found)
+    assert scores.recall == 100
+    assert scores.error_rate == pytest.approx(100 * (1 - (sure + right) / (found + sure)))
+
+    with pytest.raises(UserError, match=r"in has 22 lines, .*gold has 21"):
+        score([["0-0"]] * 21)
+    count = len(SOURCES[1].split())
+    with pytest.raises(UserError, match=f"gold, line 2: {count}-0: there are {count} words in the"):
+        score([["0-0"], ["0?0", f"{count}-0"], *[[]] * 20])
+    with pytest.raises(UserError, match="gold, line 2: '0:0' is no link"):
+        score([["0-0"], ["0:0"], *[[]] * 20])
+
+
+def test_the_error_rate_as_a_user_sees_it(model, tmp_path):
+    source = write_lines(tmp_path / "in", ["A dog"])
+    target = write_lines(tmp_path / "out", ["Ein Hund"])
+    reference = write_lines(tmp_path / "gold", ["0-0 1-0 0-1 1-1"])
+    command = ["align", model, "--source", source, "--target", target, "--reference", reference]
+    done = run(*command, "--threads", "1")
+    assert done.returncode == 0 and done.stderr == ""
+    assert done.stdout == (
+        "AER 33.33   precision 100.00   recall 50.00   (1 lines, 2 links; the reference has 4 sure "
+        "and 4 possible ones)\n"
+    )

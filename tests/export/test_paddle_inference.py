@@ -9,7 +9,7 @@ import pytest
 from paddle import inference
 from support import make_config, real_pairs, train_subwords, wide_model
 
-from transformer_mt.config import AlignmentHeads
+from transformer_mt.config import Heads
 from transformer_mt.errors import UserError
 from transformer_mt.export import paddle_inference
 from transformer_mt.model import Transformer
@@ -88,7 +88,7 @@ def wide(folder, model_settings, subword_settings):
 
 def write(folder, model):
     layers = model.decoder.layers
-    heads = AlignmentHeads.unguided(len(layers), layers[0].cross_attention.num_heads)
+    heads = Heads.nearest_to_alignment(len(layers), layers[0].cross_attention.num_heads)
     paddle_inference.write_model(folder, model, heads)
 
 

@@ -1,13 +1,34 @@
 """Guided attention: its losses against NumPy in float64, what they pull at, and whole runs."""
 
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import paddle
 import pytest
-from support import make_config, prepared, real_pairs, train_subwords, write_lines
+from support import (
+    make_config,
+    prepared,
+    real_pairs,
+    take_steps,
+    train_subwords,
+    write_lines,
+    write_pairs,
+)
 
+from transformer_mt.config import Config
+from transformer_mt.data import pharaoh
 from transformer_mt.data.alignments import encoded_alignments
 from transformer_mt.data.batches import collate
-from transformer_mt.training import guided_attention
+from transformer_mt.data.prepare import prepare
+from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.decoding.paddle_engine import PaddleEngine
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.errors import UsageError, UserError
+from transformer_mt.evaluation import alignment as error_rate
+from transformer_mt.training import guided_attention, run
 from transformer_mt.training.guided_attention import GuidedAttention
 from transformer_mt.training.objective import TeacherForcing
 from transformer_mt.training.processes import Processes
@@ -44,7 +65,7 @@ def make_trainer(tmp_path):
             aligned = encoded_alignments(
                 tmp_path / "links", data.train, SUBWORDS, ("en", "de"), len(PAIRS), tmp_path
             )
-            data = type(data)(**{**vars(data), "alignments": aligned})
+            data = replace(data, alignments=aligned)
         return Trainer(config, data, Processes())
 
     return make
@@ -204,8 +225,7 @@ def test_it_pulls_at_the_guided_heads_alone(make_trainer, by):
     objective.attention_loss(cross_weights[1][:, :1], batch).backward()
 
     def is_pulled(layer, name):
-        gradient = layer.get_parameter(name).grad if hasattr(layer, "get_parameter") else None
-        gradient = dict(layer.named_parameters())[name].grad if gradient is None else gradient
+        gradient = dict(layer.named_parameters())[name].grad
         return gradient is not None and bool((gradient != 0).any())
 
     first, guided, last = model.decoder.layers
@@ -220,3 +240,111 @@ def test_it_pulls_at_the_guided_heads_alone(make_trainer, by):
     assert not any(is_pulled(last, name) for name, _ in last.named_parameters())
     assert is_pulled(first, "cross_attention.value_projection.weight")
     assert is_pulled(model.encoder, "layers.0.self_attention.query_projection.weight")
+
+
+# ---- Whole runs ----
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    """Text with a pair that is left out, and links of it; a config of the two."""
+    pairs = [*PAIRS[:50], ("", "leer"), *PAIRS[50:100]]
+    write_pairs(tmp_path / "text", "train", pairs)
+    write_pairs(tmp_path / "text", "dev", PAIRS[100:110])
+    path = write_lines(tmp_path / "links", [*links(PAIRS[:50]), "", *links(PAIRS[50:100])])
+    config = make_config(
+        tmp_path,
+        data={"dev": "dev", "held_out": 0},
+        training={"max_steps": 2, "devices": 1},
+        guided_attention={"by": "alignment", "alignments": str(path)},
+    )
+    return config, path
+
+
+def changed(config, **sections):
+    values = config.model_dump()
+    for section, keys in sections.items():
+        values[section] |= keys
+    return Config.model_validate(values)
+
+
+def test_the_pairs_that_are_kept_have_their_own_links(recipe):
+    config, path = recipe
+    data = prepare(config)
+    assert data.train.lines.tolist() == [*range(50), *range(51, 101)]
+    batch = collate(data.train, np.array([49, 50]), data.subwords, data.alignments)
+    alone = prepare(changed(config, data={"drop_duplicates": True})).alignments
+    np.testing.assert_array_equal(
+        alone.matrix(np.array([49, 50]), *batch.alignment.shape[1:]), batch.alignment
+    )
+    count = sum(len(line.split()) for line in path.read_text().split("\n"))
+    (report,) = [line for line in data.report() if line.startswith("alignments")]
+    assert re.fullmatch(
+        rf"alignments      101 lines, {count:,} links of words; \d+\.\d% of the target subwords "
+        "have none",
+        report,
+    )
+    plain = changed(config, guided_attention={"by": None, "alignments": None})
+    assert prepare(plain).alignments is None
+    assert not any("alignments" in line for line in prepare(plain).report())
+
+
+def test_a_run_goes_on_with_the_same_alignments_only(recipe, capfd):
+    config, path = recipe
+    run.train(config, "cpu", False)
+    log = Path(config.model_dir) / "metrics.jsonl"
+    (dev,) = [
+        line for line in map(json.loads, log.read_text().splitlines()) if line["kind"] == "dev"
+    ]
+    assert dev["step"] == 2
+
+    longer = changed(config, training={"max_steps": 4})
+    for settings, problem in (
+        ({"weight": 0.5}, "guided_attention.weight: null, now 0.5"),
+        ({"by": "diagonal", "alignments": None}, "guided_attention.by: alignment, now diagonal"),
+    ):
+        with pytest.raises(UsageError, match=problem):
+            run.train(changed(longer, guided_attention=settings), "cpu", False)
+    text = path.read_text()
+    path.write_text(text.replace("1", "0", 1))
+    with pytest.raises(UserError, match="was trained on another text or other alignments than"):
+        run.train(longer, "cpu", False)
+    # The same at another place is the same.
+    path.unlink()
+    moved = path.with_name("moved")
+    moved.write_text(text)
+    capfd.readouterr()
+    run.train(changed(longer, guided_attention={"alignments": str(moved)}), "cpu", False)
+    assert "going on from" in capfd.readouterr().err
+
+
+def test_a_guided_model_aligns_words_as_it_was_told(tmp_path):
+    """A language in which each word has one of another for it, and all stand in reverse: what the
+    heads know of that after some steps, with the same seed."""
+    steps, length = 60, 6
+    rows = np.random.default_rng(1).integers(0, 20, (400, length)).tolist()
+    pairs = [
+        (" ".join(f"s{i}" for i in row), " ".join(f"t{i}" for i in reversed(row))) for row in rows
+    ]
+    true = [(i, length - 1 - i) for i in range(length)]
+    path = write_lines(tmp_path / "links", [pharaoh.write(true)] * 350)
+    subwords = Subwords(*(WordVocabulary([f"{side}{i}" for i in range(20)]) for side in "st"))
+    rates = {}
+    for by, alignments in ((None, None), ("alignment", str(path))):
+        config = make_config(
+            tmp_path,
+            model={"num_layers": 2},
+            training={"max_steps": steps, "warmup_steps": 20, "learning_rate": 1e-2},
+            guided_attention={"by": by, "alignments": alignments, "weight": 1.0},
+        )
+        data = prepared(config, pairs[50:], subwords)
+        if by is not None:
+            aligned = encoded_alignments(path, data.train, subwords, ("en", "de"), 350, tmp_path)
+            data = replace(data, alignments=aligned)
+        trainer = Trainer(config, data, Processes())
+        take_steps(trainer, steps)
+        engine = PaddleEngine([trainer.model], subwords, config.alignment_heads)
+        translator = Translator(engine, subwords, config.decoding, 100, "de", "en")
+        found = [set(line.links) for line in translator.alignments(pairs[:50])]
+        rates[by] = error_rate.score(found, [(set(true), set(true))] * 50).error_rate
+    assert rates["alignment"] < 25 and rates[None] > 60, rates

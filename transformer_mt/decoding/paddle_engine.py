@@ -10,7 +10,7 @@ import numpy as np
 import paddle
 
 from transformer_mt.assembly import build_model, load_weights
-from transformer_mt.config import AlignmentHeads, DecodingConfig, ModelConfig
+from transformer_mt.config import DecodingConfig, Heads, ModelConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding import batch, mask_predict
@@ -38,15 +38,15 @@ class PaddleEngine:
         self,
         models: list[Transformer],
         subwords: Subwords,
-        alignment_heads: AlignmentHeads | None = None,
+        alignment_heads: Heads | None = None,
     ) -> None:
         """
         Args:
-            alignment_heads: of the first model's config; None: it was not guided.
+            alignment_heads: of the first model's config; None: it was not guided by alignments.
         """
         self._models = models
         layers = models[0].decoder.layers
-        self._alignment_heads = alignment_heads or AlignmentHeads.unguided(
+        self._alignment_heads = alignment_heads or Heads.nearest_to_alignment(
             len(layers), layers[0].cross_attention.num_heads
         )
         self._source = subwords.source
@@ -67,7 +67,7 @@ class PaddleEngine:
         cls,
         checkpoints: list[tuple[ModelConfig, Path]],
         subwords: Subwords,
-        alignment_heads: AlignmentHeads | None = None,
+        alignment_heads: Heads | None = None,
     ) -> PaddleEngine:
         """The engine of checkpoints of models with the same subwords; see `__init__`.
 

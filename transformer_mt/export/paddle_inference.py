@@ -29,14 +29,14 @@ import paddle
 from paddle import Tensor, nn
 from paddle.static import InputSpec
 
-from transformer_mt.config import AlignmentHeads
+from transformer_mt.config import Heads
 from transformer_mt.decoding.inference_engine import DECODER, ENCODER
 from transformer_mt.errors import UserError
 from transformer_mt.model.layers import LayerCache
 from transformer_mt.model.transformer import Transformer
 
 
-def write_model(folder: Path, model: Transformer, alignment_heads: AlignmentHeads) -> None:
+def write_model(folder: Path, model: Transformer, alignment_heads: Heads) -> None:
     """Writes both programs and their weights into a folder that is there.
 
     The model is put into evaluation mode. `alignment_heads` are those of its config.
@@ -129,7 +129,7 @@ class _Encoder(nn.Layer):
 
 
 class _Decoder(nn.Layer):
-    def __init__(self, model: Transformer, alignment_heads: AlignmentHeads) -> None:
+    def __init__(self, model: Transformer, alignment_heads: Heads) -> None:
         super().__init__()
         self.model = model
         self.alignment_heads = alignment_heads

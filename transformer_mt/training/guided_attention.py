@@ -24,7 +24,7 @@ class GuidedAttention(TeacherForcing):
     def __init__(self, config: Config, model: Transformer, subwords: Subwords) -> None:
         super().__init__(config, model, subwords)
         self.guided = config.guided_attention
-        self.layer, self.heads = config.alignment_heads
+        self.layer, self.heads = config.guided_heads
         self.source_pad_id = subwords.source.pad
 
     def losses(self, batch: Batch, step: int | None = None) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,96 @@
+"""The benchmark of alignments knows the alignments of its corpus."""
+
+import importlib.util
+import sys
+
+import pytest
+from support import ROOT
+
+from transformer_mt.evaluation.alignment import read_gold
+
+SCRIPT = ROOT / "scripts" / "benchmark_alignment.py"
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    spec = importlib.util.spec_from_file_location("benchmark_alignment", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclass looks itself up there
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+@pytest.fixture(scope="module")
+def corpus(benchmark, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    benchmark.make_corpus(folder, 3)
+    return folder
+
+
+def lines(folder, name):
+    return [line.split() for line in (folder / name).read_text().split("\n")[:-1]]
+
+
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+def test_links_are_the_dictionarys(benchmark, corpus, split):
+    """Every link is of a word and its translation, every word that has one is linked, and the rest
+    are the articles and the mark of the object."""
+    entries = [entry for kind in benchmark.Languages(3).lexicon.values() for entry in kind]
+    translations = {word: set(target) for source, target in entries for word in source}
+    assert len(translations) == sum(len(source) for source, _ in entries)
+    text = list(zip(lines(corpus, f"{split}.src"), lines(corpus, f"{split}.tgt"), strict=True))
+    gold = read_gold(corpus / f"{split}.links")
+    assert len(text) == len(gold) == benchmark.SIZES[split]
+    for (source, target), (sure, possible) in zip(text, gold, strict=True):
+        assert all(target[j] in translations[source[i]] for i, j in sure)
+        linked = {i for i, _ in sure}
+        assert {source[i] for i in set(range(len(source))) - linked} <= set(benchmark.ARTICLES)
+        linked = {j for _, j in sure}
+        assert {target[j] for j in set(range(len(target))) - linked} == {benchmark.OBJECT}
+        assert all(target[j] == benchmark.OBJECT for _, j in possible - sure)
+        assert (possible == sure) == (split == "train")
+
+
+def test_a_sentence_by_hand(benchmark):
+    """Two words become one, one becomes two; adjective, verb and preposition change places."""
+    languages = benchmark.Languages(1)
+    nouns = iter([(["house"], ["HO", "USE"]), (["dog"], ["DOG"]), (["sea"], ["SEA"])])
+    others = {
+        "verb": (["looks", "up"], ["FINDS"]),
+        "adjective": (["old"], ["OLD"]),
+        "preposition": (["at"], ["AT"]),
+    }
+    languages.draw = lambda kind: next(nouns) if kind == "noun" else others[kind]
+    counts = iter([1, 0, 0])  # adjectives of each noun phrase
+    chances = iter([0.0, 1.0])  # a place, but no adverb
+
+    class Chosen:
+        def choices(self, *arguments):
+            return [next(counts)]
+
+        def choice(self, some):
+            return some[0]
+
+        def random(self):
+            return next(chances)
+
+    languages.random = Chosen()
+    clause = languages.clause()
+    assert " ".join(clause.source) == "ta old house looks ta dog up at ta sea"
+    assert " ".join(clause.target) == "HO USE OLD DOG ke FINDS SEA AT"
+    assert sorted(clause.sure) == [
+        *((1, 2), (2, 0), (2, 1), (3, 5), (5, 3)),
+        *((6, 5), (7, 7), (9, 6)),
+    ]
+    assert sorted(clause.possible) == [(4, 4), (5, 4)]
+
+
+def test_the_same_seed_makes_the_same_text(benchmark, corpus, tmp_path):
+    benchmark.make_corpus(tmp_path, 3)
+    for path in corpus.iterdir():
+        assert path.read_bytes() == (tmp_path / path.name).read_bytes()
+    train = (corpus / "train.src").read_text().split("\n")
+    assert len(set(train)) == len(train)
+    benchmark.make_corpus(tmp_path, 4)
+    assert (corpus / "train.src").read_bytes() != (tmp_path / "train.src").read_bytes()
