@@ -11,6 +11,7 @@ from transformer_mt.config import ModelConfig
 from transformer_mt.data.subword import Subwords
 from transformer_mt.errors import UserError
 from transformer_mt.files import damage
+from transformer_mt.model.copying import CopyingTransformer
 from transformer_mt.model.transformer import Transformer
 
 # The file of a checkpoint that holds the model.
@@ -19,7 +20,8 @@ WEIGHTS = "model.pdparams"
 
 def build_model(config: ModelConfig, subwords: Subwords, recompute: bool = False) -> Transformer:
     """A freshly initialised Transformer of the config's size; Paddle's generator decides it."""
-    return Transformer(
+    kind = CopyingTransformer if config.copying else Transformer
+    return kind(
         source_vocab_size=subwords.source.size,
         target_vocab_size=subwords.target.size,
         d_model=config.d_model,
