@@ -12,6 +12,7 @@ from transformer_mt.config import LONGEST_TARGET, ModelConfig
 from transformer_mt.data.subword import Subwords
 from transformer_mt.errors import UserError
 from transformer_mt.files import damage
+from transformer_mt.model.copying import CopyingTransformer
 from transformer_mt.model.non_autoregressive import NonAutoregressiveTransformer
 from transformer_mt.model.transformer import Transformer
 
@@ -22,7 +23,7 @@ WEIGHTS = "model.pdparams"
 def build_model(config: ModelConfig, subwords: Subwords, recompute: bool = False) -> Transformer:
     """A freshly initialised Transformer of the config's kind and size; Paddle's generator decides
     it."""
-    kind = Transformer
+    kind = CopyingTransformer if config.copying else Transformer
     if config.non_autoregressive is not None:
         longest = LONGEST_TARGET if config.non_autoregressive == "length" else None
         kind = partial(NonAutoregressiveTransformer, longest=longest)

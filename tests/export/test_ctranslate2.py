@@ -261,6 +261,21 @@ def test_all_that_does_not_fit_is_listed_at_once(tmp_path, monkeypatch):
     assert names(folder) == set()
 
 
+def test_a_model_that_copies_is_refused_with_the_reason(tmp_path):
+    config = make_config(tmp_path, model={"copying": True})
+    vocabulary = WordVocabulary([f"w{i}" for i in range(10)])
+    subwords = Subwords(vocabulary, vocabulary)
+    with pytest.raises(UserError) as caught:
+        exporter.write_model(tmp_path, wide_model(config, subwords), config, subwords)
+    assert str(caught.value).split("\n") == [
+        "the model can't be exported to CTranslate2:",
+        "  model.copying: True: CTranslate2 generates subwords, and can't copy them",
+        "  gate.bias: CTranslate2 has no such weight",
+        "  gate.weight: CTranslate2 has no such weight",
+    ]
+    assert names(tmp_path) == set()
+
+
 def test_a_vocabulary_of_another_size(tmp_path):
     model, config, _ = small(tmp_path)
     vocabulary = WordVocabulary([f"w{i}" for i in range(11)])

@@ -215,6 +215,14 @@ def test_all_that_can_not_be_exported_is_listed(tmp_path):
     assert model.positional_encoding is positions
 
 
+def test_a_model_that_copies_is_refused_with_the_reason(tmp_path):
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    with pytest.raises(UserError, match=r"Inference:\n  model\.copying: True: .* can't copy them$"):
+        paddle_inference.write_model(folder, wide(tmp_path, {"copying": True}, {}))
+    assert list(folder.iterdir()) == []
+
+
 def test_a_file_that_is_not_written_whole(tmp_path):
     """Paddle itself goes on in silence when a file can't grow any more."""
     model = wide(tmp_path, {"d_model": 128}, {})

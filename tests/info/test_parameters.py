@@ -36,10 +36,15 @@ def configs(draw):
         norm=draw(st.sampled_from(["pre", "post"])),
         tie_embeddings=draw(st.booleans()),
         bias=draw(st.booleans()),
-        non_autoregressive=draw(st.sampled_from([None, "length", "end"])),
+        **draw(
+            st.sampled_from(
+                [{}, {"copying": True}]
+                + [{"non_autoregressive": kind} for kind in ("length", "end")]
+            )
+        ),
     )
     target = draw(st.integers(5, 9))
-    joint = draw(st.booleans())
+    joint = config.copying or draw(st.booleans())
     return config, VocabularySizes(target if joint else draw(st.integers(5, 9)), target, joint)
 
 

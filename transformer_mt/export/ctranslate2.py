@@ -37,6 +37,8 @@ KNOWN_SETTINGS = {
     "tie_embeddings",
     "bias",
 }
+# Why it has no place for others.
+REASONS = {"copying": "CTranslate2 generates subwords, and can't copy them"}
 # CTranslate2 has no formula for our positions, so there is a last one: this one at least.
 LEAST_POSITIONS = 1024
 
@@ -224,7 +226,7 @@ def _round_to_bfloat16(spec: Any) -> None:
 def _unknown_settings(settings: ModelConfig) -> list[str]:
     """Mechanisms that were added to the model, and are used by this one."""
     return [
-        f"model.{name}: {value}: not known here"
+        f"model.{name}: {value}: {REASONS.get(name, 'not known here')}"
         for name, value in settings
         if name not in KNOWN_SETTINGS and value != ModelConfig.model_fields[name].default
     ]

@@ -32,6 +32,7 @@ from paddle.static import InputSpec
 from transformer_mt.config import Heads
 from transformer_mt.decoding.inference_engine import DECODER, ENCODER
 from transformer_mt.errors import UserError
+from transformer_mt.model.copying import CopyingTransformer
 from transformer_mt.model.layers import LayerCache
 from transformer_mt.model.transformer import Transformer
 
@@ -45,6 +46,11 @@ def write_model(folder: Path, model: Transformer, alignment_heads: Heads) -> Non
         UserError: the model has something that the programs could not hold; all of it is listed,
             and nothing was written. Or a file could not be written.
     """
+    if isinstance(model, CopyingTransformer):
+        raise UserError(
+            "the model can't be exported to Paddle Inference:\n"
+            "  model.copying: True: the decoder's program generates subwords, and can't copy them"
+        )
     model.eval()
     own_positions = model.positional_encoding
     # A table would end somewhere.

@@ -7,6 +7,7 @@ from transformer_mt.model.attention import (
     causal_mask,
     padding_mask,
 )
+from transformer_mt.model.copying import CopyingTransformer
 from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
 from transformer_mt.model.host_decoder import HostDecoder, HostDecoding
 from transformer_mt.model.layers import (
@@ -27,6 +28,7 @@ from transformer_mt.model.transformer import (
 
 __all__ = [
     "AttentionWeights",
+    "CopyingTransformer",
     "Decoder",
     "DecoderCache",
     "DecoderLayer",

@@ -15,6 +15,7 @@ from paddle import Tensor
 
 from transformer_mt.ancestors import AncestorMask
 from transformer_mt.model.attention import Linear, MultiHeadAttention
+from transformer_mt.model.copying import CopyingTransformer, HostCopying
 from transformer_mt.model.layers import DecoderLayer, LayerNorm
 from transformer_mt.model.operations import array, is_float32_on_cpu, tensor
 from transformer_mt.model.transformer import Transformer
@@ -34,13 +35,15 @@ class HostDecoder:
     @staticmethod
     def can_decode(model: Transformer) -> bool:
         """Whether the model is in float32, on the CPU, and of a kind that is repeated here."""
-        return type(model) is Transformer and is_float32_on_cpu(model.generator.weight)
+        is_known = type(model) in (Transformer, CopyingTransformer)
+        return is_known and is_float32_on_cpu(model.generator.weight)
 
     def __init__(self, model: Transformer) -> None:
         if not self.can_decode(model):
-            raise ValueError("a HostDecoder needs a plain float32 Transformer on the CPU")
+            raise ValueError("a HostDecoder needs a float32 Transformer, known here, on the CPU")
         self.layers = [_Layer(layer) for layer in model.decoder.layers]
         self.norm = None if model.decoder.norm is None else _Norm(model.decoder.norm)
+        self.copying_model = model if isinstance(model, CopyingTransformer) else None
         self.source_pad_id = model.source_pad_id
         self._embedding = array(model.target_embedding.weight)
         self._scale = np.float32(model.target_embedding.scale)
@@ -76,6 +79,8 @@ class HostDecoding:
         self._cross_caches = [_Cache() for _ in decoder.layers]
         for layer, cache in zip(decoder.layers, self._cross_caches, strict=True):
             cache.append(*layer.cross_attention.project(array(memory)))
+        model = decoder.copying_model
+        self._copying = None if model is None else HostCopying(model, source_ids)
 
     def step(self, ids: np.ndarray, parents: np.ndarray) -> np.ndarray:
         """The logits, float32 (sentences, width, vocabulary), of what may follow each hypothesis.
@@ -95,7 +100,12 @@ class HostDecoding:
             decoder.layers, self._self_caches, self._cross_caches, strict=True
         ):
             x = layer(x, own, strangers, cross, self._padding)
-        return decoder.logits(x if decoder.norm is None else decoder.norm(x))
+        if decoder.norm is not None:
+            x = decoder.norm(x)
+        logits = decoder.logits(x)
+        if self._copying is None:
+            return logits
+        return self._copying.mixture(logits, x, self._cross_caches[-1].weights)
 
     def select(self, sentences: np.ndarray) -> None:
         """Keeps the sentences with these indices, int64 (kept,), in this order."""
@@ -104,6 +114,8 @@ class HostDecoding:
             self._padding = self._padding[sentences]
         for cache in (*self._self_caches, *self._cross_caches):
             cache.select(sentences)
+        if self._copying is not None:
+            self._copying.select(sentences)
 
 
 class _Cache:
@@ -114,6 +126,8 @@ class _Cache:
         # (sentences, at least length, heads * d): what is beyond the length is not filled yet
         self._key: np.ndarray | None = None
         self._value: np.ndarray | None = None
+        # Of the last attention to them, (sentences, heads, width, length)
+        self.weights: np.ndarray | None = None
 
     @property
     def key(self) -> np.ndarray:
@@ -221,6 +235,7 @@ class _Attention:
         weights -= np.maximum.reduce(weights, axis=-1, keepdims=True)
         np.exp(weights, out=weights)
         weights /= np.add.reduce(weights, axis=-1, keepdims=True)
+        cache.weights = weights
         value = cache.value
         mixed = np.empty((*x.shape[:2], value.shape[-1]), np.float32)
         np.matmul(weights, self._heads(value), out=self._heads(mixed))

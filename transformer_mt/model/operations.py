@@ -13,6 +13,9 @@ import paddle.nn.functional as F
 from paddle import Tensor
 from paddle.autograd import PyLayer
 
+# Rows of logits that are dealt with at once, so that they stay in the processor's cache.
+ROWS = 16
+
 
 def is_float32_on_cpu(x: Tensor) -> bool:
     """Whether the faster way is for `x`; not in a graph that is being exported."""
@@ -56,6 +59,38 @@ def dropout(x: Tensor, rate: float) -> Tensor:
     kept = array(integers).view(np.uint16)[:count].reshape(x.shape) >= threshold
     scale = 2**16 / (2**16 - threshold)
     return x * tensor(np.multiply(kept, scale, dtype=np.float32))
+
+
+def log_sum_exp(logits: Tensor) -> Tensor:
+    """log(sum(exp(logits))) of each row of `logits` (rows, vocabulary): (rows, 1). No gradient."""
+    if not is_float32_on_cpu(logits):
+        return paddle.logsumexp(logits, axis=1, keepdim=True)
+    rows = array(logits)
+    log_total = np.empty((len(rows), 1), np.float32)
+    buffer = np.empty((ROWS, rows.shape[1]), np.float32)
+    for start in range(0, len(rows), ROWS):
+        some = rows[start : start + ROWS]
+        largest = some.max(axis=1, keepdims=True)
+        exponentials = np.subtract(some, largest, out=buffer[: len(some)])
+        sums = np.exp(exponentials, out=exponentials).sum(axis=1, keepdims=True)
+        log_total[start : start + ROWS] = np.log(sums) + largest
+    return tensor(log_total)
+
+
+def plus_softmax(x: Tensor, logits: Tensor, log_total: Tensor, factor: Tensor) -> Tensor:
+    """x + factor * softmax(logits), `x` and `logits` (rows, vocabulary), `log_total` of the logits
+    and `factor` (rows, 1): (rows, vocabulary). No gradient."""
+    if not is_float32_on_cpu(logits):
+        return x + factor * paddle.exp(logits - log_total)
+    rows, added, totals, factors = (array(part) for part in (logits, x, log_total, factor))
+    result = np.empty_like(rows)
+    for start in range(0, len(rows), ROWS):
+        own = slice(start, start + ROWS)
+        some = np.subtract(rows[own], totals[own], out=result[own])
+        np.exp(some, out=some)
+        some *= factors[own]
+        some += added[own]
+    return tensor(result)
 
 
 class _Linear(PyLayer):

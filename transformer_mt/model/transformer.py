@@ -280,7 +280,7 @@ class Transformer(nn.Layer):
             target_ids, memory, source_ids, need_weights=True
         )
         weights = AttentionWeights(encoder_weights, decoder_weights, cross_weights)
-        return self.generator(hidden), weights
+        return self.generate(hidden, cross_weights, source_ids), weights
 
     def encode(
         self, source_ids: Tensor, need_weights: bool = False
@@ -319,6 +319,10 @@ class Transformer(nn.Layer):
             hidden = self.decode(target, memory, source_ids)
         logits = self.generator(hidden if positions is None else at_positions(hidden, positions))
         return (logits, cross_weights) if need_weights else logits
+
+    def generate(self, hidden: Tensor, cross_weights: list[Tensor], source_ids: Tensor) -> Tensor:
+        """The logits (batch, target_len, vocabulary) of what `decode` gives, weights included."""
+        return self.generator(hidden)
 
     def decode(
         self,
@@ -370,6 +374,12 @@ class Transformer(nn.Layer):
 
         Returns: floating (sentences, width, vocabulary).
         """
+        return self.generator(self._step(ids, parents, cache)[0])
+
+    def _step(
+        self, ids: Tensor, parents: np.ndarray, cache: DecoderCache, need_weights: bool = False
+    ) -> tuple[Tensor, list[Tensor]]:
+        # Up to the hidden states (sentences, width, d_model); and the weights of cross-attention
         kept = cache.ancestors.prune()
         if kept is not None:
             for layer in cache.layers:
@@ -381,8 +391,10 @@ class Transformer(nn.Layer):
         # (sentences * width, 1, d_model), for all are at the same position
         x = self.target_embedding(ids.reshape([sentences * width, 1]))
         x = self.positional_encoding(x, position).reshape([sentences, width, -1])
-        hidden, _, _ = self.decoder(x, None, self_mask, cache.memory_mask, False, cache.layers)
-        return self.generator(hidden)
+        hidden, _, cross_weights = self.decoder(
+            x, None, self_mask, cache.memory_mask, need_weights, cache.layers
+        )
+        return hidden, cross_weights
 
     def _target_mask(self, target: Tensor) -> Tensor:
         # True where a target position must not look: (target_len, target_len), for all rows

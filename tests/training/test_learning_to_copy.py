@@ -1,0 +1,83 @@
+"""Can it learn to copy what it has never seen? Tiny models, trained for seconds on sentences with
+some of the names, are asked for sentences with the others. And can it begin with a plain model?"""
+
+import numpy as np
+import pytest
+from support import make_config, make_model_directory, prepared, real_pairs, take_steps
+
+from transformer_mt.assembly import build_model, load_weights, take_weights
+from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.decoding.paddle_engine import PaddleEngine
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.errors import UserError
+from transformer_mt.training.processes import Processes
+from transformer_mt.training.trainer import Trainer
+
+NAMES = [f"name{number}" for number in range(330)]
+SEEN, UNSEEN = NAMES[:300], NAMES[300:]
+VERBS = {"sees": "gesehen", "hears": "gehört", "finds": "gefunden", "calls": "gerufen"}
+STEPS, HELD_OUT = 200, 100
+
+
+def sentences(names, count, random):
+    """As in ("name3 sees name5", "name5 wird von name3 gesehen")."""
+    pairs = []
+    for _ in range(count):
+        subject, object_ = random.choice(names, 2, replace=False)
+        verb = random.choice(list(VERBS))
+        source, target = (
+            f"{subject} {verb} {object_}",
+            f"{object_} wird von {subject} {VERBS[verb]}",
+        )
+        pairs.append((source, target))
+    return pairs
+
+
+@pytest.mark.parametrize("copying", [True, False])
+def test_names_that_training_never_had(tmp_path, copying):
+    random = np.random.default_rng(1)
+    train, held_out = sentences(SEEN, 2000, random), sentences(UNSEEN, HELD_OUT, random)
+    vocabulary = WordVocabulary([*NAMES, *VERBS, *VERBS.values(), "wird", "von"])
+    config = make_config(
+        tmp_path,
+        model={"d_model": 64, "num_heads": 4, "d_ff": 128, "copying": copying},
+        training={
+            "max_steps": STEPS,
+            "batch_tokens": 400,
+            "device_tokens": 400,
+            "schedule": "inverse_sqrt",
+            "warmup_steps": 60,
+            "learning_rate": 5e-3,
+            "clip_norm": 1.0,
+        },
+    )
+    data = prepared(config, train, Subwords(vocabulary, vocabulary))
+    trainer = Trainer(config, data, Processes())
+    rate = trainer.updater.rate
+    # It falls to zero at the end: what is asked for is not how fast, but whether it can learn.
+    trainer.updater.rate = lambda step: rate(step) * (1 - step / (STEPS + 1))
+    take_steps(trainer, STEPS)
+    engine = PaddleEngine([trainer.model], data.subwords)
+    for beam_size in (1, 4):
+        decoding = config.decoding.model_copy(
+            update={"beam_size": beam_size, "max_length_extra": 5}
+        )
+        translator = Translator(engine, data.subwords, decoding, 100, "de")
+        found = translator.translate(source for source, _ in held_out)
+        right = sum(output == target for output, (_, target) in zip(found, held_out, strict=True))
+        assert right >= 90 if copying else right <= 10
+
+
+def test_fine_tuning_from_a_plain_model(tmp_path):
+    """Its weights are taken, and the gate's are new."""
+    config = make_config(tmp_path)
+    directory = make_model_directory(tmp_path / "plain", real_pairs(200), config)
+    subwords, plain = directory.load_subwords(), directory.checkpoint("last")
+    model = build_model(config.model.model_copy(update={"copying": True}), subwords)
+    assert take_weights(plain, model) == ["gate.weight is missing", "gate.bias is missing"]
+    expected = build_model(config.model, subwords)
+    load_weights(plain, expected)
+    for name, parameter in expected.named_parameters():
+        np.testing.assert_array_equal(parameter, dict(model.named_parameters())[name])
+    with pytest.raises(UserError, match=r"fit the config: gate\.weight is missing"):
+        load_weights(plain, model)
