@@ -102,6 +102,7 @@ def held_at_the_loss(updater, rows, vocab_size):
         ({"dropout": 0.1, "attention_dropout": 0.1, "feed_forward_dropout": 0.1}, {}),
         ({"embedding_dropout": 0.2, "norm": "pre", "bias": False}, {}),
         ({"num_encoder_layers": 3, "num_decoder_layers": 1, "norm": "pre", "num_heads": 8}, {}),
+        ({"copying": True}, {}),
         ({"dropout": 0.1, "norm": "post"}, {"recompute": True}),
         ({"dropout": 0.1, "norm": "pre"}, {"recompute": True}),
     ],

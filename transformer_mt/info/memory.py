@@ -78,6 +78,8 @@ def activation_bytes(
     )
     stacks = kept.ends_of_stack(source) + kept.ends_of_stack(target)
     loss = kept.loss(target, target_vocab_size)
+    if model.copying:
+        loss += kept.copying(target * source_len)
     if not training.recompute:
         return stacks + encoder_layers * encoder_layer + decoder_layers * decoder_layer + loss
     # What enters each layer (the first one's is counted already) and what leaves the last. Then
@@ -146,3 +148,9 @@ class _Kept:
         """Logits and probabilities; of half precision's logits, a copy in float32 too."""
         copy = HALF if self._is_half else 0
         return tokens * vocab_size * (2 * FLOAT32 + copy)
+
+    def copying(self, pairs: int) -> int:
+        """Of each pair of a target and a source position the id, in 8 bytes, how much of it is
+        generated, copied and both, and the mean attention, before and after its places are joined
+        and those of padding are left out."""
+        return pairs * (8 + 6 * FLOAT32)
