@@ -35,6 +35,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = {"train": 4000, "dev": 100, "test": 500}
+VOCAB_SIZE = 400  # so that most words are several subwords
 LEXICON = {"noun": 80, "adjective": 40, "verb": 40, "preposition": 10, "adverb": 15, "joint": 5}
 ARTICLES = ("ta", "mo")
 OBJECT = "ke"
@@ -81,6 +82,7 @@ def train(options: argparse.Namespace, folder: Path, model: Path, guided: list[s
         "data.source_lang=src",
         "data.target_lang=tgt",
         f"data.cache={folder}/cache",
+        f"subword.vocab_size={VOCAB_SIZE}",
         f"training.max_steps={options.steps}",
         f"training.validate_every={options.steps}",
         f"training.save_every={options.steps}",
@@ -267,7 +269,7 @@ def parse() -> argparse.Namespace:
         default=Path("configs/guided_attention.yaml"),
         help="the recipe (configs/guided_attention.yaml)",
     )
-    parser.add_argument("--steps", metavar="N", type=int, default=400, help="of training (400)")
+    parser.add_argument("--steps", metavar="N", type=int, default=600, help="of training (600)")
     parser.add_argument("--seed", metavar="N", type=int, default=1, help="of text and model (1)")
     parser.add_argument(
         "--output", metavar="FOLDER", type=Path, help="keep text and models here (they are removed)"
