@@ -54,8 +54,9 @@ def main() -> int:
         if folder is None:
             name = stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark_alignment-"))
             folder = Path(name)
+        folder = folder.resolve()
         make_corpus(folder, options.seed)
-        print(f"`{options.config}`, {options.steps:,} steps, {SIZES['train']:,} pairs\n")
+        print(f"`{options.config.name}`, {options.steps:,} steps, {SIZES['train']:,} pairs\n")
         print("| | BLEU | AER | precision | recall | seconds of training |")
         print("|---|---|---|---|---|---|")
         for name, settings in MODELS.items():
@@ -76,7 +77,7 @@ def main() -> int:
 def train(options: argparse.Namespace, folder: Path, model: Path, guided: list[str]) -> None:
     run(
         "train",
-        options.config,
+        options.config.resolve(),
         f"model_dir={model}",
         f"data.root={folder}",
         "data.source_lang=src",
@@ -88,6 +89,7 @@ def train(options: argparse.Namespace, folder: Path, model: Path, guided: list[s
         f"training.save_every={options.steps}",
         f"training.seed={options.seed}",
         "evaluation.samples=0",
+        "--restart",
         *guided,
         *options.overrides,
     )
@@ -266,7 +268,7 @@ def parse() -> argparse.Namespace:
         "--config",
         metavar="FILE",
         type=Path,
-        default=Path("configs/guided_attention.yaml"),
+        default=ROOT / "configs" / "guided_attention.yaml",
         help="the recipe (configs/guided_attention.yaml)",
     )
     parser.add_argument("--steps", metavar="N", type=int, default=600, help="of training (600)")
