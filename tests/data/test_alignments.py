@@ -248,12 +248,21 @@ def test_no_such_file(tmp_path, corpus):
         align(tmp_path / "no", corpus, tmp_path, 5)
 
 
-def test_a_damaged_entry(tmp_path, corpus):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "links.offsets.npy").write_bytes(b""),
+        lambda folder: np.save(folder / "links.ids.npy", np.zeros(3, np.uint16)),
+        lambda folder: np.save(folder / "links.offsets.npy", np.zeros(3, np.int64)),
+        lambda folder: (folder / "facts.json").write_text("{}"),
+    ],
+)
+def test_a_damaged_entry(tmp_path, corpus, damage):
     path = write_lines(tmp_path / "links", ["0-0"] * 5)
     found = align(path, corpus, tmp_path, 5)
     folder = tmp_path / found.key
     assert folder.is_dir()
-    (folder / "links.offsets.npy").write_bytes(b"")
+    damage(folder)
     with pytest.raises(UserError, match=r"damaged alignments .*Delete the folder"):
         Alignments(folder)
 

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,9 @@ from support import (
 )
 
 from transformer_mt.decoding.engines import find
-from transformer_mt.decoding.run import ModelChoice, translate
+from transformer_mt.decoding.run import ModelChoice, align, translate
 from transformer_mt.decoding.stream import WINDOW
-from transformer_mt.errors import UserError
+from transformer_mt.errors import UsageError, UserError
 from transformer_mt.evaluation.run import score_alignments
 from transformer_mt.model_directory import ModelDirectory
 
@@ -381,6 +382,8 @@ def test_alignments_and_their_error_rate(model, tmp_path):
     assert scores.recall == 100
     assert scores.error_rate == pytest.approx(100 * (1 - (sure + right) / (found + sure)))
 
+    with pytest.raises(UsageError, match="--ensemble: what is attended to is one model's"):
+        align(replace(choice, ensemble=(str(model),)), source, target, output)
     with pytest.raises(UserError, match=r"in has 22 lines, .*gold has 21"):
         score([["0-0"]] * 21)
     count = len(SOURCES[1].split())

@@ -43,6 +43,8 @@ class Alignments:
             self._links = EncodedText(folder, "links")
             if len(self._links.lengths) != self.facts["pairs"]:
                 raise ValueError("there are not as many as pairs")
+            if self._links.offsets[-1] != len(self._links.ids):
+                raise ValueError("the links are not as many as were written")
         except (OSError, EOFError, ValueError, LookupError, TypeError) as error:
             raise UserError(
                 f"{folder}: damaged alignments ({error}). Delete the folder; it is made anew"

@@ -71,8 +71,8 @@ class Words:
         starts = np.cumsum(lengths) - lengths
         begins = np.ones(len(ids), bool)
         begins[1:] = self._opens[ids[1:]] & self._closes[ids[:-1]]
-        begins[starts[lengths > 0]] = True
         counts = np.cumsum(begins)
+        # From where its sentence starts; one without subwords may start behind the end.
         numbers = counts - np.repeat(counts[np.minimum(starts, len(ids) - 1)], lengths)
         # Behind the last word of its sentence, there is nothing but spaces.
         in_words = np.cumsum(~self._is_blank[ids])

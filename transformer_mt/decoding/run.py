@@ -202,7 +202,10 @@ def align(
 
     Raises:
         UserError: anything wrong with the model directory or the files.
+        UsageError: several models are to align.
     """
+    if model.ensemble:
+        raise UsageError("--ensemble: what is attended to is one model's; leave it out")
     with _reading(model, source, target, into, "aligning") as (translator, pairs, bar, write_line):
         for aligned in translator.alignments(pairs, bar.update):
             write_line(pharaoh.write(aligned.links))
