@@ -77,20 +77,27 @@ def measured(model_dir: Path) -> list[str]:
         started = time.perf_counter()
         outputs = translator.translate(sources)
         seconds.append(time.perf_counter() - started)
-    right = {True: 0, False: 0}
-    for output, reference in zip(outputs, references, strict=True):
-        for word in set(reference.split()) - seen:
-            right[word.isdigit()] += word in output.split()
+    names, numbers = accuracies(outputs, references, seen)
     records = [json.loads(line) for line in read(model_dir / "metrics.jsonl")]
     rates = [record["tokens_per_second"] for record in records if record["kind"] == "train"]
     (bleu,) = (record["bleu"] for record in records if record["kind"] == "test")
     return [
-        f"{right[False] / len(references):.1%}",
-        f"{right[True] / len(references):.1%}",
+        f"{names:.1%}",
+        f"{numbers:.1%}",
         f"{bleu:.1f}",
         f"{np.median(rates):,.0f}",
         f"{len(sources) / min(seconds):,.0f}",
     ]
+
+
+def accuracies(outputs: list[str], references: list[str], seen: set[str]) -> tuple[float, float]:
+    """The shares of names and of numbers, both the words that were not seen, that stand in the
+    output of their line."""
+    right: dict[bool, list[bool]] = {False: [], True: []}
+    for output, reference in zip(outputs, references, strict=True):
+        for word in set(reference.split()) - seen:
+            right[word.isdigit()].append(word in output.split())
+    return float(np.mean(right[False])), float(np.mean(right[True]))
 
 
 def read(path: Path) -> list[str]:
