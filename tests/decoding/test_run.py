@@ -29,7 +29,7 @@ from transformer_mt.decoding.engines import find
 from transformer_mt.decoding.run import ModelChoice, align, translate
 from transformer_mt.decoding.stream import WINDOW
 from transformer_mt.errors import UsageError, UserError
-from transformer_mt.evaluation.run import score_alignments
+from transformer_mt.evaluation import alignment
 from transformer_mt.model_directory import ModelDirectory
 
 PAIRS = real_pairs(400)
@@ -369,7 +369,7 @@ def test_alignments_and_their_error_rate(model, tmp_path):
 
     def score(gold, into=None):
         write_lines(reference, (" ".join(line) for line in gold))
-        return score_alignments(choice, source, target, reference, into)
+        return alignment.score_model(choice, source, target, reference, into)
 
     gold = [[] if number < 2 else line for number, line in enumerate(links)]
     gold[3] = [link.replace("-", "?") for link in links[3]]
