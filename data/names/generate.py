@@ -19,7 +19,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 SEED = 2024
 SIZES = {"train": 4000, "dev": 200, "test": 500}  # made in this order
-NAMES = {"train": 1000, "dev": 200, "test": 500}  # so many, and so many numbers
+NAMES = {"train": 2000, "dev": 200, "test": 500}  # so many, and so many numbers
 SPECIAL = ["<pad>", "<s>", "<e>", "<unk>"]
 
 # {who} is a person as the subject, {whom} as an object.
