@@ -98,6 +98,22 @@ def test_layer_norm_of_equal_values(variable):
     assert np.isfinite(dx).all()
 
 
+@pytest.mark.parametrize("rows", [1, 16, 37])
+@pytest.mark.parametrize("by_numpy", [True, False])
+@pytest.mark.parametrize("scale", [1.0, 300.0])
+def test_log_sum_exp_and_softmax_of_rows(normal, monkeypatch, rows, by_numpy, scale):
+    if not by_numpy:
+        monkeypatch.setattr(operations, "is_float32_on_cpu", lambda x: False)
+    x, logits, factor = normal(rows, 9), normal(rows, 9) * scale, normal(rows, 1)
+    log_total = operations.log_sum_exp(logits)
+    expected = np.logaddexp.reduce(float64(logits), axis=1, keepdims=True)
+    np.testing.assert_allclose(log_total, expected, rtol=1e-6, atol=1e-6)
+    ours = operations.plus_softmax(x, logits, log_total, factor)
+    # Of logits of some hundreds float32 keeps 3e-5.
+    softmax = np.exp(float64(logits) - expected)
+    np.testing.assert_allclose(ours, float64(x) + float64(factor) * softmax, rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("frozen", [0, 1, 2])
 @pytest.mark.parametrize("name", ["linear", "layer_norm", "logits"])
 def test_an_input_that_takes_no_gradient(variable, name, frozen):
