@@ -218,8 +218,9 @@ def test_all_that_can_not_be_exported_is_listed(tmp_path):
 def test_a_model_that_copies_is_refused_with_the_reason(tmp_path):
     folder = tmp_path / "programs"
     folder.mkdir()
+    model = wide(tmp_path, {"copying": True}, {})
     with pytest.raises(UserError, match=r"Inference:\n  model\.copying: True: .* can't copy them$"):
-        paddle_inference.write_model(folder, wide(tmp_path, {"copying": True}, {}))
+        write(folder, model)
     assert list(folder.iterdir()) == []
 
 
