@@ -73,9 +73,9 @@ def search(
     """One hypothesis of each sentence.
 
     Where the model predicts lengths, the `settings.length_candidates` most probable ones are filled
-    in side by side, and of the results that counts whose words have the highest mean
-    log-probability (section 3.3); none of them is eos. Where it does not, a target of the greatest
-    length allowed is filled in, and cut at its first eos.
+    in side by side, and of the results that counts whose words and length have the highest
+    log-probability for each word (section 3.3 leaves the length's out); none of them is eos. Where
+    it does not, a target of the greatest length allowed is filled in, and cut at its first eos.
 
     A hypothesis' log-probability is the sum of those that its words (and the eos that it was cut
     at) had when they were predicted.
@@ -103,7 +103,9 @@ def search(
         counted = own[: min(len(words) + 1, length)]
         log_prob = float(counted.sum())
         score = log_prob / length_penalty(len(words) + 1, settings)
-        mean = log_prob / max(1, len(counted))
+        # With that of the length: a wrong one, if shorter, often has surer words.
+        of_length = 0.0 if length_log_probs is None else length_log_probs[sentence, length - 1]
+        mean = (log_prob + of_length) / max(1, len(counted))
         found[sentence].append((mean, Hypothesis(words, log_prob, score)))
     # Of equal ones, that of the more probable length.
     return [[max(own, key=lambda item: item[0])[1]] for own in found]
