@@ -107,7 +107,13 @@ def test_against_a_plain_one(kind, iterations):
             lengths = [n for n in range(1, 13) if shortest <= n <= longest]
             lengths.sort(key=lambda n: -model.lengths[number, n - 1])
             filled = [plain_fill(model, number, n, iterations, n) for n in lengths[:3]]
-            expected, values = max(filled, key=lambda both: np.mean(both[1]))
+            # The words' log-probabilities and that of there being so many, for each word.
+            expected, values = max(
+                filled,
+                key=lambda both: (
+                    (sum(both[1]) + model.lengths[number, len(both[1]) - 1]) / len(both[1])
+                ),
+            )
             log_prob = sum(values)
             repeated += expected != filled[0][0]
         assert hypothesis.ids == expected
