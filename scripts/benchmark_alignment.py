@@ -17,7 +17,7 @@ alignment of every pair follows from how it was made.
 Each model is trained by the verb `train` with the recipe (--config), on the same text with the same
 seed. Then `evaluate` translates the test set, and `align --reference` reads its true translations,
 of which it asks the head that was guided by alignments, or else, as ever, all heads of the last
-layer but one. Results go to stdout as Markdown. It takes six minutes of CPU time.
+layer but one. Results go to stdout as Markdown. It takes some minutes.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Trains configs/copying.yaml twice, with and without `model.copying`, and both on
 place of the list of words, by `python -m transformer_mt train`; key=value is laid over the config,
 as there. Then it translates the test set, whose every line has one name and one number that are not
 in the training text: accuracy is the share of lines whose output has exactly this word. Results go
-to stdout as Markdown, what is going on to stderr. It takes about five minutes on two cores.
+to stdout as Markdown, what is going on to stderr. It takes some minutes.
 """
 
 from __future__ import annotations
