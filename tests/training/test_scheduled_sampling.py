@@ -251,6 +251,23 @@ def test_the_gradient_goes_into_predictions_only_if_wanted(objective_of, batch):
     )
 
 
+@pytest.mark.parametrize("backpropagate", [False, True])
+def test_the_embeddings_of_the_mixture_are_trained(tmp_path, subwords, batch, backpropagate):
+    """Those that stand nowhere else: not tied to the generator, nor to the source's."""
+    settings = {"decay": "linear", "k": 1.0, "slope": 1.0, "mixing": "top_k", "top_k": 2}
+    config = make_config(
+        tmp_path,
+        model={"tie_embeddings": False},
+        scheduled_sampling={**settings, "backpropagate": backpropagate},
+    )
+    objective = make_objective(config, wide_model(config, subwords), subwords)
+    objective.losses(batch, 1000)[0].backward()
+    gradient = objective.model.target_embedding.weight.grad.numpy()
+    # bos, which is always true, and of what is mixed more than one.
+    assert np.abs(gradient[subwords.target.bos]).max() > 0
+    assert (np.abs(gradient).max(axis=1) > 0).sum() > 2
+
+
 # ---- In training ----
 
 

@@ -1,4 +1,4 @@
-"""The alignment error rate."""
+"""The alignment error rate: what `align` prints with a reference."""
 
 from __future__ import annotations
 

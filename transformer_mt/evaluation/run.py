@@ -1,4 +1,4 @@
-"""The verb `evaluate`, and the score of `align`."""
+"""The verb `evaluate`."""
 
 from __future__ import annotations
 

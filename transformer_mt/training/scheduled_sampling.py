@@ -53,8 +53,8 @@ class ScheduledSampling(TeacherForcing):
     depends on, is the same in all passes; so with as many as the target has tokens, the mixture is
     that of predicting one token after another (Duckworth et al. 2019, section 3).
 
-    The last pass is what is trained on; gradients flow into the earlier ones with `backpropagate`
-    only. The dev set's loss is that of `TeacherForcing`.
+    The last pass is what is trained on, with the embeddings that it reads; gradients flow into the
+    earlier ones with `backpropagate` only. The dev set's loss is that of `TeacherForcing`.
     """
 
     def __init__(self, config: Config, model: Transformer, subwords: Subwords) -> None:
@@ -63,14 +63,14 @@ class ScheduledSampling(TeacherForcing):
 
     def losses(self, batch: Batch, step: int | None = None) -> tuple[Tensor, Tensor]:
         """As `TeacherForcing.losses`."""
-        share = 1.0 if step is None else true_share(step, self.settings)
-        places = self._chosen_places(batch, share)
+        if step is None:
+            return super().losses(batch)
+        places = self._chosen_places(batch, true_share(step, self.settings))
         if not len(places):
             return super().losses(batch, step)
         source = paddle.to_tensor(batch.source)
         memory = self.model.encode(source)
-        with contextlib.nullcontext() if self.settings.backpropagate else paddle.no_grad():
-            target = self._mixture(batch, memory, source, places)
+        target = self._mixture(batch, memory, source, places)
         positions, wanted = self.real_positions(batch)
         return self.criterion(self.model.logits(target, memory, source, positions), wanted)
 
@@ -90,7 +90,9 @@ class ScheduledSampling(TeacherForcing):
         draws = paddle.rand([len(places), 1])
         mixture = true
         for _ in range(self.settings.passes - 1):
-            logits = self.model.logits(mixture, memory, source, before).astype("float32")
+            # The embeddings of the mixture are trained in any case.
+            with contextlib.nullcontext() if self.settings.backpropagate else paddle.no_grad():
+                logits = self.model.logits(mixture, memory, source, before).astype("float32")
             if self.settings.mixing == "top_k":
                 mixture = self._with_means(true, index, logits)
             else:
