@@ -26,16 +26,17 @@ import argparse
 import contextlib
 import random
 import re
-import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from benchmarking import ROOT, exit_code, program, table
+
 SIZES = {"train": 4000, "dev": 100, "test": 500}
 VOCAB_SIZE = 400  # so that most words are several subwords
+HEADER = ["", "BLEU", "AER", "precision", "recall", "seconds of training"]
 LEXICON = {"noun": 80, "adjective": 40, "verb": 40, "preposition": 10, "adverb": 15, "joint": 5}
 ARTICLES = ("ta", "mo")
 OBJECT = "ke"
@@ -47,7 +48,7 @@ MODELS = {
 }
 
 
-def main() -> int:
+def main() -> None:
     options = parse()
     with contextlib.ExitStack() as stack:
         folder = options.output
@@ -56,26 +57,21 @@ def main() -> int:
             folder = Path(name)
         folder = folder.resolve()
         make_corpus(folder, options.seed)
-        print(f"`{options.config.name}`, {options.steps:,} steps, {SIZES['train']:,} pairs\n")
-        print("| | BLEU | AER | precision | recall | seconds of training |")
-        print("|---|---|---|---|---|---|")
+        lines = []
         for name, settings in MODELS.items():
             model = folder / re.sub(r"\W+", "_", name)
             guided = [f"guided_attention.{each.format(folder=folder)}" for each in settings]
             started = time.perf_counter()
             train(options, folder, model, guided)
             seconds = time.perf_counter() - started
-            bleu, error_rate, precision, recall = measure(folder, model)
-            print(
-                f"| {name} | {bleu:.2f} | {error_rate:.2f} | {precision:.2f} | {recall:.2f} "
-                f"| {seconds:.0f} |",
-                flush=True,
-            )
-    return 0
+            scores = [f"{score:.2f}" for score in measure(folder, model)]
+            lines.append([name, *scores, f"{seconds:.0f}"])
+    print(f"`{options.config.name}`, {options.steps:,} steps, {SIZES['train']:,} pairs\n")
+    print(table(HEADER, lines))
 
 
 def train(options: argparse.Namespace, folder: Path, model: Path, guided: list[str]) -> None:
-    run(
+    program(
         "train",
         options.config.resolve(),
         f"model_dir={model}",
@@ -98,8 +94,8 @@ def train(options: argparse.Namespace, folder: Path, model: Path, guided: list[s
 def measure(folder: Path, model: Path) -> tuple[float, ...]:
     """BLEU, and the scores of alignments."""
     source, target = folder / "test.src", folder / "test.tgt"
-    found = run("evaluate", model, "--source", source, "--reference", target)
-    scores = run(
+    found = program("evaluate", model, "--source", source, "--reference", target)
+    scores = program(
         *("align", model, "--source", source, "--target", target),
         *("--reference", folder / "test.links"),
     )
@@ -109,16 +105,6 @@ def measure(folder: Path, model: Path) -> tuple[float, ...]:
         for text, wanted in ((found, r"BLEU ([\d.]+)"), (scores, pattern))
         for number in re.search(wanted, text).groups()
     )
-
-
-def run(*arguments: object) -> str:
-    """What the program says on stdout; the rest goes to stderr as it comes."""
-    command = [sys.executable, "-m", "transformer_mt", *map(str, arguments)]
-    print("$", " ".join(command[1:]), file=sys.stderr, flush=True)
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        sys.exit(done.returncode)
-    return done.stdout
 
 
 # -------------------------------------------------------------------------------- the languages
@@ -281,4 +267,4 @@ def parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

@@ -13,18 +13,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
-from benchmark_training import Failure, say, table
 
+from benchmarking import ROOT, exit_code, program, say, table
 from transformer_mt import Translator
 
-ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "configs" / "copying.yaml"
 CORPUS = ROOT / "data" / "names"
 SUBWORDS = {
@@ -36,35 +34,30 @@ ROUNDS = 3
 HEADER = ["subwords", "copying", "names", "numbers", "BLEU", "training, tokens/s", "lines/s"]
 
 
-def main() -> int:
+def main() -> None:
+    overrides = parse().overrides
+    lines = []
+    with tempfile.TemporaryDirectory(prefix="benchmark_copying-") as name:
+        for subwords, settings in SUBWORDS.items():
+            for copying in (True, False):
+                say(f"{subwords}, {'with' if copying else 'without'} copying")
+                model_dir = Path(name) / f"{len(lines)}"
+                train(model_dir, [*settings, f"model.copying={json.dumps(copying)}", *overrides])
+                lines.append([subwords, "yes" if copying else "no", *measured(model_dir)])
+    print(table(HEADER, lines))
+
+
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="laid over the config")
-    overrides = parser.parse_args().overrides
-    lines = []
-    with tempfile.TemporaryDirectory(prefix="benchmark_copying-") as name:
-        try:
-            for subwords, settings in SUBWORDS.items():
-                for copying in (True, False):
-                    say(f"{subwords}, {'with' if copying else 'without'} copying")
-                    model_dir = Path(name) / f"{len(lines)}"
-                    settings = [*settings, f"model.copying={json.dumps(copying)}", *overrides]
-                    train(model_dir, settings)
-                    lines.append([subwords, "yes" if copying else "no", *measured(model_dir)])
-        except Failure as failure:
-            print(f"error: {failure}", file=sys.stderr)
-            return 1
-    print(table(HEADER, lines))
-    return 0
+    return parser.parse_args()
 
 
 def train(model_dir: Path, settings: list[str]) -> None:
-    command = [sys.executable, "-m", "transformer_mt", "train", str(CONFIG)]
-    command += [f"model_dir={model_dir}", f"data.cache={model_dir.parent}/cache", *settings]
-    # What it says goes to stderr, as what is going on.
-    if subprocess.run(command, cwd=ROOT, stdout=sys.stderr).returncode:
-        raise Failure("training failed, see above")
+    cache = model_dir.parent / "cache"
+    program("train", CONFIG, f"model_dir={model_dir}", f"data.cache={cache}", *settings)
 
 
 def measured(model_dir: Path) -> list[str]:
@@ -105,4 +98,4 @@ def read(path: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

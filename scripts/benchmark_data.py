@@ -30,11 +30,13 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from benchmarking import Failure, exit_code
+
 VOCAB_SIZE = 32_000
 BATCH_TOKENS = 4096
 
 
-def main() -> int:
+def main() -> None:
     options = parse()
     cores = sorted(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="benchmark_data-") as name:
@@ -61,9 +63,9 @@ def main() -> int:
         for count in (1, 2):
             if count <= len(cores):
                 row("encoding", options.pairs, encode, settings, cores[:count])
-        assert first == second
+        if first != second:
+            raise Failure(f"padding is {second:.2%} at the second start, {first:.2%} at the first")
         print(f"\nPadding at {BATCH_TOKENS:,} tokens a batch: {first:.2%}")
-    return 0
 
 
 def row(title: str, pairs: int, work: Callable, settings: dict, cores: list[int]) -> float | None:
@@ -169,4 +171,4 @@ def parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

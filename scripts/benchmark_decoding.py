@@ -22,8 +22,6 @@ import argparse
 import contextlib
 import hashlib
 import multiprocessing
-import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -31,18 +29,28 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmark_training import Failure, Side, clear_settings, cores, say, spread, table
+
+from benchmarking import (
+    ROOT,
+    Failure,
+    Side,
+    clear_settings,
+    cores,
+    exit_code,
+    machine,
+    say,
+    spread,
+    table,
+)
 
 # Nothing else is imported here: the sides set Paddle up in different ways, and how it is set up is
 # decided when it is imported, so each imports it in its own process.
 
-ROOT = Path(__file__).resolve().parents[1]
 # An output may be so much longer than its source, in subwords: PaddleNLP's own default.
 EXTRA_LENGTH = 20
 # Of both models' logits, whose standard deviation is about 2.
@@ -650,50 +658,28 @@ def report(measurement: Measurement) -> Iterator[str]:
         yield f"Outputs with an unknown subword: {counts}."
 
 
-def machine(options: argparse.Namespace) -> str:
-    processors = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)
-    packages = [
-        f"{package} {version(package)}"
-        for package in ("paddlepaddle", "paddlenlp", "ctranslate2")
-        if package != "ctranslate2" or find_spec(package)
-    ]
-    return (
-        f"{cores()} cores of {processors[0] if processors else 'an unknown processor'}; "
-        f"{', '.join(packages)}. Rounds: {options.rounds}."
-    )
-
-
 # ---------------------------------------------------------------------------------- the command
 
 
-def main() -> int:
+def main() -> None:
     options = parse()
     clear_settings()
-    # As Ctrl-C does it: so that the processes are ended and the folder is removed.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with (
         tempfile.TemporaryDirectory(prefix="benchmark_decoding-") as name,
         contextlib.ExitStack() as stack,
     ):
-        try:
-            code = digest(ROOT / "transformer_mt")
-            benchmark = Benchmark(options, Path(name), stack)
-            paragraphs = (machine(options), NOTES, benchmark.summary())
-            print(*paragraphs, sep="\n\n", end="\n\n", flush=True)
-            # Each as soon as it is there: all together take long.
-            for measurement in benchmark.run():
-                print(*report(measurement), sep="\n\n", end="\n\n", flush=True)
-            if digest(ROOT / "transformer_mt") != code:
-                # Processes that start at different times have read different versions of it.
-                raise Failure("the code has changed meanwhile: these are no results of any version")
-            print(f"BLEU is sacreBLEU's {benchmark.signature}", *benchmark.notes, sep="\n\n")
-        except Failure as failure:
-            say(f"error: {failure}")
-            return 1
-        except KeyboardInterrupt:
-            say("interrupted")
-            return 130
-    return 0
+        code = digest(ROOT / "transformer_mt")
+        benchmark = Benchmark(options, Path(name), stack)
+        packages = ["paddlepaddle", "paddlenlp"] + ["ctranslate2"] * bool(find_spec("ctranslate2"))
+        paragraphs = (f"{machine(*packages)} Rounds: {options.rounds}.", NOTES, benchmark.summary())
+        print(*paragraphs, sep="\n\n", end="\n\n", flush=True)
+        # Each as soon as it is there: all together take long.
+        for measurement in benchmark.run():
+            print(*report(measurement), sep="\n\n", end="\n\n", flush=True)
+        if digest(ROOT / "transformer_mt") != code:
+            # Processes that start at different times have read different versions of it.
+            raise Failure("the code has changed meanwhile: these are no results of any version")
+        print(f"BLEU is sacreBLEU's {benchmark.signature}", *benchmark.notes, sep="\n\n")
 
 
 def parse() -> argparse.Namespace:
@@ -726,4 +712,4 @@ def parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

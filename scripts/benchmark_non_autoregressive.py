@@ -24,30 +24,16 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
-from benchmark_training import Failure, say, table
+from benchmarking import exit_code, program, table
 
-ROOT = Path(__file__).resolve().parents[1]
 TEXTS = {"raw": "the corpus", "distilled": "the teacher's"}
 BEAMS = (5, 1)
-
-
-def program(*arguments) -> None:
-    """Runs `python -m transformer_mt`; what it says goes to stderr.
-
-    Raises:
-        Failure: it has failed.
-    """
-    command = [sys.executable, "-m", "transformer_mt", *map(str, arguments)]
-    say(" ".join(command[2:]))
-    if code := subprocess.run(command, stdout=sys.stderr, cwd=ROOT).returncode:
-        raise Failure(f"{' '.join(command[2:])}: exit code {code}")
 
 
 def languages(teacher: Path) -> tuple[str, str]:
@@ -146,22 +132,17 @@ HEADER = ["model", "trained on", "iterations", "length candidates", "BLEU", "chr
           "lines/s", f"times beam {BEAMS[0]}"]  # fmt: skip
 
 
-def main() -> int:
+def main() -> None:
     options = parse()
-    try:
-        changed, count = distil(options)
-        minutes = {
-            (kind, text): train(options, kind, text) for kind, text in product(options.kinds, TEXTS)
-        }
-        print(f"In {changed:,} of {count:,} lines the teacher's training text is another.\n")
-        for (kind, text), spent in minutes.items():
-            print(f"- {kind}, trained on {TEXTS[text]}: {spent:.1f} minutes")
-        print()
-        print(table(HEADER, list(lines(options))))
-    except (Failure, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    changed, count = distil(options)
+    minutes = {
+        (kind, text): train(options, kind, text) for kind, text in product(options.kinds, TEXTS)
+    }
+    print(f"In {changed:,} of {count:,} lines the teacher's training text is another.\n")
+    for (kind, text), spent in minutes.items():
+        print(f"- {kind}, trained on {TEXTS[text]}: {spent:.1f} minutes")
+    print()
+    print(table(HEADER, list(lines(options))))
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -188,4 +169,4 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

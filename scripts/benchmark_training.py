@@ -21,24 +21,31 @@ to stdout as Markdown, what is going on to stderr. It takes about 15 minutes.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import json
-import multiprocessing
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+
+from benchmarking import (
+    Failure,
+    Side,
+    clear_settings,
+    cores,
+    exit_code,
+    machine,
+    say,
+    spread,
+    table,
+    tail,
+)
 
 # Nothing else is imported here: the two sides set Paddle up in different ways, and how it is set up
 # is decided when it is imported, so each imports it in its own process.
@@ -169,13 +176,13 @@ class Preparation:
     """Encodes the corpus with this project's subwords, for both sides."""
 
     def write(self, recipe: Path, path: Path) -> None:
-        from transformer_mt import config as config_schema
+        from transformer_mt import config_file
         from transformer_mt.data.prepare import prepare
         from transformer_mt.info.flops import training_flops
         from transformer_mt.training.processes import Processes
         from transformer_mt.training.trainer import Trainer
 
-        config = config_schema.load(recipe)
+        config = config_file.load(recipe)
         data = prepare(config)
         trainer = Trainer(config, data, Processes())
         corpus, vocabulary = data.train, data.subwords.target
@@ -205,14 +212,13 @@ class OurSteps:
     """This project's training steps, set up as `train` does it."""
 
     def __init__(self, recipe: Path, overrides: list[str]) -> None:
-        from transformer_mt import config as config_schema
-        from transformer_mt import device
+        from transformer_mt import config_file, device
         from transformer_mt.data.prepare import prepare
         from transformer_mt.training.processes import Processes
         from transformer_mt.training.trainer import Trainer
 
         device.use("cpu")
-        config = config_schema.load(recipe, overrides)
+        config = config_file.load(recipe, overrides)
         self.trainer = Trainer(config, prepare(config), Processes())
         self.updates = self.trainer.epoch_updates(0)
 
@@ -370,72 +376,6 @@ def _resident(name: str) -> int:
 # ------------------------------------------------------------------------------------ processes
 
 
-class Failure(Exception):
-    """A side could not do its work; the text says why."""
-
-
-class Side:
-    """An object in a process of its own, which works while it is asked and sleeps in between."""
-
-    def __init__(self, folder: Path, threads: int, kind: type, *arguments: Any) -> None:
-        # What Paddle and PaddleNLP have to say is kept for the case that the process dies.
-        self._log = folder / f"{kind.__name__}.log"
-        context = multiprocessing.get_context("spawn")
-        self._connection, its_end = context.Pipe()
-        self._process = context.Process(
-            target=_serve, args=(its_end, self._log, threads, kind, arguments), daemon=True
-        )
-        self._process.start()
-        its_end.close()
-
-    def __enter__(self) -> Side:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._connection.close()  # where the process waits, it ends by that
-        self._process.join(timeout=3)
-        self._process.kill()
-        self._process.join()
-
-    def ask(self, method: str, *arguments: Any) -> Any:
-        """Calls a method of the object and waits for what it returns.
-
-        Raises:
-            Failure: the process has died, or the method has raised something.
-        """
-        with contextlib.suppress(BrokenPipeError):  # it has failed, and may have said why
-            self._connection.send((method, arguments))
-        try:
-            answer, error = self._connection.recv()
-        except (EOFError, OSError):
-            raise Failure(f"a process was killed:\n{_tail(self._log)}") from None
-        if error:
-            raise Failure(error)
-        return answer
-
-
-def _serve(connection, log: Path, threads: int, kind: type, arguments: tuple) -> None:
-    # Ctrl-C is the parent's to handle, which ends this process.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.environ["OMP_NUM_THREADS"] = str(threads)
-    try:
-        served = kind(*arguments)
-        while True:
-            method, its_arguments = connection.recv()
-            connection.send((getattr(served, method)(*its_arguments), None))
-    except EOFError:  # the parent is gone
-        pass
-    except Exception as error:
-        connection.send((None, f"{type(error).__name__}: {error}"))
-
-
-def _tail(log: Path) -> str:
-    return log.read_text(errors="replace").strip()[-1000:]
-
-
 def train_ours(
     recipe: Path, folder: Path, seconds: float, step_tokens: np.ndarray
 ) -> tuple[int, float]:
@@ -462,7 +402,7 @@ def train_ours(
                 if done >= step and now >= moment:
                     return done, now
                 if process.poll() is not None:
-                    raise Failure(f"`transformer_mt train` has ended:\n{_tail(log)}")
+                    raise Failure(f"`transformer_mt train` has ended:\n{tail(log)}")
                 time.sleep(0.005)
 
         first, started = wait_for_step(WARM_UP_STEPS, 0.0)
@@ -630,12 +570,6 @@ def loss_memory(folder: Path) -> dict[str, float]:
 # --------------------------------------------------------------------------------------- output
 
 
-def spread(values: list[float], form: str) -> str:
-    """The median and the extremes of some values, each formatted with `form`."""
-    median, least, greatest = (format(f(values), form) for f in (np.median, min, max))
-    return f"{median} ({least}–{greatest})"
-
-
 def speed_table(rounds: Rounds, labels: dict[str, str], paddings: dict[str, float]) -> str:
     """A line for each side; a column for padding if it is given."""
     header = ["", "target tokens/s", "times PaddleNLP", "utilisation"] + ["padding"] * bool(
@@ -654,11 +588,6 @@ def speed_table(rounds: Rounds, labels: dict[str, str], paddings: dict[str, floa
         ]
         lines.append(line + ([f"{paddings[name]:.1%}"] if paddings else []))
     return table(header, lines)
-
-
-def table(header: list[str], lines: list[list[str]]) -> str:
-    rule = ["---"] * len(header)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [header, rule, *lines])
 
 
 def report(name: str, benchmark: Benchmark, steps: Rounds, training: Rounds) -> Iterator[str]:
@@ -689,51 +618,22 @@ def memory_report(growth: dict[str, float]) -> Iterator[str]:
     yield table(["", "MB"], lines)
 
 
-def machine(options: argparse.Namespace) -> str:
-    processor = "an unknown processor"
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            processor = line.split(":", 1)[1].strip()
-            break
-    return (
-        f"{cores()} cores of {processor}; paddlepaddle {version('paddlepaddle')}, paddlenlp "
-        f"{version('paddlenlp')}. Rounds: {options.rounds}, of {options.seconds:g} s."
-    )
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0))
-
-
-def say(message: str) -> None:
-    print(time.strftime("%H:%M:%S"), message, file=sys.stderr, flush=True)
-
-
 # ---------------------------------------------------------------------------------- the command
 
 
-def main() -> int:
+def main() -> None:
     options = parse()
     clear_settings()
-    # As Ctrl-C does it: so that the processes are ended and the folder is removed.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="benchmark_training-") as name:
-        try:
-            paragraphs = [machine(options), NOTES]
-            for size in options.sizes:
-                folder = Path(name) / size
-                folder.mkdir()
-                benchmark = Benchmark(size, options, folder)
-                paragraphs += report(size, benchmark, *benchmark.run())
-            paragraphs += memory_report(loss_memory(Path(name)))
-        except Failure as failure:
-            say(f"error: {failure}")
-            return 1
-        except KeyboardInterrupt:
-            say("interrupted")
-            return 130
+        rounds = f"Rounds: {options.rounds}, of {options.seconds:g} s."
+        paragraphs = [f"{machine('paddlepaddle', 'paddlenlp')} {rounds}", NOTES]
+        for size in options.sizes:
+            folder = Path(name) / size
+            folder.mkdir()
+            benchmark = Benchmark(size, options, folder)
+            paragraphs += report(size, benchmark, *benchmark.run())
+        paragraphs += memory_report(loss_memory(Path(name)))
     print("\n\n".join(paragraphs))
-    return 0
 
 
 def parse() -> argparse.Namespace:
@@ -760,12 +660,5 @@ def parse() -> argparse.Namespace:
     return options
 
 
-def clear_settings() -> None:
-    """Removes what is set for Paddle and its libraries: each side brings its own, or none."""
-    for name in list(os.environ):
-        if name.startswith(("FLAGS_", "OMP_", "MKL_", "KMP_", "MALLOC_", "GLIBC_TUNABLES")):
-            del os.environ[name]
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

@@ -1,28 +1,16 @@
 """The benchmark of alignments knows the alignments of its corpus."""
 
-import importlib.util
-import sys
-
 import pytest
-from support import ROOT
 
+import benchmark_alignment as benchmark
+from tests.support import ROOT
 from transformer_mt.evaluation.alignment import read_gold
 
 SCRIPT = ROOT / "scripts" / "benchmark_alignment.py"
 
 
 @pytest.fixture(scope="module")
-def benchmark():
-    spec = importlib.util.spec_from_file_location("benchmark_alignment", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclass looks itself up there
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
-
-
-@pytest.fixture(scope="module")
-def corpus(benchmark, tmp_path_factory):
+def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus")
     benchmark.make_corpus(folder, 3)
     return folder
@@ -33,7 +21,7 @@ def lines(folder, name):
 
 
 @pytest.mark.parametrize("split", ["train", "dev", "test"])
-def test_links_are_the_dictionarys(benchmark, corpus, split):
+def test_links_are_the_dictionarys(corpus, split):
     """Every link is of a word and its translation, every word that has one is linked, and the rest
     are the articles and the mark of the object."""
     entries = [entry for kind in benchmark.Languages(3).lexicon.values() for entry in kind]
@@ -52,7 +40,7 @@ def test_links_are_the_dictionarys(benchmark, corpus, split):
         assert (possible == sure) == (split == "train")
 
 
-def test_a_sentence_by_hand(benchmark):
+def test_a_sentence_by_hand():
     """Two words become one, one becomes two; adjective, verb and preposition change places."""
     languages = benchmark.Languages(1)
     nouns = iter([(["house"], ["HO", "USE"]), (["dog"], ["DOG"]), (["sea"], ["SEA"])])
@@ -86,7 +74,7 @@ def test_a_sentence_by_hand(benchmark):
     assert sorted(clause.possible) == [(4, 4), (5, 4)]
 
 
-def test_the_same_seed_makes_the_same_text(benchmark, corpus, tmp_path):
+def test_the_same_seed_makes_the_same_text(corpus, tmp_path):
     benchmark.make_corpus(tmp_path, 3)
     for path in corpus.iterdir():
         assert path.read_bytes() == (tmp_path / path.name).read_bytes()

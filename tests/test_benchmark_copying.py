@@ -1,11 +1,11 @@
 """The benchmark of copying counts right, and trains and measures a model."""
 
-import importlib
 import json
 import re
 
 import pytest
 
+import benchmark_copying as benchmark
 from tests.support import ROOT, run_benchmark
 
 SCRIPT = ROOT / "scripts" / "benchmark_copying.py"
@@ -20,13 +20,7 @@ TINY = [
 ]
 
 
-@pytest.fixture
-def benchmark(monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPT.parent))
-    return importlib.import_module(SCRIPT.stem)
-
-
-def test_what_is_right(benchmark):
+def test_what_is_right():
     references = ["Frau Ada hat 12 Euro .", "Herr Bo hat 3 Euro .", "Wo ist Cy , bei 77 ?"]
     outputs = ["Frau Ada hat 121 Euro .", "Bo hat 3 3 Euro", "Wo ist Cyr ?"]
     seen = {"Frau", "Herr", "hat", "Euro", ".", "Wo", "ist", ",", "bei", "?"}
@@ -35,7 +29,7 @@ def test_what_is_right(benchmark):
 
 
 @pytest.mark.slow
-def test_a_model_is_trained_and_measured(benchmark, tmp_path):
+def test_a_model_is_trained_and_measured(tmp_path):
     benchmark.train(tmp_path / "model", TINY)
     measured = benchmark.measured(tmp_path / "model")
     assert len(measured) == len(benchmark.HEADER) - 2

@@ -1,13 +1,12 @@
 """The benchmark copies weights faithfully, reads PaddleNLP's outputs right, and judges right."""
 
-import importlib
-import sys
 from importlib.util import find_spec
 
 import numpy as np
 import paddle
 import pytest
 
+import benchmark_decoding as benchmark
 from tests.support import (
     ROOT,
     make_config,
@@ -21,17 +20,7 @@ SCRIPT = ROOT / "scripts" / "benchmark_decoding.py"
 PAIRS = real_pairs(60)
 
 
-@pytest.fixture(scope="module")
-def benchmark():
-    # It imports what it shares with its neighbour by name, as a script does.
-    sys.path.insert(0, str(SCRIPT.parent))
-    try:
-        yield importlib.import_module(SCRIPT.stem)
-    finally:
-        sys.path.remove(str(SCRIPT.parent))
-
-
-def sides(benchmark, folder, **sections):
+def sides(folder, **sections):
     """A judge of a tiny model, the text, and PaddleNLP with the weights."""
     config = make_config(folder, **sections)
     make_model_directory(folder / "model", PAIRS, config)
@@ -57,15 +46,15 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_logits_agree(benchmark, tmp_path, kind):
-    _, _, paddlenlp = sides(benchmark, tmp_path, **KINDS[kind])
+def test_logits_agree(tmp_path, kind):
+    _, _, paddlenlp = sides(tmp_path, **KINDS[kind])
     for search in ("v1", "v2"):
         assert paddlenlp.difference(search, 2) < benchmark.TOLERANCE
 
 
-def test_every_weight_matters_to_the_logits(benchmark, tmp_path):
+def test_every_weight_matters_to_the_logits(tmp_path):
     """A copy that were wrong in any one place would be found."""
-    _, _, paddlenlp = sides(benchmark, tmp_path, **KINDS["untied"])
+    _, _, paddlenlp = sides(tmp_path, **KINDS["untied"])
     random = np.random.default_rng(1)
     parameters = dict(paddlenlp._model("v2", 2).named_parameters())
     for name, parameter in parameters.items():
@@ -79,8 +68,8 @@ def test_every_weight_matters_to_the_logits(benchmark, tmp_path):
     assert paddlenlp.difference("v2", 2) < benchmark.TOLERANCE
 
 
-def test_weights_without_a_counterpart_are_named(benchmark, tmp_path):
-    _, _, paddlenlp = sides(benchmark, tmp_path)
+def test_weights_without_a_counterpart_are_named(tmp_path):
+    _, _, paddlenlp = sides(tmp_path)
     arrays = dict(paddlenlp.arrays)
     model = paddlenlp._model("v1", 1)
     with pytest.raises(LookupError, match=r"encoder\.layers\.7\.linear1\.weight"):
@@ -95,9 +84,9 @@ def test_weights_without_a_counterpart_are_named(benchmark, tmp_path):
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_v1_with_a_beam_of_one_is_greedy(benchmark, tmp_path, rows):
+def test_v1_with_a_beam_of_one_is_greedy(tmp_path, rows):
     """Each id is the best after those before it: none is lost or added where outputs are cut."""
-    judge, text, paddlenlp = sides(benchmark, tmp_path)
+    judge, text, paddlenlp = sides(tmp_path)
     target = judge.subwords.target
     seconds, outputs = paddlenlp.translate("v1", 1, rows, text.source_ids)
     assert seconds > 0 and len(outputs) == 8 and any(outputs)
@@ -110,8 +99,8 @@ def test_v1_with_a_beam_of_one_is_greedy(benchmark, tmp_path, rows):
         assert logits[-1] == target.eos or len(ids) <= longest + 1 + benchmark.EXTRA_LENGTH
 
 
-def test_v2_finds_better_outputs_than_greedy_search(benchmark, tmp_path):
-    judge, text, paddlenlp = sides(benchmark, tmp_path)
+def test_v2_finds_better_outputs_than_greedy_search(tmp_path):
+    judge, text, paddlenlp = sides(tmp_path)
     target = judge.subwords.target
     scores = {}
     for search, beam in (("v1", 1), ("v2", 4)):
@@ -123,8 +112,8 @@ def test_v2_finds_better_outputs_than_greedy_search(benchmark, tmp_path):
     assert scores["v2"] > scores["v1"]
 
 
-def test_lines_that_not_all_can_translate_are_left_out(benchmark, tmp_path):
-    judge, _, _ = sides(benchmark, tmp_path)
+def test_lines_that_not_all_can_translate_are_left_out(tmp_path):
+    judge, _, _ = sides(tmp_path)
     long = " ".join(source for source, _ in PAIRS) * 3
     text = judge.encode(["A man.", "", long, "Two dogs."], ["a", "b", "c", "d"])
     assert text.sources == ["A man.", "Two dogs."] and text.references == ["a", "d"]
@@ -134,8 +123,8 @@ def test_lines_that_not_all_can_translate_are_left_out(benchmark, tmp_path):
 # ---- The judge ----
 
 
-def test_the_judge_sums_log_probabilities_up_to_the_end(benchmark, tmp_path):
-    judge, text, _ = sides(benchmark, tmp_path)
+def test_the_judge_sums_log_probabilities_up_to_the_end(tmp_path):
+    judge, text, _ = sides(tmp_path)
     source, target = judge.subwords.source, judge.subwords.target
     outputs = [target.encode(reference) for reference in text.references]
     outputs[2] = []
@@ -153,7 +142,7 @@ def test_the_judge_sums_log_probabilities_up_to_the_end(benchmark, tmp_path):
 # ---- The table ----
 
 
-def test_ratios_are_of_the_same_round(benchmark):
+def test_ratios_are_of_the_same_round():
     turns = {
         benchmark.V1: [benchmark.Turn(10, 50, 1.0), benchmark.Turn(10, 50, 2.0)],
         benchmark.V2: [benchmark.Turn(10, 50, 2.0), benchmark.Turn(10, 50, 4.0)],
@@ -177,7 +166,7 @@ def rows(table):
 # ---- The script ----
 
 
-def test_a_change_of_the_code_is_seen(benchmark, tmp_path):
+def test_a_change_of_the_code_is_seen(tmp_path):
     write_lines(tmp_path / "package" / "a.py", ["one"])
     before = benchmark.digest(tmp_path)
     write_lines(tmp_path / "package" / "a.pyc", ["two"])
@@ -204,7 +193,7 @@ def test_wrong_arguments_are_said_without_a_traceback(tmp_path):
 
 
 @pytest.mark.slow
-def test_it_runs_from_end_to_end(benchmark, tmp_path):
+def test_it_runs_from_end_to_end(tmp_path):
     make_model_directory(tmp_path / "model", PAIRS, make_config(tmp_path))
     files = [
         write_lines(tmp_path / name, [pair[side] for pair in PAIRS[:6]])

@@ -1,32 +1,21 @@
 """The benchmark batches as it says, and runs from end to end on the demo corpus."""
 
-import importlib.util
 import re
-import sys
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+import benchmark_training as benchmark
 from tests.support import ROOT, run_benchmark
 
 SCRIPT = ROOT / "scripts" / "benchmark_training.py"
 
 
-@pytest.fixture(scope="module")
-def benchmark():
-    spec = importlib.util.spec_from_file_location("benchmark_training", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclasses look themselves up there
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
-
-
 # ---- The batches of PaddleNLP's example ----
 
 
-def test_example_batches(benchmark):
+def test_example_batches():
     random = np.random.default_rng(0)
     lengths = random.integers(2, 60, 3000)
     source_lengths = lengths

@@ -20,7 +20,8 @@ from support import (
 )
 
 from transformer_mt import __version__
-from transformer_mt.config import DecodingConfig, dump
+from transformer_mt.config import DecodingConfig
+from transformer_mt.config_file import dump
 
 PAIRS = real_pairs(200)
 

@@ -11,8 +11,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_mt import config as config_schema
-from transformer_mt.config import SECTIONS, Config
+from transformer_mt import config_file
+from transformer_mt.config import SECTIONS, Config, DecodingConfig
 from transformer_mt.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,7 +31,7 @@ def load(tmp_path):
     def load_text(content, *overrides):
         path = tmp_path / "config.yaml"
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return config_schema.load(path, list(overrides))
+        return config_file.load(path, list(overrides))
 
     return load_text
 
@@ -406,9 +406,9 @@ def test_what_is_no_config_says_where(problems, content, expected):
 
 def test_a_missing_file_and_a_folder(tmp_path):
     with pytest.raises(UsageError, match=r"no\.yaml: there is no such config file"):
-        config_schema.load(tmp_path / "no.yaml")
+        config_file.load(tmp_path / "no.yaml")
     with pytest.raises(UsageError, match=r"can't be read as a config: .*directory"):
-        config_schema.load(tmp_path)
+        config_file.load(tmp_path)
 
 
 # --------------------------------------------------------------------------------- YAML's types
@@ -549,10 +549,10 @@ def configs(draw):
 @given(config=configs())
 def test_dump_then_load_gives_the_same_config(config, tmp_path_factory):
     path = tmp_path_factory.getbasetemp() / "round_trip.yaml"
-    path.write_text(config_schema.dump(config), encoding="utf-8")
-    assert config_schema.load(path) == config
+    path.write_text(config_file.dump(config), encoding="utf-8")
+    assert config_file.load(path) == config
     # Other readers of YAML, which follow version 1.1, see the same.
-    assert yaml.safe_load(config_schema.dump(config)) == config.model_dump()
+    assert yaml.safe_load(config_file.dump(config)) == config.model_dump()
 
 
 SHIPPED = sorted((ROOT / "configs").glob("*.yaml"))
@@ -560,10 +560,10 @@ SHIPPED = sorted((ROOT / "configs").glob("*.yaml"))
 
 @pytest.mark.parametrize("path", SHIPPED, ids=[path.name for path in SHIPPED])
 def test_the_shipped_configs(path, tmp_path):
-    config = config_schema.load(path)
+    config = config_file.load(path)
     assert config.model_dir == f"runs/{path.stem}"
-    (tmp_path / "config.yaml").write_text(config_schema.dump(config), encoding="utf-8")
-    assert config_schema.load(tmp_path / "config.yaml") == config
+    (tmp_path / "config.yaml").write_text(config_file.dump(config), encoding="utf-8")
+    assert config_file.load(tmp_path / "config.yaml") == config
 
 
 def test_the_manual_has_every_key_and_its_default():
@@ -573,9 +573,9 @@ def test_the_manual_has_every_key_and_its_default():
     for name, section in SECTIONS.items():
         assert set(given[name]) == set(section.model_fields), name
     # Where the search is as it is by default, the manual says so.
-    assert config_schema.load(path).decoding == config_schema.DecodingConfig()
+    assert config_file.load(path).decoding == DecodingConfig()
     own = text[text.index("\ndecoding:") : text.index("\nevaluation:")].lower()
-    for key, field in config_schema.DecodingConfig.model_fields.items():
+    for key, field in DecodingConfig.model_fields.items():
         value = json.dumps(field.default).strip('"')
         before, after = own.split(f"\n  {key}:")
         assert f"default: {value}" in before[-300:] + after.split("\n")[0], key
@@ -592,7 +592,7 @@ def test_every_key_is_described():
 
 def test_nothing_heavy_is_imported():
     code = (
-        "import sys, transformer_mt.config as c; c.load(sys.argv[1])\n"
+        "import sys, transformer_mt.config_file as c; c.load(sys.argv[1])\n"
         "print(sorted({'paddle', 'paddlenlp', 'numpy', 'sentencepiece', 'sacrebleu', 'datasets'}"
         " & set(sys.modules)))"
     )

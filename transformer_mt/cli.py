@@ -528,9 +528,9 @@ def _add_info(verbs) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
-    from transformer_mt import config as config_schema
+    from transformer_mt import config_file
 
-    config = config_schema.load(options.config, options.overrides)
+    config = config_file.load(options.config, options.overrides)
 
     from transformer_mt.training import run
 

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from transformer_mt import config as config_schema
+from transformer_mt import config_file
 from transformer_mt.config import Config
 from transformer_mt.data.subword import Subwords
 from transformer_mt.errors import UsageError, UserError
@@ -144,14 +144,14 @@ class ModelDirectory:
         with atomic(self.path / "format_version") as file:
             file.write(f"{FORMAT_VERSION}\n")
         with atomic(self.path / "config.yaml") as file:
-            file.write(config_schema.dump(config))
+            file.write(config_file.dump(config))
 
     def resume(self, config: Config, step: int, validated: int) -> None:
         """Makes the directory what it was when the checkpoint of `step` was saved, but for the
         config, in which some settings may have changed. `validated` is the step of the last
         validation that the checkpoint knows."""
         with atomic(self.path / "config.yaml") as file:
-            file.write(config_schema.dump(config))
+            file.write(config_file.dump(config))
         for leftover in self.checkpoints.glob(".*"):
             shutil.rmtree(leftover, ignore_errors=True)
         last = {"train": step, "skipped": step, "dev": validated}
@@ -210,7 +210,7 @@ class ModelDirectory:
             raise UsageError(
                 f"{self.path}: format version {version}, this program reads {FORMAT_VERSION}"
             )
-        return config_schema.load(self.path / "config.yaml", overrides)
+        return config_file.load(self.path / "config.yaml", overrides)
 
     def load_subwords(self) -> Subwords:
         return Subwords.load(self.path)

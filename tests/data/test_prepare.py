@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from transformer_mt.config import Config, dump
+from transformer_mt.config import Config
+from transformer_mt.config_file import dump
 from transformer_mt.data.prepare import prepare
 from transformer_mt.data.subword import Subwords
 from transformer_mt.errors import UsageError, UserError
@@ -215,7 +216,7 @@ def test_the_key_follows_from_what_is_read(tmp_path, text):
 
 PROGRAM = """
 import sys
-from transformer_mt.config import load
+from transformer_mt.config_file import load
 from transformer_mt.data.prepare import prepare
 data = prepare(load(sys.argv[1]))
 print(data.key, len(data.train), len(data.dev))

@@ -22,7 +22,7 @@ from support import (
     write_pairs,
 )
 
-from transformer_mt.config import dump
+from transformer_mt.config_file import dump
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import paddle
 import pytest
 from support import TIMEOUT, children, make_config, real_pairs, run, start, write_pairs
 
-from transformer_mt.config import dump
+from transformer_mt.config_file import dump
 
 PAIRS = real_pairs(420)
 STEPS = 45

@@ -22,7 +22,7 @@ from support import (
     write_pairs,
 )
 
-from transformer_mt.config import dump
+from transformer_mt.config_file import dump
 from transformer_mt.decoding.translator import Translator
 
 PAIRS = real_pairs(360)

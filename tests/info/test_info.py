@@ -8,8 +8,7 @@ import sys
 import pytest
 from support import ROOT, make_config, make_model_directory, real_pairs, write_lines
 
-from transformer_mt import cli
-from transformer_mt import config as config_schema
+from transformer_mt import cli, config_file
 from transformer_mt.assembly import build_model
 from transformer_mt.info import report
 from transformer_mt.model_directory import ModelDirectory
@@ -54,7 +53,7 @@ def refused(capsys):
 def recipe(tmp_path):
     """A config file; none of the data that it names is there."""
     path = tmp_path / "recipe.yaml"
-    path.write_text(config_schema.dump(make_config(tmp_path)), encoding="utf-8")
+    path.write_text(config_file.dump(make_config(tmp_path)), encoding="utf-8")
     return path
 
 
@@ -157,7 +156,7 @@ def test_fine_tuning_has_the_subwords_of_the_first_model(info, recipe, model):
     ("path", "size"), [(BASE, (6, 512, 2048, 33_709)), (BIG, (6, 1024, 4096, 33_709))]
 )
 def test_wmt14s_hours_by_hand(info, path, size):
-    steps = config_schema.load(path).training.max_steps
+    steps = config_file.load(path).training.max_steps
     options = ["training.devices=8", "--tflops", P100, "--utilisation", 0.25, "--length", 20]
     _, time, device_time = tables(info(path, *options))["Training"][f"{steps:,} updates"]
     flops = steps * 25_000 * flops_per_token(*size, length=20)
@@ -172,7 +171,7 @@ def test_the_papers_hours(info):
     reached = {}
     for path, hours in PAPER_HOURS.items():
         text = info(path, "training.devices=8", "--tflops", P100, "--utilisation", 1)
-        steps = config_schema.load(path).training.max_steps
+        steps = config_file.load(path).training.max_steps
         whole, _, minutes, _ = tables(text)["Training"][f"{steps:,} updates"][1].split()
         reached[path] = (int(whole) + int(minutes) / 60) / hours
     assert reached[BASE] == pytest.approx(0.25, abs=0.005)

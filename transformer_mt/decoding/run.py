@@ -15,8 +15,7 @@ from typing import IO, Any, TypeVar
 
 from tqdm import tqdm
 
-from transformer_mt import __version__, signals
-from transformer_mt import config as config_schema
+from transformer_mt import __version__, config_file, signals
 from transformer_mt.config import DecodingConfig
 from transformer_mt.console import progress, warn
 from transformer_mt.data import pharaoh
@@ -65,7 +64,7 @@ class ModelChoice:
         )
         config = ModelDirectory(spec.folder).load_config()
         try:
-            decoding = config_schema.with_changes(config.decoding, self.decoding)
+            decoding = config_file.with_changes(config.decoding, self.decoding)
         except UsageError as error:
             raise UsageError(_with_flags(str(error))) from None
         for name, reason in _without_effect(config.model.non_autoregressive, decoding):

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from transformer_mt import config as config_schema
+from transformer_mt import config_file
 from transformer_mt.config import DecodingConfig
 from transformer_mt.console import warn
 from transformer_mt.data.pharaoh import Link
@@ -173,7 +173,7 @@ class Translator:
         return cls(
             engine,
             directory.load_subwords(),
-            config_schema.with_changes(config.decoding, decoding),
+            config_file.with_changes(config.decoding, decoding),
             config.data.max_length,
             config.data.target_lang,
             config.data.source_lang,

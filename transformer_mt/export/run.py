@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from transformer_mt import config as config_schema
+from transformer_mt import config_file
 from transformer_mt.assembly import build_model, load_weights
 from transformer_mt.config import Config
 from transformer_mt.console import say
@@ -69,7 +69,7 @@ def export(
     with _replacing(output) as folder:
         _write_model(folder, format, model, config, subwords, quantization)
         subwords.save(folder)
-        (folder / "config.yaml").write_text(config_schema.dump(config), encoding="utf-8")
+        (folder / "config.yaml").write_text(config_file.dump(config), encoding="utf-8")
         (folder / "format_version").write_text(f"{FORMAT_VERSION}\n")
         write_checksums(folder)
     print(output)

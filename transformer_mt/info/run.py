@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformer_mt import config as config_schema
+from transformer_mt import config_file
 from transformer_mt.config import Config
 from transformer_mt.errors import UsageError, UserError
 from transformer_mt.info.parameters import VocabularySizes
@@ -39,7 +39,7 @@ def info(path: Path, overrides: list[str], length: int | None, speed: Speed | No
     if path.is_dir():
         config, vocabularies, origin = _of_model(path, overrides)
     else:
-        config = config_schema.load(path, overrides)
+        config = config_file.load(path, overrides)
         vocabularies, origin = _of_config(config)
     longest = config.data.max_length + 1
     if length is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import paddle
 
-from transformer_mt import config as config_schema
+from transformer_mt import config_file
 from transformer_mt import device as devices
 from transformer_mt.config import Config
 from transformer_mt.console import duration, progress, say, warn
@@ -29,7 +29,7 @@ def check(config: Config, device: str | None) -> None:
     """Prints what would be trained, and for how long; writes nothing but the cache."""
     used = devices.use(device)
     devices.require_precision(config.training.precision, used)
-    print(config_schema.dump(config))
+    print(config_file.dump(config))
     data = prepare(config, _given_subwords(config))
     _report(data, sys.stdout)
     processes = devices.processes(config.training.devices, used)
