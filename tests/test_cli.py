@@ -8,7 +8,8 @@ import subprocess
 
 import pytest
 import yaml
-from support import (
+
+from tests.support import (
     TIMEOUT,
     make_config,
     make_model_directory,
@@ -18,7 +19,6 @@ from support import (
     write_lines,
     write_pairs,
 )
-
 from transformer_mt import __version__
 from transformer_mt.config import DecodingConfig
 from transformer_mt.config_file import dump

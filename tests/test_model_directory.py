@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from support import ROOT, make_config, make_model_directory, train_subwords
 
+from tests.support import ROOT, make_config, make_model_directory, train_subwords
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UsageError, UserError
 from transformer_mt.model_directory import ModelDirectory

@@ -5,7 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from support import ROOT
+
+from tests.support import ROOT
 
 NAMES = ROOT / "data" / "names"
 SIZES = {"train": 4000, "dev": 200, "test": 500}

@@ -5,7 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from support import ROOT
+
+from tests.support import ROOT
 
 PROGRAM = """
 import sys, time

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from support import make_config, make_model_directory, real_pairs
 
+from tests.support import make_config, make_model_directory, real_pairs
 from transformer_mt.attention_maps.run import draw
 from transformer_mt.decoding.engines import find
 from transformer_mt.decoding.translator import Line, Translator

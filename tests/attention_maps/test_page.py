@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from setuptools import Distribution
-from support import ROOT, TIMEOUT
 
+from tests.support import ROOT, TIMEOUT
 from transformer_mt.attention_maps.page import TEMPLATE, Axis, Map, Sentence, Token, html
 
 

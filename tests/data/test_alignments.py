@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import real_pairs, train_subwords, write_lines
 
+from tests.support import real_pairs, train_subwords, write_lines
 from transformer_mt.data import alignments as alignments_module
 from transformer_mt.data import encoded as encoded_module
 from transformer_mt.data.alignments import Alignments, encoded_alignments

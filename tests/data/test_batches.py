@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import real_pairs, train_subwords
 
+from tests.support import real_pairs, train_subwords
 from transformer_mt.config import DataConfig, SubwordConfig
 from transformer_mt.data.batches import (
     _cut,

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import ROOT, real_pairs, write_pairs
+
+from tests.support import ROOT, real_pairs, write_pairs
 
 SCRIPT = ROOT / "scripts" / "benchmark_data.py"
 

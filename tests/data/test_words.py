@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import real_pairs, train_subwords
 
+from tests.support import real_pairs, train_subwords
 from transformer_mt.data.subword import WordVocabulary
 from transformer_mt.data.words import NONE, Words, has_spaces, word_count
 

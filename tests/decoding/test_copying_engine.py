@@ -10,8 +10,8 @@ import itertools
 import numpy as np
 import paddle
 import pytest
-from support import make_config, real_pairs, train_subwords, wide_model
 
+from tests.support import make_config, real_pairs, train_subwords, wide_model
 from transformer_mt.config import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.engine import Sentence, length_penalty

@@ -4,8 +4,8 @@ that were guided by alignments."""
 import numpy as np
 import paddle
 import pytest
-from support import make_config, make_model_directory, real_pairs, write_lines
 
+from tests.support import make_config, make_model_directory, real_pairs, write_lines
 from transformer_mt.assembly import build_model, load_weights
 from transformer_mt.decoding import engines
 from transformer_mt.decoding.engine import Sentence

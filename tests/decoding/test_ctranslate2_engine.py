@@ -9,8 +9,8 @@ import numpy as np
 import paddle
 import paddle.nn.functional as F
 import pytest
-from support import ROOT, make_config, wide_model
 
+from tests.support import ROOT, make_config, wide_model
 from transformer_mt.assembly import build_model
 from transformer_mt.config import DecodingConfig
 from transformer_mt.data.batches import encoded_rows

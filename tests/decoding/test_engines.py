@@ -4,8 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from support import ROOT, make_config, make_model_directory, real_pairs
 
+from tests.support import ROOT, make_config, make_model_directory, real_pairs
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.engines import EngineSpec, exported, find
 from transformer_mt.errors import UsageError

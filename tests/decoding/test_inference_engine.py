@@ -6,8 +6,8 @@ import sys
 
 import numpy as np
 import pytest
-from support import ROOT, make_config, make_model_directory, real_pairs
 
+from tests.support import ROOT, make_config, make_model_directory, real_pairs
 from transformer_mt.decoding import engines
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.inference_engine import InferenceEngine

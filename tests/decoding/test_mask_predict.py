@@ -3,8 +3,8 @@
 import numpy as np
 import paddle
 import pytest
-from support import make_config, real_pairs, train_subwords, wide_model
 
+from tests.support import make_config, real_pairs, train_subwords, wide_model
 from transformer_mt.config import DecodingConfig
 from transformer_mt.decoding import mask_predict, paddle_predictor
 from transformer_mt.decoding.engine import Sentence, length_limits, length_penalty

@@ -7,8 +7,8 @@ of what they say as trained ones.
 import numpy as np
 import paddle
 import pytest
-from support import make_config, real_pairs, train_subwords, wide_model
 
+from tests.support import make_config, real_pairs, train_subwords, wide_model
 from transformer_mt.config import DecodingConfig
 from transformer_mt.decoding.engine import Sentence, length_penalty
 from transformer_mt.decoding.paddle_engine import PaddleEngine

@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import real_pairs, train_subwords
 
+from tests.support import real_pairs, train_subwords
 from transformer_mt.decoding.parts import parts
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import (
+
+from tests.support import (
     TIMEOUT,
     children,
     make_config,
@@ -24,7 +25,6 @@ from support import (
     start,
     write_lines,
 )
-
 from transformer_mt.decoding.engines import find
 from transformer_mt.decoding.run import ModelChoice, align, translate
 from transformer_mt.decoding.stream import WINDOW

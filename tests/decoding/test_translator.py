@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import make_config, make_model_directory, train_subwords, wide_model
 
+from tests.support import make_config, make_model_directory, train_subwords, wide_model
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding import stream
 from transformer_mt.decoding.engine import Hypothesis

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
-from support import (
+
+from tests.support import (
     ROOT,
     TIMEOUT,
     children,
@@ -21,7 +22,6 @@ from support import (
     start,
     write_pairs,
 )
-
 from transformer_mt.config_file import dump
 
 

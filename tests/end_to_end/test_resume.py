@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
-from support import TIMEOUT, children, make_config, real_pairs, run, start, write_pairs
 
+from tests.support import TIMEOUT, children, make_config, real_pairs, run, start, write_pairs
 from transformer_mt.config_file import dump
 
 PAIRS = real_pairs(420)

@@ -2,7 +2,7 @@
 
 import json
 
-from support import ROOT, run
+from tests.support import ROOT, run
 
 PAIRS = [("ich mochte ein bier", "i want a beer ."), ("ich mochte ein cola", "i want a coke .")]
 

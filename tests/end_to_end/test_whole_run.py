@@ -11,7 +11,8 @@ import signal
 import time
 
 import pytest
-from support import (
+
+from tests.support import (
     TIMEOUT,
     make_config,
     real_pairs,
@@ -21,7 +22,6 @@ from support import (
     write_lines,
     write_pairs,
 )
-
 from transformer_mt.config_file import dump
 from transformer_mt.decoding.translator import Translator
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import write_lines
 
+from tests.support import write_lines
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.alignment import read_gold, score
 

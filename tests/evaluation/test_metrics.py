@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from support import make_config, real_pairs, sacrebleu, write_lines
 
+from tests.support import make_config, real_pairs, sacrebleu, write_lines
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import score, tokenizer_for, tokenizer_for_text
 from transformer_mt.evaluation.run import score_file

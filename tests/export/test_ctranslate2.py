@@ -15,8 +15,8 @@ import numpy as np
 import paddle
 import pytest
 from ctranslate2 import specs
-from support import ROOT, make_config, make_model_directory, real_pairs, run, wide_model
 
+from tests.support import ROOT, make_config, make_model_directory, real_pairs, run, wide_model
 from transformer_mt.config import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.ctranslate2_engine import Ctranslate2Engine

@@ -7,8 +7,8 @@ import numpy as np
 import paddle
 import pytest
 from paddle import inference
-from support import make_config, real_pairs, train_subwords, wide_model
 
+from tests.support import make_config, real_pairs, train_subwords, wide_model
 from transformer_mt.config import Heads
 from transformer_mt.errors import UserError
 from transformer_mt.export import paddle_inference

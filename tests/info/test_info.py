@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from support import ROOT, make_config, make_model_directory, real_pairs, write_lines
 
+from tests.support import ROOT, make_config, make_model_directory, real_pairs, write_lines
 from transformer_mt import cli, config_file
 from transformer_mt.assembly import build_model
 from transformer_mt.info import report

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import paddle
 import pytest
-from support import make_config
 
+from tests.support import make_config
 from transformer_mt.data.batches import Batch, Update
 from transformer_mt.info.memory import (
     activation_bytes,

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import paddle
 import pytest
-from support import ROOT
 
+from tests.support import ROOT
 from transformer_mt import assembly
 from transformer_mt.config import TrainingConfig
 from transformer_mt.errors import UserError

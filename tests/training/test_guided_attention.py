@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
-from support import (
+
+from tests.support import (
     make_config,
     prepared,
     real_pairs,
@@ -17,7 +18,6 @@ from support import (
     write_lines,
     write_pairs,
 )
-
 from transformer_mt.config import Config
 from transformer_mt.data import pharaoh
 from transformer_mt.data.alignments import encoded_alignments

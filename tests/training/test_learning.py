@@ -6,8 +6,8 @@ what was put out before.
 
 import numpy as np
 import pytest
-from support import make_config, prepared, take_steps
 
+from tests.support import make_config, prepared, take_steps
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.decoding.translator import Translator

@@ -3,8 +3,8 @@ some of the names, are asked for sentences with the others. And can it begin wit
 
 import numpy as np
 import pytest
-from support import make_config, make_model_directory, prepared, real_pairs, take_steps
 
+from tests.support import make_config, make_model_directory, prepared, real_pairs, take_steps
 from transformer_mt.assembly import build_model, load_weights, take_weights
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.paddle_engine import PaddleEngine

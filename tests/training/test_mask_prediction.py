@@ -3,8 +3,8 @@
 import numpy as np
 import paddle
 import pytest
-from support import make_config, prepared, real_pairs, take_steps, train_subwords, wide_model
 
+from tests.support import make_config, prepared, real_pairs, take_steps, train_subwords, wide_model
 from transformer_mt import assembly
 from transformer_mt.data.batches import collate
 from transformer_mt.data.subword import Subwords, WordVocabulary

@@ -3,8 +3,8 @@
 import numpy as np
 import paddle
 import pytest
-from support import make_config, prepared, take_steps, train_subwords, wide_model
 
+from tests.support import make_config, prepared, take_steps, train_subwords, wide_model
 from transformer_mt.config import ScheduledSamplingConfig
 from transformer_mt.data.batches import Batch, encoded_rows
 from transformer_mt.training.objective import TeacherForcing, make_objective

@@ -7,8 +7,8 @@ import shutil
 import numpy as np
 import paddle
 import pytest
-from support import make_config, prepared, real_pairs, take_steps, train_subwords
 
+from tests.support import make_config, prepared, real_pairs, take_steps, train_subwords
 from transformer_mt import assembly
 from transformer_mt.data.subword import Subwords
 from transformer_mt.errors import Interrupted, UserError
