@@ -7,4 +7,7 @@ set -euo pipefail
 
 setup --dev
 cd "$root"
+if [ $# -eq 0 ]; then # all of them: files side by side, one a core
+    set -- --numprocesses auto --maxprocesses 4 --dist loadfile
+fi
 exec "$python" -m pytest "$@"
