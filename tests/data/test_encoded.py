@@ -213,7 +213,6 @@ def test_a_hit_reads_nothing_again(tmp_path):
         {"subwords": Subwords(Letters(1 << 16), Letters(999))},
         {"subwords": Subwords(Letters(999), Letters(1 << 16))},
     ],
-    ids=str,
 )
 def test_whatever_changes_makes_an_entry_of_its_own(tmp_path, change):
     encode(PAIRS, tmp_path)
