@@ -232,7 +232,7 @@ def test_a_mistake_in_the_file(problems, sections, expected):
         ),
         (
             "guided_attention: {by: alignment}",
-            ["guided_attention.alignments: null: goes together with guided_attention.by"],
+            ["guided_attention.alignments: null: guided_attention.by: alignment needs the file"],
         ),
         (
             "guided_attention: {by: alignment, alignments: a, layer: 4, heads: 9}\n"
@@ -245,7 +245,12 @@ def test_a_mistake_in_the_file(problems, sections, expected):
         ),
         (
             "guided_attention: {by: diagonal, alignments: a}",
-            ["guided_attention.alignments: 'a': goes together with guided_attention.by: alignment"],
+            ["guided_attention.alignments: 'a': needs guided_attention.by: alignment"],
+        ),
+        (
+            "guided_attention: {by: alignment, alignments: a}\n"
+            "subword: {type: bpe, vocab_size: 99, normalization: nmt_nfkc}",
+            ["guided_attention.by: 'alignment': needs subword.normalization: identity"],
         ),
         (
             "scheduled_sampling: {decay: exponential, k: 1.0}",
@@ -267,13 +272,6 @@ def test_options_that_do_not_go_together_are_refused_with_the_reason(problems, o
     assert len(found) == len(reasons)
     for problem, reason in zip(found, reasons, strict=True):
         assert problem.startswith(reason)
-
-
-@pytest.mark.parametrize("option", ["guided_attention: {by: diagonal}", "model: {copying: true}"])
-def test_attention_weights_are_not_kept_by_recompute(problems, option):
-    text = VALID.replace("max_steps: 10", "max_steps: 10, recompute: true") + option
-    (problem,) = problems(text)[1:]
-    assert "needs training.recompute: false: it reads attention weights" in problem
 
 
 @pytest.mark.parametrize(

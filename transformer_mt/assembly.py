@@ -22,7 +22,12 @@ WEIGHTS = "model.pdparams"
 
 def build_model(config: ModelConfig, subwords: Subwords, recompute: bool = False) -> Transformer:
     """A freshly initialised Transformer of the config's kind and size; Paddle's generator decides
-    it."""
+    it.
+
+    Raises ValueError if it is to copy, and source and target have vocabularies of their own.
+    """
+    if config.copying and not subwords.joint:
+        raise ValueError("model.copying needs one vocabulary of source and target")
     kind = CopyingTransformer if config.copying else Transformer
     if config.non_autoregressive is not None:
         longest = LONGEST_TARGET if config.non_autoregressive == "length" else None
@@ -33,8 +38,8 @@ def build_model(config: ModelConfig, subwords: Subwords, recompute: bool = False
         d_model=config.d_model,
         num_heads=config.num_heads,
         d_ff=config.d_ff,
-        num_encoder_layers=config.num_encoder_layers or config.num_layers,
-        num_decoder_layers=config.num_decoder_layers or config.num_layers,
+        num_encoder_layers=config.encoder_layers,
+        num_decoder_layers=config.decoder_layers,
         dropout=config.dropout,
         embedding_dropout=config.embedding_dropout,
         attention_dropout=config.attention_dropout,

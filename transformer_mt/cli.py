@@ -612,20 +612,6 @@ def _attention(options: argparse.Namespace) -> None:
     print(options.output)
 
 
-def _attention(options: argparse.Namespace) -> None:
-    from transformer_mt.attention_maps import run
-
-    run.draw(
-        options.model_dir,
-        options.text,
-        options.output,
-        target=options.target,
-        checkpoint=options.checkpoint,
-        device=options.device,
-    )
-    print(options.output)
-
-
 def _align(options: argparse.Namespace) -> None:
     for name in ("source", "target", "reference"):
         _require_file(f"--{name}", getattr(options, name))

@@ -158,6 +158,16 @@ class ModelConfig(Section):
         None, description="all positions at once; length: predicted first, end: cut at the end"
     )
 
+    @property
+    def encoder_layers(self) -> int:
+        """How many the encoder has."""
+        return self.num_encoder_layers or self.num_layers
+
+    @property
+    def decoder_layers(self) -> int:
+        """How many the decoder has."""
+        return self.num_decoder_layers or self.num_layers
+
     @field_validator("non_autoregressive")
     @classmethod
     def _a_copy_follows_something(cls, kind: str | None, info) -> str | None:
@@ -319,8 +329,11 @@ class GuidedAttentionConfig(Section):
     @field_validator("alignments")
     @classmethod
     def _a_file_for_alignments(cls, alignments: str | None, info) -> str | None:
-        if (alignments is not None) != (info.data.get("by") == "alignment"):
-            raise _problem("goes together with guided_attention.by: alignment")
+        needed = info.data.get("by") == "alignment"
+        if needed and alignments is None:
+            raise _problem("guided_attention.by: alignment needs the file with the alignments")
+        if alignments is not None and not needed:
+            raise _problem("needs guided_attention.by: alignment")
         return alignments
 
     @property
@@ -354,7 +367,7 @@ class DecodingConfig(Section):
     seed: NaturalNumber = Field(1, description="of sampling")
     n_best: PositiveInt = Field(1, description="outputs of a line; beam search: up to beam_size")
     iterations: PositiveInt = Field(
-        4, description="of a non-autoregressive model: passes that mend the output"
+        4, description="of a non-autoregressive model: passes; all but the first mend the output"
     )
     length_candidates: BeamSize = Field(
         3, description="of a non-autoregressive model: lengths that are tried"
@@ -398,10 +411,8 @@ class Heads(NamedTuple):
 NEEDED_BY: dict[str, list[tuple[str, Any, str]]] = {
     "model.copying": [
         ("subword.joint", True, "a subword is copied by its number, the same on both sides"),
-        ("training.recompute", False, "it reads attention weights, which are not kept then"),
     ],
     "guided_attention.by": [
-        ("training.recompute", False, "it reads attention weights, which are not kept then"),
         ("scheduled_sampling.decay", None, "it guides from true words, and others replace them"),
         ("subword.sampling", None, "it guides from the subwords that the corpus is encoded in"),
     ],
@@ -427,20 +438,6 @@ class Config(Section):
     decoding: DecodingConfig = Field(default_factory=DecodingConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
 
-    def allows(self, key: str, value: Any) -> bool:
-        """Whether all options that are on go together with this value of `section.key`."""
-        return not any(
-            key == of_another and value != needed
-            for option, needs in NEEDED_BY.items()
-            for of_another, needed, _ in needs
-            if self.value(option)
-        )
-
-    def value(self, key: str) -> Any:
-        """That of `section.key`."""
-        section, name = key.split(".")
-        return getattr(getattr(self, section), name)
-
     @property
     def guided_heads(self) -> Heads:
         """Those that the section guided_attention is about."""
@@ -456,10 +453,19 @@ class Config(Section):
         return self.guided_heads if by_alignment else self._nearest_heads
 
     @property
+    def layers_read_by_the_loss(self) -> frozenset[int]:
+        """The decoder layers, from 0, whose attention weights are more than a step to the output.
+        They are kept in training, with `recompute` too, and can't be fused with what follows."""
+        layers = set()
+        if self.model.copying:
+            layers.add(self.model.decoder_layers - 1)
+        if self.guided_attention.by is not None:
+            layers.add(self.guided_heads.layer)
+        return frozenset(layers)
+
+    @property
     def _nearest_heads(self) -> Heads:
-        model = self.model
-        layers = model.num_decoder_layers or model.num_layers
-        return Heads.nearest_to_alignment(layers, model.num_heads)
+        return Heads.nearest_to_alignment(self.model.decoder_layers, self.model.num_heads)
 
 
 SECTIONS: dict[str, type[Section]] = {

@@ -88,6 +88,15 @@ def _parse(text: str, name: str) -> dict[str, Any]:
     return values
 
 
+def require_together(config: Config, subject: str) -> None:
+    """Raises UsageError, naming every problem at once, if values of a config that was put together
+    from others do not go together; `subject` says of what."""
+    problems = _problems_between_sections(config.model_dump())
+    if problems:
+        lines = "\n".join(f"  {problem}" for problem in problems)
+        raise UsageError(f"{subject}\n{lines}")
+
+
 def _problems_between_sections(values: dict[str, Any]) -> list[str]:
     """Combinations of keys of two sections. The values as they are in the file are looked at, so
     that another mistake in a section does not hide these."""
@@ -118,11 +127,17 @@ def _problems_between_sections(values: dict[str, Any]) -> list[str]:
                 problems.append(
                     f"guided_attention.{key}: {chosen}: the model has {most} {of_model}"
                 )
-    if value("guided_attention", "by") == "alignment" and subword == "word":
-        problems.append(
-            "guided_attention.by: 'alignment': needs a subword.type other than word, for which "
-            "several unknown words in a row are one"
-        )
+    if value("guided_attention", "by") == "alignment":
+        if subword == "word":
+            problems.append(
+                "guided_attention.by: 'alignment': needs a subword.type other than word, for which "
+                "several unknown words in a row are one"
+            )
+        if value("subword", "normalization") != "identity" and subword != "vocabulary":
+            problems.append(
+                "guided_attention.by: 'alignment': needs subword.normalization: identity: others "
+                "may part or join words, which the alignments count"
+            )
     longest = value("data", "max_length")
     predicts_length = value("model", "non_autoregressive") == "length"
     if predicts_length and isinstance(longest, int) and longest > LONGEST_TARGET:

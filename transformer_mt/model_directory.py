@@ -259,3 +259,28 @@ class ModelDirectory:
 
 def checkpoint_step(path: Path) -> int:
     return int(path.name.removeprefix("step_"))
+
+
+def subwords_to_keep(config: Config) -> Subwords | None:
+    """Fine-tuning (training.init_from) needs the subwords that the weights were trained with; None
+    without.
+
+    Raises:
+        UserError: the other model is damaged.
+        UsageError: there is none, or its subwords do not go together with the config.
+    """
+    other = config.training.init_from
+    if other is None:
+        return None
+    directory = ModelDirectory(other)
+    try:
+        theirs, subwords = directory.load_config().subword, directory.load_subwords()
+    except UserError as error:
+        raise type(error)(f"training.init_from: {error}") from None
+    # They are drawn as this config has it.
+    theirs = theirs.model_copy(update={"sampling": config.subword.sampling})
+    config_file.require_together(
+        config.model_copy(update={"subword": theirs}),
+        f"training.init_from: {other}: its subwords do not go together with this config",
+    )
+    return subwords

@@ -23,10 +23,15 @@ from transformer_mt.training.update import Updater
 MODEL = {"num_layers": 2, "d_model": 32, "num_heads": 4, "d_ff": 64, "dropout": 0.0}
 VOCABULARIES = VocabularySizes(300, 300, True)
 SOURCE_LEN, TARGET_LEN = 12, 16
+# From the first update on; words are replaced by means of predictions.
+ALL_REPLACED = {"decay": "linear", "k": 1e-9, "mixing": "top_k"}
+BACKPROPAGATED = {**ALL_REPLACED, "backpropagate": True}
 
 
-def make_updater(tmp_path, model=(), training=(), vocabularies=VOCABULARIES):
-    config = make_config(tmp_path, model={**MODEL, **dict(model)}, training=dict(training))
+def make_updater(tmp_path, model=(), training=(), vocabularies=VOCABULARIES, **sections):
+    config = make_config(
+        tmp_path, model={**MODEL, **dict(model)}, training=dict(training), **sections
+    )
     target = SimpleNamespace(size=vocabularies.target, pad=0)
     subwords = SimpleNamespace(source=target, target=target, joint=True)
     return config, Updater(config, subwords, Processes())
@@ -95,30 +100,41 @@ def held_at_the_loss(updater, rows, vocab_size):
 
 
 @pytest.mark.parametrize(
-    ("model", "training"),
+    ("model", "training", "sections"),
     [
-        ({}, {}),
-        ({"dropout": 0.1}, {}),
-        ({"dropout": 0.1, "attention_dropout": 0.1, "feed_forward_dropout": 0.1}, {}),
-        ({"embedding_dropout": 0.2, "norm": "pre", "bias": False}, {}),
-        ({"num_encoder_layers": 3, "num_decoder_layers": 1, "norm": "pre", "num_heads": 8}, {}),
-        ({"copying": True}, {}),
-        ({"dropout": 0.1, "norm": "post"}, {"recompute": True}),
-        ({"dropout": 0.1, "norm": "pre"}, {"recompute": True}),
+        ({}, {}, {}),
+        ({"dropout": 0.1}, {}, {}),
+        ({"dropout": 0.1, "attention_dropout": 0.1, "feed_forward_dropout": 0.1}, {}, {}),
+        ({"embedding_dropout": 0.2, "norm": "pre", "bias": False}, {}, {}),
+        ({"num_encoder_layers": 3, "num_decoder_layers": 1, "norm": "pre", "num_heads": 8}, {}, {}),
+        ({"copying": True}, {}, {}),
+        ({"dropout": 0.1, "norm": "post"}, {"recompute": True}, {}),
+        ({"dropout": 0.1, "norm": "pre"}, {"recompute": True}, {}),
+        ({"num_decoder_layers": 3, "copying": True}, {"recompute": True}, {}),
+        ({}, {}, {"guided_attention": {"by": "diagonal"}}),
+        (
+            {"num_decoder_layers": 3, "norm": "pre"},
+            {"recompute": True},
+            {"guided_attention": {"by": "diagonal"}},
+        ),
+        ({"dropout": 0.1}, {}, {"scheduled_sampling": {**ALL_REPLACED, "mixing": "argmax"}}),
+        ({"dropout": 0.1}, {}, {"scheduled_sampling": ALL_REPLACED}),
+        ({"dropout": 0.1}, {}, {"scheduled_sampling": BACKPROPAGATED}),
+        ({"norm": "pre"}, {}, {"scheduled_sampling": {**BACKPROPAGATED, "passes": 3}}),
+        ({}, {"recompute": True}, {"scheduled_sampling": BACKPROPAGATED}),
     ],
 )
-def test_activations_are_what_is_held_when_the_loss_is_known(tmp_path, model, training):
+def test_activations_are_what_is_held_when_the_loss_is_known(tmp_path, model, training, sections):
     """By what a larger batch holds more: what does not depend on the batch (the states of random
     generators, Python's objects) is not an activation. 1 % is for ids and masks, which are small
     beside tensors of width d_model, and not counted."""
     # With recompute the vocabulary has to be large for that to be the most.
     vocab_size = 1000 if training else 300
     vocabularies = VocabularySizes(vocab_size, vocab_size, True)
-    config, updater = make_updater(tmp_path, model, training, vocabularies)
+    config, updater = make_updater(tmp_path, model, training, vocabularies, **sections)
     few, many = 8, 32
     sizes = [
-        activation_bytes(config.model, config.training, vocab_size, rows, SOURCE_LEN, TARGET_LEN)
-        for rows in (few, many)
+        activation_bytes(config, vocab_size, rows, SOURCE_LEN, TARGET_LEN) for rows in (few, many)
     ]
     found = [held_at_the_loss(updater, rows, vocab_size) for rows in (few, many)]
     assert found[1] - found[0] == pytest.approx(sizes[1] - sizes[0], rel=0.01)
@@ -153,8 +169,7 @@ def test_no_moment_of_an_update_needs_more(tmp_path, norm, training, vocab_size,
     config, updater = make_updater(tmp_path, {"norm": norm}, training, vocabularies)
     few, many = 8, 32
     sizes = [
-        activation_bytes(config.model, config.training, vocab_size, rows, SOURCE_LEN, TARGET_LEN)
-        for rows in (few, many)
+        activation_bytes(config, vocab_size, rows, SOURCE_LEN, TARGET_LEN) for rows in (few, many)
     ]
     peaks = [peak(updater, rows, vocab_size) for rows in (few, many)]
     assert peaks[1] - peaks[0] == pytest.approx(sizes[1] - sizes[0], rel=tolerance)
@@ -193,7 +208,7 @@ def test_half_precision_by_hand(tmp_path):
     decoder += 2 * (8 + 2 * 12 + 8 + 2 * 12 + 2 * 8) + 2 * 2 * 3 + 4 * 8 + 8
     decoder += 2 * (8 + 2 * 6) + 4 * 8 + 8
     loss = 2 * 5 * (2 + 4 + 4)  # logits, the same in float32, probabilities
-    counted = activation_bytes(config.model, config.training, 5, 1, 3, 2)
+    counted = activation_bytes(config, 5, 1, 3, 2)
     assert counted == embedded + encoder + decoder + loss
     float32 = make_config(tmp_path, model={**sizes, "dropout": 0.1})
-    assert counted < activation_bytes(float32.model, float32.training, 5, 1, 3, 2)
+    assert counted < activation_bytes(float32, 5, 1, 3, 2)

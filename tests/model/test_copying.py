@@ -228,13 +228,28 @@ class TestModel:
             some, ours.reshape([12, VOCABULARY]).numpy()[[0, 3, 5, 8]], atol=TOLERANCE
         )
 
+    def test_recompute_changes_nothing(self, randomise, source_ids, target_ids):
+        """The last layer, whose attention is read, is kept; the others are computed again."""
+        plain = randomise(small_model())
+        recomputing = small_model(recompute=True)
+        recomputing.set_state_dict(plain.state_dict())
+        for model in (plain, recomputing):
+            model.train()
+            model.logits_then = model(source_ids, target_ids)
+            (model.logits_then**2).mean().backward()
+        np.testing.assert_array_equal(recomputing.logits_then, plain.logits_then)
+        for (name, ours), theirs in zip(
+            recomputing.named_parameters(), plain.parameters(), strict=True
+        ):
+            np.testing.assert_allclose(
+                ours.grad, theirs.grad, rtol=1e-5, atol=TOLERANCE, err_msg=name
+            )
+
     def test_generates_at_first_and_copies_if_the_gate_says_so(self, source_ids, target_ids):
         model = small_model()
         model.gate.weight.set_value(paddle.zeros([8, 1]))
-        generator = Transformer.logits(
-            model, target_ids, model.encode(source_ids), source_ids
-        )  # as without copying
-        generated = np.exp(log_softmax(generator))
+        hidden = model.decode(target_ids, model.encode(source_ids), source_ids)
+        generated = np.exp(log_softmax(model.generator(hidden)))  # as without copying
         p = np.exp(log_softmax(model(source_ids, target_ids)))
         absent = ~np.isin(np.arange(VOCABULARY), source_ids.numpy()[0])
         np.testing.assert_allclose(p[0][:, absent], 0.9 * generated[0][:, absent], rtol=1e-5)

@@ -134,6 +134,19 @@ class TestForward:
         assert hidden.shape == [3, 4, 8]
         np.testing.assert_array_equal(model.generator(hidden), model(source_ids, target_ids))
 
+    def test_weights_of_some_layers_on_request(self, source_ids, target_ids):
+        model = small_model(num_decoder_layers=3)
+        memory = model.encode(source_ids)
+        _, self_weights, cross_weights = model.decode(
+            target_ids, memory, source_ids, need_weights=True
+        )
+        hidden, *some = model.decode(target_ids, memory, source_ids, need_weights=(2, 0))
+        np.testing.assert_array_equal(hidden, model.decode(target_ids, memory, source_ids))
+        for every, those in zip((self_weights, cross_weights), some, strict=True):
+            assert those[1] is None
+            for layer in (0, 2):
+                np.testing.assert_array_equal(those[layer], every[layer])
+
     def test_weights_on_request(self, source_ids, target_ids):
         model = small_model(num_encoder_layers=1, num_decoder_layers=3)
         logits, weights = model(source_ids, target_ids, need_weights=True)
@@ -423,6 +436,16 @@ class TestRecompute:
             np.testing.assert_allclose(
                 ours.grad, theirs.grad, rtol=1e-5, atol=TOLERANCE, err_msg=name
             )
+
+    def test_keeps_a_layer_whose_weights_are_needed(self, source_ids, target_ids):
+        model = small_model(recompute=True)
+        calls = []
+        for name, layer in model.decoder.layers.named_children():
+            layer.register_forward_post_hook(lambda *_, name=name: calls.append(name))
+        memory = model.encode(source_ids)
+        logits, cross_weights = model.logits(target_ids, memory, source_ids, need_weights=(1,))
+        (logits.sum() + (cross_weights[1] ** 2).sum()).backward()
+        assert calls == ["0", "1", "0"]
 
     def test_computes_each_layer_twice_in_training_only(self, source_ids, target_ids):
         model = small_model(recompute=True)

@@ -1,12 +1,15 @@
 """What a non-autoregressive model is trained on: masks, lengths, losses; and that it learns."""
 
+import math
+
 import numpy as np
 import paddle
 import pytest
 
 from tests.support import make_config, prepared, real_pairs, take_steps, train_subwords, wide_model
 from transformer_mt import assembly
-from transformer_mt.data.batches import collate
+from transformer_mt.config import LONGEST_TARGET
+from transformer_mt.data.batches import Batch, collate
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.engine import length_limits
 from transformer_mt.decoding.paddle_engine import PaddleEngine
@@ -107,7 +110,8 @@ def test_the_canvas_holds_ends_up_to_the_greatest_length(make_trainer, subwords)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_losses_are_those_of_masked_tokens(make_trainer, subwords, monkeypatch, kind):
-    """In float64, sentence by sentence without padding, with every second token masked."""
+    """In float64, sentence by sentence without padding, with every second token masked. However an
+    update is cut into batches, each counts as much."""
     trainer = make_trainer(kind, label_smoothing=0.2)
     objective, target = trainer.updater.objective, subwords.target
     model = objective.model = wide_model(trainer.config, subwords)
@@ -121,7 +125,6 @@ def test_losses_are_those_of_masked_tokens(make_trainer, subwords, monkeypatch, 
     monkeypatch.setattr(mask_prediction, "random_masks", every_second)
     loss, nll = objective.losses(batch, step=1)
     sums = np.zeros(3)  # smoothed, plain, of the length
-    masked = 0
     for source, row in zip(batch.source, objective.canvas(batch), strict=True):
         source, wanted = source[source != subwords.source.pad], row[row != target.pad]
         read = wanted.copy()
@@ -131,14 +134,74 @@ def test_losses_are_those_of_masked_tokens(make_trainer, subwords, monkeypatch, 
         for place in range(0, len(wanted), 2):
             own = -log_probs[place, wanted[place]]
             sums[:2] += 0.8 * own - 0.2 * log_probs[place].mean(), own
-            masked += 1
         if kind == "length":
             lengths = log_softmax(model.encode_with_lengths(source)[1].numpy())[0]
             sums[2] -= lengths[len(wanted) - 1]
-    scale = batch.target_tokens / masked
-    # Float32 sums of some hundred numbers.
-    assert float(loss) == pytest.approx((sums[0] + sums[2]) * scale, rel=1e-5)
-    assert float(nll) == pytest.approx(sums[1] * scale, rel=1e-5)
+    # Float32 sums of some hundred numbers. Masked tokens stand for about as many that are not.
+    assert float(loss) == pytest.approx(2 * (sums[0] + sums[2]), rel=1e-5)
+    assert float(nll) == pytest.approx(2 * (sums[1] + sums[2]), rel=1e-5)
+    first, rest = (
+        objective.losses(collate(trainer.data.train, rows, subwords), step=1)
+        for rows in (np.arange(1), np.arange(1, 6))
+    )
+    for whole, *parts in zip((loss, nll), first, rest, strict=True):
+        assert float(whole) == pytest.approx(sum(map(float, parts)), rel=1e-5)
+
+
+def test_the_length_and_all_words_are_what_the_dev_set_costs(make_trainer, subwords):
+    """-log p(length) - sum of log p(word), of the paper's section 2.2, once."""
+    trainer = make_trainer("length", label_smoothing=0.0)
+    model = trainer.model
+    model.eval()
+    batch = some_batch(trainer)
+    expected = 0.0
+    for source, row in zip(batch.source, trainer.updater.objective.canvas(batch), strict=True):
+        source, wanted = source[source != subwords.source.pad], row[row != subwords.target.pad]
+        source = paddle.to_tensor(source[np.newaxis])
+        lengths = log_softmax(model.encode_with_lengths(source)[1].numpy())[0]
+        masks = paddle.full([1, len(wanted)], subwords.target.bos, "int64")
+        log_probs = log_softmax(model(source, masks).numpy()[0])
+        expected -= lengths[len(wanted) - 1] + log_probs[np.arange(len(wanted)), wanted].sum()
+    for value in trainer.updater.losses(batch):
+        assert float(value) == pytest.approx(expected, rel=1e-5)
+
+
+def of_targets(subwords, *targets):
+    """A batch of one source and these targets, ids without eos."""
+    length = max(map(len, targets)) + 1
+    read = np.full((len(targets), length), subwords.target.pad)
+    said = read.copy()
+    for row, ids in enumerate(targets):
+        read[row, : len(ids) + 1] = [subwords.target.bos, *ids]
+        said[row, : len(ids) + 1] = [*ids, subwords.target.eos]
+    source = np.array([[5, 6, subwords.source.eos]] * len(targets))
+    return Batch(source, read, said, sum(map(len, targets)) + len(targets))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_empty_targets_may_be_alone_in_a_batch(make_trainer, subwords, kind):
+    """As they are in a dev set, whose pairs are sorted by length. Their length is then taken for 1,
+    the least there is."""
+    objective = make_trainer(kind).updater.objective
+    objective.model.eval()
+    alone, among = of_targets(subwords, [], []), of_targets(subwords, [], [], [7])
+    loss, nll = (float(value) for value in objective.losses(alone))
+    assert 0 < nll < 100 and 0 < loss < 100
+    if kind == "length":
+        logits = objective.model.encode_with_lengths(paddle.to_tensor(alone.source))[1].numpy()
+        assert nll == pytest.approx(-log_softmax(logits)[:, 0].sum(), rel=1e-5)
+    assert float(objective.losses(among)[1]) > nll
+
+
+def test_a_target_that_is_longer_than_any_length(make_trainer, subwords):
+    objective = make_trainer("length").updater.objective
+    objective.model.eval()
+    batch = of_targets(subwords, [7] * (LONGEST_TARGET + 1))
+    logits = objective.model.encode_with_lengths(paddle.to_tensor(batch.source))[1]
+    assert logits.shape[1] == LONGEST_TARGET
+    loss = objective.length_loss(logits, np.array([LONGEST_TARGET + 1]))
+    assert float(loss) == pytest.approx(-log_softmax(logits.numpy())[0, -1], rel=1e-5)
+    assert math.isfinite(float(objective.losses(batch)[0]))
 
 
 def log_softmax(logits):
@@ -191,6 +254,20 @@ def test_masks_follow_from_the_seed_and_the_step(make_trainer):
 
 
 # ---- A run ----
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_are_no_larger_than_they_may_be(make_trainer, kind):
+    """With what the decoder reads, which with `end` is more than there are words."""
+    trainer = make_trainer(kind)
+    most = trainer.config.training.device_tokens
+    corpus, objective = trainer.data.train, trainer.updater.objective
+    batches = [rows for update in trainer.epoch_updates(0) for rows in update]
+    assert sum(map(len, batches)) == len(corpus) and len(batches) > 3
+    for rows in batches:
+        batch = collate(corpus, rows, trainer.data.subwords)
+        sizes = objective.canvas(batch).size, batch.source.size
+        assert max(sizes) <= most or len(rows) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -193,8 +193,8 @@ def _check_range(
         raise UserError(
             f"{SETTING}: {path}, line {line}: {pharaoh.write([link])}: there are {source} words in "
             f"the source of this line, and {target} in its target, of which the first is number 0. "
-            "Words are what stands between the spaces of the training text, or its subwords where "
-            "a language is written without spaces"
+            "Words are what stands between the spaces of the training text (tokens that @@ joins "
+            "are one), or its subwords where a language is written without spaces"
         )
 
 

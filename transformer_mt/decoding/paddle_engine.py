@@ -177,7 +177,7 @@ class PaddleEngine:
         read, _ = batch.target_arrays(targets, self._target)
         with self._evaluating():
             _, _, cross_weights = model.decode(
-                paddle.to_tensor(read), model.encode(source), source, need_weights=True
+                paddle.to_tensor(read), model.encode(source), source, need_weights=(layer,)
             )
         weights = cross_weights[layer][:, :heads].astype("float32").mean(axis=1).numpy()
         return batch.without_padding(weights, sources, targets)

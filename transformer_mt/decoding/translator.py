@@ -27,8 +27,9 @@ from transformer_mt.decoding.parts import parts
 from transformer_mt.decoding.stream import in_windows
 from transformer_mt.model_directory import ModelDirectory
 
-# Subwords of a line that is read as a whole: attention takes memory by the square of them.
-MAX_AT_ONCE = 2_000
+# Subwords of a line that is read as a whole, unless the model was trained on longer ones: attention
+# takes memory by the square of them, and no export has fewer positions.
+MAX_AT_ONCE = 1_000
 
 
 class Line(NamedTuple):
@@ -190,6 +191,13 @@ class Translator:
         windows = in_windows(map(Line, lines))
         return [translation.text for translation in self.stream(windows, finished=finished)]
 
+    def warm_up(self, times: int) -> None:
+        """Searches for something short so often: where processes translate, and there are as many,
+        each has then loaded the model."""
+        search = _Search([Sentence([self._source.unk])], self._decoding, False)
+        for _ in self._run(iter([search] * times)):
+            pass
+
     def stream(
         self,
         windows: Iterable[list[Line]],
@@ -243,7 +251,7 @@ class Translator:
     ) -> Iterator[float]:
         """Yields the score that the search would give a translation, for each pair (source, its
         translation), in order: its log-probability (in nats) divided by the length penalty. Lines
-        are not scored in parts; nan is what a pair gets of more than MAX_AT_ONCE subwords."""
+        are not scored in parts; nan is what a pair gets that is too long (MAX_AT_ONCE)."""
         for (_, target), log_prob in self._read(pairs, _Scoring, "scored: nan", finished):
             if log_prob is None:
                 yield math.nan
@@ -256,7 +264,7 @@ class Translator:
         finished: Callable[[int], object] = lambda count: None,
     ) -> Iterator[Aligned]:
         """Yields which words belong together, for each pair (source, its translation), in order.
-        Lines are not aligned in parts; a pair of more than MAX_AT_ONCE subwords gets no links."""
+        Lines are not aligned in parts; a pair that is too long (MAX_AT_ONCE) gets no links."""
         for (source, target), attention in self._read(pairs, _Alignment, "aligned", finished):
             source_words, target_words = self._words(source, target)
             links = []
@@ -272,12 +280,13 @@ class Translator:
         finished: Callable[[int], object],
     ) -> Iterator[tuple[tuple[list[int], list[int]], Result | None]]:
         """Yields the ids of each pair (source, its translation), in order, with what `work` makes
-        of them in a batch; None is what a pair gets of more than MAX_AT_ONCE subwords.
+        of them in a batch; None is what a pair gets that is too long.
 
         Args:
             done: what such a pair is not, for the message.
         """
         pending: deque[tuple[list[tuple[list[int], list[int]]], list[list[int]]]] = deque()
+        most = max(MAX_AT_ONCE, self._max_length)
 
         def batches() -> Iterator[Work[list[Result]]]:
             number = 1
@@ -287,7 +296,7 @@ class Translator:
                     for source, target in window
                 ]
                 longest = [max(map(len, pair)) for pair in encoded]
-                fitting = [i for i, length in enumerate(longest) if length <= MAX_AT_ONCE]
+                fitting = [i for i, length in enumerate(longest) if length <= most]
                 for index in sorted(set(range(len(window))) - set(fitting)):
                     warn(f"line {number + index}: {longest[index]} subwords are not {done}")
                 number += len(window)

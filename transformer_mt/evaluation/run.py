@@ -12,7 +12,6 @@ from transformer_mt.console import progress
 from transformer_mt.decoding.engines import EngineSpec
 from transformer_mt.decoding.run import ModelChoice, require_equal, translator_of
 from transformer_mt.decoding.stream import input_lines
-from transformer_mt.decoding.translator import Line
 from transformer_mt.errors import UsageError
 from transformer_mt.evaluation.metrics import Scores, score, score_for, tokenizer_for_text
 from transformer_mt.files import atomic, lines
@@ -110,11 +109,7 @@ def _translated(
         translator_of(spec, decoding) as translator,
         progress(total=len(sources), title="translating", unit="lines") as bar,
     ):
-        # A line for each process; while one of them loads the model, the others take theirs.
-        processes = spec.threads if spec.runs_in_processes else 1
-        shortest = min(filter(str.strip, sources), key=len, default="")
-        for _ in translator.stream([[Line(shortest)]] * processes):
-            pass
+        translator.warm_up(spec.threads if spec.runs_in_processes else 1)
         started = time.perf_counter()
         hypotheses = translator.translate(sources, bar.update)
         return hypotheses, time.perf_counter() - started

@@ -115,8 +115,8 @@ def _spec(config: Config) -> Any:
 
     settings = config.model
     num_layers = (
-        settings.num_encoder_layers or settings.num_layers,
-        settings.num_decoder_layers or settings.num_layers,
+        settings.encoder_layers,
+        settings.decoder_layers,
     )
     return specs.TransformerSpec.from_config(
         num_layers,

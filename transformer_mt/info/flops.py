@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from transformer_mt.config import LONGEST_TARGET, ModelConfig
-from transformer_mt.info.parameters import layer_counts
 
 
 class Flops(NamedTuple):
@@ -29,16 +28,42 @@ def training_flops(
     model: ModelConfig, target_vocab_size: int, source_len: Any, target_len: Any
 ) -> Flops:
     """Forward and backward: a product costs twice as much again backward, for the gradients of both
-    its factors. What `training.recompute` computes a second time is in `recomputed_flops`."""
-    forward = _forward_flops(
-        model, target_vocab_size, source_len, target_len, target_len * target_len
-    )
-    return Flops(*(3 * part for part in forward))
+    its factors. What `training.recompute` computes a second time is in `recomputed_flops`, the
+    earlier passes of scheduled sampling in `prediction_flops`."""
+    pairs = target_len * target_len
+    forward = _forward_flops(model, target_vocab_size, source_len, target_len, pairs)
+    flops = Flops(*(3 * part for part in forward))
+    if not model.copying:
+        return flops
+    # Where a word stands in the source is a factor that has no gradient.
+    return flops._replace(generator=flops.generator - target_len * 2 * source_len * source_len)
 
 
-def recomputed_flops(model: ModelConfig, source_len: Any, target_len: Any) -> Flops:
-    """What `training.recompute` adds: all layers once more, forward."""
-    return _forward_flops(model, 0, source_len, target_len, target_len * target_len)
+def recomputed_flops(
+    model: ModelConfig, source_len: Any, target_len: Any, layers_kept: int = 0
+) -> Flops:
+    """What `training.recompute` adds: all layers once more, forward, but for `layers_kept` of the
+    decoder's."""
+    encoder, decoder, _ = _forward_flops(model, 0, source_len, target_len, target_len * target_len)
+    again = model.decoder_layers - layers_kept
+    return Flops(encoder, decoder * again // model.decoder_layers, 0)
+
+
+def prediction_flops(
+    model: ModelConfig,
+    target_vocab_size: int,
+    source_len: Any,
+    target_len: Any,
+    passes: int,
+    backpropagate: bool,
+) -> Flops:
+    """What `passes` of scheduled sampling before the last add, where all words are replaced."""
+    if backpropagate:
+        one = training_flops(model, target_vocab_size, source_len, target_len)
+    else:
+        pairs = target_len * target_len
+        one = _forward_flops(model, target_vocab_size, source_len, target_len, pairs)
+    return Flops(0, passes * one.decoder, passes * one.generator)
 
 
 def decoding_flops(
@@ -103,7 +128,6 @@ def _forward_flops(
     beam_size: int = 1,
 ) -> Flops:
     d_model, d_ff = model.d_model, model.d_ff
-    encoder_layers, decoder_layers = layer_counts(model)
     projection = 2 * d_model * d_model  # of a token: query, key, value or output
     feed_forward = 2 * 2 * d_model * d_ff
     both_products = 2 * 2 * d_model  # of a query and a key: their score, and the weighted value
@@ -116,8 +140,10 @@ def _forward_flops(
         + (target_pairs + target_len * source_len) * both_products
     )
     memory = source_len * 2 * projection  # once for all hypotheses
+    # The gate, and the attention of all places of a word added up.
+    copying = 2 * d_model + 2 * source_len * source_len if model.copying else 0
     return Flops(
-        encoder_layers * encoder_layer,
-        decoder_layers * (beam_size * decoder_layer + memory),
-        beam_size * target_len * 2 * d_model * target_vocab_size,
+        model.encoder_layers * encoder_layer,
+        model.decoder_layers * (beam_size * decoder_layer + memory),
+        beam_size * target_len * (2 * d_model * target_vocab_size + copying),
     )

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 
-from transformer_mt.config import ModelConfig, TrainingConfig
-from transformer_mt.info.parameters import VocabularySizes, layer_counts, parts
+from transformer_mt.config import Config, ModelConfig, TrainingConfig
+from transformer_mt.info.parameters import VocabularySizes, parts
 
 FLOAT32 = 4
 HALF = 2
@@ -46,7 +46,8 @@ def half_weight_bytes(
         part.count * math.prod(shape)
         for part in parts(model, vocabularies)
         for shape in part.tensors
-        if len(shape) == 2 and not part.name.endswith("embedding")
+        # Embeddings are looked up, but for those of lengths, which are compared with too.
+        if len(shape) == 2 and part.name not in ("source embedding", "target embedding")
     )
     if model.tie_embeddings:
         matrices += vocabularies.target * model.d_model  # the generator's
@@ -54,43 +55,57 @@ def half_weight_bytes(
 
 
 def activation_bytes(
-    model: ModelConfig,
-    training: TrainingConfig,
-    target_vocab_size: int,
-    rows: int,
-    source_len: int,
-    target_len: int,
+    config: Config, target_vocab_size: int, rows: int, source_len: int, target_len: int
 ) -> int:
-    """Of a batch of `rows` pairs, all as long as this, in tokens with end-of-sentence."""
+    """Of a batch of `rows` pairs, all as long as this, in tokens with end-of-sentence; with
+    scheduled sampling, where all words are replaced."""
+    model, training = config.model, config.training
     source, target = rows * source_len, rows * target_len
-    encoder_layers, decoder_layers = layer_counts(model)
     kept = _Kept(model, is_half=training.precision != "float32")
     encoder_layer = (
         kept.attention(source, source, rows * source_len**2)
         + kept.feed_forward(source)
         + 2 * kept.residual(source)
     )
-    decoder_layer = (
-        kept.attention(target, target, rows * target_len**2)
-        + kept.attention(target, source, rows * target_len * source_len)
+    decoder_layer, read_layer = (
+        kept.attention(target, target, rows * target_len**2, is_read)
+        + kept.attention(target, source, rows * target_len * source_len, is_read)
         + kept.feed_forward(target)
         + 3 * kept.residual(target)
+        for is_read in (False, True)
     )
-    stacks = kept.ends_of_stack(source) + kept.ends_of_stack(target)
-    loss = kept.loss(target, target_vocab_size)
-    if model.copying:
-        loss += kept.copying(target * source_len)
+    # Those whose attention is read are held in any case.
+    read_layers = len(config.layers_read_by_the_loss)
+    other_layers = model.decoder_layers - read_layers
+    loss = at_the_end = kept.loss(target, target_vocab_size) + kept.copying(target * source_len)
     if not training.recompute:
-        return stacks + encoder_layers * encoder_layer + decoder_layers * decoder_layer + loss
-    # What enters each layer (the first one's is counted already) and what leaves the last. Then
-    # either the loss or, in the backward pass, one whole layer, with the gradients of its output,
-    # of its feed-forward network's inner layer and of the memory.
-    between = FLOAT32 * model.d_model * (encoder_layers * source + decoder_layers * target)
-    layer = max(
-        encoder_layer + FLOAT32 * source * (model.d_model + model.d_ff),
-        decoder_layer + FLOAT32 * target * (model.d_model + model.d_ff),
-    )
-    return stacks + between + max(loss, layer + FLOAT32 * source * model.d_model)
+        encoder = model.encoder_layers * encoder_layer
+        decoder = read_layers * read_layer + other_layers * decoder_layer
+    else:
+        # What enters each layer (the first one's is counted already) and what leaves the last. Then
+        # either the loss or, in the backward pass, one whole layer, with the gradients of its
+        # output, of its feed-forward network's inner layer and of the memory.
+        encoder = model.encoder_layers * FLOAT32 * source * model.d_model
+        decoder = read_layers * read_layer + other_layers * FLOAT32 * target * model.d_model
+        layer = max(
+            encoder_layer + FLOAT32 * source * (model.d_model + model.d_ff),
+            decoder_layer + FLOAT32 * target * (model.d_model + model.d_ff),
+        )
+        at_the_end = max(loss, layer + FLOAT32 * source * model.d_model)
+    encoder += kept.ends_of_stack(source)
+    decoder += kept.ends_of_stack(target)
+    sampling, replaced = config.scheduled_sampling, rows * (target_len - 1)
+    mixture = 0
+    if sampling.decay is not None and sampling.mixing == "top_k":
+        mixture = kept.means(replaced, sampling.top_k)
+        if sampling.backpropagate:
+            one = (
+                decoder
+                + FLOAT32 * replaced * target_vocab_size
+                + kept.copying(replaced * source_len)
+            )
+            mixture = (sampling.passes - 1) * (mixture + one)
+    return encoder + decoder + mixture + at_the_end
 
 
 class _Kept:
@@ -120,16 +135,19 @@ class _Kept:
         dropout = self._dropout if self._model.dropout else 0
         return tokens * self._model.d_model * (FLOAT32 + written + dropout)
 
-    def attention(self, queries: int, keys: int, pairs: int) -> int:
+    def attention(self, queries: int, keys: int, pairs: int, is_read: bool = False) -> int:
         """Projected queries, keys and values, their output, and the weights; `pairs` of a query and
-        a key, whatever the heads."""
+        a key, whatever the heads. If others read the weights, attention is not the fused one."""
         model = self._model
         size = (2 * queries + 2 * keys) * model.d_model * self._product
         if self._is_half:
-            # What the projections read; the output before its heads are joined; instead of the
-            # weights, the mask that is added to the scores.
+            # What the projections read; the output before its heads are joined.
             copies = (queries + 2 * keys) * self._copy + queries * HALF
-            return size + copies * model.d_model + pairs * HALF
+            size += copies * model.d_model
+            if not is_read:
+                return size + pairs * HALF  # the mask that is added to the scores
+            # As the softmax gives them, with the mask, and both in half precision.
+            return size + pairs * model.num_heads * (2 * FLOAT32 + HALF)
         # As the softmax gives them and with the mask; then dropout's factors, and their product.
         weights = 4 if model.attention_dropout else 2
         return size + weights * pairs * model.num_heads * FLOAT32
@@ -149,8 +167,15 @@ class _Kept:
         copy = HALF if self._is_half else 0
         return tokens * vocab_size * (2 * FLOAT32 + copy)
 
+    def means(self, tokens: int, top_k: int) -> int:
+        """The embeddings of the most probable ones in a place, their mean, and all of them joined
+        with those of true words."""
+        return FLOAT32 * tokens * self._model.d_model * (top_k + 2)
+
     def copying(self, pairs: int) -> int:
         """Of each pair of a target and a source position the id, in 8 bytes, how much of it is
         generated, copied and both, and the mean attention, before and after its places are joined
-        and those of padding are left out."""
+        and those of padding are left out; if it copies at all."""
+        if not self._model.copying:
+            return 0
         return pairs * (8 + 6 * FLOAT32)

@@ -51,7 +51,7 @@ def parts(model: ModelConfig, vocabularies: VocabularySizes) -> list[Part]:
     What is shared (Vaswani et al. 2017, section 3.4) is counted where it comes first.
     """
     d_model, d_ff = model.d_model, model.d_ff
-    encoder_layers, decoder_layers = layer_counts(model)
+    encoder_layers, decoder_layers = model.encoder_layers, model.decoder_layers
     square = (d_model, d_model)
     attention = ("4 x d_model^2", [square] * 4)
     feed_forward = ("2 x d_model x d_ff", [(d_model, d_ff), (d_ff, d_model)])
@@ -104,11 +104,3 @@ def _vocabulary_matrix(
     size = getattr(vocabularies, side)
     words = "vocabulary" if vocabularies.joint else f"{side} vocabulary"
     return Part(name, 1, f"{words} x d_model", [(size, model.d_model)])
-
-
-def layer_counts(model: ModelConfig) -> tuple[int, int]:
-    """The layers of the encoder and of the decoder."""
-    return (
-        model.num_encoder_layers or model.num_layers,
-        model.num_decoder_layers or model.num_layers,
-    )

@@ -13,6 +13,7 @@ from transformer_mt.info.flops import (
     decoding_flops,
     mask_predict_flops,
     mask_prediction_flops,
+    prediction_flops,
     recomputed_flops,
     training_flops,
 )
@@ -141,10 +142,15 @@ def _training_flops(config: Config, vocabularies: VocabularySizes, length: int) 
     positions = _positions(config, length)
     count = training_flops if config.model.non_autoregressive is None else mask_prediction_flops
     flops = count(config.model, vocabularies.target, length, positions)
-    if not config.training.recompute:
-        return flops
-    again = recomputed_flops(config.model, length, positions)
-    return Flops(*(sum(both) for both in zip(flops, again, strict=True)))
+    added = []
+    if config.training.recompute:
+        kept = len(config.layers_read_by_the_loss)
+        added.append(recomputed_flops(config.model, length, positions, kept))
+    if config.scheduled_sampling.decay is not None:
+        sampling = config.scheduled_sampling
+        sizes = (config.model, vocabularies.target, length, positions)
+        added.append(prediction_flops(*sizes, sampling.passes - 1, sampling.backpropagate))
+    return Flops(*(sum(each) for each in zip(flops, *added, strict=True)))
 
 
 def _memory(config: Config, vocabularies: VocabularySizes, lengths: list[int]) -> Iterator[str]:
@@ -163,11 +169,9 @@ def _memory(config: Config, vocabularies: VocabularySizes, lengths: list[int]) -
         held[f"weights in {training.precision}"] = copies
     rows = [["", *held, "activations", "total"]]
     for length in lengths:
-        pairs = max(1, tokens // length)
         positions = _positions(config, length)
-        activations = activation_bytes(
-            model, training, vocabularies.target, pairs, length, positions
-        )
+        pairs = max(1, tokens // max(length, positions))
+        activations = activation_bytes(config, vocabularies.target, pairs, length, positions)
         sizes = [*held.values(), activations, sum(held.values()) + activations]
         title = f"{_count(pairs, 'pair')} of {length:,} subwords"
         rows.append([title, *(_quantity(size, "B") for size in sizes)])
@@ -196,7 +200,8 @@ def _training(
         f"Training on {_count(devices, 'device')}, updates of {training.batch_tokens:,} "
         "target tokens"
     )
-    an_update = training.batch_tokens / length * _training_flops(config, vocabularies, length).total
+    pairs = training.batch_tokens / max(length, _positions(config, length))
+    an_update = pairs * _training_flops(config, vocabularies, length).total
     rows = [["", "FLOPs"]]
     if speed is not None:
         rows[0] += ["time", "device time"][: 1 if devices == 1 else 2]
@@ -222,8 +227,8 @@ def _open_questions(config: Config, speed: Speed | None) -> Iterator[str]:
     if config.scheduled_sampling.decay is not None:
         yield from _note(
             f"scheduled_sampling: {_count(config.scheduled_sampling.passes - 1, 'pass')} more of "
-            "the decoder in an update, forward only, each up to a third of what decoder and "
-            "generator take in training (the generator for words that are replaced): not counted."
+            "the decoder in an update, counted as if all words were replaced by predictions; as "
+            "long as they are not, it takes less."
         )
     if speed is None:
         yield from _note(

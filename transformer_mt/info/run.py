@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from transformer_mt import config_file
 from transformer_mt.config import Config
-from transformer_mt.errors import UsageError, UserError
+from transformer_mt.errors import UsageError
 from transformer_mt.info.parameters import VocabularySizes
 from transformer_mt.info.report import Speed, report
 
@@ -69,13 +69,9 @@ def _of_config(config: Config) -> tuple[VocabularySizes, str]:
     """The sizes of the vocabularies as far as they are known without the text, and how they are."""
     subword = config.subword
     if config.training.init_from is not None:
-        from transformer_mt.model_directory import ModelDirectory
+        from transformer_mt.model_directory import subwords_to_keep
 
-        try:
-            subwords = ModelDirectory(config.training.init_from).load_subwords()
-        except UserError as error:
-            raise UsageError(f"training.init_from: {error}") from None
-        return _sizes(subwords), "of training.init_from"
+        return _sizes(subwords_to_keep(config)), "of training.init_from"
     if subword.type != "vocabulary":
         source = subword.source_vocab_size or subword.vocab_size
         target = subword.target_vocab_size or subword.vocab_size

@@ -17,6 +17,7 @@ from transformer_mt.model.layers import (
     PositionwiseFeedForward,
     ResidualNorm,
 )
+from transformer_mt.model.non_autoregressive import NonAutoregressiveTransformer
 from transformer_mt.model.transformer import (
     AttentionWeights,
     Decoder,
@@ -40,6 +41,7 @@ __all__ = [
     "KeyValueCache",
     "LayerCache",
     "MultiHeadAttention",
+    "NonAutoregressiveTransformer",
     "PositionalEncoding",
     "PositionwiseFeedForward",
     "ResidualNorm",

@@ -107,22 +107,20 @@ class CopyingTransformer(Transformer):
         self.gate = Linear(self.generator.weight.shape[1], 1)
         self.gate.bias.set_value(np.float32([math.log(FIRST_P_GEN / (1 - FIRST_P_GEN))]))
 
-    def logits(
+    @property
+    def generates_from(self) -> tuple[int]:
+        """The last layer."""
+        return (len(self.decoder.layers) - 1,)
+
+    def generate(
         self,
-        target: Tensor,
-        memory: Tensor,
+        hidden: Tensor,
+        cross_weights: list[Tensor | None],
         source_ids: Tensor,
         positions: Tensor | None = None,
-        need_weights: bool = False,
-    ) -> Tensor | tuple[Tensor, list[Tensor]]:
-        """As `Transformer.logits`."""
-        hidden, _, cross_weights = self.decode(target, memory, source_ids, need_weights=True)
-        logits = self._mixed(hidden, cross_weights, self.copyable(source_ids), positions)
-        return (logits, cross_weights) if need_weights else logits
-
-    def generate(self, hidden: Tensor, cross_weights: list[Tensor], source_ids: Tensor) -> Tensor:
+    ) -> Tensor:
         """As `Transformer.generate`."""
-        return self._mixed(hidden, cross_weights, self.copyable(source_ids))
+        return self._mixed(hidden, cross_weights, self.copyable(source_ids), positions)
 
     def start_cache(self, memory: Tensor, source_ids: Tensor) -> CopyingCache:
         """As `Transformer.start_cache`."""
@@ -131,7 +129,7 @@ class CopyingTransformer(Transformer):
 
     def decode_step(self, ids: Tensor, parents: np.ndarray, cache: CopyingCache) -> Tensor:
         """As `Transformer.decode_step`."""
-        hidden, cross_weights = self._step(ids, parents, cache, need_weights=True)
+        hidden, cross_weights = self._step(ids, parents, cache)
         return self._mixed(hidden, cross_weights, cache.source)
 
     def copyable(self, source_ids: Tensor) -> CopyableSource:
@@ -141,7 +139,7 @@ class CopyingTransformer(Transformer):
     def _mixed(
         self,
         hidden: Tensor,
-        cross_weights: list[Tensor],
+        cross_weights: list[Tensor | None],
         source: CopyableSource,
         positions: Tensor | None = None,
     ) -> Tensor:

@@ -5,6 +5,7 @@ The model reads and writes integer ids; what they stand for is not its business.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from paddle.distributed.fleet.utils import recompute
 
 from transformer_mt.ancestors import AncestorMask
 from transformer_mt.model import operations
-from transformer_mt.model.attention import causal_mask
+from transformer_mt.model.attention import causal_mask, padding_mask
 from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
 from transformer_mt.model.layers import DecoderLayer, EncoderLayer, LayerCache, LayerNorm, Norm
 
@@ -45,6 +46,10 @@ class DecoderCache:
         for layer in self.layers:
             layer.self_attention.select(index)
             layer.cross_attention.select(index)
+
+
+# Whether attention weights are needed, of all layers; or the numbers of those of which they are.
+Needed = bool | Collection[int]
 
 
 class Encoder(nn.Layer):
@@ -129,18 +134,21 @@ class Decoder(nn.Layer):
         memory: Tensor | None,
         self_mask: Tensor | None = None,
         memory_mask: Tensor | None = None,
-        need_weights: bool = False,
+        need_weights: Needed = False,
         cache: list[LayerCache] | None = None,
-    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    ) -> tuple[Tensor, list[Tensor | None], list[Tensor | None]]:
         """Decodes the embedded target `x` (batch, target_len, d_model), same shape.
 
-        Arguments are those of `DecoderLayer`, `cache` holding one for each layer. Returns (x,
-        self_weights, cross_weights), the weights one tensor a layer, none if not needed.
+        Arguments are those of `DecoderLayer`, `cache` holding one for each layer; `need_weights` is
+        as in `Transformer.decode`. Returns (x, self_weights, cross_weights), the weights one tensor
+        a layer, or None.
         """
-        all_self_weights, all_cross_weights = [], []
-        recomputing = self.recompute and self.training and not x.stop_gradient and not need_weights
+        count = len(self.layers)
+        needed = range(count) if need_weights is True else need_weights or ()
+        all_self_weights, all_cross_weights = [None] * count, [None] * count
+        recomputing = self.recompute and self.training and not x.stop_gradient
         for number, layer in enumerate(self.layers):
-            if recomputing and cache is None:
+            if recomputing and cache is None and number not in needed:
                 x = recompute(
                     lambda x, memory, layer=layer: layer(x, memory, self_mask, memory_mask)[0],
                     x,
@@ -148,12 +156,9 @@ class Decoder(nn.Layer):
                 )
                 continue
             layer_cache = None if cache is None else cache[number]
-            x, self_weights, cross_weights = layer(
-                x, memory, self_mask, memory_mask, need_weights, layer_cache
+            x, all_self_weights[number], all_cross_weights[number] = layer(
+                x, memory, self_mask, memory_mask, number in needed, layer_cache
             )
-            if need_weights:
-                all_self_weights.append(self_weights)
-                all_cross_weights.append(cross_weights)
         return x if self.norm is None else self.norm(x), all_self_weights, all_cross_weights
 
 
@@ -212,6 +217,9 @@ class Transformer(nn.Layer):
         unknown `norm`, or if the source embedding is to be shared, but vocabulary sizes or pad ids
         differ.
     """
+
+    # Numbers of the decoder layers, from 0, whose attention `generate` needs.
+    generates_from: Collection[int] = ()
 
     def __init__(
         self,
@@ -301,56 +309,70 @@ class Transformer(nn.Layer):
         memory: Tensor,
         source_ids: Tensor,
         positions: Tensor | None = None,
-        need_weights: bool = False,
-    ) -> Tensor | tuple[Tensor, list[Tensor]]:
+        need_weights: Needed = False,
+    ) -> Tensor | tuple[Tensor, list[Tensor | None]]:
         """The logits of the next token at target positions, given the target before it.
 
         Args:
-            target, memory, source_ids: as in `decode`.
+            target, memory, source_ids, need_weights: as in `decode`.
             positions: int64 (count,), which of the batch * target_len positions, row after row;
                 None is all of them.
 
         Returns: (count, vocabulary), or (batch, target_len, vocabulary); with `need_weights`,
             (logits, cross_weights), of all positions, as in `decode`.
         """
-        if need_weights:
-            hidden, _, cross_weights = self.decode(target, memory, source_ids, need_weights=True)
-        else:
-            hidden = self.decode(target, memory, source_ids)
-        logits = self.generator(hidden if positions is None else at_positions(hidden, positions))
+        needed = need_weights or ()
+        if needed is not True:
+            needed = {*needed, *self.generates_from}
+        hidden, _, cross_weights = self._decode(target, memory, source_ids, needed)
+        logits = self.generate(hidden, cross_weights, source_ids, positions)
         return (logits, cross_weights) if need_weights else logits
 
-    def generate(self, hidden: Tensor, cross_weights: list[Tensor], source_ids: Tensor) -> Tensor:
-        """The logits (batch, target_len, vocabulary) of what `decode` gives, weights included."""
-        return self.generator(hidden)
+    def generate(
+        self,
+        hidden: Tensor,
+        cross_weights: list[Tensor | None],
+        source_ids: Tensor,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """The logits, as `logits` returns them, of what `decode` gives; of the weights those of
+        `generates_from` are needed."""
+        return self.generator(hidden if positions is None else at_positions(hidden, positions))
 
     def decode(
         self,
         target: Tensor,
         memory: Tensor,
         source_ids: Tensor,
-        need_weights: bool = False,
-    ) -> Tensor | tuple[Tensor, list[Tensor], list[Tensor]]:
+        need_weights: Needed = False,
+    ) -> Tensor | tuple[Tensor, list[Tensor | None], list[Tensor | None]]:
         """Decodes the target into (batch, target_len, d_model), what the generator reads.
 
         Args:
             target: int64 (batch, target_len), as the decoder reads it; or its embeddings, floating
                 (batch, target_len, d_model), without positions.
             memory: (batch, source_len, d_model), of `source_ids` (batch, source_len).
+            need_weights: whether to return attention weights, of all layers; or of which, from 0.
+                The others are faster on a GPU, and are computed again with `recompute`.
 
         With `need_weights`, returns (hidden, self_weights, cross_weights), for each layer one
-        (batch, heads, target_len, target_len) and (batch, heads, target_len, source_len).
+        (batch, heads, target_len, target_len) and (batch, heads, target_len, source_len), or None.
         """
+        decoded = self._decode(target, memory, source_ids, need_weights)
+        return decoded if need_weights else decoded[0]
+
+    def _decode(
+        self, target: Tensor, memory: Tensor, source_ids: Tensor, need_weights: Needed
+    ) -> tuple[Tensor, list[Tensor | None], list[Tensor | None]]:
         embedded = self.target_embedding(target) if target.ndim == 2 else target
         x = self.positional_encoding(embedded)  # (batch, target_len, d_model)
-        hidden, self_weights, cross_weights = self.decoder(
+        return self.decoder(
             x,
             memory,
             self._target_mask(target),
             self._source_mask(source_ids),
             need_weights,
         )
-        return (hidden, self_weights, cross_weights) if need_weights else hidden
 
     def start_cache(self, memory: Tensor, source_ids: Tensor) -> DecoderCache:
         """A cache to decode with step by step, before the first step.
@@ -377,9 +399,10 @@ class Transformer(nn.Layer):
         return self.generator(self._step(ids, parents, cache)[0])
 
     def _step(
-        self, ids: Tensor, parents: np.ndarray, cache: DecoderCache, need_weights: bool = False
-    ) -> tuple[Tensor, list[Tensor]]:
+        self, ids: Tensor, parents: np.ndarray, cache: DecoderCache
+    ) -> tuple[Tensor, list[Tensor | None]]:
         # Up to the hidden states (sentences, width, d_model); and the weights of cross-attention
+        # that `generate` needs.
         kept = cache.ancestors.prune()
         if kept is not None:
             for layer in cache.layers:
@@ -392,7 +415,7 @@ class Transformer(nn.Layer):
         x = self.target_embedding(ids.reshape([sentences * width, 1]))
         x = self.positional_encoding(x, position).reshape([sentences, width, -1])
         hidden, _, cross_weights = self.decoder(
-            x, None, self_mask, cache.memory_mask, need_weights, cache.layers
+            x, None, self_mask, cache.memory_mask, self.generates_from, cache.layers
         )
         return hidden, cross_weights
 
@@ -401,8 +424,9 @@ class Transformer(nn.Layer):
         return causal_mask(target.shape[1])
 
     def _source_mask(self, source_ids: Tensor) -> Tensor:
-        # True where the source is padding: (batch, 1, 1, source_len), for all heads and queries
-        return (source_ids == self.source_pad_id).unsqueeze([1, 2])
+        # True where the source is padding: (batch, 1, 1, source_len), for all heads and queries,
+        # for which a single one is asked
+        return padding_mask(source_ids[:, :1], source_ids, self.source_pad_id).unsqueeze(1)
 
 
 def at_positions(x: Tensor, positions: Tensor) -> Tensor:

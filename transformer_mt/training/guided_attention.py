@@ -35,7 +35,7 @@ class GuidedAttention(TeacherForcing):
         target = paddle.to_tensor(batch.target_input)
         positions, wanted = self.real_positions(batch)
         logits, cross_weights = self.model.logits(
-            target, self.model.encode(source), source, positions, need_weights=True
+            target, self.model.encode(source), source, positions, need_weights=(self.layer,)
         )
         loss, nll = self.criterion(logits, wanted)
         weights = cross_weights[self.layer][:, : self.heads]

@@ -38,16 +38,22 @@ class MaskPrediction:
         self.source, self.target = subwords.source, subwords.target
         self.criterion = LabelSmoothedCrossEntropy(config.training.label_smoothing, self.target.pad)
 
-    def losses(self, batch: Batch, step: int | None = None) -> tuple[Tensor, Tensor]:
-        """The loss to train on, and the plain negative log-likelihood of the masked tokens; float32
-        scalars, in nats.
+    def decoded_lengths(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
+        """As `TeacherForcing.decoded_lengths`."""
+        if self.model.predicts_length:
+            return target_lengths
+        return self._canvas_lengths(source_lengths, target_lengths) - 1
 
-        Both are sums over the masked tokens (the loss with that of the lengths), times the batch's
-        target tokens by its masked tokens. For they will be divided by the target tokens: so what
-        is reported as of a target token is the mean of the masked ones.
+    def losses(self, batch: Batch, step: int | None = None) -> tuple[Tensor, Tensor]:
+        """The loss to train on, and the plain negative log-likelihood of the target, its length
+        (where that is predicted) and its tokens; float32 scalars, in nats, summed over the batch.
+
+        In training, the tokens that are masked stand for all: of N of them (N + 1) / 2 are on
+        average, so that twice their sum is that of N + 1, as many as the target has with its end.
+        The length counts twice with them, so that the two weigh as in the paper.
 
         `step` is the number of the update, whose masks NumPy's generator decides; None: the dev set
-        is being measured, and all is masked, as when translating begins.
+        is being measured, and all is masked, as when translating begins, and counts once.
         """
         wanted = self.canvas(batch)
         is_real = wanted != self.target.pad
@@ -60,11 +66,13 @@ class MaskPrediction:
             length_loss = self.length_loss(length_logits, is_real.sum(axis=1))
         else:
             memory, length_loss = self.model.encode(source), 0.0
+        scale = 1.0 if step is None else 2.0
         positions = np.flatnonzero(masked)
+        if not len(positions):  # all targets are empty
+            return length_loss * scale, length_loss * scale
         logits = self.model.logits(target, memory, source, paddle.to_tensor(positions))
         loss, nll = self.criterion(logits, paddle.to_tensor(wanted.reshape(-1)[positions]))
-        scale = batch.target_tokens / max(1, len(positions))
-        return (loss + length_loss) * scale, nll * scale
+        return (loss + length_loss) * scale, (nll + length_loss) * scale
 
     def canvas(self, batch: Batch) -> np.ndarray:
         """What every position of the decoder should say, padded: int64 (batch, target_len)."""
@@ -74,13 +82,18 @@ class MaskPrediction:
             is_word = np.arange(words.shape[1]) < words_and_end[:, np.newaxis] - 1
             return np.where(is_word, words, self.target.pad)
         source_lengths = (batch.source != self.source.pad).sum(axis=1) - 1  # without eos
-        longest = [length_limits(int(length), self.decoding)[1] for length in source_lengths]
-        lengths = np.maximum(longest, words_and_end)
+        lengths = self._canvas_lengths(source_lengths, words_and_end - 1)
         canvas = np.full((len(lengths), lengths.max()), self.target.eos, np.int64)
         own = batch.target_output[:, : canvas.shape[1]]
         np.copyto(canvas[:, : own.shape[1]], own, where=own != self.target.pad)
         canvas[np.arange(canvas.shape[1]) >= lengths[:, np.newaxis]] = self.target.pad
         return canvas
+
+    def _canvas_lengths(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
+        # Both without eos; as `length_limits` has it for a source of each length.
+        longest = max(source_lengths, default=0)
+        limits = [length_limits(length, self.decoding)[1] for length in range(int(longest) + 1)]
+        return np.maximum(np.array(limits)[source_lengths], target_lengths.astype(np.int64) + 1)
 
     @staticmethod
     def length_loss(logits: Tensor, lengths: np.ndarray) -> Tensor:

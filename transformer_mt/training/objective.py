@@ -27,6 +27,11 @@ class TeacherForcing:
             config.training.label_smoothing, subwords.target.pad
         )
 
+    def decoded_lengths(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
+        """How long the targets are that the decoder reads, by which batches are made; all int64
+        (sentences,), in subwords without eos."""
+        return target_lengths
+
     def losses(self, batch: Batch, step: int | None = None) -> tuple[Tensor, Tensor]:
         """The loss to train on, and the plain negative log-likelihood to report; both summed over
         the real target tokens of a batch, in nats, float32 scalars.

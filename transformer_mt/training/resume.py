@@ -31,6 +31,8 @@ MAY_CHANGE = {
     ),
 }
 MAY_CHANGE_WHOLLY = ("decoding", "evaluation")
+# But for what such a model is trained to put out.
+OF_A_CANVAS = ("decoding.max_length_ratio", "decoding.max_length_extra")
 
 
 def checkpoint_to_resume(directory: ModelDirectory, config: Config) -> Path | None:
@@ -57,13 +59,15 @@ def differences(old: Config, new: Config) -> list[str]:
     """The settings that differ and may not, as `section.key: old, now new`."""
     lines = []
     old_values, new_values = old.model_dump(), new.model_dump()
+    may_not = OF_A_CANVAS if new.model.non_autoregressive == "end" else ()
     for section, values in new_values.items():
-        if not isinstance(values, dict) or section in MAY_CHANGE_WHOLLY:
+        if not isinstance(values, dict):
             continue
         for key, value in values.items():
-            before = old_values[section][key]
-            if value != before and f"{section}.{key}" not in MAY_CHANGE:
-                lines.append(f"{section}.{key}: {_shown(before)}, now {_shown(value)}")
+            before, name = old_values[section][key], f"{section}.{key}"
+            may_change = section in MAY_CHANGE_WHOLLY or name in MAY_CHANGE
+            if value != before and (not may_change or name in may_not):
+                lines.append(f"{name}: {_shown(before)}, now {_shown(value)}")
     return lines
 
 

@@ -13,12 +13,11 @@ from transformer_mt import device as devices
 from transformer_mt.config import Config
 from transformer_mt.console import duration, progress, say, warn
 from transformer_mt.data.prepare import PreparedData, prepare
-from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.errors import UsageError, UserError
+from transformer_mt.errors import UsageError
 from transformer_mt.evaluation.metrics import Scores, score_for
 from transformer_mt.files import atomic
-from transformer_mt.model_directory import ModelDirectory, checkpoint_step
+from transformer_mt.model_directory import ModelDirectory, checkpoint_step, subwords_to_keep
 from transformer_mt.training import average as averages
 from transformer_mt.training import launch, resume
 from transformer_mt.training.processes import Processes
@@ -30,7 +29,7 @@ def check(config: Config, device: str | None) -> None:
     used = devices.use(device)
     devices.require_precision(config.training.precision, used)
     print(config_file.dump(config))
-    data = prepare(config, _given_subwords(config))
+    data = prepare(config, subwords_to_keep(config))
     _report(data, sys.stdout)
     processes = devices.processes(config.training.devices, used)
     trainer = Trainer(config, data, Processes(world_size=processes))
@@ -98,7 +97,7 @@ def _begin(
     if other is not None and Path(other).resolve() == directory.path.resolve():
         raise UsageError(f"training.init_from: {other} is model_dir itself; give another model_dir")
     resumed = None if restart else resume.checkpoint_to_resume(directory, config)
-    data = prepare(config, directory.load_subwords() if resumed else _given_subwords(config))
+    data = prepare(config, directory.load_subwords() if resumed else subwords_to_keep(config))
     _report(data, sys.stderr)
     if config.training.patience is not None and data.dev is None:
         warn("training.patience: there is no dev set, so training will not end early")
@@ -124,21 +123,6 @@ def _how_to_go_on(config: Config) -> str:
         + (" or training.patience" if config.training.patience else "")
         + "; to train anew, add --restart"
     )
-
-
-def _given_subwords(config: Config) -> Subwords | None:
-    """Fine-tuning needs the subwords that the weights were trained with."""
-    other = config.training.init_from
-    return None if other is None else _source_model(other).load_subwords()
-
-
-def _source_model(path: str) -> ModelDirectory:
-    directory = ModelDirectory(path)
-    try:
-        directory.load_config()
-    except UserError as error:
-        raise type(error)(f"training.init_from: {error}") from None
-    return directory
 
 
 def _finish(config: Config, data: PreparedData, directory: ModelDirectory) -> None:

@@ -50,8 +50,9 @@ class ScheduledSampling(TeacherForcing):
     The first pass reads true tokens, and predicts what would come in the place of some of them; the
     next reads the mixture (Mihaylova and Martins 2019, section 3). With more passes, each predicts
     again from the mixture before. Which places are chosen, and what a draw from a distribution
-    depends on, is the same in all passes; so with as many as the target has tokens, the mixture is
-    that of predicting one token after another (Duckworth et al. 2019, section 3).
+    depends on, is the same in all passes; so with as many as the target has tokens, and without
+    dropout, the mixture is that of predicting one token after another (Duckworth et al. 2019,
+    section 3).
 
     The last pass is what is trained on, with the embeddings that it reads; gradients flow into the
     earlier ones with `backpropagate` only. The dev set's loss is that of `TeacherForcing`.

@@ -90,9 +90,10 @@ class Trainer:
         """The updates of an epoch, each the sentence numbers of its batches."""
         count, tokens = self.progress.plan
         corpus = self.data.train
-        batches = epoch_batches(
-            corpus.source.lengths, corpus.target.lengths, tokens, self.config.training.seed, epoch
-        )
+        lengths = corpus.source.lengths, corpus.target.lengths
+        decoded = self.updater.objective.decoded_lengths(*lengths)
+        seed = self.config.training.seed
+        batches = epoch_batches(corpus.source.lengths, decoded, tokens, seed, epoch)
         plan = updates(batches, count)
         # A run that goes on with fewer device_tokens keeps its updates, and takes them in pieces.
         pieces = -(-tokens // self.config.training.device_tokens)
@@ -360,7 +361,8 @@ class Trainer:
 
 
 def seconds_per_step(trainer: Trainer, seconds: float = 10.0) -> float:
-    """Measures some steps of a trainer that is thrown away afterwards.
+    """Measures some steps of a trainer that is thrown away afterwards. They are taken for those of
+    the middle of the run, for what is trained on may change in its course.
 
     Raises:
         UserError: the corpus makes no update at all.
@@ -370,7 +372,7 @@ def seconds_per_step(trainer: Trainer, seconds: float = 10.0) -> float:
         raise UserError("there is no batch to train on")
     started = first_done = time.perf_counter()
     for step, (number, sentences) in enumerate(itertools.cycle(enumerate(plan))):
-        trainer.updater.update(trainer.read(0, number, sentences), step + 1)
+        trainer.updater.update(trainer.read(0, number, sentences), trainer.total_steps // 2 + 1)
         now = time.perf_counter()
         if step == 0:
             first_done = now  # the first step allocates, and tells nothing

@@ -158,12 +158,11 @@ class Updater:
     def _out_of_memory(self, batch: Batch, step: int) -> str:
         training = self.config.training
         rows, source_len = batch.source.shape
-        could_recompute = not training.recompute and self.config.allows("training.recompute", True)
         return (
             f"out of memory at step {step}, with {rows} pairs of up to {source_len} and "
             f"{batch.target_input.shape[1]} subwords at once. Lower training.device_tokens "
             f"({training.device_tokens}); gradients are then added up over more batches"
-            + (", or set training.recompute: true" if could_recompute else "")
+            + ("" if training.recompute else ", or set training.recompute: true")
             + ". Where few pairs are too many, lower data.max_length "
             f"({self.config.data.max_length})"
         )

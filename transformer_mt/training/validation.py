@@ -58,7 +58,8 @@ def dev_loss(config: Config, data: PreparedData, updater: Updater) -> tuple[floa
     """Negative log-likelihood and smoothed loss of a dev token, in nats."""
     corpus, processes = data.dev, updater.processes
     lengths = corpus.source.lengths, corpus.target.lengths
-    batches = ordered_batches(*lengths, config.training.device_tokens)
+    decoded = updater.objective.decoded_lengths(*lengths)
+    batches = ordered_batches(lengths[0], decoded, config.training.device_tokens)
     nll_sum = loss_sum = 0.0
     tokens = 0
     updater.model.eval()
