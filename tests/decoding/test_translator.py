@@ -4,6 +4,7 @@ Their weights are wide (see support.wide_model): probabilities differ by much mo
 that translations are equal however sentences are put together.
 """
 
+import math
 import threading
 
 import numpy as np
@@ -16,7 +17,7 @@ from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding import stream
 from transformer_mt.decoding.engine import Hypothesis
 from transformer_mt.decoding.paddle_engine import PaddleEngine
-from transformer_mt.decoding.translator import Line, Translator
+from transformer_mt.decoding.translator import MAX_AT_ONCE, Line, Translator
 from transformer_mt.errors import UsageError
 
 ENGLISH = [
@@ -459,3 +460,21 @@ def test_text_without_its_bpe_is_noticed(words, config, capsys):
 def test_bpe_is_removed_from_the_output(words, config):
     said = words[1].target.encode("w@@ x@@ w1 w2 w@@ w3 x@@")
     assert translator_with(Says([said]), words[1], config).translate(["w1"]) == ["wxw1 w2 ww3 x"]
+
+
+def test_what_is_read_as_a_whole_is_as_long_as_the_model_was_trained_on(words, config, capsys):
+    """Or MAX_AT_ONCE, if that is more."""
+    long = " ".join(["a"] * (MAX_AT_ONCE + 1))
+    for max_length, is_read in ((MAX_AT_ONCE, False), (MAX_AT_ONCE + 1, True)):
+        translator = make_translator(words, config, max_length=max_length)
+        (score,) = translator.scores([(long, "a")])
+        assert math.isfinite(score) == is_read
+        assert ("line 1: 1001 subwords are not scored" in capsys.readouterr().err) != is_read
+
+
+def test_to_warm_up_says_nothing(words, config, capsys):
+    """Of an unknown word neither, for it is no line of anyone's."""
+    engine = Recorded(PaddleEngine([words[0]], words[1]))
+    translator_with(engine, words[1], config).warm_up(3)
+    assert [len(batch) for batch in engine.batches] == [1, 1, 1]
+    assert capsys.readouterr() == ("", "")

@@ -10,6 +10,7 @@ from transformer_mt.info.flops import (
     decoding_flops,
     mask_predict_flops,
     mask_prediction_flops,
+    prediction_flops,
     recomputed_flops,
     training_flops,
 )
@@ -75,6 +76,34 @@ def test_training_by_hand():
     assert (encoder, decoder, generator) == (144, 368, 60)
     flops = training_flops(TINY, 5, 2, 3)
     assert flops == Flops(3 * 144, 3 * 368, 3 * 60) and flops.total == 3 * (144 + 368 + 60)
+
+
+def test_copying_by_hand():
+    """The gate is a product of width 2 with 2 numbers; attention to each of 5 source tokens is
+    added up by a product with a matrix of 5 x 5, which has no gradient."""
+    copying = TINY.model_copy(update={"copying": True})
+    more = [
+        count(copying, 5, 5, 3).generator - count(TINY, 5, 5, 3).generator
+        for count in (training_flops, decoding_flops)
+    ]
+    gate, added_up = 3 * (2 * 2), 3 * (2 * 5 * 5)
+    assert more == [3 * gate + 2 * added_up, gate + added_up]
+    assert training_flops(copying, 5, 5, 3).decoder == training_flops(TINY, 5, 5, 3).decoder
+
+
+def test_earlier_passes_of_scheduled_sampling():
+    """Only the decoder and the generator go through the target again; backwards by request."""
+    once = training_flops(TINY, 5, 2, 3)
+    forward = prediction_flops(TINY, 5, 2, 3, passes=2, backpropagate=False)
+    assert forward == Flops(0, 2 * once.decoder / 3, 2 * once.generator / 3)
+    both = prediction_flops(TINY, 5, 2, 3, passes=2, backpropagate=True)
+    assert both == Flops(0, 2 * once.decoder, 2 * once.generator)
+
+
+def test_recompute_keeps_layers_whose_attention_is_read():
+    every = recomputed_flops(TINY.model_copy(update={"num_decoder_layers": 3}), 2, 3)
+    but_one = recomputed_flops(TINY.model_copy(update={"num_decoder_layers": 3}), 2, 3, 1)
+    assert but_one == every._replace(decoder=every.decoder * 2 / 3)
 
 
 def test_training_is_that_of_paddles_own_layers():

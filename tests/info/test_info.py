@@ -11,6 +11,7 @@ from tests.support import ROOT, make_config, make_model_directory, real_pairs, w
 from transformer_mt import cli, config_file
 from transformer_mt.assembly import build_model
 from transformer_mt.info import report
+from transformer_mt.info.flops import mask_predict_flops, mask_prediction_flops
 from transformer_mt.model_directory import ModelDirectory
 
 BASE, BIG = (ROOT / "configs" / f"wmt14_en_de_{size}.yaml" for size in ("base", "big"))
@@ -149,6 +150,14 @@ def test_fine_tuning_has_the_subwords_of_the_first_model(info, recipe, model):
     assert f"Vocabulary: {size:,}, joint (of training.init_from)\n" in text
 
 
+def test_fine_tuning_with_subwords_that_do_not_go_together(refused, recipe, tmp_path):
+    config = make_config(tmp_path, subword={"joint": False})
+    other = make_model_directory(tmp_path / "other", real_pairs(60), config).path
+    said = refused(recipe, f"training.init_from={other}", "model.copying=true")
+    assert f"training.init_from: {other}: its subwords" in said
+    assert "model.copying: True: needs subword.joint: true" in said
+
+
 # ---- FLOPs and time ----
 
 
@@ -211,6 +220,44 @@ def test_a_beam_is_that_of_the_config(info, recipe):
 
 
 # ---- What is not known ----
+
+
+@pytest.mark.parametrize(("kind", "positions", "candidates"), [("length", 29, 2), ("end", 32, 1)])
+def test_all_positions_at_once(info, recipe, kind, positions, candidates):
+    """29 words and their end, of 30 subwords; with `end` as many as there may be, 29 + 3."""
+    text = info(
+        recipe,
+        f"model.non_autoregressive={kind}",
+        "decoding.iterations=3",
+        "decoding.length_candidates=2",
+        "decoding.max_length_ratio=1.0",
+        "decoding.max_length_extra=3",
+    )
+    assert f"3 iterations, {candidates} candidate" in text and "beam" not in text
+    config = config_file.load(recipe)
+    model = config.model.model_copy(update={"non_autoregressive": kind})
+    size = config.subword.vocab_size
+    expected = [
+        mask_prediction_flops(model, size, 30, positions),
+        mask_predict_flops(model, size, 30, positions, 1, 1),
+        mask_predict_flops(model, size, 30, positions, 3, candidates),
+    ]
+    shown = tables(text)["FLOPs"]["total"]
+    for cell, flops in zip(shown, expected, strict=True):
+        value, prefix = re.fullmatch(r"([0-9.]+) ([kM]?)FLOP", cell).groups()
+        digits = float(value) * {"": 1, "k": 1e3, "M": 1e6}[prefix]
+        assert digits == pytest.approx(flops.total / 30, rel=0.006)  # three digits are shown
+    # A batch has room for as many pairs as have positions there.
+    pairs = config.training.device_tokens // max(30, positions)
+    assert f"{pairs} pairs of 30 subwords" in text
+
+
+def test_passes_of_scheduled_sampling_are_counted(info, recipe):
+    plain = tables(info(recipe))["FLOPs"]["decoder"][0]
+    text = info(recipe, "scheduled_sampling.decay=linear", "scheduled_sampling.passes=4")
+    assert "3 passes more of the decoder" in text
+    times = float(tables(text)["FLOPs"]["decoder"][0].split()[0]) / float(plain.split()[0])
+    assert times == pytest.approx(2.0, rel=0.02)  # forward and backward is 3 times forward
 
 
 def test_what_is_not_known_is_said_with_how_to_tell_it(info, recipe):
