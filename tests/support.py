@@ -15,8 +15,10 @@ from transformer_mt.config import Config, SubwordConfig
 from transformer_mt.data.encoded import Limits, encoded_corpus
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.data.subword import Subwords
+from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.training import checkpoint
+from transformer_mt.training.processes import Processes
 from transformer_mt.training.trainer import Trainer
 from transformer_mt.training.update import Outcome, make_optimizer
 
@@ -26,15 +28,23 @@ TIMEOUT = 120
 
 
 def real_pairs(count: int) -> list[tuple[str, str]]:
-    """English-German pairs: of Multi30k where it is at hand, else of the demo corpus."""
-    folder = ROOT.parent / "shared" / "data" / "multi30k"
-    if not folder.is_dir():
-        folder = ROOT / "data" / "demo"
+    """English-German pairs of the demo corpus, the same on every machine, and all different."""
     sides = []
     for lang in ("en", "de"):
-        text = (folder / f"train.{lang}").read_text(encoding="utf-8")
+        text = (ROOT / "data" / "demo" / f"train.{lang}").read_text(encoding="utf-8")
         sides.append(text.split("\n")[:count])
     return list(zip(*sides, strict=True))
+
+
+def words(text: str) -> list[str]:
+    """What stands between spaces, and nothing else: text.split() would split at more."""
+    return [word for word in text.split(" ") if word]
+
+
+def log_softmax(logits) -> np.ndarray:
+    """In float64, whatever the logits are in."""
+    logits = np.asarray(logits, np.float64)
+    return logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
 
 
 def write_lines(path: Path, lines) -> Path:
@@ -208,6 +218,28 @@ def prepared(config: Config, pairs, subwords, dev=None) -> PreparedData:
         test_split=None,
         held_out_files=[],
     )
+
+
+# What a model needs to learn a small task to the last word in some hundred steps.
+LEARNER = {"d_model": 64, "num_heads": 4, "d_ff": 128}
+LEARNING = {
+    "schedule": "inverse_sqrt",
+    "warmup_steps": 60,
+    "learning_rate": 5e-3,
+    "label_smoothing": 0.0,
+    "clip_norm": 1.0,
+}
+
+
+def learn(config: Config, pairs, subwords: Subwords) -> PaddleEngine:
+    """Trains a model for the config's steps, and gives what translates with it. The rate falls to
+    zero at the end: what is asked for is not how fast it learns, but whether it can."""
+    steps = config.training.max_steps
+    trainer = Trainer(config, prepared(config, pairs, subwords), Processes())
+    rate = trainer.updater.rate
+    trainer.updater.rate = lambda step: rate(step) * (1 - step / (steps + 1))
+    take_steps(trainer, steps)
+    return PaddleEngine([trainer.model], subwords)
 
 
 class PairList(list):

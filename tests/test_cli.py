@@ -471,12 +471,31 @@ def test_what_goes_with_one_model_alone(model, texts, arguments, words):
     assert_refused(done, 2, *words)
 
 
-def test_what_a_non_autoregressive_model_cannot_do(non_autoregressive, tmp_path):
-    done = run("translate", non_autoregressive, "--threads", "1", "--sampling", stdin="A dog.\n")
-    assert_refused(done, 2, "is non-autoregressive", "--sampling", "one after another")
-    done = run("export", non_autoregressive, "--format", "paddle", "--output", tmp_path / "out")
-    assert_refused(done, 1, "can't be exported: what is exported predicts one word after")
-    assert files(tmp_path) == []
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["translate", "--threads", "1", "--input", "source", "--sampling"], 2,
+         ["is non-autoregressive", "--sampling", "one after another"]),
+        (["score", "--source", "source", "--target", "reference"], 2,
+         ["a non-autoregressive model gives no probability to a whole translation"]),
+        (["align", "--source", "source", "--target", "reference"], 2,
+         ["a non-autoregressive model attends from masks"]),
+        (["attention", "--text", "A dog."], 2, ["a non-autoregressive model attends from masks"]),
+        (["attention", "--text", "A dog.", "--target", "Ein Hund."], 2,
+         ["a non-autoregressive model attends from masks"]),
+        (["export", "--format", "paddle"], 1,
+         ["can't be exported: what is exported predicts one word after"]),
+        (["export", "--format", "ctranslate2"], 1,
+         ["can't be exported: what is exported predicts one word after"]),
+    ],
+)  # fmt: skip
+def test_what_a_non_autoregressive_model_cannot_do(
+    non_autoregressive, texts, tmp_path, arguments, code, words
+):
+    verb, *options = arguments
+    done = run(verb, non_autoregressive, *options, "--output", "out", cwd=tmp_path)
+    assert_refused(done, code, *words)
+    assert files(tmp_path) == ["reference", "source"]
 
 
 def test_unequal_files(texts, tmp_path):

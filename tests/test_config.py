@@ -564,6 +564,26 @@ def test_the_shipped_configs(path, tmp_path):
     assert config_file.load(tmp_path / "config.yaml") == config
 
 
+# For each recipe of an option, the keys that turn it on.
+TURNED_ON_BY = {
+    "scheduled_sampling": ["scheduled_sampling.decay"],
+    "copying": ["model.copying"],
+    "guided_attention": ["guided_attention.by"],
+    "non_autoregressive": ["model.non_autoregressive"],
+}
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=[path.name for path in SHIPPED])
+def test_a_recipe_turns_on_its_option_and_no_other(path):
+    config = config_file.load(path)
+    keys = [key for keys in TURNED_ON_BY.values() for key in keys]
+    assert [key for key in keys if config.value(key)] == TURNED_ON_BY.get(path.stem, [])
+
+
+def test_every_option_has_its_recipe():
+    assert set(TURNED_ON_BY) <= {path.stem for path in SHIPPED}
+
+
 def test_the_manual_has_every_key_and_its_default():
     path = ROOT / "configs" / "demo.yaml"
     text = path.read_text(encoding="utf-8")

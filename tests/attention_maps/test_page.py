@@ -109,31 +109,177 @@ def test_the_template_is_installed_with_the_package(monkeypatch):
     assert installed == {path for path in files if path.suffix not in (".py", ".pyc")}
 
 
-# What the page has drawn, as text that no other page would have.
-REPORT = """<script>
-document.documentElement.setAttribute("lang", "x-" + [
-  ...document.querySelectorAll("#columns .token")].map(label => label.textContent).join("|")
-  + "/" + byId("value").textContent + "/" + weights());
+# ---- What a browser makes of it, which runs once for all tests ----
+
+# What someone does on the page, and what is to be seen of it each time.
+VISIT = """<script>
+const seen = {};
+const pixels = canvas => {
+  const {data} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  return weights().map((row, i) => row.map((_, j) => {
+    const start = (i * canvas.width + j) * 4;
+    return [...data.slice(start, start + 4)];
+  }));
+};
+const texts = selector => [...document.querySelectorAll(selector)].map(one => one.textContent);
+const direction = element => getComputedStyle(element).direction;
+const note = name => {
+  const thumbnail = document.querySelector('#heads [aria-pressed="true"] canvas');
+  seen[name] = {
+    name: byId("name").textContent,
+    value: byId("value").textContent,
+    weights: weights(),
+    rows: texts("#rows .token"),
+    columns: texts("#columns .token"),
+    on: [texts("#rows .on"), texts("#columns .on")],
+    maps: texts('#kinds [aria-pressed="true"]'),
+    canvas: pixels(document.querySelector("#cells canvas")),
+    thumbnail: pixels(thumbnail),
+    directions: [byId("queries"), byId("keys"), ...document.querySelectorAll("dd")].map(direction),
+  };
+};
+const over = element => element.dispatchEvent(new PointerEvent("pointerover", {bubbles: true}));
+const key = name => byId("cells").dispatchEvent(
+  new KeyboardEvent("keydown", {key: name, bubbles: true}));
+
+note("first");
+byId("heads").querySelectorAll("button")[8].click();  // three of each layer, one of them the mean
+note("thumbnail");
+over(document.querySelectorAll("#columns .token")[1]);
+note("column");
+over(document.querySelector("#value .token"));
+note("value");
+over(document.querySelectorAll("#rows .token")[1]);
+note("row");
+over(document.querySelector("#keys .token .space"));
+note("space");
+const canvas = document.querySelector("#cells canvas");
+const box = canvas.getBoundingClientRect();
+canvas.dispatchEvent(new PointerEvent("pointermove", {
+  bubbles: true,
+  clientX: box.left + box.width * 1.5 / 4,
+  clientY: box.top + box.height * 1.5 / 2,
+}));
+note("cell");
+key("ArrowLeft");
+note("left");
+key("ArrowUp");
+note("up");
+key("ArrowUp");
+key("ArrowLeft");
+key("x");
+note("edge");
+for (let i = 0; i < 9; i++) key("ArrowRight");
+note("right");
+key("ArrowDown");
+note("down");
+byId("kinds").firstElementChild.click();
+note("other map");
+byId("kinds").lastElementChild.click();
+note("back");
+document.documentElement.setAttribute("data-seen", JSON.stringify(seen));
 </script>"""
+STATION, BOLD, END, LIBRARY = "\u2581محطة", "<b>&amp;</b>", "</s>", "图书馆"
+# Two heads of each of three layers, two rows, four columns.
+WEIGHTS = [
+    [[[1, 0, 0, 0], [0, 0, 0, 1]], [[1, 0, 0, 0], [0, 0, 0, 1]]],
+    [[[0.1, 0.1, 0.3, 0.5], [0, 1, 0, 0]], [[0.1, 0.3, 0.5, 0.1], [0, 0, 0, 1]]],
+    [[[0.25, 0.25, 0.25, 0.25], [0.25, 0.25, 0.25, 0.25]], [[0, 1, 0, 0], [0.25, 0.25, 0.5, 0]]],
+]
 
 
-@pytest.mark.skipif(not shutil.which("chromium"), reason="needs a browser, chromium")
-def test_a_browser_draws_it(tmp_path):
-    """The last map, the mean of its heads, and what the first row attends to."""
-    tokens = [Token("\u2581محطة"), Token("<b>&amp;</b>"), Token("</s>", "special")]
-    heads = [[[0.2, 0.3, 0.5], [1, 0, 0]], [[0.4, 0.5, 0.1], [0, 0, 1]]]
-    axis = Axis([Token("图书馆"), Token("</s>", "special")], "zh")
-    first = Map("First", "", Axis(tokens[:1]), Axis(tokens[:1]), np.ones((1, 1, 1, 1)))
-    last = Map("Last", "", axis, Axis(tokens, "ar"), np.array([heads]))
-    page = html("title", [Sentence("Source", "text")], [first, last])
-    path = tmp_path / "page.html"
-    path.write_text(page.replace("</body>", REPORT + "</body>"), encoding="utf-8")
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    if not shutil.which("chromium"):
+        pytest.skip("needs a browser, chromium")
+    begin, end = Token("<s>", "special"), Token(END, "special")
+    rows = Axis([Token(LIBRARY), end], "zh")
+    columns = Axis([begin, Token(STATION), Token(BOLD), end], "ar")
+    one = Axis([Token(LIBRARY)])
+    maps = [Map("First", "", one, one, np.ones((1, 1, 1, 1))),
+            Map("Last", "", rows, columns, np.array(WEIGHTS))]  # fmt: skip
+    page = html("title", [Sentence("Source", "محطة a"), Sentence("Target", "a محطة")], maps)
+    folder = tmp_path_factory.mktemp("page")
+    path = folder / "page.html"
+    path.write_text(page.replace("</body>", VISIT + "</body>"), encoding="utf-8")
     command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu",
-               f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", path.as_uri()]  # fmt: skip
+               f"--user-data-dir={folder / 'profile'}", "--dump-dom", path.as_uri()]  # fmt: skip
     done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=TIMEOUT)
     (_, attributes), *_ = (tag for tag in Elements(done.stdout).tags if tag[0] == "html")
-    assert dict(attributes)["lang"] == (
-        "x-\u2581محطة|<b>&amp;</b>|</s>"
-        "/图书馆 attends most to <b>&amp;</b> 0.400, \u2581محطة 0.300, </s> 0.300"
-        "/300,400,300,500,0,500"
+    return json.loads(dict(attributes)["data-seen"])
+
+
+def test_first_there_is_the_mean_of_the_layer_before_the_last(seen):
+    """Of the last map, and what its first row attends to."""
+    first = seen["first"]
+    assert first["maps"] == ["Last"] and first["name"] == "Last: layer 2, mean of the heads"
+    assert first["columns"] == ["<s>", STATION, BOLD, END] and first["rows"] == [LIBRARY, END]
+    assert first["weights"] == [[100, 200, 400, 300], [0, 500, 0, 500]]
+    assert first["on"] == [[LIBRARY], []]
+    assert first["value"] == (
+        f"{LIBRARY} attends most to {BOLD} 0.400, {END} 0.300, {STATION} 0.200, <s> 0.100"
     )
+
+
+def test_a_head_is_chosen_by_its_small_map(seen):
+    chosen = seen["thumbnail"]
+    assert chosen["name"] == "Last: layer 3, head 2"
+    assert chosen["weights"] == [[0, 1000, 0, 0], [250, 250, 500, 0]]
+    assert chosen["value"] == f"{LIBRARY} attends most to {STATION} 1.000"
+
+
+def test_weights_have_their_colours(seen):
+    """Those of 0, 0.25 and 1, and at sqrt(0.5) what is between the latter two."""
+    low, middle, high = (255, 255, 255), (0x74, 0xAA, 0xDB), (0x08, 0x30, 0x6B)
+    place = 2 * 0.5**0.5 - 1
+    half = [a + (b - a) * place for a, b in zip(middle, high, strict=True)]
+    expected = np.array([[low, high, low, low], [middle, middle, half, low]])
+    for shown in (seen["thumbnail"]["canvas"], seen["thumbnail"]["thumbnail"]):
+        np.testing.assert_allclose(np.array(shown)[:, :, :3], expected, atol=1)
+        assert (np.array(shown)[:, :, 3] == 255).all()
+
+
+@pytest.mark.parametrize(
+    ("after", "on", "value"),
+    [
+        # A label of a column, a subword of the line that is shown, a label of a row, a space.
+        ("column", [[], [STATION]],
+         f"{STATION} is attended to most by {LIBRARY} 1.000, {END} 0.250"),
+        ("value", [[], [STATION]],
+         f"{STATION} is attended to most by {LIBRARY} 1.000, {END} 0.250"),
+        ("row", [[END], []],
+         f"{END} attends most to {BOLD} 0.500, <s> 0.250, {STATION} 0.250"),
+        ("space", [[], [STATION]],
+         f"{STATION} is attended to most by {LIBRARY} 1.000, {END} 0.250"),
+        # A cell, and others that arrow keys lead to; not beyond the edges.
+        ("cell", [[END], [STATION]], f"{END} attends to {STATION} with 0.250"),
+        ("left", [[END], ["<s>"]], f"{END} attends to <s> with 0.250"),
+        ("up", [[LIBRARY], ["<s>"]], f"{LIBRARY} attends to <s> with 0.000"),
+        ("edge", [[LIBRARY], ["<s>"]], f"{LIBRARY} attends to <s> with 0.000"),
+        ("right", [[LIBRARY], [END]], f"{LIBRARY} attends to {END} with 0.000"),
+        ("down", [[END], [END]], f"{END} attends to {END} with 0.000"),
+    ],
+)  # fmt: skip
+def test_pointer_and_keys_choose_what_is_told(seen, after, on, value):
+    assert seen[after]["on"] == on
+    assert seen[after]["value"] == value
+    assert seen[after]["name"] == "Last: layer 3, head 2"
+
+
+def test_another_map(seen):
+    """It has one layer and one head: the nearest to what was shown."""
+    other = seen["other map"]
+    assert other["maps"] == ["First"] and other["name"] == "First: layer 1, head 1"
+    assert other["rows"] == other["columns"] == [LIBRARY] and other["weights"] == [[1000]]
+    assert other["value"] == f"{LIBRARY} attends most to {LIBRARY} 1.000"
+    back = seen["back"]
+    assert back["maps"] == ["Last"] and back["rows"] == [LIBRARY, END]
+    # Its row, too, is the first again.
+    assert back["on"] == [[LIBRARY], []]
+
+
+def test_subwords_run_in_the_direction_of_their_text(seen):
+    """Which special ones, such as the Latin one that comes first here, do not tell."""
+    queries, keys, source, target = seen["first"]["directions"]
+    assert (queries, keys) == ("ltr", "rtl")
+    assert (source, target) == ("rtl", "ltr")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support import real_pairs, train_subwords, write_lines
+from tests.support import real_pairs, train_subwords, words, write_lines
 from transformer_mt.data import alignments as alignments_module
 from transformer_mt.data import encoded as encoded_module
 from transformer_mt.data.alignments import Alignments, encoded_alignments
@@ -21,10 +21,9 @@ from transformer_mt.errors import UsageError, UserError
 PAIRS = real_pairs(200)
 SUBWORDS = train_subwords(PAIRS, 400)
 LANGUAGES = "en", "de"
-
-
-def words(text):
-    return [word for word in text.split(" ") if word]
+# The longer side of each pair, in subwords. With the limit some pairs are too long, most are not.
+LENGTHS = [max(map(len, map(SUBWORDS.source.encode, pair))) for pair in PAIRS]
+SOME = Limits(max_length=sorted(LENGTHS)[3 * len(LENGTHS) // 4])
 
 
 def random_links(pairs, seed=1):
@@ -84,8 +83,8 @@ def test_words_become_their_subwords(tmp_path, monkeypatch, chunk):
     path = written(tmp_path / "links", lines)
     numbers = array("i", (i for i in range(len(PAIRS)) if i % 3))
     chosen = [PAIRS[i] for i in numbers]
-    corpus = encode(chosen, tmp_path, Limits(max_length=40), numbers)
-    assert 20 < len(corpus) < len(chosen)  # some were too long
+    corpus = encode(chosen, tmp_path, SOME, numbers)
+    assert len(chosen) / 2 < len(corpus) < len(chosen)  # some were too long
     assert [SUBWORDS.source.decode(corpus.source[i]) for i in range(len(corpus))] == [
         PAIRS[line][0] for line in corpus.lines
     ]
@@ -178,15 +177,17 @@ def test_it_is_made_once_and_goes_to_another_process(tmp_path, monkeypatch):
         assert align(path, corpus, tmp_path, len(PAIRS)).key == first.key
         moved = path.rename(tmp_path / "moved")
         assert align(moved, corpus, tmp_path, len(PAIRS)).key == first.key
-    # Another file, corpus or kind of language makes another.
+        # Both are written with spaces too.
+        assert align(moved, corpus, tmp_path, len(PAIRS), languages=("de", "fr")).key == first.key
+    # Another file, corpus or kind of language, of either side, makes another.
     changed = written(tmp_path / "changed", [[(0, 0)], *lines[1:]])
-    short = encode(PAIRS, tmp_path, Limits(max_length=30))
-    keys = {
-        first.key,
-        align(changed, corpus, tmp_path, len(PAIRS)).key,
-        align(moved, short, tmp_path, len(PAIRS)).key,
-    }
-    assert len(keys) == 3
+    others = [
+        align(changed, corpus, tmp_path, len(PAIRS)),
+        align(moved, encode(PAIRS, tmp_path, SOME), tmp_path, len(PAIRS)),
+        align(moved, corpus, tmp_path, len(PAIRS), languages=("en", "ja")),
+        align(moved, corpus, tmp_path, len(PAIRS), languages=("ja", "de")),
+    ]
+    assert len({first.key, *(other.key for other in others)}) == 5
 
 
 # ---- What can be wrong with a file ----

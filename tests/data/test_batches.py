@@ -251,8 +251,10 @@ def test_rows_to_translate():
 
 @pytest.fixture(scope="module")
 def sampled(tmp_path_factory):
-    """Real sentences in subwords that can be sampled, for both types, and their corpora."""
+    """Real sentences in subwords that can be sampled, for both types, and their corpora. Some of
+    the sources have a character that is unknown."""
     pairs = real_pairs(400)
+    pairs[350:360] = [(f"{source} ☃", target) for source, target in pairs[350:360]]
     made = {}
     for kind in ("bpe", "unigram"):
         subwords = train_subwords(pairs[:300], 400, type=kind, joint=False)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support import real_pairs, train_subwords
+from tests.support import real_pairs, train_subwords, words
 from transformer_mt.data.subword import WordVocabulary
 from transformer_mt.data.words import NONE, Words, has_spaces, word_count
 
@@ -65,7 +65,8 @@ def test_words_of_text_with_its_bpe_applied():
 
 
 def test_where_all_subwords_are_words_an_unknown_one_is_too():
-    vocabulary = train_subwords(PAIRS, 60, type="word").source
+    # Three words, and the special ones.
+    vocabulary = train_subwords([("A man in", "in A man")] * 20, 7, type="word").source
     ids = np.array(vocabulary.encode("A zzqz man in"))
     assert vocabulary.pieces(ids)[1] == "<unk>"
     assert Words(vocabulary, "en").numbers(ids).tolist() == [0, 1, 2, 3]
@@ -77,7 +78,7 @@ def test_words_are_what_stands_between_spaces(kind, text):
     vocabulary = TYPES[kind]
     ids = np.array(vocabulary.encode(text), np.int64)
     numbers = Words(vocabulary, "en").numbers(ids)
-    expected = [word for word in text.split(" ") if word]
+    expected = words(text)
     assert word_count(numbers) == len(expected)
     spelt = [""] * len(expected)
     for piece, number in zip(vocabulary.pieces(ids), numbers, strict=True):

@@ -25,7 +25,10 @@ def directory(tmp_path_factory):
         folder,
         model={"num_decoder_layers": 3, "num_heads": 4},
         guided_attention={
-            **{"by": "alignment", "alignments": "links", "layer": LAYER + 1, "heads": HEADS}
+            "by": "alignment",
+            "alignments": "links",
+            "layer": LAYER + 1,
+            "heads": HEADS,
         },
     )
     directory = make_model_directory(folder / "model", PAIRS, config)
@@ -85,7 +88,9 @@ def test_other_heads_would_be_told_apart(directory):
 @pytest.mark.parametrize("name", engines.ENGINES)
 def test_given_translations_are_aligned_as_found_ones(directory, name):
     translator = Translator.load(directory.path, engine=name, device="cpu", beam_size=1)
+    # Whole lines, and short ones.
     lines = [source for source, _ in PAIRS[20:50]]
+    lines += [" ".join(source.split()[:2]) for source, _ in PAIRS[:120]]
     windows = translator.stream([[Line(text) for text in lines]], need_alignment=True)
     outputs = [translation.outputs[0] for translation in windows]
     counts = []

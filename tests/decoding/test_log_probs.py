@@ -4,6 +4,7 @@ import numpy as np
 import paddle
 import pytest
 
+from tests.support import log_softmax
 from transformer_mt.decoding.device_log_probs import DeviceLogProbs, device_mixture
 from transformer_mt.decoding.log_probs import LogProbs, mixture
 
@@ -12,12 +13,6 @@ KINDS = pytest.mark.parametrize(
     [LogProbs, lambda logits, never: DeviceLogProbs(paddle.to_tensor(logits), never)],
     ids=["host", "device"],
 )
-
-
-def log_softmax(logits):
-    logits = logits.astype(np.float64)
-    largest = logits.max(axis=-1, keepdims=True)
-    return logits - largest - np.log(np.exp(logits - largest).sum(axis=-1, keepdims=True))
 
 
 # 33,708 and 8,001 do not fill their last block; 31 and 5 are less than one block.

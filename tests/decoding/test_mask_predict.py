@@ -4,7 +4,7 @@ import numpy as np
 import paddle
 import pytest
 
-from tests.support import make_config, real_pairs, train_subwords, wide_model
+from tests.support import log_softmax, make_config, real_pairs, train_subwords, wide_model
 from transformer_mt.config import DecodingConfig
 from transformer_mt.decoding import mask_predict, paddle_predictor
 from transformer_mt.decoding.engine import Sentence, length_limits, length_penalty
@@ -30,8 +30,7 @@ class TableModel:
         self.places = random.standard_normal((sentences, 40, Ids.size))
         # By how far away it is.
         self.seen = 0.3 * random.standard_normal((Ids.size, 81, Ids.size))
-        lengths = random.standard_normal((sentences, 12))
-        self.lengths = lengths - np.log(np.exp(lengths).sum(axis=1, keepdims=True))
+        self.lengths = log_softmax(random.standard_normal((sentences, 12)))
         self.kind = kind
         self.reads = []
 
@@ -40,7 +39,7 @@ class TableModel:
         logits = self.places[sentence, place].copy()
         for other, seen in enumerate(ids):
             logits += self.seen[seen, 40 + other - place]
-        return logits - np.log(np.exp(logits).sum())
+        return log_softmax(logits)
 
     # ---- As mask_predict.Predictor ----
 
@@ -236,20 +235,15 @@ def test_the_predictor_gives_the_best_of_the_softmax(make_engine, sentences, sub
         predictor = paddle_predictor.PaddlePredictor(model, sources, target)
         masked = rows == target.bos
         ids, log_probs = predictor.best(np.array([1]), rows, masked, may_end)
-        logits = model(source, paddle.to_tensor(rows)).numpy()[0].astype(np.float64)
-    expected = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        logits = model(source, paddle.to_tensor(rows)).numpy()[0]
+    expected = log_softmax(logits)
     expected[:, [target.pad, target.unk, target.bos]] = -np.inf
     expected[~may_end[0], target.eos] = -np.inf
     assert ids.tolist() == expected.argmax(axis=1)[masked[0]].tolist()
     np.testing.assert_allclose(log_probs, expected.max(axis=1)[masked[0]], rtol=1e-5, atol=1e-5)
     if kind == "length":
-        lengths = model.encode_with_lengths(source)[1].numpy()[0].astype(np.float64)
-        np.testing.assert_allclose(
-            predictor.length_log_probs()[1],
-            lengths - np.log(np.exp(lengths).sum()),
-            rtol=1e-5,
-            atol=1e-5,
-        )
+        lengths = log_softmax(model.encode_with_lengths(source)[1].numpy()[0])
+        np.testing.assert_allclose(predictor.length_log_probs()[1], lengths, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -317,3 +311,13 @@ def test_no_member_of_an_ensemble_and_no_scores(make_engine, subwords, tmp_path)
             PaddleEngine(models, subwords)
     with pytest.raises(UsageError, match="no probability to a whole translation"):
         engine.log_probs([[5]], [[6]])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_attention_is_not_that_of_words(make_engine, kind):
+    """Neither all weights of a sentence, nor those that tell which words belong together."""
+    engine = make_engine(kind)
+    with pytest.raises(UsageError, match="a non-autoregressive model attends from masks"):
+        engine.attention([5], [6])
+    with pytest.raises(UsageError, match="a non-autoregressive model attends from masks"):
+        engine.cross_attention([[5]], [[6]])

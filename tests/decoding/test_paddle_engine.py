@@ -8,7 +8,7 @@ import numpy as np
 import paddle
 import pytest
 
-from tests.support import make_config, real_pairs, train_subwords, wide_model
+from tests.support import log_softmax, make_config, real_pairs, train_subwords, wide_model
 from transformer_mt.config import DecodingConfig
 from transformer_mt.decoding.engine import Sentence, length_penalty
 from transformer_mt.decoding.paddle_engine import PaddleEngine
@@ -120,9 +120,7 @@ def test_force_decoding_is_the_sum_of_log_softmax(engine, model, subwords, sente
     for row, target, log_prob in zip(rows, targets, log_probs, strict=True):
         source = paddle.to_tensor([[*row, subwords.source.eos]])
         logits = model(source, paddle.to_tensor([[subwords.target.bos, *target]])).numpy()[0]
-        logits = logits.astype(np.float64)
-        logits -= logits.max(axis=1, keepdims=True)
-        normal = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        normal = log_softmax(logits)
         wanted = [*target, subwords.target.eos]
         expected = sum(normal[place, i] for place, i in enumerate(wanted))
         assert log_prob == pytest.approx(expected, rel=1e-5, abs=TOLERANCE)

@@ -23,6 +23,7 @@ from tests.support import (
     real_pairs,
     run,
     start,
+    words,
     write_lines,
 )
 from transformer_mt.decoding.engines import find
@@ -285,13 +286,12 @@ def test_n_best_and_alignments(model, tmp_path):
     options = {"decoding": {"beam_size": 4, "n_best": 3}, "alignment": True}
     objects = [json.loads(line) for line in translated(model, source, format="jsonl", **options)]
     for found in objects:
-        source_words = [word for word in found["source"].split(" ") if word]
+        source_words = words(found["source"])
         assert len(found["outputs"]) == (3 if source_words else 1)
         for output in found["outputs"]:
-            words = [word for word in output["text"].split(" ") if word]
             pairs = [tuple(map(int, pair.split("-"))) for pair in output["alignment"].split()]
             # Each word of the translation has its one word of the source.
-            assert sorted(target for _, target in pairs) == list(range(len(words)))
+            assert sorted(target for _, target in pairs) == list(range(len(words(output["text"]))))
             assert all(i < len(source_words) for i, _ in pairs)
     rows = [line.split("\t") for line in translated(model, source, format="tsv", **options)]
     assert [len(row) for row in rows] == [10, 10, 10, 10, 4, 10]

@@ -11,6 +11,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from tests.support import log_softmax
 from transformer_mt.config import DecodingConfig
 from transformer_mt.decoding.engine import length_limits, length_penalty
 from transformer_mt.decoding.log_probs import LogProbs
@@ -36,9 +37,7 @@ class Table:
         return logits.astype("float32")
 
     def log_probs(self, sentence, prefix):
-        logits = self.logits(sentence, prefix).astype("float64")
-        logits -= logits.max()
-        return logits - np.log(np.exp(logits).sum())
+        return log_softmax(self.logits(sentence, prefix))
 
     def log_prob(self, sentence, ids):
         whole = (*ids, EOS)

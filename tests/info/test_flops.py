@@ -14,9 +14,10 @@ from transformer_mt.info.flops import (
     recomputed_flops,
     training_flops,
 )
+from transformer_mt.model import operations
 from transformer_mt.model.attention import Linear, ScaledDotProductAttention
 from transformer_mt.model.non_autoregressive import NonAutoregressiveTransformer
-from transformer_mt.model.transformer import Generator, Transformer
+from transformer_mt.model.transformer import Transformer
 
 TINY = ModelConfig(num_layers=1, d_model=2, d_ff=3, num_heads=1)
 SIZES = {"num_encoder_layers": 2, "num_decoder_layers": 3, "d_model": 8, "num_heads": 2, "d_ff": 12}
@@ -25,17 +26,24 @@ VOCAB_SIZE = 11
 
 class Multiplications:
     """Counts those of the matrix products of a model, as it runs: each linear layer's by the shapes
-    that it meets, attention's one by one."""
+    that it meets, attention's one by one, and the logits' wherever they are asked for."""
 
-    def __init__(self, *models):
+    def __init__(self, monkeypatch, *models):
         self.count = 0
+        self._plain_logits = operations.logits
+        monkeypatch.setattr(operations, "logits", self._logits)
         for layer in (sub for model in models for sub in model.sublayers(include_self=True)):
-            if isinstance(layer, Linear | Generator | paddle.nn.Linear):
+            if isinstance(layer, Linear | paddle.nn.Linear):
                 layer.register_forward_post_hook(self._linear)
             elif isinstance(layer, ScaledDotProductAttention):
                 layer.register_forward_post_hook(self._attention)
             elif isinstance(layer, paddle.nn.MultiHeadAttention):
                 layer.register_forward_post_hook(self._paddles_attention)
+
+    def _logits(self, hidden, weight):
+        # Of the vocabulary, and of a target's lengths.
+        self.count += int(hidden.size // hidden.shape[-1] * weight.size)
+        return self._plain_logits(hidden, weight)
 
     def _linear(self, layer, inputs, _):
         self.count += int(inputs[0].size // inputs[0].shape[-1] * layer.weight.size)
@@ -106,7 +114,7 @@ def test_recompute_keeps_layers_whose_attention_is_read():
     assert but_one == every._replace(decoder=every.decoder * 2 / 3)
 
 
-def test_training_is_that_of_paddles_own_layers():
+def test_training_is_that_of_paddles_own_layers(monkeypatch):
     source_len, target_len = 5, 7
     theirs = paddle.nn.Transformer(
         SIZES["d_model"],
@@ -116,7 +124,7 @@ def test_training_is_that_of_paddles_own_layers():
         dim_feedforward=SIZES["d_ff"],
     )
     generator = paddle.nn.Linear(SIZES["d_model"], VOCAB_SIZE)
-    counted = Multiplications(theirs, generator)
+    counted = Multiplications(monkeypatch, theirs, generator)
     shapes = [1, source_len, SIZES["d_model"]], [1, target_len, SIZES["d_model"]]
     generator(theirs(*map(paddle.ones, shapes)))
     forward = 2 * counted.count  # each with an addition
@@ -134,12 +142,12 @@ def test_many_sentences_at_once():
         assert getattr(flops, part).tolist() == [getattr(each, part) for each in alone]
 
 
-def test_recompute_goes_through_the_layers_once_more():
+def test_recompute_goes_through_the_layers_once_more(monkeypatch):
     source_ids, target_ids = ids(1, 5), ids(1, 7)
     counts = []
     for recompute in (False, True):
         transformer = model(recompute=recompute)
-        counted = Multiplications(transformer)
+        counted = Multiplications(monkeypatch, transformer)
         transformer.train()
         transformer(source_ids, target_ids).sum().backward()
         counts.append(counted.count)
@@ -166,10 +174,10 @@ def test_decoding_by_hand():
     assert beam == (144, 32 + 4 * (344 - 32), 4 * 60)
 
 
-def test_decoding_is_what_the_model_computes_step_by_step():
+def test_decoding_is_what_the_model_computes_step_by_step(monkeypatch):
     transformer = model()
     transformer.eval()
-    counted = Multiplications(transformer)
+    counted = Multiplications(monkeypatch, transformer)
     source_ids, steps = ids(1, 5), 4
     with paddle.no_grad():
         cache = transformer.start_cache(transformer.encode(source_ids), source_ids)
@@ -199,7 +207,7 @@ def test_decoding_needs_less_than_to_read_the_whole_target_at_once(beam_size):
 
 
 @pytest.mark.parametrize("kind", ["length", "end"])
-def test_filling_in_is_what_the_model_computes(kind):
+def test_filling_in_is_what_the_model_computes(monkeypatch, kind):
     """A training step's forward pass, and a search of three iterations with two candidates."""
     config = ModelConfig(**SIZES, non_autoregressive=kind)
     longest = LONGEST_TARGET if kind == "length" else None
@@ -208,13 +216,12 @@ def test_filling_in_is_what_the_model_computes(kind):
         VOCAB_SIZE, VOCAB_SIZE, dropout=0.0, longest=longest, **SIZES
     )
     transformer.eval()
-    counted = Multiplications(transformer)
+    counted = Multiplications(monkeypatch, transformer)
     source_ids, target_ids = ids(1, 5), ids(1, 7)
 
     def encode():
         if kind == "end":
             return transformer.encode(source_ids)
-        counted.count += transformer.length_embedding.weight.size  # the token times all of them
         return transformer.encode_with_lengths(source_ids)[0]
 
     def masked(count):

@@ -152,18 +152,18 @@ def peak(updater, rows, vocab_size):
 
 
 @pytest.mark.parametrize(
-    ("norm", "training", "vocab_size", "tolerance"),
+    ("norm", "training", "vocab_size", "least"),
     [
-        ("pre", {}, 20, 0.05),
-        ("post", {}, 1000, 0.05),
-        ("post", {"recompute": True}, 1000, 0.05),
-        ("pre", {"recompute": True}, 20, 0.1),
-        ("post", {"recompute": True}, 20, 0.1),
+        ("pre", {}, 20, 0.98),
+        ("post", {}, 1000, 0.98),
+        ("post", {"recompute": True}, 1000, 0.98),
+        ("pre", {"recompute": True}, 20, 0.9),
+        ("post", {"recompute": True}, 20, 0.9),
     ],
 )
-def test_no_moment_of_an_update_needs_more(tmp_path, norm, training, vocab_size, tolerance):
+def test_no_moment_of_an_update_needs_more(tmp_path, norm, training, vocab_size, least):
     """Neither the loss nor, with recompute and a small vocabulary, the backward pass through a
-    layer. 5 % is for what is not counted: ids, masks, and gradients on their way. Where a layer is
+    layer. 2 % is for what is not counted: ids, masks, and gradients on their way. Where a layer is
     computed again the count may be higher: not all that it counts is there in the same moment."""
     vocabularies = VocabularySizes(vocab_size, vocab_size, True)
     config, updater = make_updater(tmp_path, {"norm": norm}, training, vocabularies)
@@ -172,7 +172,7 @@ def test_no_moment_of_an_update_needs_more(tmp_path, norm, training, vocab_size,
         activation_bytes(config, vocab_size, rows, SOURCE_LEN, TARGET_LEN) for rows in (few, many)
     ]
     peaks = [peak(updater, rows, vocab_size) for rows in (few, many)]
-    assert peaks[1] - peaks[0] == pytest.approx(sizes[1] - sizes[0], rel=tolerance)
+    assert least <= (peaks[1] - peaks[0]) / (sizes[1] - sizes[0]) <= 1.02
     # The gradients that are there by then have taken the place of activations.
     assert peaks[1] < sizes[1] + weight_bytes(config.model, vocabularies)
 

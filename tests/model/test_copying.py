@@ -9,6 +9,7 @@ import paddle
 import paddle.nn.functional as F
 import pytest
 
+from tests.support import log_softmax
 from transformer_mt.model import (
     CopyingTransformer,
     DecoderCache,
@@ -56,7 +57,7 @@ def log_mixture(logits, gate, weights, source_ids):
     """Formula (9) of See et al., id by id and place by place, in logarithms. float64: logits
     (batch, target_len, vocabulary), gate (batch, target_len), weights as above."""
     batch, target_len, vocabulary = logits.shape
-    log_probs = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+    log_probs = log_softmax(logits)
     result = np.empty(logits.shape)
     for row in range(batch):
         for place in range(target_len):
@@ -70,11 +71,6 @@ def log_mixture(logits, gate, weights, source_ids):
                     log_generate + log_probs[row, place, v], log_copy + copied
                 )
     return result
-
-
-def log_softmax(logits):
-    logits = np.asarray(logits, dtype="float64")
-    return logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
 
 
 def mixed(logits, gate, weights, source_ids):

@@ -65,10 +65,7 @@ def test_8500_types_and_4_layers_of_128_512(random_ids):
 
 
 def test_an_update_of_5000_types_and_6_layers_of_512_2048(random_ids):
-    """With Adam, by what training itself uses, of 2 of the 64 rows of 100.
-
-    All 64 were run the same way once: it works, and takes half a minute and 5.5 GB on a core.
-    """
+    """With Adam, by what training itself uses, of 2 of the 64 rows of 100."""
     rows, length, types = 2, 100, 5000
     config = Config.model_validate(
         {

@@ -15,6 +15,7 @@ from tests.support import (
     real_pairs,
     take_steps,
     train_subwords,
+    words,
     write_lines,
     write_pairs,
 )
@@ -38,10 +39,6 @@ from transformer_mt.training.validation import dev_loss
 PAIRS = real_pairs(120)
 SUBWORDS = train_subwords(PAIRS, 300)
 MODEL = {"num_layers": 3, "num_heads": 4}
-
-
-def words(text):
-    return [word for word in text.split(" ") if word]
 
 
 def links(pairs):

@@ -7,12 +7,9 @@ what was put out before.
 import numpy as np
 import pytest
 
-from tests.support import make_config, prepared, take_steps
+from tests.support import LEARNER, LEARNING, learn, make_config
 from transformer_mt.data.subword import Subwords, WordVocabulary
-from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.training.processes import Processes
-from transformer_mt.training.trainer import Trainer
 
 TASKS = {"copy": list, "reverse": lambda digits: digits[::-1], "sort": sorted}
 STEPS, HELD_OUT = 400, 200
@@ -40,28 +37,14 @@ def test_learning(tmp_path, task, norm, beam_size):
     digits = WordVocabulary([str(digit) for digit in range(10)])
     config = make_config(
         tmp_path,
-        model={"d_model": 64, "num_heads": 4, "d_ff": 128, "norm": norm},
-        training={
-            "max_steps": STEPS,
-            "batch_tokens": 500,
-            "device_tokens": 500,
-            "schedule": "inverse_sqrt",
-            "warmup_steps": 60,
-            "learning_rate": 5e-3,
-            "label_smoothing": 0.0,
-            "clip_norm": 1.0,
-        },
+        model={**LEARNER, "norm": norm},
+        training={**LEARNING, "max_steps": STEPS, "batch_tokens": 500, "device_tokens": 500},
     )
-    data = prepared(config, pairs[HELD_OUT:], Subwords(digits, digits))
-    trainer = Trainer(config, data, Processes())
-    rate = trainer.updater.rate
-    # The rate falls to zero at the end, where every output must be right.
-    trainer.updater.rate = lambda step: rate(step) * (1 - step / (STEPS + 1))
-    take_steps(trainer, STEPS)
+    subwords = Subwords(digits, digits)
+    engine = learn(config, pairs[HELD_OUT:], subwords)
 
     decoding = config.decoding.model_copy(update={"beam_size": beam_size})
-    engine = PaddleEngine([trainer.model], data.subwords)
-    translator = Translator(engine, data.subwords, decoding, 100, "de")
+    translator = Translator(engine, subwords, decoding, 100, "de")
     found = translator.translate(source for source, _ in pairs[:HELD_OUT])
     wrong = [
         f"{source}: {output}"

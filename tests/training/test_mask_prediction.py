@@ -6,13 +6,23 @@ import numpy as np
 import paddle
 import pytest
 
-from tests.support import make_config, prepared, real_pairs, take_steps, train_subwords, wide_model
+from tests.support import (
+    LEARNER,
+    LEARNING,
+    learn,
+    log_softmax,
+    make_config,
+    prepared,
+    real_pairs,
+    take_steps,
+    train_subwords,
+    wide_model,
+)
 from transformer_mt import assembly
 from transformer_mt.config import LONGEST_TARGET
 from transformer_mt.data.batches import Batch, collate
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.engine import length_limits
-from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.training import mask_prediction
@@ -204,12 +214,6 @@ def test_a_target_that_is_longer_than_any_length(make_trainer, subwords):
     assert math.isfinite(float(objective.losses(batch)[0]))
 
 
-def log_softmax(logits):
-    logits = logits.astype(np.float64)
-    logits -= logits.max(axis=-1, keepdims=True)
-    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-
-
 @pytest.mark.parametrize("step", [1, None])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_decoder_reads_nothing_of_what_is_masked(make_trainer, subwords, kind, step):
@@ -293,6 +297,7 @@ def test_it_begins_with_the_weights_of_a_teacher(make_trainer, tmp_path):
         np.testing.assert_array_equal(own[name], weight)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_learning(tmp_path, kind):
     """To copy three to five digits, all at once: how many, and which where."""
@@ -300,30 +305,15 @@ def test_learning(tmp_path, kind):
     digits = [" ".join(map(str, random.integers(0, 10, n))) for n in [3, 4, 5] * 800]
     pairs = [(row, row) for row in dict.fromkeys(digits)]
     vocabulary = WordVocabulary([str(digit) for digit in range(10)])
-    steps = 300
     config = make_config(
         tmp_path,
-        model={"d_model": 64, "num_heads": 4, "d_ff": 128, "non_autoregressive": kind},
-        training={
-            "max_steps": steps,
-            "batch_tokens": 300,
-            "device_tokens": 300,
-            "schedule": "inverse_sqrt",
-            "warmup_steps": 60,
-            "learning_rate": 5e-3,
-            "label_smoothing": 0.0,
-            "clip_norm": 1.0,
-        },
+        model={**LEARNER, "non_autoregressive": kind},
+        training={**LEARNING, "max_steps": 300, "batch_tokens": 300, "device_tokens": 300},
         decoding={"iterations": 1, "length_candidates": 1},
     )
-    data = prepared(config, pairs[100:], Subwords(vocabulary, vocabulary))
-    trainer = Trainer(config, data, Processes())
-    rate = trainer.updater.rate
-    trainer.updater.rate = lambda step: rate(step) * (1 - step / (steps + 1))
-    take_steps(trainer, steps)
-    translator = Translator(
-        PaddleEngine([trainer.model], data.subwords), data.subwords, config.decoding, 100, "de"
-    )
+    subwords = Subwords(vocabulary, vocabulary)
+    engine = learn(config, pairs[100:], subwords)
+    translator = Translator(engine, subwords, config.decoding, 100, "de")
     found = translator.translate(source for source, _ in pairs[:100])
     wrong = [
         f"{source}: {output}"

@@ -1,16 +1,31 @@
 """Scheduled sampling against the same done one token after another, and against its definitions."""
 
+import itertools
+import subprocess
+import sys
+
 import numpy as np
 import paddle
 import pytest
 
-from tests.support import make_config, prepared, take_steps, train_subwords, wide_model
+from tests.support import (
+    ROOT,
+    TIMEOUT,
+    log_softmax,
+    make_config,
+    prepared,
+    take_steps,
+    train_subwords,
+    wide_model,
+)
 from transformer_mt.config import ScheduledSamplingConfig
-from transformer_mt.data.batches import Batch, encoded_rows
+from transformer_mt.data.batches import Batch, collate, encoded_rows
+from transformer_mt.training import scheduled_sampling
 from transformer_mt.training.objective import TeacherForcing, make_objective
 from transformer_mt.training.processes import Processes
 from transformer_mt.training.scheduled_sampling import ScheduledSampling, draw, true_share
 from transformer_mt.training.trainer import Trainer
+from transformer_mt.training.validation import dev_loss
 
 PAIRS = [("a b c d e f g h", "h g f e d c b a"), ("e d c", "c d"), ("b a d", "d a b e")] * 10
 
@@ -88,6 +103,17 @@ def test_the_decay_begins_at_its_start():
     assert true_share(101, config) == pytest.approx(20 / 21)
 
 
+@pytest.mark.parametrize(
+    ("decay", "step"), [("linear", 5001), ("exponential", 6932), ("inverse_sigmoid", 6909)]
+)
+def test_by_default_a_half_is_true_after_some_thousand_steps(decay, step):
+    """1 - i / 10,000, 0.9999^i, and 1000 / (1000 + exp(i / 1000)) at i = 1000 ln 1000. At that step
+    they fall by 0.0003 a step at most, so that the next step's would be as near."""
+    config = ScheduledSamplingConfig(decay=decay)
+    assert true_share(step, config) == pytest.approx(0.5, abs=2e-4)
+    assert true_share(1, config) == pytest.approx(1.0, abs=2e-3)
+
+
 # ---- What is read ----
 
 
@@ -100,10 +126,38 @@ def test_with_true_words_alone_it_is_teacher_forcing(objective_of, batch, tmp_pa
     assert [float(x) for x in objective_of().losses(batch)] == expected
 
 
-def test_without_the_option_nothing_of_it_is_used(tmp_path, subwords):
-    config = make_config(tmp_path)
-    objective = make_objective(config, wide_model(config, subwords), subwords)
-    assert type(objective) is TeacherForcing
+def test_without_an_option_its_file_is_not_even_read():
+    """In a process of its own, for here others have read it."""
+    code = """
+import sys
+from transformer_mt.assembly import build_model
+from transformer_mt.config import Config
+from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.training import trainer  # as training has it
+from transformer_mt.training.objective import TeacherForcing, make_objective
+
+config = Config.model_validate({
+    "model_dir": "unused",
+    "data": {"root": "unused", "source_lang": "en", "target_lang": "de"},
+    "model": {"num_layers": 1, "d_model": 16, "num_heads": 2, "d_ff": 32},
+    "training": {"max_steps": 1},
+})
+vocabulary = WordVocabulary(["a", "b"])
+subwords = Subwords(vocabulary, vocabulary)
+objective = make_objective(config, build_model(config.model, subwords), subwords)
+assert type(objective) is TeacherForcing
+print(*(name for name in sys.modules if name.startswith("transformer_mt.")))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT
+    )
+    assert done.returncode == 0, done.stderr
+    names = {name.rpartition(".")[2] for name in done.stdout.split()}
+    assert "objective" in names
+    options = {"scheduled_sampling", "guided_attention", "mask_prediction"}
+    for option in options:
+        assert (ROOT / "transformer_mt" / "training" / f"{option}.py").is_file()
+    assert not names & options
 
 
 def test_two_passes_read_the_best_of_what_follows_true_words(objective_of, batch, subwords):
@@ -122,12 +176,11 @@ def test_two_passes_read_the_best_of_what_follows_true_words(objective_of, batch
 
     # The loss is still about the true words: in float64 from the logits, of some 12 x 5 nats, which
     # float32 gives to 1e-5.
-    logits = objective.model(source, paddle.to_tensor(read)).numpy().astype("float64")
-    logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
+    log_probs = log_softmax(objective.model(source, paddle.to_tensor(read)).numpy())
     real = batch.target_output != subwords.target.pad
-    at_target = np.take_along_axis(logits, batch.target_output[:, :, None], axis=2)[:, :, 0]
+    at_target = np.take_along_axis(log_probs, batch.target_output[:, :, None], axis=2)[:, :, 0]
     assert float(nll) == pytest.approx(-at_target[real].sum(), rel=1e-5)
-    smoothed = 0.9 * at_target + 0.1 * logits.mean(-1)
+    smoothed = 0.9 * at_target + 0.1 * log_probs.mean(-1)
     assert float(loss) == pytest.approx(-smoothed[real].sum(), rel=1e-5)
 
 
@@ -137,7 +190,7 @@ def test_as_many_passes_as_tokens_predict_one_after_another(objective_of, batch,
     # Seven places in the longest row: six predictions, each final after one more pass.
     objective = objective_of(mixing=mixing, passes=7, k=0.5, slope=1e-9)
     model, source = objective.model, paddle.to_tensor(batch.source)
-    rates = []
+    counts = []
     for seed in range(5):
         paddle.seed(seed)
         places = objective._chosen_places(batch, 0.5)
@@ -158,8 +211,8 @@ def test_as_many_passes_as_tokens_predict_one_after_another(objective_of, batch,
         paddle.seed(seed)
         read, _ = seen(objective, batch)
         np.testing.assert_array_equal(read, expected)
-        rates.append((read != batch.target_input).sum())
-    assert len(set(rates)) > 1  # other places each time
+        counts.append((read != batch.target_input).sum())
+    assert len(set(counts)) > 1  # other places each time
 
 
 def test_more_passes_differ_from_two(objective_of, batch):
@@ -195,21 +248,33 @@ def test_draws_follow_the_distribution():
 # ---- Means of embeddings ----
 
 
-def test_the_mean_of_top_k(objective_of, batch, subwords):
-    """Against NumPy in float64; embeddings are of size 1, and float32 keeps 7 digits of them."""
-    objective = objective_of(mixing="top_k", top_k=3)
+@pytest.mark.parametrize("passes", [2, 3])
+def test_the_mean_of_top_k(objective_of, batch, subwords, passes):
+    """Against NumPy in float64; embeddings are of size 1, and float32 keeps 7 digits of them. Each
+    pass but the last one makes means anew, from what the means before it lead to."""
+    objective = objective_of(mixing="top_k", top_k=3, passes=passes)
     read, _ = seen(objective, batch)
     model = objective.model
-    logits = model(paddle.to_tensor(batch.source), paddle.to_tensor(batch.target_input)).numpy()
+    source = paddle.to_tensor(batch.source)
+    memory = model.encode(source)
     table = model.target_embedding.weight.numpy().astype("float64") * model.target_embedding.scale
-    expected = table[batch.target_input]
-    for row, column in np.argwhere(batch.target_input != subwords.target.pad):
-        if column:
-            scores = logits[row, column - 1].astype("float64")
-            best = np.argsort(-scores)[:3]
-            weights = np.exp(scores[best] - scores[best].max())
-            expected[row, column] = weights / weights.sum() @ table[best]
-    np.testing.assert_allclose(read, expected, atol=2e-5)
+    true = table[batch.target_input]
+    mixtures = [true]
+    for _ in range(passes - 1):
+        before = paddle.to_tensor(mixtures[-1].astype("float32"))
+        logits = model.logits(before, memory, source).numpy().astype("float64")
+        mixture = true.copy()
+        for row, column in np.argwhere(batch.target_input != subwords.target.pad):
+            if column:
+                scores = logits[row, column - 1]
+                best = np.argsort(-scores)[:3]
+                weights = np.exp(scores[best] - scores[best].max())
+                mixture[row, column] = weights / weights.sum() @ table[best]
+        mixtures.append(mixture)
+    np.testing.assert_allclose(read, mixtures[-1], atol=2e-5)
+    # Each pass makes a difference, so that none could be left out.
+    for one, other in itertools.pairwise(mixtures):
+        assert np.abs(one - other).max() > 0.1
 
 
 def test_the_mean_of_one_is_the_best(objective_of, batch):
@@ -271,17 +336,40 @@ def test_the_embeddings_of_the_mixture_are_trained(tmp_path, subwords, batch, ba
 # ---- In training ----
 
 
-def test_it_trains_and_is_the_same_again(tmp_path, subwords):
-    def trained(mixing):
+@pytest.mark.parametrize("mixing", ["argmax", "sampled", "top_k"])
+def test_it_trains_and_is_the_same_again(tmp_path, subwords, mixing):
+    def trained():
         config = make_config(
             tmp_path,
             scheduled_sampling={"decay": "exponential", "k": 0.5, "mixing": mixing, "passes": 3},
             training={"max_steps": 8},
         )
         trainer = Trainer(config, prepared(config, PAIRS, subwords), Processes())
-        assert type(trainer.updater.objective) is ScheduledSampling
-        return [outcome.loss for outcome in take_steps(trainer, 8)]
+        objective = trainer.updater.objective
+        assert type(objective) is ScheduledSampling
+        # Other batches have other losses: this is of the same one before and after, by true words.
+        same = collate(trainer.data.train, np.arange(len(PAIRS)), subwords)
+        before = float(objective.losses(same)[0])
+        losses = [outcome.loss for outcome in take_steps(trainer, 8)]
+        return losses, before, float(objective.losses(same)[0])
 
-    for mixing in ("argmax", "sampled", "top_k"):
-        losses = trained(mixing)
-        assert trained(mixing) == losses and losses[-1] < losses[0]
+    losses, before, after = trained()
+    assert after < 0.9 * before
+    assert trained() == (losses, before, after)
+
+
+def test_the_share_is_that_of_the_number_of_the_update(tmp_path, subwords, monkeypatch):
+    """And the dev set's loss asks for none."""
+    config = make_config(tmp_path, scheduled_sampling={"decay": "linear"})
+    trainer = Trainer(config, prepared(config, PAIRS, subwords, PAIRS[:3]), Processes())
+    steps = []
+
+    def noted(step, settings):
+        steps.append(step)
+        return true_share(step, settings)
+
+    monkeypatch.setattr(scheduled_sampling, "true_share", noted)
+    take_steps(trainer, 4)
+    dev_loss(trainer.config, trainer.data, trainer.updater)
+    # An update may have several batches.
+    assert [step for step, _ in itertools.groupby(steps)] == [1, 2, 3, 4]

@@ -1,0 +1,52 @@
+"""Options that may be on together, trained together."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.support import make_config, prepared, real_pairs, take_steps, train_subwords, write_lines
+from transformer_mt.data.alignments import encoded_alignments
+from transformer_mt.data.batches import collate
+from transformer_mt.model import CopyingTransformer
+from transformer_mt.training.guided_attention import GuidedAttention
+from transformer_mt.training.processes import Processes
+from transformer_mt.training.scheduled_sampling import ScheduledSampling
+from transformer_mt.training.trainer import Trainer
+
+PAIRS = real_pairs(60)
+# Nearly half of the words are predicted from the first step on.
+DECAY = {"decay": "linear", "k": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (ScheduledSampling, {**DECAY, "mixing": "argmax"}),
+        (ScheduledSampling, {**DECAY, "mixing": "sampled", "passes": 3}),
+        (ScheduledSampling, {**DECAY, "mixing": "top_k", "backpropagate": True}),
+        (GuidedAttention, {"by": "diagonal"}),
+        (GuidedAttention, {"by": "alignment", "alignments": "links"}),
+    ],
+)
+def test_a_model_that_copies_is_trained_in_other_ways_too(tmp_path, monkeypatch, kind, options):
+    monkeypatch.chdir(tmp_path)
+    section = {ScheduledSampling: "scheduled_sampling", GuidedAttention: "guided_attention"}[kind]
+    config = make_config(tmp_path, model={"copying": True}, **{section: options})
+    subwords = train_subwords(PAIRS)
+    data = prepared(config, PAIRS, subwords)
+    if "alignments" in options:
+        path = write_lines(tmp_path / "links", ["0-0 1-1"] * len(PAIRS))
+        aligned = encoded_alignments(path, data.train, subwords, ("en", "de"), len(PAIRS), tmp_path)
+        data = replace(data, alignments=aligned)
+    trainer = Trainer(config, data, Processes())
+    assert type(trainer.model) is CopyingTransformer
+    assert type(trainer.updater.objective) is kind
+    before = trainer.model.gate.weight.numpy()
+    assert all(outcome.is_finite for outcome in take_steps(trainer, 2))
+    assert (trainer.model.gate.weight.numpy() != before).all()
+
+    batch = collate(data.train, np.arange(8), subwords, data.alignments)
+    trainer.updater.objective.losses(batch, 3)[0].backward()
+    gradient = trainer.model.gate.weight.grad.numpy()
+    assert np.isfinite(gradient).all() and np.abs(gradient).max() > 0.1
