@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT = 120
 
 
-def real_pairs(count: int) -> list[tuple[str, str]]:
+def demo_pairs(count: int) -> list[tuple[str, str]]:
     """English-German pairs of the demo corpus, the same on every machine, and all different."""
     sides = []
     for lang in ("en", "de"):

@@ -9,15 +9,15 @@ import pytest
 import benchmark_decoding as benchmark
 from tests.support import (
     ROOT,
+    demo_pairs,
     make_config,
     make_model_directory,
-    real_pairs,
     run_benchmark,
     write_lines,
 )
 
 SCRIPT = ROOT / "scripts" / "benchmark_decoding.py"
-PAIRS = real_pairs(60)
+PAIRS = demo_pairs(60)
 
 
 def sides(folder, **sections):

@@ -5,13 +5,13 @@ import sys
 from pathlib import Path
 
 import benchmark_non_autoregressive as benchmark
-from tests.support import ROOT, make_config, make_model_directory, real_pairs, write_pairs
+from tests.support import ROOT, demo_pairs, make_config, make_model_directory, write_pairs
 from transformer_mt import cli, config_file
 from transformer_mt.files import lines
 
 SCRIPT = ROOT / "scripts" / "benchmark_non_autoregressive.py"
 CONFIG = ROOT / "configs" / "non_autoregressive.yaml"
-PAIRS = real_pairs(30)
+PAIRS = demo_pairs(30)
 
 
 class Program:

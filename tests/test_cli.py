@@ -11,9 +11,9 @@ import yaml
 
 from tests.support import (
     TIMEOUT,
+    demo_pairs,
     make_config,
     make_model_directory,
-    real_pairs,
     run,
     start,
     write_lines,
@@ -23,7 +23,7 @@ from transformer_mt import __version__
 from transformer_mt.config import DecodingConfig
 from transformer_mt.config_file import dump
 
-PAIRS = real_pairs(200)
+PAIRS = demo_pairs(200)
 
 
 @pytest.fixture(scope="module")

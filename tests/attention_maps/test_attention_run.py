@@ -8,14 +8,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.support import make_config, make_model_directory, real_pairs
+from tests.support import demo_pairs, make_config, make_model_directory
 from transformer_mt.attention_maps.run import draw
 from transformer_mt.decoding.engines import find
 from transformer_mt.decoding.translator import Line, Translator
 from transformer_mt.errors import UsageError
 from transformer_mt.model_directory import ModelDirectory
 
-PAIRS = real_pairs(200)
+PAIRS = demo_pairs(200)
 TEXT, TARGET = PAIRS[3]
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support import real_pairs, train_subwords, words, write_lines
+from tests.support import demo_pairs, train_subwords, words, write_lines
 from transformer_mt.data import alignments as alignments_module
 from transformer_mt.data import encoded as encoded_module
 from transformer_mt.data.alignments import Alignments, encoded_alignments
@@ -18,7 +18,7 @@ from transformer_mt.data.batches import collate, read_update
 from transformer_mt.data.encoded import Limits, encoded_corpus
 from transformer_mt.errors import UsageError, UserError
 
-PAIRS = real_pairs(200)
+PAIRS = demo_pairs(200)
 SUBWORDS = train_subwords(PAIRS, 400)
 LANGUAGES = "en", "de"
 # The longer side of each pair, in subwords. With the limit some pairs are too long, most are not.

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support import real_pairs, train_subwords
+from tests.support import demo_pairs, train_subwords
 from transformer_mt.config import DataConfig, SubwordConfig
 from transformer_mt.data.batches import (
     _cut,
@@ -253,7 +253,7 @@ def test_rows_to_translate():
 def sampled(tmp_path_factory):
     """Real sentences in subwords that can be sampled, for both types, and their corpora. Some of
     the sources have a character that is unknown."""
-    pairs = real_pairs(400)
+    pairs = demo_pairs(400)
     pairs[350:360] = [(f"{source} ☃", target) for source, target in pairs[350:360]]
     made = {}
     for kind in ("bpe", "unigram"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT, real_pairs, write_pairs
+from tests.support import ROOT, demo_pairs, write_pairs
 
 SCRIPT = ROOT / "scripts" / "benchmark_data.py"
 
@@ -24,7 +24,7 @@ def run(*arguments, **environment) -> subprocess.CompletedProcess:
 
 @pytest.mark.slow
 def test_it_measures_and_cleans_up(tmp_path: Path):
-    write_pairs(tmp_path / "text", "train", real_pairs(600))
+    write_pairs(tmp_path / "text", "train", demo_pairs(600))
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     done = run("--data", tmp_path / "text", "--pairs", 1500, TMPDIR=str(temporary))

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support import real_pairs, train_subwords, words
+from tests.support import demo_pairs, train_subwords, words
 from transformer_mt.data.subword import WordVocabulary
 from transformer_mt.data.words import NONE, Words, has_spaces, word_count
 
-PAIRS = real_pairs(300)
+PAIRS = demo_pairs(300)
 TYPES = {
     "bpe": train_subwords(PAIRS, 300).source,
     "unigram": train_subwords(PAIRS, 300, type="unigram").source,

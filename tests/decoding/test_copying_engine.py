@@ -11,14 +11,14 @@ import numpy as np
 import paddle
 import pytest
 
-from tests.support import make_config, real_pairs, train_subwords, wide_model
+from tests.support import demo_pairs, make_config, train_subwords, wide_model
 from transformer_mt.config import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.engine import Sentence, length_penalty
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.model import CopyingTransformer
 
-PAIRS = real_pairs(200)
+PAIRS = demo_pairs(200)
 # Of sums of float32 log-probabilities, see test_paddle_engine.py.
 TOLERANCE = 1e-4
 SETTINGS = DecodingConfig(beam_size=4, max_length_ratio=1.0, max_length_extra=5)

@@ -5,7 +5,7 @@ import numpy as np
 import paddle
 import pytest
 
-from tests.support import make_config, make_model_directory, real_pairs, write_lines
+from tests.support import demo_pairs, make_config, make_model_directory, write_lines
 from transformer_mt.assembly import build_model, load_weights
 from transformer_mt.decoding import engines
 from transformer_mt.decoding.engine import Sentence
@@ -13,7 +13,7 @@ from transformer_mt.decoding.run import ModelChoice, align
 from transformer_mt.decoding.translator import MAX_AT_ONCE, Line, Translator
 from transformer_mt.export.run import export
 
-PAIRS = real_pairs(300)
+PAIRS = demo_pairs(300)
 LAYER, HEADS = 2, 2  # guided ones; others are what a model tells words by that was not guided
 
 

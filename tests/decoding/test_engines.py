@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from tests.support import ROOT, make_config, make_model_directory, real_pairs
+from tests.support import ROOT, demo_pairs, make_config, make_model_directory
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.engines import EngineSpec, exported, find
 from transformer_mt.errors import UsageError
 
-PAIRS = real_pairs(150)
+PAIRS = demo_pairs(150)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.support import ROOT, make_config, make_model_directory, real_pairs
+from tests.support import ROOT, demo_pairs, make_config, make_model_directory
 from transformer_mt.decoding import engines
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.inference_engine import InferenceEngine
@@ -17,7 +17,7 @@ from transformer_mt.export.run import export
 from transformer_mt.files import CHECKSUMS, write_checksums
 from transformer_mt.model_directory import ModelDirectory
 
-PAIRS = real_pairs(300)
+PAIRS = demo_pairs(300)
 LINES = [source for source, _ in PAIRS[:40]]
 # As in test_paddle_engine.
 TOLERANCE = 1e-4

@@ -4,7 +4,7 @@ import numpy as np
 import paddle
 import pytest
 
-from tests.support import log_softmax, make_config, real_pairs, train_subwords, wide_model
+from tests.support import demo_pairs, log_softmax, make_config, train_subwords, wide_model
 from transformer_mt.config import DecodingConfig
 from transformer_mt.decoding import mask_predict, paddle_predictor
 from transformer_mt.decoding.engine import Sentence, length_limits, length_penalty
@@ -12,7 +12,7 @@ from transformer_mt.decoding.mask_predict import best_lengths
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.errors import UsageError
 
-PAIRS = real_pairs(300)
+PAIRS = demo_pairs(300)
 KINDS = ["length", "end"]
 
 

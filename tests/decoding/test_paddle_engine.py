@@ -8,12 +8,12 @@ import numpy as np
 import paddle
 import pytest
 
-from tests.support import log_softmax, make_config, real_pairs, train_subwords, wide_model
+from tests.support import demo_pairs, log_softmax, make_config, train_subwords, wide_model
 from transformer_mt.config import DecodingConfig
 from transformer_mt.decoding.engine import Sentence, length_penalty
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 
-PAIRS = real_pairs(300)
+PAIRS = demo_pairs(300)
 # Sums of float32 log-probabilities: what two ways to compute one may differ by, relative to its
 # size, which is up to some hundreds here.
 TOLERANCE = 1e-4

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support import real_pairs, train_subwords
+from tests.support import demo_pairs, train_subwords
 from transformer_mt.decoding.parts import parts
 
 
@@ -75,7 +75,7 @@ def test_nothing_is_lost_and_nothing_too_long(text, max_length):
 
 
 def test_a_part_has_the_subwords_that_it_has_alone():
-    pairs = real_pairs(300)
+    pairs = demo_pairs(300)
     encode = train_subwords(pairs, 300).source.encode
     text = " ".join(source for source, _ in pairs[:40])
     found = parts(text, encode, 50)

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from tests.support import (
     TIMEOUT,
     children,
+    demo_pairs,
     make_config,
     make_model_directory,
-    real_pairs,
     run,
     start,
     words,
@@ -33,7 +33,7 @@ from transformer_mt.errors import UsageError, UserError
 from transformer_mt.evaluation import alignment
 from transformer_mt.model_directory import ModelDirectory
 
-PAIRS = real_pairs(400)
+PAIRS = demo_pairs(400)
 SOURCES = [source for source, _ in PAIRS]
 
 

@@ -16,8 +16,8 @@ from tests.support import (
     ROOT,
     TIMEOUT,
     children,
+    demo_pairs,
     make_config,
-    real_pairs,
     run,
     start,
     write_pairs,
@@ -29,7 +29,7 @@ from transformer_mt.config_file import dump
 def recipe(tmp_path_factory):
     """A config file of a tiny model without dropout, on real lines."""
     folder = tmp_path_factory.mktemp("processes")
-    pairs = real_pairs(260)
+    pairs = demo_pairs(260)
     write_pairs(folder / "text", "train", pairs[:200])
     write_pairs(folder / "text", "dev", pairs[200:230])
     config = make_config(

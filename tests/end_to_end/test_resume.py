@@ -15,10 +15,10 @@ import numpy as np
 import paddle
 import pytest
 
-from tests.support import TIMEOUT, children, make_config, real_pairs, run, start, write_pairs
+from tests.support import TIMEOUT, children, demo_pairs, make_config, run, start, write_pairs
 from transformer_mt.config_file import dump
 
-PAIRS = real_pairs(420)
+PAIRS = demo_pairs(420)
 STEPS = 45
 # Everything that has a state: dropout, sampled subwords, Adam's moments, a schedule, several
 # batches an update, scores of the dev set, averaging. An epoch is some 14 updates.

@@ -14,8 +14,8 @@ import pytest
 
 from tests.support import (
     TIMEOUT,
+    demo_pairs,
     make_config,
-    real_pairs,
     run,
     sacrebleu,
     start,
@@ -25,7 +25,7 @@ from tests.support import (
 from transformer_mt.config_file import dump
 from transformer_mt.decoding.translator import Translator
 
-PAIRS = real_pairs(360)
+PAIRS = demo_pairs(360)
 STEPS = 60
 TRAINING = {
     "max_steps": STEPS,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support import make_config, real_pairs, sacrebleu, write_lines
+from tests.support import demo_pairs, make_config, sacrebleu, write_lines
 from transformer_mt.errors import UserError
 from transformer_mt.evaluation.metrics import score, tokenizer_for, tokenizer_for_text
 from transformer_mt.evaluation.run import score_file
@@ -50,7 +50,7 @@ def compare(tmp_path, hypotheses, references, tokenize):
 
 @pytest.mark.parametrize("tokenize", ["13a", "none"])
 def test_german(tmp_path, tokenize):
-    references = [target for _, target in real_pairs(300)]
+    references = [target for _, target in demo_pairs(300)]
     scores = compare(tmp_path, list(worsen(references)), references, tokenize)
     assert f"|tok:{tokenize}|" in scores.signature and "case:mixed" in scores.signature
 
@@ -64,7 +64,7 @@ def test_chinese(tmp_path, shared_data):
 
 
 def test_the_same_text_is_a_hundred():
-    lines = [target for _, target in real_pairs(20)]
+    lines = [target for _, target in demo_pairs(20)]
     scores = score(lines, lines, "13a")
     assert scores.bleu == pytest.approx(100) and scores.chrf == pytest.approx(100)
     assert scores.length_ratio == 1

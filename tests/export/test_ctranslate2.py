@@ -16,7 +16,7 @@ import paddle
 import pytest
 from ctranslate2 import specs
 
-from tests.support import ROOT, make_config, make_model_directory, real_pairs, run, wide_model
+from tests.support import ROOT, demo_pairs, make_config, make_model_directory, run, wide_model
 from transformer_mt.config import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.ctranslate2_engine import Ctranslate2Engine
@@ -29,7 +29,7 @@ from transformer_mt.export.run import export
 from transformer_mt.files import damage, write_checksums
 from transformer_mt.model_directory import ModelDirectory
 
-PAIRS = real_pairs(200)
+PAIRS = demo_pairs(200)
 QUANTIZATIONS = ("int8", "int8_float32", "int16", "float16", "bfloat16")
 FILES = {
     "SHA256SUMS",

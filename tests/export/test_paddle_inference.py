@@ -8,7 +8,7 @@ import paddle
 import pytest
 from paddle import inference
 
-from tests.support import make_config, real_pairs, train_subwords, wide_model
+from tests.support import demo_pairs, make_config, train_subwords, wide_model
 from transformer_mt.config import Heads
 from transformer_mt.errors import UserError
 from transformer_mt.export import paddle_inference
@@ -77,7 +77,7 @@ VARIANTS = {
 def wide(folder, model_settings, subword_settings):
     config = make_config(folder)
     changed = config.model.model_copy(update=model_settings)
-    subwords = train_subwords(real_pairs(200), **subword_settings)
+    subwords = train_subwords(demo_pairs(200), **subword_settings)
     model = wide_model(config.model_copy(update={"model": changed}), subwords)
     for number, (name, parameter) in enumerate(model.named_parameters()):
         if name.endswith("bias") or "norm" in name:  # so that they matter

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.support import ROOT, make_config, make_model_directory, real_pairs, write_lines
+from tests.support import ROOT, demo_pairs, make_config, make_model_directory, write_lines
 from transformer_mt import cli, config_file
 from transformer_mt.assembly import build_model
 from transformer_mt.info import report
@@ -63,7 +63,7 @@ def model(tmp_path_factory):
     """A model directory whose text has fewer subwords than its config allows."""
     folder = tmp_path_factory.mktemp("info")
     config = make_config(folder, subword={"vocab_size": 5000})
-    return make_model_directory(folder / "model", real_pairs(60), config).path
+    return make_model_directory(folder / "model", demo_pairs(60), config).path
 
 
 def tables(text):
@@ -152,7 +152,7 @@ def test_fine_tuning_has_the_subwords_of_the_first_model(info, recipe, model):
 
 def test_fine_tuning_with_subwords_that_do_not_go_together(refused, recipe, tmp_path):
     config = make_config(tmp_path, subword={"joint": False})
-    other = make_model_directory(tmp_path / "other", real_pairs(60), config).path
+    other = make_model_directory(tmp_path / "other", demo_pairs(60), config).path
     said = refused(recipe, f"training.init_from={other}", "model.copying=true")
     assert f"training.init_from: {other}: its subwords" in said
     assert "model.copying: True: needs subword.joint: true" in said

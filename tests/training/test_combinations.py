@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.support import make_config, prepared, real_pairs, take_steps, train_subwords, write_lines
+from tests.support import demo_pairs, make_config, prepared, take_steps, train_subwords, write_lines
 from transformer_mt.data.alignments import encoded_alignments
 from transformer_mt.data.batches import collate
 from transformer_mt.model import CopyingTransformer
@@ -14,7 +14,7 @@ from transformer_mt.training.processes import Processes
 from transformer_mt.training.scheduled_sampling import ScheduledSampling
 from transformer_mt.training.trainer import Trainer
 
-PAIRS = real_pairs(60)
+PAIRS = demo_pairs(60)
 # Nearly half of the words are predicted from the first step on.
 DECAY = {"decay": "linear", "k": 0.5}
 

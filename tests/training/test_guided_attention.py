@@ -10,9 +10,9 @@ import paddle
 import pytest
 
 from tests.support import (
+    demo_pairs,
     make_config,
     prepared,
-    real_pairs,
     take_steps,
     train_subwords,
     words,
@@ -36,7 +36,7 @@ from transformer_mt.training.processes import Processes
 from transformer_mt.training.trainer import Trainer
 from transformer_mt.training.validation import dev_loss
 
-PAIRS = real_pairs(120)
+PAIRS = demo_pairs(120)
 SUBWORDS = train_subwords(PAIRS, 300)
 MODEL = {"num_layers": 3, "num_heads": 4}
 
@@ -199,7 +199,7 @@ def test_the_loss_of_a_batch(make_trainer, guided, layer, heads, weight):
 
 
 def test_the_dev_set_is_measured_without_it(make_trainer):
-    dev = real_pairs(130)[120:]
+    dev = demo_pairs(130)[120:]
     guided = make_trainer(dev, by="diagonal", heads=2)
     plain = make_trainer(dev)
     assert isinstance(guided.updater.objective, GuidedAttention)

@@ -11,13 +11,13 @@ import numpy as np
 import paddle
 import pytest
 
-from tests.support import make_config, prepared, real_pairs, train_subwords, wide_model, write_lines
+from tests.support import demo_pairs, make_config, prepared, train_subwords, wide_model, write_lines
 from transformer_mt.data.alignments import encoded_alignments
 from transformer_mt.data.batches import collate
 from transformer_mt.model import copying
 from transformer_mt.training.objective import make_objective
 
-PAIRS = real_pairs(60)
+PAIRS = demo_pairs(60)
 OPTIONS = {
     "guided_attention, diagonal": {"guided_attention": {"by": "diagonal"}},
     "guided_attention, alignment": {

@@ -4,7 +4,7 @@ some of the names, are asked for sentences with the others. And can it begin wit
 import numpy as np
 import pytest
 
-from tests.support import LEARNER, LEARNING, learn, make_config, make_model_directory, real_pairs
+from tests.support import LEARNER, LEARNING, demo_pairs, learn, make_config, make_model_directory
 from transformer_mt.assembly import build_model, load_weights, take_weights
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.translator import Translator
@@ -62,7 +62,7 @@ def test_names_that_training_never_had(tmp_path, copying):
 def test_fine_tuning_from_a_plain_model(tmp_path):
     """Its weights are taken, and the gate's are new."""
     config = make_config(tmp_path)
-    directory = make_model_directory(tmp_path / "plain", real_pairs(200), config)
+    directory = make_model_directory(tmp_path / "plain", demo_pairs(200), config)
     subwords, plain = directory.load_subwords(), directory.checkpoint("last")
     model = build_model(config.model.model_copy(update={"copying": True}), subwords)
     assert take_weights(plain, model) == ["gate.weight is missing", "gate.bias is missing"]

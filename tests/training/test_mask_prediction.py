@@ -9,11 +9,11 @@ import pytest
 from tests.support import (
     LEARNER,
     LEARNING,
+    demo_pairs,
     learn,
     log_softmax,
     make_config,
     prepared,
-    real_pairs,
     take_steps,
     train_subwords,
     wide_model,
@@ -32,7 +32,7 @@ from transformer_mt.training.trainer import Trainer
 from transformer_mt.training.update import seed_generators
 from transformer_mt.training.validation import validate
 
-PAIRS = real_pairs(160)
+PAIRS = demo_pairs(160)
 TRAIN, DEV = PAIRS[:120], PAIRS[120:]
 KINDS = ["length", "end"]
 

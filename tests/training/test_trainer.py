@@ -9,10 +9,10 @@ import paddle
 import pytest
 
 from tests.support import (
+    demo_pairs,
     log_softmax,
     make_config,
     prepared,
-    real_pairs,
     take_steps,
     train_subwords,
 )
@@ -26,7 +26,7 @@ from transformer_mt.training.processes import Processes
 from transformer_mt.training.trainer import Meter, Trainer
 from transformer_mt.training.validation import DevScores, dev_loss, perplexity, validate
 
-PAIRS = real_pairs(160)
+PAIRS = demo_pairs(160)
 TRAIN, DEV = PAIRS[:120], PAIRS[120:]
 
 
