@@ -24,7 +24,7 @@ from transformer_mt.training.update import Outcome, make_optimizer
 
 ROOT = Path(__file__).resolve().parent.parent
 # Long enough for a busy machine: a process imports for two to five seconds, then works for one.
-TIMEOUT = 120
+TIMEOUT = 300
 
 
 def demo_pairs(count: int) -> list[tuple[str, str]]:
