@@ -9,9 +9,10 @@ import sys
 import pytest
 
 from tests.support import ROOT, make_config, make_model_directory, train_subwords
+from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UsageError, UserError
-from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.model_directory import ModelDirectory, subwords_to_keep
 
 PAIRS = [("A dog runs.", "Ein Hund rennt."), ("A cat sleeps.", "Eine Katze schläft.")] * 3
 
@@ -94,7 +95,7 @@ def test_a_path_that_is_a_file(tmp_path):
 
 HOLD = """
 import sys, time
-from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.model_directory import ModelDirectory, subwords_to_keep
 directory = ModelDirectory(sys.argv[1])
 directory.claim()
 print("held", flush=True)
@@ -248,3 +249,34 @@ def test_it_can_be_moved(tmp_path):
     shutil.move(tmp_path / "here", tmp_path / "else where" / "there")
     after = Translator.load(tmp_path / "else where" / "there")
     assert list(after.translate(["A dog sleeps.", "A cat."])) == before
+
+
+# ---- Fine-tuning ----
+
+
+def test_subwords_of_bped_text_are_kept_for_files_of_ones_own(tmp_path, config):
+    """As the copy of WMT14 has them: its list of types is no file that the other config names."""
+    vocabulary = WordVocabulary(["<s>", "<e>", "<unk>", "a@@", "b", "c"])
+    theirs = make_config(
+        tmp_path, data={"dataset": "wmt14ende"}, subword={"type": "vocabulary", "vocabulary": None}
+    )
+    started(tmp_path / "base", theirs, Subwords(vocabulary, vocabulary)).release()
+
+    def keep(**model):
+        training = {"init_from": str(tmp_path / "base")}
+        return subwords_to_keep(make_config(tmp_path, training=training, model=model))
+
+    assert keep().source.encode("a@@ c") == vocabulary.encode("a@@ c")
+    assert keep(copying=True).joint
+    assert subwords_to_keep(config) is None
+
+
+def test_subwords_that_do_not_go_together_with_a_config_are_refused(tmp_path, config):
+    subwords = train_subwords(PAIRS, 40, joint=False)
+    theirs = make_config(tmp_path, subword={"joint": False, "vocab_size": 40})
+    started(tmp_path / "base", theirs, subwords).release()
+    training = {"init_from": str(tmp_path / "base")}
+    tuned = make_config(tmp_path, training=training, model={"copying": True})
+    with pytest.raises(UsageError, match="its subwords do not go together") as raised:
+        subwords_to_keep(tuned)
+    assert "model.copying: True: needs subword.joint: true" in str(raised.value)

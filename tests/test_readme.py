@@ -65,7 +65,7 @@ def test_links_lead_to_files():
 
 @pytest.mark.parametrize(
     ("theirs", "ours"),
-    [pytest.param(*row, id=row[0]) for row in table("From course notes to this code")],
+    [pytest.param(*row, id=row[0]) for row in table(NAMES)],
 )
 def test_what_tutorials_call_otherwise_is_here(theirs, ours):
     assert in_backticks(theirs)

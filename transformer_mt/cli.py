@@ -71,12 +71,12 @@ COUNTS = """\
 what is counted:
   FLOPs   those of matrix products: 2mnk for (m, k) times (k, n); in training three times that, for
           the gradients too. A token of the target bears its share of the source. Decoding is step
-          by step, with a cache.
+          by step, with a cache; of a non-autoregressive model, by its iterations.
   memory  of one process (1 MB is 10^6 bytes). Activations are what is held when the loss has been
           computed: of usual sentences, and of the longest that training takes, in batches that
           training.device_tokens allows. float32 is counted as on a CPU; a GPU keeps less for
           dropout.
-  time    of updates that are all full, with training.batch_tokens on either side.
+  time    of updates that are all full, with training.batch_tokens on the longer side.
 
 """
 

@@ -38,8 +38,7 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Config:
     problems += _problems_between_sections(values)
     if problems:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        lines = "\n".join(f"  {problem}" for problem in problems)
-        raise UsageError(f"{path}: {count}\n{lines}")
+        raise _refusal(f"{path}: {count}", problems)
     return config
 
 
@@ -93,8 +92,11 @@ def require_together(config: Config, subject: str) -> None:
     from others do not go together; `subject` says of what."""
     problems = _problems_between_sections(config.model_dump())
     if problems:
-        lines = "\n".join(f"  {problem}" for problem in problems)
-        raise UsageError(f"{subject}\n{lines}")
+        raise _refusal(subject, problems)
+
+
+def _refusal(subject: str, problems: list[str]) -> UsageError:
+    return UsageError("\n  ".join([subject, *problems]))
 
 
 def _problems_between_sections(values: dict[str, Any]) -> list[str]:

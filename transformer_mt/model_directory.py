@@ -277,8 +277,11 @@ def subwords_to_keep(config: Config) -> Subwords | None:
         theirs, subwords = directory.load_config().subword, directory.load_subwords()
     except UserError as error:
         raise type(error)(f"training.init_from: {error}") from None
-    # They are drawn as this config has it.
-    theirs = theirs.model_copy(update={"sampling": config.subword.sampling})
+    # They are drawn as this config has it; their file, wherever it was, is in the directory now.
+    changes = {"sampling": config.subword.sampling}
+    if theirs.type == "vocabulary":
+        changes["vocabulary"] = str(directory.path / "subword.txt")
+    theirs = theirs.model_copy(update=changes)
     config_file.require_together(
         config.model_copy(update={"subword": theirs}),
         f"training.init_from: {other}: its subwords do not go together with this config",

@@ -114,12 +114,8 @@ def _spec(config: Config) -> Any:
     from ctranslate2 import specs
 
     settings = config.model
-    num_layers = (
-        settings.encoder_layers,
-        settings.decoder_layers,
-    )
     return specs.TransformerSpec.from_config(
-        num_layers,
+        (settings.encoder_layers, settings.decoder_layers),
         settings.num_heads,
         pre_norm=settings.norm == "pre",
         # What `return_attention` gives: the mean of the first heads of a layer.

@@ -156,8 +156,10 @@ class _Decoder(nn.Layer):
             cache.cross_attention.key, cache.cross_attention.value = source[own]
             cache.self_attention.key, cache.self_attention.value = past[own]
         x = model.positional_encoding(model.target_embedding(ids), positions)
-        hidden, _, cross_weights = model.decoder(x, None, forbidden, source_padding, True, caches)
         layer, heads = self.alignment_heads
+        hidden, _, cross_weights = model.decoder(
+            x, None, forbidden, source_padding, (layer,), caches
+        )
         attention = cross_weights[layer][:, :heads].mean(axis=1)
         outputs = [model.generator(hidden), attention]
         for cache in caches:

@@ -76,13 +76,10 @@ class HostDecoding:
         # True where the source is padding: (sentences, 1, 1, source_len)
         self._padding = padding[:, np.newaxis, np.newaxis] if padding.any() else None
         self._self_caches = [_Cache() for _ in decoder.layers]
-        model = decoder.copying_model
-        last = decoder.layers[-1]
-        self._cross_caches = [
-            _Cache(keeps_weights=model is not None and layer is last) for layer in decoder.layers
-        ]
+        self._cross_caches = [_Cache() for _ in decoder.layers]
         for layer, cache in zip(decoder.layers, self._cross_caches, strict=True):
             cache.append(*layer.cross_attention.project(array(memory)))
+        model = decoder.copying_model
         self._copying = None if model is None else HostCopying(model, source_ids)
 
     def step(self, ids: np.ndarray, parents: np.ndarray) -> np.ndarray:
@@ -122,18 +119,14 @@ class HostDecoding:
 
 
 class _Cache:
-    """Projected keys and values, (sentences, length, heads * d); heads are not split yet.
+    """Projected keys and values, (sentences, length, heads * d); heads are not split yet."""
 
-    With `keeps_weights` those of the last attention to them are kept, as copying needs them.
-    """
-
-    def __init__(self, keeps_weights: bool = False) -> None:
-        self._keeps_weights = keeps_weights
+    def __init__(self) -> None:
         self._length = 0
         # (sentences, at least length, heads * d): what is beyond the length is not filled yet
         self._key: np.ndarray | None = None
         self._value: np.ndarray | None = None
-        # (sentences, heads, width, length)
+        # Of the last attention to them, (sentences, heads, width, length)
         self.weights: np.ndarray | None = None
 
     @property
@@ -143,11 +136,6 @@ class _Cache:
     @property
     def value(self) -> np.ndarray:
         return self._value[:, : self._length]
-
-    def attended(self, weights: np.ndarray) -> None:
-        # Held no longer than needed otherwise: the next step then gets the very same memory.
-        if self._keeps_weights:
-            self.weights = weights
 
     def append(self, key: np.ndarray, value: np.ndarray) -> None:
         end = self._length + key.shape[1]
@@ -247,7 +235,7 @@ class _Attention:
         weights -= np.maximum.reduce(weights, axis=-1, keepdims=True)
         np.exp(weights, out=weights)
         weights /= np.add.reduce(weights, axis=-1, keepdims=True)
-        cache.attended(weights)
+        cache.weights = weights
         value = cache.value
         mixed = np.empty((*x.shape[:2], value.shape[-1]), np.float32)
         np.matmul(weights, self._heads(value), out=self._heads(mixed))

@@ -31,7 +31,7 @@ MAY_CHANGE = {
     ),
 }
 MAY_CHANGE_WHOLLY = ("decoding", "evaluation")
-# But for what such a model is trained to put out.
+# But for how much the decoder is trained to fill, with model.non_autoregressive: end.
 OF_A_CANVAS = ("decoding.max_length_ratio", "decoding.max_length_extra")
 
 
