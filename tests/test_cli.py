@@ -20,6 +20,7 @@ from tests.support import (
     write_pairs,
 )
 from transformer_mt import __version__
+from transformer_mt.checksums import sealed
 from transformer_mt.config import DecodingConfig
 from transformer_mt.config_file import dump
 
@@ -263,25 +264,32 @@ def test_check(tmp_path, recipe):
 
 
 def cut_weights(folder):
-    path = folder / "checkpoints" / "step_10" / "model.pdparams"
+    path = folder / "checkpoints" / "step_10" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:1000])
     return 1, ["step_10", "damaged", "another checkpoint"], []
 
 
 def lose_weights(folder):
-    (folder / "checkpoints" / "step_10" / "model.pdparams").unlink()
-    return 1, ["step_10", "model.pdparams"], []
+    (folder / "checkpoints" / "step_10" / "model.safetensors").unlink()
+    return 1, ["step_10", "model.safetensors"], []
 
 
 def change_size(folder):
     path = folder / "config.yaml"
-    path.write_text(path.read_text().replace("d_model: 16", "d_model: 32"))
+    text = path.read_text().rpartition("# SHA-256")[0]
+    path.write_text(sealed(text.replace("d_model: 16", "d_model: 32")))
     return 1, ["does not fit the config", "target_embedding.weight is ["], []
+
+
+def edit_config(folder):
+    path = folder / "config.yaml"
+    path.write_text(path.read_text().replace("beam_size: 2", "beam_size: 3"))
+    return 1, ["config.yaml", "damaged, or edited", "--beam-size"], []
 
 
 def spoil_subwords(folder):
     (folder / "subword.model").write_bytes(b"not a model")
-    return 1, ["subword.model", "not a SentencePiece model"], []
+    return 1, ["subword.model", "its checksum differs"], []
 
 
 def lose_config(folder):
@@ -300,8 +308,8 @@ def name_another(folder):
 
 @pytest.mark.parametrize(
     "spoil",
-    [cut_weights, lose_weights, change_size, spoil_subwords, lose_config, lose_checkpoints,
-     name_another],
+    [cut_weights, lose_weights, change_size, edit_config, spoil_subwords, lose_config,
+     lose_checkpoints, name_another],
 )  # fmt: skip
 def test_a_model_that_cannot_be_used(broken_model, tmp_path, spoil):
     code, words, arguments = spoil(broken_model)
@@ -553,7 +561,7 @@ def test_average_of_too_many(model):
 
 
 def test_average_of_a_damaged_checkpoint(broken_model):
-    path = broken_model / "checkpoints" / "step_5" / "model.pdparams"
+    path = broken_model / "checkpoints" / "step_5" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     assert_refused(run("average", broken_model, "--last", "2"), 1, "step_5", "checksum")
 

@@ -6,12 +6,14 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from tests.support import ROOT, make_config, make_model_directory, train_subwords
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UsageError, UserError
+from transformer_mt.export.run import export
 from transformer_mt.model_directory import ModelDirectory, subwords_to_keep
 
 PAIRS = [("A dog runs.", "Ein Hund rennt."), ("A cat sleeps.", "Eine Katze schläft.")] * 3
@@ -38,6 +40,11 @@ def entries(path):
     return sorted(entry.name for entry in path.iterdir())
 
 
+AT_THE_START = [
+    *(".lock", "SHA256SUMS", "checkpoints", "config.yaml", "format_version", "subword.model")
+]
+
+
 # ---- Whose it is ----
 
 
@@ -53,37 +60,110 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
     folder = tmp_path / "thesis"
     folder.mkdir()
     (folder / "chapter1.tex").write_text("years of work")
-    with pytest.raises(UsageError, match=r"not a model directory \(chapter1\.tex"):
-        ModelDirectory(folder).claim()
+    for restart in (False, True):
+        with pytest.raises(UsageError, match=r"holds no run of this program \(chapter1\.tex"):
+            ModelDirectory(folder).claim(restart)
     assert entries(folder) == ["chapter1.tex"]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize(
+    "name",
+    ["checkpoints/step_5/weights", "export/model", "held_out/dev.en", "best", "metrics.jsonl",
+     "config.yaml", "format_version", "subword.model"],
+)  # fmt: skip
+def test_a_folder_with_something_of_the_same_name_is_refused(tmp_path, name, restart):
+    path = tmp_path / "theirs" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("years of work")
+    with pytest.raises(UsageError, match="holds no run of this program"):
+        ModelDirectory(tmp_path / "theirs").claim(restart)
+    assert path.read_text() == "years of work"
+    assert entries(tmp_path / "theirs") == [name.split("/")[0]]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_run_without_its_config_is_refused(tmp_path, config, restart):
+    directory = make_model_directory(tmp_path / "run", PAIRS, config)
+    (directory.path / "config.yaml").unlink()
+    before = entries(directory.path)
+    with pytest.raises(UsageError, match=r"put its config\.yaml back"):
+        ModelDirectory(directory.path).claim(restart)
+    assert {*before} - {*entries(directory.path)} <= {".lock"}
+
+
+def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew(tmp_path, config):
+    """Its export may be all that is left of it."""
+    directory = make_model_directory(tmp_path / "run", PAIRS, config)
+    shutil.rmtree(directory.checkpoints)
+    (directory.path / "export" / "theirs").mkdir(parents=True)
+    with pytest.raises(UsageError, match=r"without a checkpoint .* best, export.*--restart"):
+        ModelDirectory(directory.path).claim()
+    assert (directory.path / "export" / "theirs").is_dir()
+
+
+@pytest.mark.parametrize("files", [["format_version"], ["format_version", "config.yaml"], None])
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(
+    tmp_path, config, subwords, files
+):
+    directory = started(tmp_path / "run", config, subwords)
+    directory.log(kind="train", step=1)
+    directory.release()
+    for entry in list(directory.path.iterdir()):
+        if files is not None and entry.name not in files:
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    again = started(tmp_path / "run", config, subwords)
+    assert entries(again.path) == AT_THE_START
 
 
 def test_a_folder_of_another_program_with_a_config_is_refused(tmp_path):
     folder = tmp_path / "theirs"
     (folder / "checkpoints").mkdir(parents=True)
     (folder / "config.yaml").write_text("model: transformer")
-    with pytest.raises(UsageError, match=r"not a model directory \(config\.yaml"):
+    with pytest.raises(UsageError, match="holds no run of this program"):
         ModelDirectory(folder).claim()
     assert (folder / "checkpoints").is_dir()
 
 
-def test_restart_clears_what_is_the_runs_own(tmp_path, config, subwords):
-    directory = started(tmp_path / "run", config, subwords)
+def test_restart_deletes_what_runs_have_written_and_names_what_it_leaves(
+    tmp_path, config, subwords, capsys
+):
+    directory = make_model_directory(tmp_path / "run", PAIRS, config)
     directory.log(kind="train", step=1)
-    (directory.checkpoints / "step_1").mkdir()
-    (directory.checkpoints / "step_1" / "model.pdparams").write_text("")
-    directory.set_best(directory.checkpoints / "step_1")
-    (directory.path / "held_out").mkdir()
-    (directory.path / "notes.txt").write_text("the learning rate was too high")
-    directory.release()
+    export(str(directory.path), "ctranslate2")
+    held_out = tmp_path / "dev.en"
+    held_out.write_text("A dog.\n")
+    directory.take_held_out([held_out])
+    (directory.path / "test.hypothesis").write_text("Ein Hund.\n")
+    (directory.checkpoints / "step_3.damaged").mkdir()
+    (directory.checkpoints / "step_3.damaged" / "model.safetensors").write_text("")
+    (directory.checkpoints / ".step_9.123.tmp").mkdir()
+    theirs = [
+        *("notes.txt", "checkpoints/step_5/why.txt", "checkpoints/mine/weights"),
+        *("export/ctranslate2/README", "export/page.html", "held_out/reviewed.tsv"),
+    ]
+    for name in theirs:
+        (directory.path / name).parent.mkdir(exist_ok=True)
+        (directory.path / name).write_text("the learning rate was too high")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "model.safetensors").write_text("another's")
+    (directory.checkpoints / "step_7").symlink_to(outside)
+    capsys.readouterr()
+
     again = ModelDirectory(tmp_path / "run")
-    again.claim()
+    again.claim(restart=True)
     again.start(config, subwords, [])
-    assert entries(tmp_path / "run") == [
-        ".lock", "checkpoints", "config.yaml", "format_version", "notes.txt", "subword.model"
-    ]  # fmt: skip
-    assert entries(again.checkpoints) == []
-    assert (tmp_path / "run" / "notes.txt").read_text() == "the learning rate was too high"
+    files = [path for path in again.path.rglob("*") if not path.is_dir() or path.is_symlink()]
+    found = {str(path.relative_to(again.path)) for path in files}
+    left = {name.replace("step_5", "step_5.left") for name in theirs} | {"checkpoints/step_7.left"}
+    assert found == {*AT_THE_START, *left} - {"checkpoints"}
+    assert (outside / "model.safetensors").read_text() == "another's"
+    said = capsys.readouterr().err
+    for name in ("notes.txt", "checkpoints/step_5", "checkpoints/mine", "checkpoints/step_7",
+                 "export", "held_out"):  # fmt: skip
+        assert name in said
+    assert "config.yaml" not in said and "step_10" not in said
 
 
 def test_a_path_that_is_a_file(tmp_path):
@@ -185,7 +265,7 @@ def test_what_a_run_has_from_its_beginning(tmp_path, config, subwords):
         directory.checkpoint()
 
 
-@pytest.mark.parametrize("content", ["2\n", "", None, b"\xff\xfe"])
+@pytest.mark.parametrize("content", ["3\n", "", None, b"\xff\xfe", "\x1b[31m2\n"])
 def test_another_version_is_refused(tmp_path, config, subwords, content):
     directory = started(tmp_path / "run", config, subwords)
     version = directory.path / "format_version"
@@ -193,8 +273,52 @@ def test_another_version_is_refused(tmp_path, config, subwords, content):
         version.unlink()
     else:
         version.write_bytes(content.encode() if isinstance(content, str) else content)
-    with pytest.raises(UsageError, match=r"format version .*, this program reads 1"):
+    with pytest.raises(UsageError, match=r"format version .*, this program reads 2") as raised:
         directory.load_config()
+    assert str(raised.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "subword.model", "format_version", "best"])
+def test_any_flipped_bit_is_noticed(tmp_path, config, capsys, name):
+    directory = make_model_directory(tmp_path / "run", PAIRS, config)
+    path = directory.path / name
+    whole = path.read_bytes()
+    random = np.random.default_rng(1)
+    places = range(len(whole)) if len(whole) < 200 else random.integers(len(whole), size=200)
+    for place in places:
+        bit = 1 << int(random.integers(8))
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :])
+        if name == "best":
+            changed = path.read_bytes().strip() != whole.strip()
+            assert (directory.best() is None) == changed
+            assert ("best: " in capsys.readouterr().err) == changed
+            continue
+        if name == "format_version" and path.read_bytes().strip() == b"2":
+            continue  # another end of line
+        with pytest.raises(UserError, match=r"damaged|format version|not a model directory"):
+            directory.load_config()
+            directory.load_subwords()
+
+
+def test_what_leads_outside_is_not_followed(tmp_path, config):
+    secret = tmp_path / "secret"
+    secret.write_text("d_model: hunter2\n")
+    for name in ("config.yaml", "format_version", "subword.model", "best", "checkpoints",
+                 "checkpoints/step_10", "checkpoints/step_10/model.safetensors"):  # fmt: skip
+        directory = make_model_directory(tmp_path / name.replace("/", "-"), PAIRS, config)
+        path = directory.path / name
+        aside = tmp_path / f"{path.name}-{name.count('/')}-aside"
+        path.rename(aside)
+        path.symlink_to(aside)
+        with pytest.raises(UserError, match=r"place outside|leads out") as raised:
+            Translator.load(directory.path)
+        assert "hunter2" not in str(raised.value)
+        # The whole directory may be a link, and moved.
+        path.unlink()
+        aside.rename(path)
+        link = tmp_path / f"{path.name}-{name.count('/')}-link"
+        link.symlink_to(directory.path)
+        assert ModelDirectory(link).checkpoint().name == "step_10"
 
 
 def test_what_is_no_model_directory(tmp_path):
@@ -208,6 +332,7 @@ def test_checkpoints_by_name(tmp_path, config, subwords):
     directory = started(tmp_path / "run", config, subwords)
     for step in (9, 10, 100):
         (directory.checkpoints / f"step_{step}").mkdir()
+        (directory.checkpoints / f"step_{step}" / "SHA256SUMS").write_text(f"{step}")
     (directory.checkpoints / ".step_200.tmp").mkdir()
     assert directory.checkpoint().name == "step_100"  # no best yet
     directory.set_best(directory.checkpoints / "step_9")
@@ -218,13 +343,55 @@ def test_checkpoints_by_name(tmp_path, config, subwords):
             directory.checkpoint(wrong)
 
 
-@pytest.mark.parametrize("content", ["", "step_7\n", "..\n"])
-def test_a_best_that_is_not_there_is_the_last(tmp_path, config, subwords, content):
+NOTHING = "0" * 64
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", "damaged"),
+        ("step_3\n", "damaged"),
+        (f"{NOTHING}  checkpoints/../SHA256SUMS\n", "damaged"),
+        (f"{NOTHING}  /etc/SHA256SUMS\n", "damaged"),
+        (f"{NOTHING}  checkpoints/step_7/SHA256SUMS\n", "names step_7, which is not there"),
+        (f"{NOTHING}  checkpoints/step_3/SHA256SUMS\n", "names step_3, which has changed since"),
+    ],
+)
+def test_the_last_takes_the_place_of_a_best_that_is_not_there(
+    tmp_path, config, subwords, capsys, content, problem
+):
     directory = started(tmp_path / "run", config, subwords)
     (directory.checkpoints / "step_3").mkdir()
     (directory.path / "best").write_text(content)
-    assert directory.best() is None
     assert directory.checkpoint().name == "step_3"
+    said = capsys.readouterr().err
+    assert f"best: {problem}; the last checkpoint takes its place" in said
+
+
+def test_sha256sum_reads_what_names_the_best(tmp_path, config):
+    directory = make_model_directory(tmp_path / "run", PAIRS, config)
+    command = ["sha256sum", "--check", "--strict", "best", "SHA256SUMS"]
+    done = subprocess.run(command, cwd=directory.path, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.count(": OK") == 2
+
+
+def test_an_export_of_another_checkpoint_is_told_of(tmp_path, config, capsys):
+    directory = make_model_directory(tmp_path / "run", PAIRS, config)
+    export(str(directory.path), "ctranslate2")
+    made = directory.path / "export" / "ctranslate2"
+    for folder, engine in ((directory.path, "ctranslate2"), (made, None)):
+        capsys.readouterr()
+        directory.set_best(directory.checkpoints / "step_10")
+        Translator.load(folder, engine=engine)
+        assert "warning" not in capsys.readouterr().err
+        directory.set_best(directory.checkpoints / "step_5")
+        Translator.load(folder, engine=engine)
+        said = capsys.readouterr().err
+        assert "was made of step_10" in said and "step_5 now" in said
+    # Elsewhere it stands for itself.
+    shutil.move(made, tmp_path / "moved")
+    Translator.load(tmp_path / "moved")
+    assert "warning" not in capsys.readouterr().err
 
 
 def test_metrics_are_json_whatever_the_numbers(tmp_path, config, subwords):

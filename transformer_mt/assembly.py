@@ -5,19 +5,20 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-import paddle
-from paddle import nn
+import numpy as np
+from paddle import Tensor, nn
 
+from transformer_mt import tensors
+from transformer_mt.checksums import damage
 from transformer_mt.config import LONGEST_TARGET, ModelConfig
 from transformer_mt.data.subword import Subwords
 from transformer_mt.errors import UserError
-from transformer_mt.files import damage
 from transformer_mt.model.copying import CopyingTransformer
 from transformer_mt.model.non_autoregressive import NonAutoregressiveTransformer
 from transformer_mt.model.transformer import Transformer
 
 # The file of a checkpoint that holds the model.
-WEIGHTS = "model.pdparams"
+WEIGHTS = "model.safetensors"
 
 
 def build_model(config: ModelConfig, subwords: Subwords, recompute: bool = False) -> Transformer:
@@ -61,7 +62,7 @@ def load_weights(checkpoint: Path, model: nn.Layer) -> None:
         UserError: the file is missing or damaged, or does not fit the model; all that does not
             fit is listed, and the model is left as it was.
     """
-    weights = _read_weights(checkpoint)
+    weights = read_weights(checkpoint)
     parameters = dict(model.named_parameters())
     problems = _misfits(weights, parameters)
     problems += [f"{name} is not in the model" for name in weights if name not in parameters]
@@ -79,34 +80,41 @@ def take_weights(checkpoint: Path, model: nn.Layer) -> list[str]:
     Raises:
         UserError: the file is missing or damaged, or fits no parameter.
     """
-    weights = _read_weights(checkpoint)
+    weights = read_weights(checkpoint)
     parameters = dict(model.named_parameters())
     left = _misfits(weights, parameters)
     if len(left) == len(parameters):
         raise UserError(f"{checkpoint / WEIGHTS} has no weight of the shape that the config wants")
     for name, parameter in parameters.items():
-        if name in weights and weights[name].shape == parameter.shape:
+        if name in weights and list(weights[name].shape) == list(parameter.shape):
             parameter.set_value(weights[name])
     return left
 
 
-def _read_weights(checkpoint: Path) -> dict[str, paddle.Tensor]:
+def read_weights(checkpoint: Path) -> dict[str, np.ndarray]:
+    """The weights of a checkpoint by their names, float32.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
     path = checkpoint / WEIGHTS
     if not path.is_file():
         raise UserError(f"{path}: there is no such file. Use another checkpoint")
-    try:
-        problem = damage(checkpoint, WEIGHTS)
-        weights = {} if problem else paddle.load(str(path))
-        if any(not isinstance(weight, paddle.Tensor) for weight in weights.values()):
-            problem = "it holds something else than weights"
-    except Exception as error:  # unpickling a damaged file can raise nearly anything
-        problem = str(error).strip().split("\n")[0] or type(error).__name__
-    if problem:
+    weights: dict[str, np.ndarray] = {}
+    problem = damage(checkpoint, WEIGHTS)
+    if problem is None:
+        try:
+            weights = tensors.read(path)
+        except (OSError, ValueError) as error:
+            problem = str(error)
+    if any(weight.dtype != np.float32 for weight in weights.values()):
+        problem = "not all of its tensors are float32"
+    if problem is not None:
         raise UserError(f"{path}: damaged ({problem}). Use another checkpoint")
     return weights
 
 
-def _misfits(weights: dict[str, paddle.Tensor], parameters: dict[str, paddle.Tensor]) -> list[str]:
+def _misfits(weights: dict[str, np.ndarray], parameters: dict[str, Tensor]) -> list[str]:
     problems = []
     for name, parameter in parameters.items():
         wanted = list(parameter.shape)

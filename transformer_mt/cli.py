@@ -81,6 +81,15 @@ what is counted:
 """
 
 
+CONVERTING = """\
+In the format before (format_version 1), weights and optimiser were pickles, which can run any code
+when they are read. They are converted by a reader that knows arrays only, so a directory from
+somewhere else can be converted safely. Nothing is lost: translations stay the same, and training
+goes on where it was.
+
+"""
+
+
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=32, width=100)
@@ -130,6 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_average(verbs)
     _add_export(verbs)
     _add_info(verbs)
+    _add_convert(verbs)
     return parser
 
 
@@ -524,6 +534,30 @@ def _add_info(verbs) -> None:
     )
 
 
+def _add_convert(verbs) -> None:
+    parser = _add_verb(
+        verbs,
+        "convert",
+        _convert,
+        "Bring a model directory or an export of an earlier version to this one's format; or write "
+        "a checkpoint as Paddle's own file, for tools that read no safetensors.",
+        "  python -m transformer_mt convert runs/demo\n"
+        "  python -m transformer_mt convert runs/demo --to pdparams --output demo.pdparams\n",
+        CONVERTING,
+    )
+    parser.add_argument(
+        "model_dir", metavar="MODEL_DIR", help="what an earlier `train` or `export` has written"
+    )
+    parser.add_argument("--to", choices=("pdparams",), help="what to write (this version's format)")
+    _add_checkpoint(parser)
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="of --to pdparams: the file (MODEL_DIR/export/CHECKPOINT.pdparams)",
+    )
+
+
 # ----------------------------------------------------------------------------------------- verbs
 
 
@@ -665,6 +699,18 @@ def _info(options: argparse.Namespace) -> None:
     elif options.utilisation is not None:
         raise UsageError("--utilisation: is a share of --tflops, so give that too")
     info(options.config, options.overrides, options.length, speed)
+
+
+def _convert(options: argparse.Namespace) -> None:
+    if options.to is None and (options.checkpoint or options.output):
+        raise UsageError("convert: --checkpoint and --output go together with --to pdparams")
+
+    from transformer_mt import convert
+
+    if options.to is None:
+        convert.convert(options.model_dir)
+    else:
+        convert.write_pdparams(options.model_dir, options.checkpoint, options.output)
 
 
 def _require_file(option: str, path: Path | None) -> None:

@@ -6,6 +6,7 @@ piped on.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -52,3 +53,8 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def command_word(value: object) -> str:
+    """A path, or another word, as it can be typed in a command."""
+    return shlex.quote(str(value))

@@ -130,39 +130,5 @@ def flush_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-# The file of a folder that `sha256sum --check` reads too.
-CHECKSUMS = "SHA256SUMS"
-
-
-def write_checksums(folder: Path) -> None:
-    """Writes the SHA-256 of every file of a folder into one more."""
-    lines = [f"{_sha256(path)}  {path.name}\n" for path in sorted(folder.iterdir())]
-    (folder / CHECKSUMS).write_text("".join(lines), encoding="utf-8")
-
-
-def damage(folder: Path, name: str | None = None) -> str | None:
-    """What is wrong with a folder that has checksums, or with one file of it; None: nothing."""
-    try:
-        text = (folder / CHECKSUMS).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return f"{CHECKSUMS} is missing or can't be read"
-    sums = dict(reversed(line.split("  ", 1)) for line in text.splitlines() if "  " in line)
-    # A name with a dot in front is of the file system's, or of a file manager's.
-    there = {path.name for path in folder.glob("[!.]*")} - {CHECKSUMS}
-    for file in [name] if name else sorted(there | sums.keys()):
-        if file not in sums:
-            return f"{CHECKSUMS} does not name {file}"
-        try:
-            if _sha256(folder / file) != sums[file]:
-                return f"{file} is not as it was written: its checksum differs"
-        except OSError as error:
-            return f"{file}: {error.strerror}"
-    return None
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+def clear_leftovers(final: Path) -> None:
+    pass

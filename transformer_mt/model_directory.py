@@ -1,20 +1,24 @@
-"""The model directory: everything of one run, able to be moved.
+"""The model directory: everything of one run, able to be moved, and safe to open.
 
-config.yaml          the config as resolved
+config.yaml          the config as resolved; its last line is its checksum
 format_version       of this layout
 subword.model        (or subword.source.model and subword.target.model, or subword.txt)
-checkpoints/step_N/  model.pdparams, the state of training, and their checksums
-best                 the name of the checkpoint to translate with: the best, or an average
+SHA256SUMS           of the subword model
+checkpoints/step_N/  model.safetensors, the state of training, and their checksums
+best                 the checkpoint to translate with: the best, or an average
 metrics.jsonl        a line for every logged step, validation and score
 held_out/            dev and test pairs taken from the training text, if any were
 test.hypothesis      the translation of the test set at the end of training
 export/              the model in other formats, where it was exported to them
+
+No file of it can run code when it is read, and none is read that is a link to a place outside.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import math
 import os
@@ -25,26 +29,36 @@ from pathlib import Path
 from typing import IO, Any
 
 from transformer_mt import config_file
+from transformer_mt.checksums import CHECKSUMS, damage, is_sealed, listed, sealed, write_checksums
 from transformer_mt.config import Config
+from transformer_mt.console import command_word, say, warn
 from transformer_mt.data.subword import Subwords
 from transformer_mt.errors import UsageError, UserError
 from transformer_mt.files import atomic, byte_lines
 
-FORMAT_VERSION = 1
-_OWN = (
-    "config.yaml",
-    "format_version",
-    "subword.model",
-    "subword.source.model",
-    "subword.target.model",
-    "subword.txt",
-    "checkpoints",
-    "best",
-    "metrics.jsonl",
-    "held_out",
-    "test.hypothesis",
-    "export",
-)
+FORMAT_VERSION = 2
+# The one before, whose weights were pickles, which `convert` reads.
+PICKLE_FORMAT_VERSION = 1
+CONFIG = "config.yaml"
+VERSION = "format_version"
+SUBWORDS = "subword.*"
+# In an export: the checkpoint that it was made of, as `best` names it.
+MADE_OF = "checkpoint"
+
+_STEP = re.compile(r"step_\d+")
+_CHECKPOINT = re.compile(r"step_\d+|average_(last|best)_\d+")
+_NAMED = re.compile(rf"([0-9a-f]{{64}})  checkpoints/({_CHECKPOINT.pattern})/{CHECKSUMS}\n")
+# What is written before the first checkpoint; nothing of it is lost if a run begins once more.
+_OF_THE_START = {
+    *(CONFIG, VERSION, CHECKSUMS, "metrics.jsonl", "held_out", "checkpoints"),
+    *("subword.model", "subword.source.model", "subword.target.model", "subword.txt"),
+}
+_OF_CHECKPOINTS = {
+    *("model.safetensors", "optimizer.safetensors", "state.json", CHECKSUMS),
+    *("model.pdparams", "optimizer.pdopt"),  # of the format before
+}
+# Of this program at its work: its lock, the folder of its workers, files that are not whole yet.
+_AT_WORK = re.compile(r"\.lock|\.workers|\..+\.(tmp|old)")
 
 
 class ModelDirectory:
@@ -61,12 +75,28 @@ class ModelDirectory:
 
     # ------------------------------------------------------------------------------- writing
 
-    def claim(self) -> None:
+    def claim(self, restart: bool = False) -> None:
         """Makes the directory and takes hold of it for this process.
+
+        A folder may be entered that is empty, or holds a run that can be gone on with. With
+        `restart` it may hold any run, which `start` then deletes.
 
         Raises:
             UserError: another process holds it, or it can't be made.
-            UsageError: it holds something else than a run.
+            UsageError: it holds something else.
+        """
+        self.lock()
+        try:
+            self._require_own(restart)
+        except BaseException:
+            self.release()
+            raise
+
+    def lock(self) -> None:
+        """Makes the directory and takes hold of it for this process, whatever it holds.
+
+        Raises:
+            UserError: another process holds it, or it can't be made.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -90,25 +120,40 @@ class ModelDirectory:
         if not self._lock_is_in_place():
             # Whoever held it has removed it in the meantime, and others may lock a new one.
             self._lock.close()
-            return self.claim()
-        foreign = [
-            entry.name
-            for entry in self.path.iterdir()
-            if entry.name not in _OWN and entry.name != ".lock"
-        ]
-        if (self.path / "config.yaml").exists() and not self.holds_run:
-            foreign.append("config.yaml")
-        if foreign and not self.holds_run:
-            self.release()
+            self.lock()
+
+    def _require_own(self, restart: bool) -> None:
+        names = {entry.name for entry in self.path.iterdir() if not _is_at_work(entry.name)}
+        # A process that was killed may have come no further than the first file.
+        if not names or (names == {VERSION} and self._version() == str(FORMAT_VERSION)):
+            return
+        if not self.holds_run:
+            shown = ", ".join(sorted(names)[:3]) + (" ..." if len(names) > 3 else "")
             raise UsageError(
-                f"model_dir: {self.path} is not empty and not a model directory "
-                f"({', '.join(sorted(foreign)[:3])} ...). Give another model_dir=FOLDER"
+                f"model_dir: {self.path} is not empty and holds no run of this program ({shown}). "
+                "Nothing in it was touched. Give another model_dir=FOLDER"
+                + (", or put its config.yaml back" if self.checkpoints.is_dir() else "")
             )
+        for name in ("checkpoints", "held_out", "export"):
+            self.own(name)
+        if restart:
+            return
+        self.load_config()  # complains of what is damaged, and of another version
+        if not self.saved_checkpoints():
+            others = sorted(names - _OF_THE_START)
+            others += [f"checkpoints/{path.name}" for path in self._in_checkpoints()]
+            if others:
+                raise UsageError(
+                    f"{self.path} holds a run without a checkpoint to go on from, but with "
+                    f"{', '.join(others[:3])}. Give another model_dir=FOLDER; --restart deletes "
+                    "the run and trains anew"
+                )
 
     @property
     def holds_run(self) -> bool:
-        # Other programs have a config.yaml too.
-        return all((self.path / name).exists() for name in ("config.yaml", "format_version"))
+        """Whether it is a model directory, of this version or another; other programs have a
+        config.yaml too."""
+        return (self.path / CONFIG).is_file() and self._version().isdecimal()
 
     def release(self) -> None:
         """Lets go of the directory, and removes it if nothing has come into it."""
@@ -128,32 +173,42 @@ class ModelDirectory:
             return False
 
     def start(self, config: Config, subwords: Subwords, held_out: list[Path]) -> None:
-        """Clears what an earlier run left, and writes what a run has from its first moment."""
-        for name in _OWN:
-            path = self.path / name
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-        self.checkpoints.mkdir()
-        if held_out:
-            self.held_out.mkdir()
-            for path in held_out:
-                shutil.copyfile(path, self.held_out / path.name)
-        subwords.save(self.path)
-        with atomic(self.path / "format_version") as file:
+        """Deletes what an earlier run left, and writes what a run has from its first moment.
+
+        What no run has written stays, and is named.
+        """
+        self._delete_run()
+        # These two first: by them the directory is known as a run's, whenever it is stopped.
+        with atomic(self.path / VERSION) as file:
             file.write(f"{FORMAT_VERSION}\n")
-        with atomic(self.path / "config.yaml") as file:
-            file.write(config_file.dump(config))
+        self._write_config(config)
+        subwords.save(self.path)
+        write_checksums(self.path, SUBWORDS)
+        self.checkpoints.mkdir(exist_ok=True)
+        if held_out:
+            self.take_held_out(held_out)
+
+    def take_held_out(self, files: list[Path]) -> None:
+        """Keeps copies of the held-out pairs; whole ones that are there stay."""
+        if self.held_out.is_dir() and damage(self.held_out) is None:
+            return
+        self.held_out.mkdir(exist_ok=True)
+        for path in files:
+            shutil.copyfile(path, self.held_out / path.name)
+        write_checksums(self.held_out)
+
+    def _write_config(self, config: Config) -> None:
+        with atomic(self.path / CONFIG) as file:
+            file.write(sealed(config_file.dump(config)))
 
     def resume(self, config: Config, step: int, validated: int) -> None:
         """Makes the directory what it was when the checkpoint of `step` was saved, but for the
         config, in which some settings may have changed. `validated` is the step of the last
         validation that the checkpoint knows."""
-        with atomic(self.path / "config.yaml") as file:
-            file.write(config_file.dump(config))
-        for leftover in self.checkpoints.glob(".*"):
-            shutil.rmtree(leftover, ignore_errors=True)
+        self._write_config(config)
+        for leftover in self._in_checkpoints():
+            if _is_at_work(leftover.name):
+                _delete(leftover)
         last = {"train": step, "skipped": step, "dev": validated}
         kept = [
             line for line in self._logged() if line.get("step", 0) <= last.get(line["kind"], -1)
@@ -161,10 +216,61 @@ class ModelDirectory:
         with atomic(self.path / "metrics.jsonl") as file:
             file.writelines(json.dumps(line) + "\n" for line in kept)
 
+    def _delete_run(self) -> None:
+        """Deletes what runs have written: config and version stay, which are written anew."""
+        folders = [self.checkpoints, *self._in_checkpoints(), self.held_out]
+        folders += [self.path / "export", *_entries(self.path / "export")]
+        folders = [folder for folder in folders if self._is_own_folder(folder)]
+        for folder in folders:
+            for path in self._written_into(folder):
+                _delete(path)
+        for entry in _entries(self.path):
+            if entry.name in _OF_THE_START - {CONFIG, VERSION} | {"best", "test.hypothesis"}:
+                _delete(entry, only_file=True)
+        for folder in sorted(folders, key=lambda path: -len(path.parts)):
+            with contextlib.suppress(OSError):  # something is left in it
+                folder.rmdir()
+        for path in self._in_checkpoints():
+            if _CHECKPOINT.fullmatch(path.name):  # out of the way of the new run's
+                path.rename(path.with_name(f"{path.name}.left"))
+        left = [
+            path.name if path.parent == self.path else f"{path.parent.name}/{path.name}"
+            for path in (*_entries(self.path), *self._in_checkpoints())
+            if path.name not in (CONFIG, VERSION, "checkpoints") and not _is_at_work(path.name)
+        ]
+        if left:
+            more = f", and {len(left) - 10} more" if len(left) > 10 else ""
+            say(f"{self.path}: left as it is, for no run wrote it: {', '.join(left[:10])}{more}")
+
+    def _written_into(self, folder: Path) -> list[Path]:
+        """What a run has written into one of the folders of its directory."""
+        entries = _entries(folder)
+        if folder.parent == self.checkpoints:
+            is_checkpoint = _CHECKPOINT.fullmatch(folder.name.removesuffix(".damaged"))
+            own = _OF_CHECKPOINTS if is_checkpoint else set()
+        elif folder.parent == self.path / "export":
+            own = listed(folder) | {CHECKSUMS} if (folder / VERSION).is_file() else set()
+        else:
+            pattern = {
+                "checkpoints": _AT_WORK.pattern,
+                "held_out": rf"{CHECKSUMS}|(dev|test)\.[^.]+",
+                "export": rf"{_AT_WORK.pattern}|({_CHECKPOINT.pattern})\.pdparams",
+            }[folder.name]
+            own = {entry.name for entry in entries if re.fullmatch(pattern, entry.name)}
+        return [entry for entry in entries if entry.name in own]
+
+    def _is_own_folder(self, path: Path) -> bool:
+        """Whether a path is a folder of this directory, and not by a link somebody else's."""
+        place = self.path.resolve() / path.relative_to(self.path)
+        return path.is_dir() and path.resolve() == place
+
+    def _in_checkpoints(self) -> list[Path]:
+        return _entries(self.checkpoints)
+
     def _logged(self) -> Iterator[dict[str, Any]]:
         """The lines of metrics.jsonl; the last may be torn, if the process was killed."""
         path = self.path / "metrics.jsonl"
-        for line in byte_lines(path) if path.exists() else ():
+        for line in byte_lines(path) if path.is_file() else ():
             with contextlib.suppress(ValueError):
                 yield json.loads(line)
 
@@ -187,7 +293,7 @@ class ModelDirectory:
             (self.path / "best").unlink(missing_ok=True)
             return
         with atomic(self.path / "best") as file:
-            file.write(f"{checkpoint.name}\n")
+            file.write(named(checkpoint))
 
     # ------------------------------------------------------------------------------- reading
 
@@ -195,46 +301,100 @@ class ModelDirectory:
         """The config, with `section.key=value` overrides laid over it.
 
         Raises:
+            UserError: it is damaged.
             UsageError: it is not a model directory, or one of another version; or an override is
                 wrong.
         """
-        if not (self.path / "config.yaml").is_file():
+        path = self.own(CONFIG)
+        if not path.is_file():
             raise UsageError(
                 f"{self.path} is not a model directory (there is no config.yaml in it)"
             )
-        version_file = self.path / "format_version"
-        version = "none"
-        if version_file.is_file():
-            version = version_file.read_text(errors="replace").strip()
+        version = self._version()
+        if version == str(PICKLE_FORMAT_VERSION):
+            raise UsageError(
+                f"{self.path} is of format version {version}, whose weights could run code when "
+                "they are read. Convert it, if you trust where it comes from or not: python -m "
+                f"transformer_mt convert {command_word(self.path)}"
+            )
         if version != str(FORMAT_VERSION):
             raise UsageError(
-                f"{self.path}: format version {version}, this program reads {FORMAT_VERSION}"
+                f"{self.path}: format version {version or 'none'}, this program reads "
+                f"{FORMAT_VERSION}"
             )
-        return config_file.load(self.path / "config.yaml", overrides)
+        if not is_sealed(path.read_bytes()):
+            raise UserError(
+                f"{path}: damaged, or edited: its checksum, the last line, is that of another "
+                "text. Put back what was there; decoding can be changed with flags such as "
+                "--beam-size"
+            )
+        return config_file.load(path, overrides)
 
     def load_subwords(self) -> Subwords:
+        """The subwords of both sides.
+
+        Raises:
+            UserError: they are missing or damaged.
+        """
+        if problem := damage(self.path, SUBWORDS):
+            raise UserError(f"{self.path}: the subword model is damaged ({problem})")
         return Subwords.load(self.path)
 
+    def own(self, name: str) -> Path:
+        """A file or folder of the directory.
+
+        Raises:
+            UserError: it is a link to a place outside.
+        """
+        path = self.path / name
+        if not path.resolve().is_relative_to(self.path.resolve()):
+            raise UserError(
+                f"{path} is a link to a place outside of the model directory, {path.resolve()}, "
+                "and is not followed. Put a copy of what it leads to in its place"
+            )
+        return path
+
+    def _version(self) -> str:
+        """What format_version says, as far as it can be shown; empty if there is none."""
+        return _beginning(self.own(VERSION), 20)
+
     def saved_checkpoints(self) -> list[Path]:
-        """Whole checkpoints, oldest first."""
-        if not self.checkpoints.is_dir():
-            return []
-        found = [
-            path for path in self.checkpoints.iterdir() if re.fullmatch(r"step_\d+", path.name)
-        ]
-        return sorted(found, key=checkpoint_step)
+        """Whole checkpoints, oldest first.
+
+        Raises:
+            UserError: one of them is a link to a place outside.
+        """
+        names = [path.name for path in self._in_checkpoints() if _STEP.fullmatch(path.name)]
+        return sorted((self.own(f"checkpoints/{name}") for name in names), key=checkpoint_step)
 
     def best(self) -> Path | None:
-        try:
-            name = (self.path / "best").read_text(errors="replace").strip()
-        except FileNotFoundError:
+        """The checkpoint that `best` names; None if there is no such file, or, with a warning, if
+        it is damaged or the checkpoint is gone."""
+        path = self.own("best")
+        if not path.exists():
             return None
-        path = self.checkpoints / name
-        return path if path in self._named_checkpoints() else None
+        match = _NAMED.fullmatch(_beginning(path, 200) + "\n")
+        if match is None:
+            problem = "damaged"
+        else:
+            chosen = self.checkpoints / match[2]
+            if chosen not in self._named_checkpoints():
+                problem = f"names {chosen.name}, which is not there"
+            elif _hash_of(chosen) != match[1]:
+                problem = f"names {chosen.name}, which has changed since"
+            else:
+                return chosen
+        warn(f"{path}: {problem}; the last checkpoint takes its place")
+        return None
 
     def _named_checkpoints(self) -> list[Path]:
         """Those of steps, and averages of them."""
-        return [*self.saved_checkpoints(), *sorted(self.checkpoints.glob("average_*"))]
+        averages = [
+            path
+            for path in self._in_checkpoints()
+            if _CHECKPOINT.fullmatch(path.name) and not _STEP.fullmatch(path.name)
+        ]
+        return [*self.saved_checkpoints(), *averages]
 
     def checkpoint(self, name: str | None = None) -> Path:
         """A checkpoint by name: step_N, average_KIND_N, best or last; None is the best, or the last
@@ -242,19 +402,70 @@ class ModelDirectory:
 
         Raises:
             UsageError: there is none of that name.
+            UserError: it is a link to a place outside.
         """
+        self.own("checkpoints")
         saved = self.saved_checkpoints()
         if not saved:
             raise UsageError(f"{self.path} has no checkpoint yet")
         if name == "last":
-            return saved[-1]
-        if name in (None, "best"):
-            return self.best() or saved[-1]
-        path = self.checkpoints / name
-        if path not in self._named_checkpoints():
-            known = ", ".join(["best", "last", *(path.name for path in self._named_checkpoints())])
-            raise UsageError(f"{self.path} has no checkpoint {name!r}; it has {known}")
-        return path
+            path = saved[-1]
+        elif name in (None, "best"):
+            path = self.best() or saved[-1]
+        else:
+            path = self.checkpoints / name
+            known = self._named_checkpoints()
+            if path not in known:
+                names = ", ".join(["best", "last", *(other.name for other in known)])
+                raise UsageError(f"{self.path} has no checkpoint {name!r}; it has {names}")
+        return self.own(f"checkpoints/{path.name}")
+
+
+def named(checkpoint: Path) -> str:
+    """A line that names a checkpoint, with the checksum of its checksums: for sha256sum --check, in
+    the model directory."""
+    return f"{_hash_of(checkpoint)}  checkpoints/{checkpoint.name}/{CHECKSUMS}\n"
+
+
+def made_of_checkpoint(export: Path) -> str | None:
+    """The line with which an export names its checkpoint, as `named` writes it; None: it has none,
+    or a damaged one."""
+    match = _NAMED.fullmatch(_beginning(export / MADE_OF, 200) + "\n")
+    return match[0] if match else None
+
+
+def _hash_of(checkpoint: Path) -> str:
+    try:
+        return hashlib.sha256((checkpoint / CHECKSUMS).read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def _beginning(path: Path, length: int) -> str:
+    """The first characters of a small text file, without what is not to be shown; empty if there is
+    no such file."""
+    if not path.is_file():
+        return ""
+    with open(path, "rb") as file:
+        text = file.read(length).decode("utf-8", "replace").strip()
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _entries(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _is_at_work(name: str) -> bool:
+    return _AT_WORK.fullmatch(name) is not None
+
+
+def _delete(path: Path, only_file: bool = False) -> None:
+    """Deletes a file, a link (and not what it leads to), or a folder."""
+    if path.is_dir() and not path.is_symlink():
+        if not only_file:
+            shutil.rmtree(path, ignore_errors=True)
+        return
+    path.unlink(missing_ok=True)
 
 
 def checkpoint_step(path: Path) -> int:

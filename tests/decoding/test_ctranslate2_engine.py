@@ -12,6 +12,7 @@ import pytest
 
 from tests.support import ROOT, make_config, wide_model
 from transformer_mt.assembly import build_model
+from transformer_mt.checksums import write_checksums
 from transformer_mt.config import DecodingConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords, WordVocabulary
@@ -20,7 +21,6 @@ from transformer_mt.decoding.engine import Sentence, length_limits, length_penal
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.errors import UsageError, UserError
 from transformer_mt.export.ctranslate2 import write_model
-from transformer_mt.files import write_checksums
 
 # Of sums of some twenty float32 log-probabilities, computed in two ways.
 TOLERANCE = 1e-3

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from tests.support import ROOT, demo_pairs, make_config, make_model_directory
+from transformer_mt.checksums import CHECKSUMS, write_checksums
 from transformer_mt.decoding import engines
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.inference_engine import InferenceEngine
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UsageError, UserError
 from transformer_mt.export.run import export
-from transformer_mt.files import CHECKSUMS, write_checksums
 from transformer_mt.model_directory import ModelDirectory
 
 PAIRS = demo_pairs(300)

@@ -217,7 +217,7 @@ def test_a_killed_process_of_a_pool(model, source, tmp_path):
 
 def test_errors_of_a_pool_are_those_of_one_process(model, tmp_path):
     broken = shutil.copytree(model, tmp_path / "broken")
-    for path in (broken / "checkpoints").glob("*/model.pdparams"):
+    for path in (broken / "checkpoints").glob("*/model.safetensors"):
         path.write_bytes(path.read_bytes()[:1000])
     output = tmp_path / "out"
     done = [

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import paddle
 import pytest
 
 from tests.support import (
@@ -22,6 +21,7 @@ from tests.support import (
     start,
     write_pairs,
 )
+from transformer_mt import tensors
 from transformer_mt.config_file import dump
 
 
@@ -50,7 +50,7 @@ def recipe(tmp_path_factory):
 
 
 def weights(model_dir) -> dict[str, np.ndarray]:
-    loaded = paddle.load(str(model_dir / "checkpoints" / "step_6" / "model.pdparams"))
+    loaded = tensors.read(model_dir / "checkpoints" / "step_6" / "model.safetensors")
     return {name: weight.numpy() for name, weight in loaded.items()}
 
 

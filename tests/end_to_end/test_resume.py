@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-import paddle
 import pytest
 
 from tests.support import TIMEOUT, children, demo_pairs, make_config, run, start, write_pairs
+from transformer_mt import tensors
 from transformer_mt.config_file import dump
 
 PAIRS = demo_pairs(420)
@@ -256,7 +256,7 @@ def test_a_full_disk(recipe, unbroken, tmp_path, devices):
     assert os.listdir(model_dir / "checkpoints") == ["step_5"]
     # And once there is room again:
     finish(recipe, model_dir, devices)
-    last = f"checkpoints/step_{STEPS}/model.pdparams"
+    last = f"checkpoints/step_{STEPS}/model.safetensors"
     assert left_by(model_dir)[last] == left_by(unbroken(devices))[last]
 
 
@@ -291,7 +291,7 @@ def test_a_run_at_its_end_goes_on_with_more_steps(recipe, unbroken, half_way):
     expected = left_by(unbroken(1))
     found = left_by(half_way)
     # Step 25 was its end, where it was validated, as the other run was not.
-    for name in ("model.pdparams", "optimizer.pdopt"):
+    for name in ("model.safetensors", "optimizer.safetensors"):
         assert (
             found[f"checkpoints/step_{STEPS}/{name}"]
             == (expected[f"checkpoints/step_{STEPS}/{name}"])
@@ -322,7 +322,7 @@ def damage(path: Path) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("name", ["model.pdparams", "optimizer.pdopt", "state.json"])
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
 def test_a_damaged_checkpoint_is_passed_over(recipe, unbroken, half_way, name):
     damage(half_way / "checkpoints" / "step_25" / name)
     done = finish(recipe, half_way, 1)
@@ -335,7 +335,7 @@ def test_a_damaged_checkpoint_is_passed_over(recipe, unbroken, half_way, name):
 
 def test_only_damaged_checkpoints(recipe, half_way):
     for path in (half_way / "checkpoints").iterdir():
-        (path / "model.pdparams").unlink()
+        (path / "model.safetensors").unlink()
     before = left_by(half_way)
     for _ in range(2):  # the second time too
         done = run(*arguments(recipe, half_way, 1))
@@ -396,7 +396,7 @@ def test_fine_tuning(recipe, unbroken, tmp_path):
     tuned = tmp_path / "tuned"
     assert (tuned / "subword.model").read_bytes() == (base / "subword.model").read_bytes()
     weights = [
-        paddle.load(str(path / "model.pdparams"), return_numpy=True)
+        tensors.read(path / "model.safetensors")
         for path in (base / "checkpoints" / "average_last_2", tuned / "checkpoints" / "step_1")
     ]
     for name, value in weights[0].items():

@@ -83,7 +83,7 @@ def test_training_ends_with_the_score_of_the_test_set(folder, trained):
     assert not list(model.rglob("*.tmp"))
     best = (model / "best").read_text().strip()
     for name in (best, f"step_{STEPS}"):
-        assert (model / "checkpoints" / name / "model.pdparams").is_file()
+        assert (model / "checkpoints" / name / "model.safetensors").is_file()
 
     (tested,) = [line for line in metrics(model) if line["kind"] == "test"]
     assert tested["checkpoint"] == best and tested["lines"] == 40

@@ -12,11 +12,12 @@ import sys
 
 import ctranslate2
 import numpy as np
-import paddle
 import pytest
 from ctranslate2 import specs
 
 from tests.support import ROOT, demo_pairs, make_config, make_model_directory, run, wide_model
+from transformer_mt import folders, tensors
+from transformer_mt.checksums import damage, write_checksums
 from transformer_mt.config import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.ctranslate2_engine import Ctranslate2Engine
@@ -26,13 +27,13 @@ from transformer_mt.errors import UsageError, UserError
 from transformer_mt.export import ctranslate2 as exporter
 from transformer_mt.export import run as export_verb
 from transformer_mt.export.run import export
-from transformer_mt.files import damage, write_checksums
 from transformer_mt.model_directory import ModelDirectory
 
 PAIRS = demo_pairs(200)
 QUANTIZATIONS = ("int8", "int8_float32", "int16", "float16", "bfloat16")
 FILES = {
     "SHA256SUMS",
+    "checkpoint",
     "config.json",
     "config.yaml",
     "format_version",
@@ -106,12 +107,9 @@ def paddle_engine(directory, checkpoint=None):
 
 def test_a_checkpoint_by_name(model_dir, tmp_path):
     """The two differ, and each is exported as it is."""
-    weights = model_dir / "checkpoints" / "step_5" / "model.pdparams"
-    values = paddle.load(str(weights))
-    for value in values.values():
-        value.scale_(1.25)
-    paddle.save(values, str(weights))
-    (weights.parent / "SHA256SUMS").unlink()
+    weights = model_dir / "checkpoints" / "step_5" / "model.safetensors"
+    values = {name: np.float32(1.25) * value for name, value in tensors.read(weights).items()}
+    tensors.write(weights, values)
     write_checksums(weights.parent)
     directory = ModelDirectory(model_dir)
     subwords = directory.load_subwords()
@@ -308,7 +306,7 @@ def test_an_earlier_export_is_replaced(model_dir, tmp_path):
 
 
 def test_without_a_way_to_exchange_names(model_dir, tmp_path, monkeypatch):
-    monkeypatch.setattr(export_verb.ctypes, "CDLL", lambda name: object())
+    monkeypatch.setattr(folders.ctypes, "CDLL", lambda name: object())
     out = tmp_path / "out"
     export(str(model_dir), "ctranslate2", out)
     export(str(model_dir), "ctranslate2", out, quantization="int8")
@@ -356,7 +354,7 @@ def test_a_full_disk(model_dir, monkeypatch):
     before = content(folder)
     for step in ("write_checksums", "flush_to_disk", "_exchange"):
         with monkeypatch.context() as context:
-            context.setattr(export_verb, step, full)
+            context.setattr(export_verb if step == "write_checksums" else folders, step, full)
             with pytest.raises(UserError, match="ctranslate2: can't be written: No space left"):
                 export(str(model_dir), "ctranslate2", quantization=None)
         assert content(folder) == before
@@ -380,8 +378,11 @@ def test_a_killed_process(model_dir, step):
     before = content(folder)
     code = f"""
 import os, signal
+from transformer_mt import folders
 from transformer_mt.export import run
-run.{step} = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+def end(*arguments):
+    os.kill(os.getpid(), signal.SIGKILL)
+(run if "{step}" == "write_checksums" else folders).{step} = end
 run.export({str(model_dir)!r}, "ctranslate2")
 """
     done = subprocess.run(
@@ -403,7 +404,7 @@ def test_no_such_checkpoint(model_dir):
 
 
 def test_damaged_weights(model_dir):
-    with open(model_dir / "checkpoints" / "step_10" / "model.pdparams", "ab") as file:
+    with open(model_dir / "checkpoints" / "step_10" / "model.safetensors", "ab") as file:
         file.write(b"?")
     with pytest.raises(UserError, match=r"damaged .*Use another checkpoint"):
         export(str(model_dir), "ctranslate2")

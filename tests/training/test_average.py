@@ -6,6 +6,7 @@ import numpy as np
 import paddle
 import pytest
 
+from transformer_mt import tensors
 from transformer_mt.assembly import load_weights
 from transformer_mt.errors import UsageError, UserError
 from transformer_mt.model import Transformer
@@ -36,7 +37,7 @@ def directory(tmp_path):
 
 
 def weights(path):
-    return paddle.load(str(path / "model.pdparams"), return_numpy=True)
+    return tensors.read(path / "model.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_too_few(directory, kind, key):
 
 
 def test_a_damaged_one_is_named(directory):
-    (directory.checkpoints / "step_6" / "model.pdparams").write_bytes(b"")
-    with pytest.raises(UserError, match=r"step_6 is damaged"):
+    (directory.checkpoints / "step_6" / "model.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match=r"step_6/model.safetensors: damaged"):
         average(directory, "last", 2 + 1)
     assert not (directory.checkpoints / "average_last_3").exists()

@@ -10,7 +10,7 @@ import paddle
 import pytest
 
 from tests.support import ROOT
-from transformer_mt import assembly
+from transformer_mt import assembly, tensors
 from transformer_mt.config import TrainingConfig
 from transformer_mt.errors import UserError
 from transformer_mt.model import Transformer
@@ -68,7 +68,7 @@ def test_what_is_saved_comes_back(directory):
 def test_tied_weights_are_stored_once_and_stay_tied(directory):
     model = small_model(tie_embeddings=True)
     saved = save(directory, 3, model)
-    stored = paddle.load(str(saved / "model.pdparams"))
+    stored = tensors.read(saved / "model.safetensors")
     assert sum(list(value.shape) == [VOCABULARY, 8] for value in stored.values()) == 1
     other = small_model(tie_embeddings=True)
     assembly.load_weights(saved, other)
@@ -89,7 +89,7 @@ def test_tied_weights_are_stored_once_and_stay_tied(directory):
 def test_untied_weights_are_stored_apart(directory):
     model, other = (small_model(tie_embeddings=False) for _ in range(2))
     saved = save(directory, 3, model)
-    stored = paddle.load(str(saved / "model.pdparams"))
+    stored = tensors.read(saved / "model.safetensors")
     assert sum(list(value.shape) == [VOCABULARY, 8] for value in stored.values()) == 3
     assembly.load_weights(saved, other)
     np.testing.assert_array_equal(logits(model), logits(other))
@@ -112,12 +112,12 @@ def damage(path, how):
 @pytest.mark.parametrize("how", ["missing", "empty", "text", "cut", "a list", "numbers"])
 def test_a_damaged_file_is_named(directory, how):
     saved = save(directory, 3)
-    damage(saved / "model.pdparams", how)
+    damage(saved / "model.safetensors", how)
     model = small_model()
     before = logits(model)
     with pytest.raises(UserError) as raised:
         assembly.load_weights(saved, model)
-    assert str(saved / "model.pdparams") in str(raised.value)
+    assert str(saved / "model.safetensors") in str(raised.value)
     assert "Use another checkpoint" in str(raised.value) and "\n" not in str(raised.value)
     np.testing.assert_array_equal(logits(model), before)
 
@@ -231,10 +231,11 @@ def test_going_on_is_as_if_never_stopped(directory, kind):
     model.eval(), other.eval()
     optimizer = make_optimizer(config, model)
     trained_steps(model, optimizer, 3)
-    saved = checkpoint.save(directory, 3, model, optimizer, {"step": 3, "merit": [0.1, 2]})
+    state = {"progress": {"step": 3, "merit": [0.1, 2]}}
+    saved = checkpoint.save(directory, 3, model, optimizer, state)
     expected = trained_steps(model, optimizer, 3)
     fresh = make_optimizer(config, other)
-    assert checkpoint.restore(saved, other, fresh) == {"step": 3, "merit": [0.1, 2]}
+    assert checkpoint.restore(saved, other, fresh) == state
     for name, value in trained_steps(other, fresh, 3).items():
         np.testing.assert_array_equal(value, expected[name], err_msg=name)
 
@@ -242,7 +243,9 @@ def test_going_on_is_as_if_never_stopped(directory, kind):
 # ---- What is damaged ----
 
 
-@pytest.mark.parametrize("name", ["model.pdparams", "optimizer.pdopt", "state.json", "SHA256SUMS"])
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "optimizer.safetensors", "state.json", "SHA256SUMS"]
+)
 @pytest.mark.parametrize("how", ["flipped", "cut", "missing"])
 def test_any_damage_is_noticed_and_passed_over(directory, capsys, name, how):
     earlier, newer = save(directory, 3), save(directory, 5)

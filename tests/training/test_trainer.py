@@ -17,9 +17,9 @@ from tests.support import (
     train_subwords,
 )
 from transformer_mt import assembly
+from transformer_mt.checksums import damage
 from transformer_mt.data.subword import Subwords
 from transformer_mt.errors import Interrupted, UserError
-from transformer_mt.files import damage
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.training.plan import batch_plan
 from transformer_mt.training.processes import Processes

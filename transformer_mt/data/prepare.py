@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from transformer_mt.checksums import damage, write_checksums
 from transformer_mt.config import Config
 from transformer_mt.console import say
 from transformer_mt.data.alignments import Alignments, encoded_alignments
@@ -25,7 +26,7 @@ from transformer_mt.data.corpus import (
 )
 from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
 from transformer_mt.data.subword import TRAINING_LINES, Subwords
-from transformer_mt.files import count_lines, damage, write_checksums
+from transformer_mt.files import count_lines
 
 # Another one for entries of the cache that were made otherwise.
 FORMAT = 2

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from transformer_mt.checksums import damage
 from transformer_mt.config import DecodingConfig
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.engine import (
@@ -24,7 +25,6 @@ from transformer_mt.decoding.engine import (
     with_attention,
 )
 from transformer_mt.errors import UsageError, UserError
-from transformer_mt.files import damage
 
 # The model of an exported folder, and what CTranslate2 is to know of it.
 MODEL = "model.bin"
@@ -89,9 +89,8 @@ class Ctranslate2Engine:
                 f"{folder} is not a model for CTranslate2 (there is no {MODEL} in it). Make one "
                 "with python -m transformer_mt export MODEL_DIR --format ctranslate2"
             )
-        for name in (MODEL, SETTINGS):
-            if problem := damage(self._folder, name):
-                raise UserError(f"{folder}: damaged ({problem}). Export the model again")
+        if problem := damage(self._folder):
+            raise UserError(f"{folder}: damaged ({problem}). Export the model again")
         self._positions = json.loads((self._folder / SETTINGS).read_text("utf-8"))[POSITIONS]
         self._translator = self._load(threads)
         self._source_pieces = subwords.source.pieces(range(subwords.source.size))

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from transformer_mt.console import command_word, warn
 from transformer_mt.decoding.engine import Engine
 from transformer_mt.errors import UsageError
-from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.model_directory import ModelDirectory, made_of_checkpoint, named
 
 ENGINES = ("paddle", "paddle_inference", "ctranslate2")
 
@@ -108,6 +109,7 @@ def find(
         raise UsageError(f"{folder} is an export for --engine {held}")
     if checkpoint or ensemble:
         raise UsageError("--checkpoint and --ensemble are for --engine paddle; an export has one")
+    _warn_if_outdated(folder)
     if held == "ctranslate2":
         if device not in (None, "cpu"):
             raise UsageError(f"--device: {device}: --engine ctranslate2 computes on the CPU")
@@ -122,6 +124,23 @@ def exported(folder: Path) -> str | None:
     if (folder / "decoder.json").is_file():
         return "paddle_inference"
     return None
+
+
+def _warn_if_outdated(export: Path) -> None:
+    """Says if an export in a model directory was made of another checkpoint than the one that the
+    model would be translated with."""
+    directory = ModelDirectory(export.resolve().parent.parent)
+    is_in_one = export.resolve().parent.name == "export" and directory.holds_run
+    if not is_in_one or not directory.saved_checkpoints():
+        return
+    made_of, current = made_of_checkpoint(export), directory.checkpoint()
+    if made_of is None or made_of != named(current):
+        name = "another checkpoint" if made_of is None else Path(made_of.split()[1]).parent.name
+        warn(
+            f"{export} was made of {name} as it was then; the model's own checkpoint to translate "
+            f"with is {current.name} now. To export that: python -m transformer_mt export "
+            f"{command_word(directory.path)} --format ..."
+        )
 
 
 def _device(name: str | None) -> str:

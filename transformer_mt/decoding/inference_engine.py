@@ -14,6 +14,7 @@ import paddle
 from paddle import Tensor, inference
 
 from transformer_mt.ancestors import AncestorMask
+from transformer_mt.checksums import damage
 from transformer_mt.config import DecodingConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
@@ -22,7 +23,6 @@ from transformer_mt.decoding.device_log_probs import DeviceLogProbs
 from transformer_mt.decoding.engine import Hypothesis, Sentence, with_attention
 from transformer_mt.decoding.log_probs import LogProbs
 from transformer_mt.errors import UsageError, UserError
-from transformer_mt.files import damage
 
 # The programs of an exported folder; of each, the graph and the weights.
 ENCODER, DECODER = "encoder", "decoder"
@@ -47,6 +47,14 @@ class InferenceEngine:
         """
         self._source = subwords.source
         self._target = subwords.target
+        graph = f"{ENCODER}{SUFFIXES[0]}"
+        if not (Path(folder) / graph).is_file():
+            raise UsageError(
+                f"{folder} is not a model for Paddle Inference (there is no {graph} in it). Make "
+                "one with python -m transformer_mt export MODEL_DIR --format paddle"
+            )
+        if problem := damage(Path(folder)):
+            raise UserError(f"{folder}: damaged ({problem}). Export the model again")
         self._encoder = _load(folder, ENCODER)
         self._decoder = _load(folder, DECODER)
 
@@ -136,14 +144,6 @@ class _Stepper:
 
 def _load(folder: Path, name: str) -> inference.Predictor:
     files = [Path(folder) / f"{name}{suffix}" for suffix in SUFFIXES]
-    if not files[0].is_file():
-        raise UsageError(
-            f"{folder} is not a model for Paddle Inference (there is no {files[0].name} in it). "
-            "Make one with python -m transformer_mt export MODEL_DIR --format paddle"
-        )
-    for file in files:
-        if problem := damage(Path(folder), file.name):
-            raise UserError(f"{folder}: damaged ({problem}). Export the model again")
     config = inference.Config(*map(str, files))
     config.disable_glog_info()
     # oneDNN's operations, else the default on a CPU, are slower here, and print to stdout.

@@ -16,6 +16,7 @@ from typing import IO, Any, TypeVar
 from tqdm import tqdm
 
 from transformer_mt import __version__, config_file, signals
+from transformer_mt.checksums import CHECKSUMS
 from transformer_mt.config import DecodingConfig
 from transformer_mt.console import progress, warn
 from transformer_mt.data import pharaoh
@@ -26,7 +27,7 @@ from transformer_mt.decoding.pool import pool
 from transformer_mt.decoding.stream import WINDOW, arriving, in_windows, input_lines
 from transformer_mt.decoding.translator import Aligned, Line, Translator
 from transformer_mt.errors import UsageError, UserError
-from transformer_mt.files import CHECKSUMS, atomic, content_hash, count_lines
+from transformer_mt.files import atomic, content_hash, count_lines
 from transformer_mt.model_directory import ModelDirectory
 
 Item = TypeVar("Item")

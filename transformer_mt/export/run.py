@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from transformer_mt import config_file
 from transformer_mt.assembly import build_model, load_weights
+from transformer_mt.checksums import CHECKSUMS, listed, sealed, write_checksums
 from transformer_mt.config import Config
 from transformer_mt.console import say
 from transformer_mt.data.subword import Subwords
 from transformer_mt.errors import UsageError, UserError
-from transformer_mt.files import flush_to_disk, write_checksums
+from transformer_mt.folders import whole_folder
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.model_directory import FORMAT_VERSION, ModelDirectory
+from transformer_mt.model_directory import (
+    CONFIG,
+    FORMAT_VERSION,
+    MADE_OF,
+    VERSION,
+    ModelDirectory,
+    named,
+)
 
 # The folder of each format under MODEL_DIR/export.
 FOLDERS = {"ctranslate2": "ctranslate2", "paddle": "paddle_inference"}
-# Of Linux' fcntl.h and fs.h.
-AT_FDCWD = -100
-RENAME_EXCHANGE = 2
 
 
 def export(
@@ -36,7 +37,7 @@ def export(
     """Writes a model in another format, into a folder that can be moved anywhere.
 
     Beside the model it holds config, subword model, format version and checksums, as a model
-    directory does.
+    directory does, and the name and checksum of the checkpoint that it was made of.
 
     Args:
         format: of FOLDERS.
@@ -66,12 +67,16 @@ def export(
     _check_replaceable(output)
     model = build_model(config.model, subwords)
     load_weights(chosen, model)
-    with _replacing(output) as folder:
-        _write_model(folder, format, model, config, subwords, quantization)
-        subwords.save(folder)
-        (folder / "config.yaml").write_text(config_file.dump(config), encoding="utf-8")
-        (folder / "format_version").write_text(f"{FORMAT_VERSION}\n")
-        write_checksums(folder)
+    try:
+        with whole_folder(output) as folder:
+            _write_model(folder, format, model, config, subwords, quantization)
+            subwords.save(folder)
+            (folder / CONFIG).write_text(sealed(config_file.dump(config)), encoding="utf-8")
+            (folder / VERSION).write_text(f"{FORMAT_VERSION}\n")
+            (folder / MADE_OF).write_text(named(chosen))
+            write_checksums(folder)
+    except OSError as error:
+        raise UserError(f"{output}: can't be written: {error.strerror or error}") from None
     print(output)
     say(f"{chosen.name}, to translate with: python -m transformer_mt translate {output}")
 
@@ -104,49 +109,9 @@ def _check_replaceable(folder: Path) -> None:
         raise UsageError(
             f"{folder} is there, and is not an export: it is left as it is. Give another --output"
         )
-
-
-@contextmanager
-def _replacing(folder: Path) -> Iterator[Path]:
-    """A new folder, which takes the place of `folder` when the block ends, and goes if it fails.
-
-    Raises:
-        UserError: it can't be written; what was there before is untouched.
-    """
-    final = Path(os.path.realpath(folder))
-    new = final.with_name(f".{final.name}.{os.getpid()}.tmp")
-    parent_is_new = not final.parent.exists()
-    try:
-        new.mkdir(parents=True)
-        yield new
-        for path in (*new.iterdir(), new):
-            flush_to_disk(path)
-        if final.exists():
-            _exchange(new, final)
-        else:
-            new.rename(final)
-        flush_to_disk(final.parent)
-    except OSError as error:
-        raise UserError(f"{folder}: can't be written: {error.strerror or error}") from None
-    finally:
-        # What was not whole, or what was replaced.
-        shutil.rmtree(new, ignore_errors=True)
-        if parent_is_new:
-            with suppress(OSError):  # the export is in it
-                final.parent.rmdir()
-
-
-def _exchange(new: Path, old: Path) -> None:
-    """Each takes the other's name, at one moment where Linux and the file system can do that."""
-    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
-    paths = os.fsencode(new), os.fsencode(old)
-    if renameat2 and not renameat2(AT_FDCWD, paths[0], AT_FDCWD, paths[1], RENAME_EXCHANGE):
-        return
-    aside = new.with_name(f"{new.name}.old")
-    old.rename(aside)
-    try:
-        new.rename(old)
-    except OSError:
-        aside.rename(old)
-        raise
-    aside.rename(new)
+    foreign = sorted({path.name for path in folder.iterdir()} - listed(folder) - {CHECKSUMS})
+    if foreign:
+        raise UsageError(
+            f"{folder} is an export with something else in it ({', '.join(foreign[:3])}): it is "
+            "left as it is. Take that out, or give another --output"
+        )

@@ -9,13 +9,12 @@ import json
 from pathlib import Path
 
 import numpy as np
-import paddle
 
-from transformer_mt.assembly import WEIGHTS
+from transformer_mt import tensors
+from transformer_mt.assembly import WEIGHTS, read_weights
 from transformer_mt.errors import UsageError, UserError
-from transformer_mt.files import damage
 from transformer_mt.model_directory import ModelDirectory, checkpoint_step
-from transformer_mt.training.checkpoint import STATE, write_folder
+from transformer_mt.training.checkpoint import STATE, read_state, write_checkpoint
 
 
 def average(directory: ModelDirectory, kind: str, count: int) -> Path:
@@ -32,25 +31,19 @@ def average(directory: ModelDirectory, kind: str, count: int) -> Path:
     chosen = _choose(directory, kind, count)
     sums: dict[str, np.ndarray] = {}
     for path in chosen:
-        if problem := damage(path, WEIGHTS):
-            raise UserError(f"{path} is damaged ({problem}), so it can't be averaged")
-        weights = paddle.load(str(path / WEIGHTS), return_numpy=True)
+        weights = read_weights(path)
         if sums and sums.keys() != weights.keys():
             raise UserError(f"{path} has other weights than {chosen[0]}")
         for name, weight in weights.items():
             # In float64, so that the mean of equal weights is that weight.
             sums[name] = sums.get(name, 0.0) + weight.astype(np.float64)
-    means = {}
-    for name, total in sums.items():
-        means[name] = paddle.to_tensor((total / len(chosen)).astype(np.float32))
-        # Paddle saves the name too; its own is a running number of the process.
-        means[name].name = name
+    means = {name: (total / len(chosen)).astype(np.float32) for name, total in sums.items()}
 
     def write(folder: Path) -> None:
-        paddle.save(means, str(folder / WEIGHTS))
+        tensors.write(folder / WEIGHTS, means)
         (folder / STATE).write_text(json.dumps({"average_of": [path.name for path in chosen]}))
 
-    return write_folder(directory.checkpoints / f"average_{kind}_{count}", write)
+    return write_checkpoint(directory.checkpoints / f"average_{kind}_{count}", write)
 
 
 def _choose(directory: ModelDirectory, kind: str, count: int) -> list[Path]:
@@ -70,7 +63,4 @@ def _best_steps(saved: list[Path]) -> list[int]:
     """Steps of the best checkpoints, the best first, as the newest one knows them."""
     if not saved:
         return []
-    if problem := damage(saved[-1], STATE):
-        raise UserError(f"{saved[-1]} is damaged ({problem}); it holds which are the best")
-    state = json.loads((saved[-1] / STATE).read_text())
-    return [step for _, step in state["progress"]["best"]]
+    return [step for _, step in read_state(saved[-1])["progress"]["best"]]

@@ -4,8 +4,8 @@ checksums that tell when it no longer is."""
 from __future__ import annotations
 
 import json
-import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,15 @@ import numpy as np
 import paddle
 from paddle import nn
 
+from transformer_mt import tensors
 from transformer_mt.assembly import WEIGHTS, load_weights
+from transformer_mt.checksums import damage, write_checksums
 from transformer_mt.console import warn
 from transformer_mt.errors import UserError
-from transformer_mt.files import damage, flush_to_disk, write_checksums
+from transformer_mt.folders import whole_folder
 from transformer_mt.model_directory import ModelDirectory
 
-OPTIMIZER = "optimizer.pdopt"
+OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
 
 
@@ -38,28 +40,56 @@ def save(
 
     def write(folder: Path) -> None:
         # A tied parameter has several names in state_dict(); named_parameters() gives one.
-        paddle.save(dict(model.named_parameters()), str(folder / WEIGHTS))
-        paddle.save(_optimizer_state(model, optimizer), str(folder / OPTIMIZER))
+        weights = {name: parameter.numpy() for name, parameter in model.named_parameters()}
+        tensors.write(folder / WEIGHTS, weights)
+        tensors.write(folder / OPTIMIZER, _optimizer_state(model, optimizer))
         # Paddle's scaler has its scale as an array.
         (folder / STATE).write_text(json.dumps(state, default=np.ndarray.tolist))
 
-    return write_folder(directory.checkpoints / f"step_{step}", write)
+    return write_checkpoint(directory.checkpoints / f"step_{step}", write)
 
 
 def restore(path: Path, model: nn.Layer, optimizer: paddle.optimizer.Optimizer) -> dict[str, Any]:
-    """The inverse of `save`: fills model and optimiser, and returns the state."""
+    """The inverse of `save`: fills model and optimiser, and returns the state.
+
+    Raises:
+        UserError: the checkpoint is damaged.
+    """
     load_weights(path, model)
     names = {name: parameter.name for name, parameter in model.named_parameters()}
     state = {}
-    for key, value in paddle.load(str(path / OPTIMIZER)).items():
-        name, slash, kind = key.rpartition("/")
-        # What Paddle calls the first, and only, such tensor of the parameter.
-        state[f"{names[name]}_{kind}_0" if slash else key] = value
+    try:
+        for key, value in tensors.read(path / OPTIMIZER).items():
+            name, slash, kind = key.rpartition("/")
+            # What Paddle calls the first, and only, such tensor of the parameter.
+            state[f"{names[name]}_{kind}_0" if slash else key] = paddle.to_tensor(value)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{path / OPTIMIZER}: damaged ({error})") from None
     optimizer.set_state_dict(state)
-    return json.loads((path / STATE).read_text())
+    return read_state(path)
 
 
-def _optimizer_state(model: nn.Layer, optimizer: paddle.optimizer.Optimizer) -> dict[str, Any]:
+def read_state(path: Path) -> dict[str, Any]:
+    """The state of training that a checkpoint was saved with.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    problem = damage(path, STATE)
+    if problem is None:
+        try:
+            state = json.loads((path / STATE).read_text())
+            if isinstance(state, dict) and isinstance(state.get("progress"), dict):
+                return state
+            problem = "it is no state of training"
+        except ValueError as error:
+            problem = str(error)
+    raise UserError(f"{path / STATE}: damaged ({problem})")
+
+
+def _optimizer_state(
+    model: nn.Layer, optimizer: paddle.optimizer.Optimizer
+) -> dict[str, np.ndarray]:
     """The optimiser's tensors under the model's own names.
 
     Paddle's are numbered through the process ("linear_17.w_0_moment1_0"), so that they depend on
@@ -69,32 +99,24 @@ def _optimizer_state(model: nn.Layer, optimizer: paddle.optimizer.Optimizer) -> 
     state = {}
     for key, value in optimizer.state_dict().items():
         owner = max((n for n in names if key.startswith(f"{n}_")), key=len, default=None)
-        if owner is None:
-            state[key] = value
-        else:
-            state[f"{names[owner]}/{key[len(owner) + 1 :].removesuffix('_0')}"] = value
+        if owner is not None:
+            key = f"{names[owner]}/{key[len(owner) + 1 :].removesuffix('_0')}"
+        state[key] = value.numpy()
     return state
 
 
-def write_folder(final: Path, write) -> Path:
-    """Makes a folder of what `write` writes into one, with checksums; it appears when it is whole.
+def write_checkpoint(final: Path, write: Callable[[Path], None]) -> Path:
+    """Makes a checkpoint of what `write` writes into a folder; it appears when it is whole, with
+    checksums, in the place of one that was there.
 
     Raises:
         UserError: it could not be written; what was there before is untouched.
     """
-    temporary = final.with_name(f".{final.name}.tmp")
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-        write(temporary)
-        write_checksums(temporary)
-        for file in temporary.iterdir():
-            flush_to_disk(file)
-        remove(final)
-        os.replace(temporary, final)
-        flush_to_disk(final.parent)
+        with whole_folder(final) as folder:
+            write(folder)
+            write_checksums(folder)
     except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
         raise UserError(
             f"{final}: the checkpoint can't be written: {error.strerror or error}. "
             "The checkpoints before it are whole"

@@ -3,7 +3,6 @@ run."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from transformer_mt.config import Config
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.errors import UsageError, UserError
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.training.checkpoint import STATE, newest_whole
+from transformer_mt.training.checkpoint import newest_whole, read_state
 
 # Settings with which a run is still the same run. The text and its alignments are compared and not
 # their paths; another number of processes draws another dropout, but trains on the same updates.
@@ -80,8 +79,8 @@ def checked_state(
         UserError: the training text, or its alignments, are no longer what the checkpoint was
             trained on.
     """
-    state = json.loads((checkpoint / STATE).read_text())
-    if state["corpus"] != data.key:
+    state = read_state(checkpoint)
+    if state.get("corpus") != data.key:
         aligned = data.alignments is not None
         raise UserError(
             f"{checkpoint} was trained on another text{' or other alignments' if aligned else ''} "

@@ -63,7 +63,7 @@ def train(config: Config, device: str | None, restart: bool) -> None:
         data = prepare(config, directory.load_subwords())
         launch.train_together(Trainer(config, data, processes), directory)
         return
-    directory.claim()
+    directory.claim(restart)
     try:
         trainer, resumed = _begin(config, directory, restart, processes)
         data = trainer.data
@@ -109,6 +109,7 @@ def _begin(
     else:
         state = resume.checked_state(resumed, data, directory)
         directory.resume(config, checkpoint_step(resumed), state["progress"]["validated"])
+        directory.take_held_out(data.held_out_files)
         trainer.start(directory, resumed)
         _report_plan(trainer, sys.stderr)
         say(f"going on from {resumed}")
