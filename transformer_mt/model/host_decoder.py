@@ -22,7 +22,7 @@ from transformer_mt.model.transformer import Transformer
 
 # Far below any score, see attention.FORBIDDEN_SCORE.
 FORBIDDEN = np.float32(-1e9)
-# Positions that there is room for beyond twice those there are.
+# Positions that a cache has room for beyond those that it must hold.
 GROWTH = 32
 
 
@@ -143,14 +143,15 @@ class _Cache:
             self._key, self._value = key, value
         else:
             if end > self._key.shape[1]:
-                # Doubled: all the growing together copies no more than there is in the end.
-                self._key, self._value = self._grown(self._key), self._grown(self._value)
+                self._key, self._value = self._grown(self._key, end), self._grown(self._value, end)
             self._key[:, self._length : end] = key
             self._value[:, self._length : end] = value
         self._length = end
 
-    def _grown(self, x: np.ndarray) -> np.ndarray:
-        grown = np.empty((x.shape[0], 2 * x.shape[1] + GROWTH, x.shape[2]), x.dtype)
+    def _grown(self, x: np.ndarray, length: int) -> np.ndarray:
+        # At least doubled, so that all growing together copies no more than there is in the end.
+        length = max(length, 2 * x.shape[1]) + GROWTH
+        grown = np.empty((x.shape[0], length, x.shape[2]), x.dtype)
         grown[:, : self._length] = x[:, : self._length]
         return grown
 
