@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -154,6 +155,22 @@ def test_a_killed_translation_is_gone_on_with(model, source, expected, tmp_path,
     assert done.returncode == 0 and "going on after line" in done.stderr
     assert output.read_bytes() == expected
     assert os.listdir(tmp_path) == ["out"]
+
+
+def test_a_full_disk_loses_no_line(model, source, expected, tmp_path):
+    """The kernel lets no file grow beyond a limit, as a full disk would."""
+    output = tmp_path / "out"
+    command = ["translate", model, "--input", source, "--output", output, "--threads", "1", *FAST]
+    limit = len(expected) * 7 // 10
+    done = run(
+        *command, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    )
+    kept, error = done.stderr.splitlines()
+    assert done.returncode == 1 and "can't be written: File too large" in error
+    assert f"{2 * WINDOW:,} lines are kept; to go on, add --resume" in kept
+    done = run(*command, "--resume")
+    assert done.returncode == 0 and f"going on after line {2 * WINDOW:,}" in done.stderr
+    assert output.read_bytes() == expected and os.listdir(tmp_path) == ["out"]
 
 
 def wait_for_end_of(pids):
