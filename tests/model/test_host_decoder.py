@@ -56,11 +56,14 @@ def own_log_prob(model, source, target):
 
 
 def assert_engine_is_the_model(model):
-    for source, found in zip(*search(model), strict=True):
-        assert len(found) == 3
-        for hypothesis in found:
+    """Returns what the engine finds."""
+    sources, found = search(model)
+    for source, own in zip(sources, found, strict=True):
+        assert len(own) == 3
+        for hypothesis in own:
             expected = own_log_prob(model, source, hypothesis.ids)
             assert hypothesis.log_prob == pytest.approx(expected, abs=TOLERANCE)
+    return found
 
 
 KINDS = {
@@ -88,8 +91,8 @@ def test_decodes_every_kind_that_there_is(options):
 
 
 def changed(output):
-    """Another output than the layer's, of the same kind."""
-    return (changed(output[0]), *output[1:]) if isinstance(output, tuple) else output * 1.3 + 0.1
+    """Another output than the layer's, of the same kind. What is forbidden, and 0, stays so."""
+    return (changed(output[0]), *output[1:]) if isinstance(output, tuple) else output * 1.3
 
 
 def as_subclass(layer):
@@ -126,24 +129,27 @@ def parts_that_decode(model):
 
 
 @pytest.mark.parametrize("change", [as_subclass, with_own_forward, with_hook, with_hook_before])
-@pytest.mark.parametrize("options", [{"norm": "pre"}, {"kind": CopyingTransformer}])
-def test_any_layer_that_was_changed_is_left_to_paddle(change, options):
-    names = parts_that_decode(make_model(**options))
+def test_any_layer_that_was_changed_is_left_to_paddle(change):
+    options = {"kind": CopyingTransformer, "norm": "pre"}
+    model = make_model(**options)
+    names = parts_that_decode(model)
     assert len(names) > 50
+    before = log_probs(search(model)[1])
     differ = 0
     for name in names:
         model = make_model(**options)
-        before = [hypothesis.log_prob for own in search(model)[1] for hypothesis in own]
         change(dict(model.named_sublayers())[name])
         assert not HostDecoder.can_decode(model), name
-        with pytest.raises(ValueError, match="HostDecoder"):
-            HostDecoder(model)
-        if ".1." in name:
-            continue  # the second layer is as the first
-        assert_engine_is_the_model(model)
-        after = [hypothesis.log_prob for own in search(model)[1] for hypothesis in own]
-        differ += not np.allclose(before, after, atol=TOLERANCE)
+        if "layers.1" not in name:  # the second layer is as the first
+            found = assert_engine_is_the_model(model)
+            differ += not np.allclose(before, log_probs(found), atol=TOLERANCE)
     assert differ > 20  # of most layers the output is read
+    with pytest.raises(ValueError, match="HostDecoder"):
+        HostDecoder(model)
+
+
+def log_probs(found):
+    return [hypothesis.log_prob for own in found for hypothesis in own]
 
 
 class GeluFeedForward(PositionwiseFeedForward):
@@ -183,7 +189,6 @@ class Offset(nn.Layer):
         return self.inner(x) + 0.5
 
 
-LAYER = "decoder.layers.0."
 OTHERS = {
     "feed-forward": ("decoder.layers.1", "feed_forward", GeluFeedForward(8, 16)),
     "norm": ("decoder.layers.0.cross_attention_residual", "norm", RootMeanSquareNorm(8)),
@@ -212,14 +217,10 @@ def test_another_layer_is_left_to_paddle(path, name, part):
 def test_settings_that_are_read_are_repeated():
     model = make_model(norm="pre")
     model.target_embedding.scale = 0.7
-    model.decoder.layers[0].feed_forward_residual.norm._epsilon = 0.5
+    model.decoder.layers[0].feed_forward_residual.norm._epsilon = 1e-3
     model.decoder.norm = None
-    for layer in model.decoder.layers:
-        layer.cross_attention.num_heads, layer.cross_attention.d_k, layer.cross_attention.d_v = (
-            4,
-            2,
-            2,
-        )
+    for attention in (layer.cross_attention for layer in model.decoder.layers):
+        attention.num_heads, attention.d_k, attention.d_v = 4, 2, 2
     assert HostDecoder.can_decode(model)
     assert_engine_is_the_model(model)
 
