@@ -5,15 +5,20 @@ import gzip
 import hashlib
 import os
 import random
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transformer_mt import files
 from transformer_mt.errors import Interrupted, UsageError, UserError
 from transformer_mt.files import atomic, byte_lines, content_hash, count_lines, lines
 
+ROOT = Path(__file__).resolve().parents[1]
 # Everything that some other reader of text takes for the end of a line.
 NO_ENDS = "a\x0bb\x0cc\x1cd\x85e\u2028f\u2029g\rh"
 
@@ -229,3 +234,184 @@ def test_a_link_is_followed(tmp_path):
         file.write("x")
     assert (tmp_path / "link").is_symlink() and names(tmp_path / "real") == ["file"]
     assert names(tmp_path) == ["link", "real"]
+
+
+# ---- Descriptors: what a shell has redirected is written to, and not replaced ----
+
+WRITE_TO = """
+import pathlib, sys
+from transformer_mt.files import atomic
+print("before")
+with atomic(pathlib.Path(sys.argv[1])) as file:
+    file.write("written\\n")
+print("after")
+"""
+OWN_NAMES = ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "/proc/thread-self/fd/1", "link"]
+
+
+def write_to(path, folder, **streams):
+    command = [sys.executable, "-c", WRITE_TO, str(path)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run(command, cwd=folder, check=True, timeout=60, env=environment, **streams)
+
+
+@pytest.fixture
+def link(tmp_path):
+    """Of a link, in a folder that is one too."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "stdout").symlink_to("/dev/stdout")
+    (tmp_path / "also").symlink_to("folder")
+    (tmp_path / "link").symlink_to("also/stdout")
+
+
+@pytest.mark.parametrize("name", OWN_NAMES)
+def test_what_was_redirected_to_is_not_replaced(tmp_path, link, name):
+    path = tmp_path / "log"
+    path.write_text("old\n")
+    before = path.stat().st_ino
+    with open(path, "a") as stdout:  # as >> does
+        write_to(name, tmp_path, stdout=stdout)
+    assert path.read_text() == "old\nbefore\nwritten\nafter\n"
+    with open(path, "w") as stdout:  # as > does
+        write_to(name, tmp_path, stdout=stdout)
+    assert path.read_text() == "before\nwritten\nafter\n"
+    assert path.stat().st_ino == before
+    assert names(tmp_path) == ["also", "folder", "link", "log"]
+
+
+def test_a_descriptor_of_another_process_is_appended_to(tmp_path):
+    path = tmp_path / "log"
+    path.write_text("old\n")
+    with open(path, "r+") as held:
+        name = f"/proc/{os.getpid()}/fd/{held.fileno()}"
+        write_to(name, tmp_path, stdout=subprocess.DEVNULL)
+    assert path.read_text() == "old\nwritten\n" and names(tmp_path) == ["log"]
+
+
+def test_a_pipe_as_stdout(tmp_path):
+    command = [sys.executable, "-c", WRITE_TO, "/dev/stdout"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, timeout=60, env=environment, check=True)
+    assert done.stdout == b"before\nwritten\nafter\n"
+
+
+def test_a_descriptor_that_is_not_open():
+    with pytest.raises(UserError, match="fd/987: can't be written"), atomic("/dev/fd/987"):
+        pass
+
+
+def test_what_may_be_replaced(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "dangling").symlink_to("not there yet")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("file", "link", "dangling", "not there", "folder/../file", "fd/1"):
+        assert files.is_replaceable(tmp_path / name), name
+    for path in (tmp_path / "pipe", tmp_path / "folder", "/dev/null", "/dev/stdin", "/dev/fd/0"):
+        assert not files.is_replaceable(path), path
+
+
+# ---- The same file by another name ----
+
+
+def test_files_are_told_apart_by_what_they_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("in", "other"):
+        (tmp_path / name).write_text(name)
+    os.link("in", "hard")
+    (tmp_path / "soft").symlink_to("in")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "to_folder").symlink_to("folder")
+    files.require_distinct({"--output": Path("out")}, {"--input": Path("in"), "--prefix": None})
+    files.require_distinct({"--output": Path("other"), "stdout": None}, {"--input": Path("in")})
+    same = ["in", "./in", tmp_path / "in", "hard", "soft", "folder/../in", "to_folder/../hard"]
+    for name in same:
+        message = f"--output {name} and --prefix in are the same file. Write into another one"
+        with pytest.raises(UsageError) as caught:
+            inputs = {"--input": Path("other"), "--prefix": Path("in")}
+            files.require_distinct({"--output": Path(name)}, inputs)
+        assert str(caught.value).startswith(message.replace(" ./in", " in"))
+    # Neither is there yet.
+    for one, other in (("x", "./x"), ("folder/x", "to_folder/x")):
+        with pytest.raises(UsageError, match=r"--json .*x and --output .*x are the same file"):
+            files.require_distinct({"--output": Path(one), "--json": Path(other)}, {})
+
+
+def test_streams_and_devices(tmp_path):
+    """Descriptors are files too, if a shell has made them so."""
+    path = tmp_path / "file"
+    path.touch()
+    with open(path) as file:
+        with pytest.raises(UsageError, match=r"^--output .*file and stdin are the same file"):
+            files.require_distinct({"--output": path}, {"stdin": file.fileno()})
+        with pytest.raises(UsageError, match=r"^stdout and --input .*file are the same file"):
+            files.require_distinct({"stdout": file.fileno()}, {"--input": path})
+        with pytest.raises(UsageError, match=r"--output /dev/fd/.* are the same file"):
+            files.require_distinct(
+                {"--output": Path(f"/dev/fd/{file.fileno()}")}, {"--input": path}
+            )
+    null = Path(os.devnull)
+    files.require_distinct({"--output": null, "--json": null}, {"--input": null})
+    reading, writing = os.pipe()
+    files.require_distinct({"stdout": writing}, {"stdin": reading})
+    for descriptor in (reading, writing):
+        os.close(descriptor)
+
+
+# ---- What a process that was killed has left ----
+
+HOLD = """
+import sys
+from transformer_mt.files import atomic
+with atomic(sys.argv[1]) as file:
+    file.write("from another process")
+    file.flush()
+    print("here", flush=True)
+    sys.stdin.read()
+"""
+
+
+def writing_process(path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout.readline() == b"here\n"
+    return process
+
+
+def test_what_was_killed_leaves_nothing_for_long(tmp_path):
+    path = tmp_path / "out"
+    with writing_process(path) as killed:
+        killed.kill()
+    (left,) = names(tmp_path)
+    assert left == f".out.{killed.pid}.tmp"
+    # What has another name is none of ours.
+    others = [".out.tmp", ".out.x1.tmp", f".other.{killed.pid}.tmp", f".out.{killed.pid}.tmp2"]
+    for name in others:
+        (tmp_path / name).touch()
+    with writing_process(path) as living:
+        with atomic(path) as file:
+            file.write("x")
+        assert names(tmp_path) == sorted([*others, f".out.{living.pid}.tmp", "out"])
+        living.stdin.close()
+        assert living.wait(timeout=60) == 0
+    assert path.read_text() == "from another process"
+    assert names(tmp_path) == sorted([*others, "out"])
+
+
+def test_folders_that_were_left(tmp_path):
+    for number in (1, 2):
+        (tmp_path / f".out.{number}.tmp" / "deep").mkdir(parents=True)
+        (tmp_path / f".out.{number}.tmp" / "deep" / "file").write_text("x")
+    (tmp_path / ".out.3.tmp").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    os.mkfifo(tmp_path / ".out.4.tmp")
+    with files.held(tmp_path / ".out.1.tmp"):
+        files.clear_leftovers(tmp_path / "out")
+        assert {".out.1.tmp", "elsewhere"} <= set(names(tmp_path))
+        assert ".out.2.tmp" not in names(tmp_path)
+        assert (tmp_path / ".out.1.tmp" / "deep" / "file").exists()
+    files.clear_leftovers(tmp_path / "out")
+    assert ".out.1.tmp" not in names(tmp_path)
+    files.clear_leftovers(tmp_path / "no" / "out")  # there is nothing, which is no error

@@ -596,6 +596,7 @@ def _translate(options: argparse.Namespace) -> None:
 
 def _evaluate(options: argparse.Namespace) -> None:
     from transformer_mt.evaluation import run
+    from transformer_mt.files import atomic, require_distinct
 
     signals.reinstall()
 
@@ -605,8 +606,10 @@ def _evaluate(options: argparse.Namespace) -> None:
         raise UsageError("evaluate: MODEL_DIR and --source belong together")
     if options.hypothesis and options.output:
         raise UsageError("evaluate: --output is for what MODEL_DIR translates")
-    for name in ("source", "hypothesis", "reference"):
-        _require_file(f"--{name}", getattr(options, name))
+    read = {f"--{name}": getattr(options, name) for name in ("source", "hypothesis", "reference")}
+    for name, path in read.items():
+        _require_file(name, path)
+    require_distinct({"--output": options.output, "--json": options.json}, read)
     if options.hypothesis:
         results = [run.score_file(options.hypothesis, options.reference)]
     else:
@@ -614,8 +617,6 @@ def _evaluate(options: argparse.Namespace) -> None:
         results = run.score_models(models, options.source, options.reference, options.output)
     print(results[0] if len(results) == 1 else run.as_table(results))
     if options.json:
-        from transformer_mt.files import atomic
-
         values = [result.as_dict() for result in results]
         with atomic(options.json) as file:
             json.dump(values[0] if len(values) == 1 else values, file, indent=2)

@@ -2,45 +2,204 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import gzip
 import hashlib
 import os
+import re
+import shutil
+import stat
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from transformer_mt.errors import UsageError, UserError
+
+# A descriptor as a path: of a process, of one of its threads, or of this process.
+_DESCRIPTOR = re.compile(r"(?:/proc/(\d+)(?:/task/\d+)?|/dev)/fd/(\d+)")
+# Links that are followed before a path is taken for a loop of them, as Linux does.
+_MOST_LINKS = 40
 
 
 @contextmanager
 def atomic(path: str | Path, mode: str = "w") -> Iterator[IO]:
     """Opens a file that appears under its name when the block ends, and not if it fails.
 
-    A link is followed. What is no file (a terminal, a pipe, /dev/null) is written to as it is.
+    A link is followed. What may not be replaced (see `is_replaceable`) is written to as it is. What
+    a process that was killed has left of the same file is removed.
 
     Raises:
         UserError: the file can't be written. Other errors of the block are passed on.
     """
     path = Path(path)
     text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
-    if os.path.exists(path) and not os.path.isfile(path):
-        with _write_errors(path, path), open(path, mode, **text) as file:
+    if not is_replaceable(path):
+        with _write_errors(path, path), _open_as_it_is(path, mode, **text) as file:
             yield file
         return
     final = Path(os.path.realpath(path))
+    clear_leftovers(final)
     temporary = final.with_name(f".{final.name}.{os.getpid()}.tmp")
     try:
-        with _write_errors(path, temporary):
-            with open(temporary, mode, **text) as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
+        with _write_errors(path, temporary), _open_held(temporary, mode, **text) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            # Before it is closed: until then nobody takes it for a leftover.
             os.replace(temporary, final)
-    finally:
+    except BaseException:
         with suppress(OSError):
             temporary.unlink()
+        raise
+
+
+def is_replaceable(path: str | Path) -> bool:
+    """Whether `path` names a regular file that another one may take the place of, or nothing yet.
+
+    A device, a pipe and a folder are no regular files. A descriptor, such as /dev/stdout or
+    /dev/fd/3, may be one of a regular file; but whoever has opened that goes on writing there.
+    """
+    if _descriptor(path) is not None:
+        return False
+    return os.path.isfile(path) or not os.path.exists(path)
+
+
+def require_distinct(
+    written: dict[str, Path | int | None], read: dict[str, Path | int | None]
+) -> None:
+    """Checks that nothing is written into a regular file that is read, or twice into the same one,
+    by whatever names.
+
+    Args:
+        written, read: paths, or numbers of open descriptors, by what a message is to call them;
+            None is left out.
+
+    Raises:
+        UsageError: naming two that are the same file.
+    """
+    seen = {name: file for name, file in read.items() if file is not None}
+    for name, file in written.items():
+        if file is None:
+            continue
+        for other, other_file in seen.items():
+            if (identity := _identity(file)) and identity == _identity(other_file):
+                raise UsageError(
+                    f"{_called(name, file)} and {_called(other, other_file)} are the same file. "
+                    "Write into another one"
+                )
+        seen[name] = file
+
+
+def _called(name: str, file: Path | int) -> str:
+    return name if isinstance(file, int) else f"{name} {file}"
+
+
+def _identity(file: Path | int) -> tuple[int, int] | str | None:
+    """What no other file has, of a regular one or one that is not there yet; None: of any other."""
+    try:
+        status = os.stat(file)
+    except OSError:
+        return os.path.realpath(file)
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
+
+
+def _descriptor(path: str | Path) -> tuple[int | None, int] | None:
+    """Of a path that names a descriptor, perhaps through links, its process (None: this one) and
+    its number; None of any other path."""
+    path = os.fspath(path)
+    for _ in range(_MOST_LINKS):
+        folder, name = os.path.split(path)
+        folder = os.path.realpath(folder)
+        if match := _DESCRIPTOR.fullmatch(f"{folder}/{name}"):
+            is_own = match[1] is None or os.path.realpath("/proc/self") == f"/proc/{match[1]}"
+            return None if is_own else int(match[1]), int(match[2])
+        try:
+            path = os.path.join(folder, os.readlink(f"{folder}/{name}"))
+        except OSError:  # it is no link
+            break
+    return None
+
+
+def _open_as_it_is(path: Path, mode: str, **options: Any) -> IO:
+    """Opens what is no file that may be replaced, for writing; nothing that it holds is lost."""
+    descriptor = _descriptor(path)
+    if descriptor is None:
+        return open(path, mode, **options)
+    process, number = descriptor
+    if process is not None:
+        return open(path, mode.replace("w", "a"), **options)
+    # What was printed before comes first.
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    # Not opened anew, which would truncate it, and write at a place of its own.
+    return open(os.dup(number), mode, **options)
+
+
+def _open_held(path: Path, mode: str, **options: Any) -> IO:
+    """Opens a new file, which `clear_leftovers` lets be until it is closed."""
+    while True:
+        file = open(path, mode, **options)  # noqa: SIM115 (open while it is written)
+        if _hold(file.fileno(), path):
+            return file
+        file.close()  # it has just been taken for a leftover
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Inside the block `clear_leftovers` lets a file or a folder be.
+
+    Raises:
+        OSError: it is not there.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if not _hold(descriptor, path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _hold(descriptor: int, path: Path) -> bool:
+    """Locks what is open; returns whether `path` still names it."""
+    with suppress(OSError):  # a file system without locks has none that would be in the way
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return _names(path, descriptor)
+
+
+def _names(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def clear_leftovers(final: Path) -> None:
+    """Removes what processes that were killed have left of a file or a folder: `.NAME.PID.tmp`
+    beside it, unless a process holds it (see `held`)."""
+    name = re.compile(rf"\.{re.escape(final.name)}\.\d+\.tmp")
+    try:
+        left = [path for path in final.parent.iterdir() if name.fullmatch(path.name)]
+    except OSError:
+        return
+    for path in left:
+        with suppress(OSError):  # it is held, or gone, or not ours to remove
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not _names(path, descriptor):
+                    continue
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+            finally:
+                os.close(descriptor)
 
 
 @contextmanager
@@ -128,7 +287,3 @@ def flush_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def clear_leftovers(final: Path) -> None:
-    pass

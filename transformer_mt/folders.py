@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from transformer_mt.files import clear_leftovers, flush_to_disk
+from transformer_mt.files import clear_leftovers, flush_to_disk, held
 
 # Of Linux' fcntl.h and fs.h.
 AT_FDCWD = -100
@@ -30,28 +29,22 @@ def whole_folder(path: Path) -> Iterator[Path]:
     final = Path(os.path.realpath(path))
     new = final.with_name(f".{final.name}.{os.getpid()}.tmp")
     parent_is_new = not final.parent.exists()
-    descriptor = None
     try:
         new.parent.mkdir(parents=True, exist_ok=True)
         clear_leftovers(final)
         new.mkdir()
-        # While it is locked, another process does not take it for a leftover.
-        descriptor = os.open(new, os.O_RDONLY)
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield new
-        for file in (*new.iterdir(), new):
-            flush_to_disk(file)
-        if final.exists():
-            _exchange(new, final)
-        else:
-            new.rename(final)
-        flush_to_disk(final.parent)
+        with held(new):
+            yield new
+            for file in (*new.iterdir(), new):
+                flush_to_disk(file)
+            if final.exists():
+                _exchange(new, final)
+            else:
+                new.rename(final)
+            flush_to_disk(final.parent)
     finally:
         # What was not whole, or what was replaced.
         shutil.rmtree(new, ignore_errors=True)
-        if descriptor is not None:
-            os.close(descriptor)
         if parent_is_new:
             with suppress(OSError):  # the folder is in it
                 final.parent.rmdir()

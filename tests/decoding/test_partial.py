@@ -1,6 +1,7 @@
 """An output file that can be gone on with."""
 
-import os
+import errno
+import shutil
 import subprocess
 import sys
 
@@ -134,19 +135,88 @@ def test_a_folder_that_is_not_there(tmp_path):
         write(tmp_path / "no" / "out", 2)
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_full_disk_keeps_what_there_is(tmp_path):
+# Writes lines of some 100 bytes; the buffer of a file holds 80 of them, a chunk 3.
+WRITE = """
+import pathlib, resource, sys
+from transformer_mt.decoding.partial import partial_file
+from transformer_mt.errors import UserError
+path, limit, resume = pathlib.Path(sys.argv[1]), int(sys.argv[2]), bool(int(sys.argv[3]))
+if limit:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+try:
+    with partial_file(path, {}, 3, resume) as file:
+        for number in range(file.lines, 1000):
+            file.write_line(f"{number:0100d}")
+except UserError as error:
+    sys.exit(str(error))
+"""
+WHOLE = "".join(f"{number:0100d}\n" for number in range(1000))
+
+
+def write_in_a_process(path, limit=0, resume=False):
+    command = [sys.executable, "-c", WRITE, str(path), str(limit), str(int(resume))]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def assert_kept(path, done, size):
+    """The disk was full when the file had this size, in bytes."""
+    assert done.returncode == 1 and "out: can't be written" in done.stderr
+    kept = path.with_name(".out.partial").read_text()
+    assert WHOLE.startswith(kept) and len(kept) > size - 3 * 101
+    lines = kept.count("\n") // 3 * 3
+    assert f"{lines:,} lines are kept; to go on, add --resume" in done.stderr
+    return lines
+
+
+# Within a line, at the end of one, at the end of a chunk, and where the buffer ends.
+@pytest.mark.parametrize("limit", [50_000, 101 * 500, 101 * 300, 8192 * 4])
+def test_a_file_that_can_not_grow_keeps_what_there_is(tmp_path, limit):
     path = tmp_path / "out"
-    with (
-        pytest.raises(UserError, match="out: can't be written: No space left"),
-        partial_file(path, FROM, 3, False) as file,
-    ):
-        for number in range(6):
+    done = write_in_a_process(path, limit)
+    assert "File too large" in done.stderr
+    lines = assert_kept(path, done, limit)
+    # There is as little room as before.
+    done = write_in_a_process(path, limit, resume=True)
+    assert f"going on after line {lines:,}" in done.stderr
+    assert_kept(path, done, limit)
+    done = write_in_a_process(path, resume=True)
+    assert done.returncode == 0 and f"going on after line {lines:,}" in done.stderr
+    assert path.read_text() == WHOLE and names(tmp_path) == ["out"]
+
+
+def test_a_full_disk_keeps_what_there_is(tmp_path, request):
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("needs the right to mount a file system")
+    request.addfinalizer(lambda: subprocess.run(["umount", str(folder)], check=True))
+    other = folder / "other"
+    other.write_bytes(bytes(16_384))
+    path = folder / "out"
+    done = write_in_a_process(path)
+    assert "No space left" in done.stderr
+    # A page of 4,096 bytes is the unit; the description takes one.
+    lines = assert_kept(path, done, 65_536 - 16_384 - 3 * 4096)
+    other.unlink()
+    subprocess.run(["mount", "-o", "remount,size=1m", str(folder)], check=True)
+    done = write_in_a_process(path, resume=True)
+    assert done.returncode == 0 and f"going on after line {lines:,}" in done.stderr
+    assert path.read_text() == WHOLE and names(folder) == ["out"]
+
+
+def test_what_can_not_be_counted_is_kept(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "out"
+    with pytest.raises(Interrupted), partial_file(path, FROM, 3, False) as file:
+        for number in range(7):
             file.write_line(f"line {number}")
-        descriptor = os.open("/dev/full", os.O_WRONLY)
-        os.dup2(descriptor, file._file.fileno())
-        os.close(descriptor)
-        for number in range(6, 9):
-            file.write_line(f"line {number}")
+        monkeypatch.setattr("builtins.open", fail_to_open)
+        raise Interrupted(2)
+    monkeypatch.undo()
     write(path, 12, resume=True)
     assert path.read_text() == text(12)
+    assert "going on after line 6" in capsys.readouterr().err
+
+
+def fail_to_open(*_, **__):
+    raise OSError(errno.EIO, "Input/output error")

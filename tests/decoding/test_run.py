@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from tests.support import (
     words,
     write_lines,
 )
+from transformer_mt import cli
 from transformer_mt.decoding.engines import find
 from transformer_mt.decoding.run import ModelChoice, align, translate
 from transformer_mt.decoding.stream import WINDOW
@@ -156,6 +158,22 @@ def test_a_killed_translation_is_gone_on_with(model, source, expected, tmp_path,
     assert os.listdir(tmp_path) == ["out"]
 
 
+def test_a_full_disk_loses_no_line(model, source, expected, tmp_path):
+    """The kernel lets no file grow beyond a limit, as a full disk would."""
+    output = tmp_path / "out"
+    command = ["translate", model, "--input", source, "--output", output, "--threads", "1", *FAST]
+    limit = len(expected) * 7 // 10
+    done = run(
+        *command, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    )
+    kept, error = done.stderr.splitlines()
+    assert done.returncode == 1 and "can't be written: File too large" in error
+    assert f"{2 * WINDOW:,} lines are kept; to go on, add --resume" in kept
+    done = run(*command, "--resume")
+    assert done.returncode == 0 and f"going on after line {2 * WINDOW:,}" in done.stderr
+    assert output.read_bytes() == expected and os.listdir(tmp_path) == ["out"]
+
+
 def wait_for_end_of(pids):
     deadline = time.monotonic() + 10
     while any(b"spawn_main" in command_line(pid) for pid in pids):
@@ -234,6 +252,88 @@ def test_what_cannot_be_gone_on_with(model, source, tmp_path):
     assert done.returncode == 2 and "--input and --output must be files" in done.stderr
     done = run("translate", model, "--resume", "--input", source)
     assert done.returncode == 2 and "--input and --output must be files" in done.stderr
+
+
+# ---- Where it is written ----
+
+
+def test_stdout_by_name_is_written_to(model, tmp_path):
+    """What `>>` was given keeps what it holds, whoever opens it."""
+    log, source = tmp_path / "log", write_lines(tmp_path / "in", SOURCES[:2])
+    expected = run("translate", model, "--input", source, "--threads", "1").stdout
+    log.write_text("old\n")
+    with open(log, "a") as stdout:
+        command = ["translate", model, "--input", source, "--output", "/dev/stdout"]
+        done = run(*command, "--threads", "1", stdout=stdout)
+    assert done.returncode == 0 and log.read_text() == "old\n" + expected
+    assert sorted(os.listdir(tmp_path)) == ["in", "log"]
+    done = run(*command, "--resume")
+    assert done.returncode == 2 and "--input and --output must be files" in done.stderr
+
+
+@pytest.fixture
+def same(tmp_path):
+    """Files of one line, one of them by three names; no file may change."""
+    for name in ("one", "two", "three"):
+        write_lines(tmp_path / name, SOURCES[:1])
+    os.link(tmp_path / "one", tmp_path / "hard")
+    (tmp_path / "soft").symlink_to("one")
+    yield tmp_path
+    names = ["hard", "one", "soft", "three", "two"]
+    assert sorted(os.listdir(tmp_path)) == names
+    assert all((tmp_path / name).read_text() == f"{SOURCES[0]}\n" for name in names)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ("translate --input one --output one", ("--output one", "--input one")),
+        ("translate --input one --output hard", ("--output hard", "--input one")),
+        ("translate --input one --output soft --resume", ("--output soft", "--input one")),
+        ("translate --input two --prefix one --output hard", ("--output hard", "--prefix one")),
+        ("score --source one --target two --output hard", ("--output hard", "--source one")),
+        ("score --source two --target one --output soft", ("--output soft", "--target one")),
+        ("align --source one --target two --output one", ("--output one", "--source one")),
+        ("align --source two --target one --output one", ("--output one", "--target one")),
+        (
+            "align --source two --target three --reference one --output hard",
+            ("--output hard", "--reference one"),
+        ),
+        ("evaluate --source one --reference two --output soft", ("--output soft", "--source one")),
+        ("evaluate --source one --reference two --json two", ("--json two", "--reference two")),
+        ("evaluate --source one --reference two --output two", ("--output two", "--reference two")),
+        ("evaluate --hypothesis one --reference two --json hard", ("--json hard", "--hypothesis")),
+        (
+            "evaluate --source one --reference two --output new --json ./new",
+            ("--json new", "--output new"),
+        ),
+    ],
+)
+def test_an_input_is_not_overwritten(same, monkeypatch, capsys, arguments, named):
+    """It is said before a model is looked for."""
+    monkeypatch.chdir(same)
+    verb, *rest = arguments.split()
+    model = [] if "--hypothesis" in rest else ["no-model"]
+    assert cli.main([verb, *model, *rest]) == 2
+    message = capsys.readouterr().err
+    written, read = named
+    assert message.startswith(f"error: {written} and {read}") and "are the same file" in message
+
+
+def test_streams_are_inputs_and_outputs_too(same):
+    """Of `translate < one >> hard`, and the like."""
+    texts = ["--source", same / "one", "--target", same / "two"]
+    for arguments, expected in [
+        (["translate"], "stdout and stdin"),
+        (["translate", "--output", same / "soft"], f"--output {same}/soft and stdin"),
+        (["score", *texts], f"stdout and --source {same}/one"),
+    ]:
+        verb, *rest = arguments
+        with open(same / "one") as stdin, open(same / "hard", "a") as stdout:
+            process = start(verb, "no-model", *rest, stdin=stdin, stdout=stdout)
+            _, messages = process.communicate(timeout=TIMEOUT)
+        assert process.returncode == 2
+        assert messages.startswith(f"error: {expected} are the same file")
 
 
 # ---- What is written ----

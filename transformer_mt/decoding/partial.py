@@ -88,17 +88,21 @@ class PartialFile:
         """Keeps what is there to be gone on with, if there is any of that."""
         if self._file.closed:  # it is finished
             return
-        with suppress(OSError):  # what was the reason has been said, such as a full disk
+        with suppress(OSError):  # the error that ended the block, such as a full disk, is raised
             self._file.flush()
-        lines = 0
-        with suppress(OSError):
+        try:
             lines, _ = self._whole_chunks()
-        if lines:
-            say(f"{self._path}: {lines:,} lines are kept; to go on, add --resume to the command")
+        except OSError:
+            say(f"{self._path}: what was written is kept; to go on, add --resume to the command")
         else:
-            for path in (self._partial, self._description):
-                with suppress(OSError):
-                    path.unlink()
+            if lines:
+                say(
+                    f"{self._path}: {lines:,} lines are kept; to go on, add --resume to the command"
+                )
+            else:
+                for path in (self._partial, self._description):
+                    with suppress(OSError):
+                        path.unlink()
         self.close()
 
     def close(self) -> None:
@@ -124,11 +128,13 @@ class PartialFile:
         """How many lines the file holds, as a multiple of the chunk, and their size in bytes. The
         last line may be torn, if the process was killed."""
         lines = position = size = 0
-        self._file.seek(0)
-        for number, line in enumerate(self._file, 1):
-            position += len(line)
-            if number % self._chunk == 0 and line.endswith(b"\n"):
-                lines, size = number, position
+        # Not by the handle that writes: on a full disk it still holds what it could not write, and
+        # tries to do that before it reads.
+        with open(self._partial, "rb") as file:
+            for number, line in enumerate(file, 1):
+                position += len(line)
+                if number % self._chunk == 0 and line.endswith(b"\n"):
+                    lines, size = number, position
         return lines, size
 
     @contextmanager

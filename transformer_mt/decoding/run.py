@@ -27,7 +27,13 @@ from transformer_mt.decoding.pool import pool
 from transformer_mt.decoding.stream import WINDOW, arriving, in_windows, input_lines
 from transformer_mt.decoding.translator import Aligned, Line, Translator
 from transformer_mt.errors import UsageError, UserError
-from transformer_mt.files import atomic, content_hash, count_lines
+from transformer_mt.files import (
+    atomic,
+    content_hash,
+    count_lines,
+    is_replaceable,
+    require_distinct,
+)
 from transformer_mt.model_directory import ModelDirectory
 
 Item = TypeVar("Item")
@@ -131,6 +137,7 @@ def translate(
     """
     if (source is None and sys.stdin is None) or (target is None and sys.stdout is None):
         raise UsageError("stdin or stdout is closed: give --input FILE and --output FILE")
+    require_distinct(_written(target), {**_read(source), "--prefix": prefix})
     spec, decoding = model.find()
     if format == "plain" and decoding.n_best > 1:
         raise UsageError(
@@ -140,7 +147,7 @@ def translate(
     if format == "plain" and alignment:
         raise UsageError("--alignment: plain text has no place for it; add --format tsv or jsonl")
     is_file = source is not None and source.is_file()
-    can_resume = is_file and target is not None and (target.is_file() or not target.exists())
+    can_resume = is_file and target is not None and is_replaceable(target)
     if resume and not can_resume:
         raise UsageError("--resume: --input and --output must be files")
     total = _count(source)
@@ -149,15 +156,13 @@ def translate(
 
     with contextlib.ExitStack() as stack:
         done, flush = 0, lambda: None
-        if target is None:
-            stream = sys.stdout.buffer
-            write_line, flush = _line_writer(stream), stream.flush
-        elif not can_resume:
-            write_line = _line_writer(stack.enter_context(atomic(target, "wb")))
-        else:
+        if can_resume:
             made_from = _made_from(spec, decoding, source, prefix, format, alignment)
             file = stack.enter_context(partial_file(target, made_from, WINDOW, resume))
             write_line, done = file.write_line, file.lines
+        else:
+            stream = stack.enter_context(_opened(target))
+            write_line, flush = _line_writer(stream), stream.flush
         # A file's windows do not depend on how fast it is read, nor does its translation.
         lines = in_windows(input_lines(source, done)) if is_file else _arriving(source)
         translator = stack.enter_context(translator_of(spec, decoding))
@@ -219,16 +224,31 @@ def _reading(
     """A model, what it is to read line by line, a progress bar, and what writes a line."""
     if into is None and sys.stdout is None:
         raise UsageError("stdout is closed: give --output FILE")
+    require_distinct(_written(into), {"--source": source, "--target": target})
     spec, decoding = model.find()
     total, count = _count(source), _count(target)
     if None not in (total, count):
         require_equal(source, total, target, count)
     with contextlib.ExitStack() as stack:
-        stream = sys.stdout.buffer if into is None else stack.enter_context(atomic(into, "wb"))
+        stream = stack.enter_context(_opened(into))
         translator = stack.enter_context(translator_of(spec, decoding))
         bar = stack.enter_context(progress(total=total, title=title, unit="lines"))
         pairs = _paired(in_windows(input_lines(source)), source, target)
         yield translator, chain.from_iterable(pairs), bar, _line_writer(stream)
+
+
+def _written(target: Path | None) -> dict[str, Path | int]:
+    """For `require_distinct`, what is written: a file, or (None) stdout."""
+    return {"stdout": 1} if target is None else {"--output": target}
+
+
+def _read(source: Path | None) -> dict[str, Path | int]:
+    return {"stdin": 0} if source is None else {"--input": source}
+
+
+def _opened(target: Path | None) -> contextlib.AbstractContextManager[IO[bytes]]:
+    """What is written into: a file, or (None) stdout."""
+    return contextlib.nullcontext(sys.stdout.buffer) if target is None else atomic(target, "wb")
 
 
 def require_equal(first: Path, first_count: int, second: Path, second_count: int) -> None:

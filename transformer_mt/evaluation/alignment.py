@@ -13,7 +13,7 @@ from transformer_mt.data.pharaoh import Link
 from transformer_mt.decoding.run import ModelChoice, align, require_equal
 from transformer_mt.decoding.translator import Aligned
 from transformer_mt.errors import UserError
-from transformer_mt.files import count_lines, lines
+from transformer_mt.files import count_lines, lines, require_distinct
 
 Gold = tuple[set[Link], set[Link]]
 
@@ -99,6 +99,8 @@ def score_model(
     Raises:
         UserError: anything wrong with the model directory or the files.
     """
+    read = {"--source": source, "--target": target, "--reference": reference}
+    require_distinct({"--output": output}, read)
     gold = read_gold(reference)
     if source.is_file():
         require_equal(source, count_lines(source), reference, len(gold))

@@ -8,22 +8,84 @@ few. Here products read keys and values where they lie. Results agree to float32
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 import paddle
-from paddle import Tensor
+from paddle import Tensor, nn
 
 from transformer_mt.ancestors import AncestorMask
-from transformer_mt.model.attention import Linear, MultiHeadAttention
+from transformer_mt.model.attention import Linear, MultiHeadAttention, ScaledDotProductAttention
 from transformer_mt.model.copying import CopyingTransformer, HostCopying
-from transformer_mt.model.layers import DecoderLayer, LayerNorm
+from transformer_mt.model.dropout import Dropout
+from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
+from transformer_mt.model.layers import (
+    DecoderLayer,
+    LayerNorm,
+    PositionwiseFeedForward,
+    ResidualNorm,
+)
 from transformer_mt.model.operations import array, is_float32_on_cpu, tensor
-from transformer_mt.model.transformer import Transformer
+from transformer_mt.model.transformer import Decoder, Generator, Transformer
 
 # Far below any score, see attention.FORBIDDEN_SCORE.
 FORBIDDEN = np.float32(-1e9)
-# Positions that there is room for beyond twice those there are.
+# Positions that a cache has room for beyond those that it must hold.
 GROWTH = 32
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What a layer of some class consists of: its parts, with the class that each must be of (None:
+    any, for Paddle computes it), and its settings, the attributes that its class reads."""
+
+    parts: dict[str, type | None] = field(default_factory=dict)
+    settings: tuple[str, ...] = ()
+
+
+_MODEL = _Kind(
+    {
+        "source_embedding": None,
+        "target_embedding": TokenEmbedding,
+        "positional_encoding": PositionalEncoding,
+        "encoder": None,
+        "decoder": Decoder,
+        "generator": Generator,
+    },
+    ("pad_id", "source_pad_id"),
+)
+_PROJECTIONS = ("query_projection", "key_projection", "value_projection", "output_projection")
+# All that is repeated here. A class that is not named, a part, or a setting, is left to Paddle.
+_KINDS = {
+    Transformer: _MODEL,
+    CopyingTransformer: _Kind({**_MODEL.parts, "gate": Linear}, _MODEL.settings),
+    TokenEmbedding: _Kind(settings=("scale",)),
+    PositionalEncoding: _Kind({"dropout": Dropout}),
+    Decoder: _Kind({"layers": nn.LayerList, "norm": LayerNorm}, ("norm", "recompute")),
+    DecoderLayer: _Kind(
+        {
+            "self_attention": MultiHeadAttention,
+            "self_attention_residual": ResidualNorm,
+            "cross_attention": MultiHeadAttention,
+            "cross_attention_residual": ResidualNorm,
+            "feed_forward": PositionwiseFeedForward,
+            "feed_forward_residual": ResidualNorm,
+        }
+    ),
+    MultiHeadAttention: _Kind(
+        {**dict.fromkeys(_PROJECTIONS, Linear), "attention": ScaledDotProductAttention},
+        ("num_heads", "d_k", "d_v"),
+    ),
+    ScaledDotProductAttention: _Kind({"dropout": Dropout}),
+    PositionwiseFeedForward: _Kind(
+        {"inner_projection": Linear, "output_projection": Linear, "dropout": Dropout}
+    ),
+    ResidualNorm: _Kind({"norm": LayerNorm, "dropout": Dropout}, ("is_pre_norm",)),
+    Linear: _Kind(settings=("name", "bias")),
+    LayerNorm: _Kind(),
+    Dropout: _Kind(settings=("name", "p", "axis", "mode", "inplace")),
+    Generator: _Kind(),
+}
 
 
 class HostDecoder:
@@ -34,9 +96,14 @@ class HostDecoder:
 
     @staticmethod
     def can_decode(model: Transformer) -> bool:
-        """Whether the model is in float32, on the CPU, and of a kind that is repeated here."""
-        is_known = type(model) in (Transformer, CopyingTransformer)
-        return is_known and is_float32_on_cpu(model.generator.weight)
+        """Whether the model is in float32, on the CPU, and nothing in it but what is repeated here:
+        every layer that decodes is of exactly the class that is known, has no other parts or
+        settings, no hook, and no method of its own."""
+        return (
+            type(model) in (Transformer, CopyingTransformer)
+            and _is_known(model, type(model), model.training)
+            and all(_has_known_sizes(layer) for layer in model.decoder.layers)
+        )
 
     def __init__(self, model: Transformer) -> None:
         if not self.can_decode(model):
@@ -59,6 +126,45 @@ class HostDecoder:
         """(sentences, width, d_model) to (sentences, width, vocabulary)."""
         rows = tensor(x.reshape(-1, x.shape[-1]))
         return array(paddle.matmul(rows, self._output)).reshape(*x.shape[:-1], -1)
+
+
+def _is_known(layer: nn.Layer, kind: type | None, training: bool) -> bool:
+    """Whether a layer and all its parts are what `_KINDS` says."""
+    if kind is None:
+        return True
+    parts = {name: part for name, part in layer._sub_layers.items() if part is not None}
+    # A stack is of any height.
+    known = _Kind(dict.fromkeys(parts, DecoderLayer)) if kind is nn.LayerList else _KINDS[kind]
+    attributes = vars(layer)
+    return (
+        type(layer) is kind
+        and layer.training == training
+        and not layer._forward_pre_hooks
+        and not layer._forward_post_hooks
+        and not any(callable(getattr(kind, name, None)) for name in attributes)
+        and {name for name in attributes if name[0] != "_"} <= {"training", *known.settings}
+        and all(is_float32_on_cpu(weight) for weight in layer.parameters(include_sublayers=False))
+        and parts.keys() <= known.parts.keys()
+        and all(_is_known(part, known.parts[name], training) for name, part in parts.items())
+    )
+
+
+def _has_known_sizes(layer: DecoderLayer) -> bool:
+    """Whether settings agree that are read here only once, or that a weight tells as well."""
+    residuals = (
+        layer.self_attention_residual,
+        layer.cross_attention_residual,
+        layer.feed_forward_residual,
+    )
+    return len({residual.is_pre_norm for residual in residuals}) == 1 and all(
+        projection.weight.shape[1] == attention.num_heads * size
+        for attention in (layer.self_attention, layer.cross_attention)
+        for projection, size in (
+            (attention.query_projection, attention.d_k),
+            (attention.key_projection, attention.d_k),
+            (attention.value_projection, attention.d_v),
+        )
+    )
 
 
 class HostDecoding:
@@ -143,14 +249,15 @@ class _Cache:
             self._key, self._value = key, value
         else:
             if end > self._key.shape[1]:
-                # Doubled: all the growing together copies no more than there is in the end.
-                self._key, self._value = self._grown(self._key), self._grown(self._value)
+                self._key, self._value = self._grown(self._key, end), self._grown(self._value, end)
             self._key[:, self._length : end] = key
             self._value[:, self._length : end] = value
         self._length = end
 
-    def _grown(self, x: np.ndarray) -> np.ndarray:
-        grown = np.empty((x.shape[0], 2 * x.shape[1] + GROWTH, x.shape[2]), x.dtype)
+    def _grown(self, x: np.ndarray, length: int) -> np.ndarray:
+        # At least doubled, so that all growing together copies no more than there is in the end.
+        length = max(length, 2 * x.shape[1]) + GROWTH
+        grown = np.empty((x.shape[0], length, x.shape[2]), x.dtype)
         grown[:, : self._length] = x[:, : self._length]
         return grown
 
