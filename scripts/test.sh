@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # Runs the tests, in the environment that setup.sh makes.
-# Usage: scripts/test.sh [options of pytest]
+# Usage: scripts/test.sh [--all | options of pytest]
+#   --all   the large attacks of tests/attack too, which take about an hour
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=setup.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 
 setup --dev
 cd "$root"
-if [ $# -eq 0 ]; then # all of them: files side by side, one a core
-    set -- --numprocesses auto --maxprocesses 4 --dist loadfile
-fi
+case $* in
+'' | --all) # files side by side, one a core
+    set -- "$@" --numprocesses auto --maxprocesses 4 --dist loadfile
+    ;;
+esac
 exec "$python" -m pytest "$@"

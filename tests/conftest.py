@@ -13,6 +13,12 @@ settings.register_profile("reproducible", derandomize=True, deadline=None, max_e
 settings.load_profile("reproducible")
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--all", action="store_true", help="the large attacks too, which take an hour or so"
+    )
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real corpora, which are not the project's own and not shipped with it."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from transformer_mt.checksums import damage, write_checksums
 from transformer_mt.console import progress
 from transformer_mt.data import pharaoh
 from transformer_mt.data.cache import entry
@@ -116,7 +117,7 @@ def encoded_alignments(
         _write(path, count, corpus, sides, folder)
 
     folder = cache / f"alignments-{key}"
-    return Alignments(entry(folder, make, lambda found: (found / "facts.json").is_file()))
+    return Alignments(entry(folder, make, lambda found: damage(found) is None))
 
 
 def _write(
@@ -154,6 +155,7 @@ def _write(
     if not links:
         raise UserError(f"{SETTING}: {path}: there is no link in it for any training pair")
     (folder / "facts.json").write_text(json.dumps(facts))
+    write_checksums(folder)
 
 
 def _flat(side: EncodedText, start: int, end: int) -> tuple[np.ndarray, np.ndarray]:

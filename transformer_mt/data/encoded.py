@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from transformer_mt import signals
+from transformer_mt.checksums import damage, write_checksums
 from transformer_mt.console import progress
 from transformer_mt.data.cache import entry
 from transformer_mt.data.subword import Subwords, Vocabulary
@@ -139,12 +140,7 @@ def encoded_corpus(
         _write(pairs, subwords, limits, dropped, folder, title, total, lines)
 
     folder = cache / key.hexdigest()[:32]
-    return EncodedCorpus(entry(folder, make, _is_whole))
-
-
-def _is_whole(folder: Path) -> bool:
-    # Earlier versions kept no lines, under the same key, which a run that was stopped knows.
-    return all((folder / name).is_file() for name in ("facts.json", LINES))
+    return EncodedCorpus(entry(folder, make, lambda found: damage(found) is None))
 
 
 def _write(
@@ -195,6 +191,7 @@ def _write(
     lines_of_kept = numbers if lines is None else np.asarray(lines)[numbers]
     np.save(folder / LINES, lines_of_kept.astype(np.int32))
     (folder / "facts.json").write_text(json.dumps(facts))
+    write_checksums(folder)
 
 
 @dataclass(frozen=True)

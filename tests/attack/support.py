@@ -1,0 +1,98 @@
+"""What the attacks share: commands run in great numbers, and what no answer to them may be."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import select
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support import ROOT
+from transformer_mt.checksums import sealed, write_checksums
+
+# Seconds that a command of a tiny model may take on a busy machine.
+PATIENCE = 240
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of a command; a negative code is the signal that killed it."""
+
+    arguments: tuple[str, ...]
+    code: int
+    stdout: str
+    stderr: str
+
+    def require_clear(self) -> None:
+        """Fails unless the command has succeeded, or has said in words what is wrong."""
+        said = f"{' '.join(self.arguments)}\n{self.code}\n{self.stderr}"
+        assert self.code in (0, 1, 2), said
+        assert "Traceback" not in self.stderr and "This should not happen" not in self.stderr, said
+        assert self.code == 0 or "error: " in self.stderr, said
+        assert not set(map(chr, (*range(9), *range(11, 32), 127))) & set(self.stderr) - {"\r"}, said
+
+
+class Driver:
+    """Runs commands in a process of their own (see driver.py), and begins another one if that is
+    killed by what it is given."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen | None = None
+
+    def run(self, *arguments: object, stdin: bytes = b"") -> Answer:
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.attack.driver"],
+                cwd=ROOT,
+                env=os.environ | {"PYTHONPATH": str(ROOT)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                encoding="utf-8",
+            )
+        words = tuple(str(argument) for argument in arguments)
+        print(json.dumps({"arguments": words, "stdin": stdin.hex()}), file=self._process.stdin)
+        self._process.stdin.flush()
+        if not select.select([self._process.stdout], [], [], PATIENCE)[0]:
+            self.close()
+            raise AssertionError(f"{' '.join(words)}: no end in {PATIENCE} s")
+        line = self._process.stdout.readline()
+        if not line:
+            code = self._process.wait()
+            self.close()
+            return Answer(words, code, "", "")
+        return Answer(words, **json.loads(line))
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def files_of(folder: Path) -> list[Path]:
+    """All files of a folder but empty ones, such as locks."""
+    found = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return sorted(path for path in found if path.stat().st_size)
+
+
+def make_right(path: Path) -> None:
+    """Gives a changed file right checksums, as somebody would who has changed it on purpose."""
+    if path.name == "config.yaml" and b"# SHA-256" in path.read_bytes():
+        text = path.read_bytes().decode("utf-8", "replace").rpartition("# SHA-256")[0]
+        path.write_text(sealed(text), encoding="utf-8")
+    sums = path.with_name("SHA256SUMS")
+    if sums.is_file() and sums != path:
+        pattern = "subword.*" if (path.parent / "checkpoints").is_dir() else "[!.]*"
+        write_checksums(path.parent, pattern)
+    model = path.parent.parent.parent
+    best = model / "best"
+    if path.parent.parent.name == "checkpoints" and best.is_file():
+        name = Path(best.read_text().split()[1]).parent.name
+        content = (model / "checkpoints" / name / "SHA256SUMS").read_bytes()
+        digest = hashlib.sha256(content).hexdigest()
+        best.write_text(f"{digest}  checkpoints/{name}/SHA256SUMS\n")

@@ -1,0 +1,116 @@
+"""Configs and flags of all sorts: each is refused in few words, or works."""
+
+import random
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support import ROOT
+from transformer_mt import config_file
+from transformer_mt.config import SECTIONS, DecodingConfig
+from transformer_mt.errors import UsageError
+
+DEMO = yaml.safe_load((ROOT / "configs" / "demo.yaml").read_text(encoding="utf-8"))
+ODD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**400), 10**400),
+    st.integers(-2, 12),
+    st.floats(),
+    st.text(max_size=30),
+    st.lists(st.integers(), max_size=3),
+    st.dictionaries(st.text(max_size=5), st.integers(), max_size=2),
+    st.sampled_from(
+        ["null", "true", "1e-9", "0x10", "1_000", "~", "bpe", "../..", "\x1b[31m", "\0"]
+    ),
+)
+KEYS = st.sampled_from([(name, key) for name in SECTIONS for key in SECTIONS[name].model_fields])
+PATHS = st.one_of(KEYS, st.tuples(st.sampled_from([*SECTIONS, "lr", "x"]), st.text(max_size=10)))
+MOST_WORDS = 6_000  # characters of an answer
+
+
+def is_refused_or_returned(path, overrides=()):
+    try:
+        config = config_file.load(path, list(overrides))
+    except UsageError as error:
+        said = str(error)
+        assert said and len(said) < MOST_WORDS, said
+        assert not any(ord(character) < 32 and character not in "\n\t" for character in said), said
+        return
+    again = path.with_name("again.yaml")
+    again.write_text(config_file.dump(config), encoding="utf-8")
+    assert config_file.load(again) == config
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("configs")
+
+
+def test_values_of_all_sorts(folder, is_large):
+    path = folder / "config.yaml"
+
+    @settings(max_examples=5000 if is_large else 150)
+    @given(st.lists(st.tuples(PATHS, ODD), min_size=1, max_size=6))
+    def attack(changes):
+        values = {name: dict(v) if isinstance(v, dict) else v for name, v in DEMO.items()}
+        for (section, key), value in changes:
+            values.setdefault(section, {})[key] = value
+        path.write_text(yaml.safe_dump(values, allow_unicode=True), encoding="utf-8")
+        is_refused_or_returned(path)
+
+    attack()
+
+
+def test_overrides_of_all_sorts(folder, is_large):
+    path = folder / "demo.yaml"
+    path.write_text(yaml.safe_dump(DEMO), encoding="utf-8")
+
+    @settings(max_examples=5000 if is_large else 150)
+    @given(st.lists(st.tuples(PATHS, st.one_of(ODD.map(str), st.text())), min_size=1, max_size=4))
+    def attack(changes):
+        is_refused_or_returned(path, [f"{s}.{key}={value}" for (s, key), value in changes])
+
+    attack()
+
+
+def test_bytes_of_all_sorts(folder, is_large):
+    path = folder / "bytes.yaml"
+    whole = (ROOT / "configs" / "demo.yaml").read_bytes()
+    drawn = random.Random(3)
+    for _ in range(3000 if is_large else 80):
+        content = bytearray(whole)
+        for _ in range(drawn.randrange(1, 4)):
+            start = drawn.randrange(len(content))
+            new = bytes(
+                drawn.choices(b"\0\t\x1b\x80\xff:-[]{}&*!|>'\"%@`#,?\n a1", k=drawn.randrange(5))
+            )
+            content[start : start + drawn.randrange(6)] = new
+        path.write_bytes(content)
+        is_refused_or_returned(path)
+
+
+NUMBERS = ["0", "1", "2", "40", "1000", "1001", "-1", "0.5", "1e-38", "1e308", "nan", "inf", "500"]
+NUMBERS += ["9" * 5000, "", "x", "null", "true", "2147483648", "1e-9", "100", "gnmt", "average"]
+
+
+@pytest.mark.parametrize("engine", ["paddle", "ctranslate2", "paddle_inference"])
+def test_flags_of_all_sorts(driver, model, engine, is_large):
+    drawn = random.Random(engine)
+    names = [name for name in DecodingConfig.model_fields if name != "batch_tokens"]
+    for _ in range(400 if is_large else 25):
+        arguments = []
+        for name in drawn.sample(names, drawn.randrange(1, 4)):
+            flag = "--" + name.replace("_", "-")
+            if name == "sampling":
+                arguments.append(flag)
+            else:
+                arguments.append(f"{flag}={drawn.choice(NUMBERS)}")
+        options = "--engine", engine, "--format", "jsonl", "--threads", 1
+        answer = driver.run("translate", model, *options, *arguments, stdin=b"A dog runs.\n\nA\n")
+        answer.require_clear()
+        assert answer.code != 1, answer.stderr
+        if answer.code == 0:
+            assert answer.stdout.count("\n") == 3, arguments

@@ -1,0 +1,122 @@
+"""Hostile text through every engine, format and mechanism: one line out for every line in, each the
+translation of its own line, and nothing but UTF-8."""
+
+import json
+import random
+
+import pytest
+
+from tests.support import demo_pairs, make_config, make_model_directory
+
+PAIRS = demo_pairs(260)
+ODD = [
+    *(b"", b" ", b"\t", b"\r", b"\0", b"\x1b[31mred\x1b[0m", b"\x85", b"\xff\xfe", b"\xc3"),
+    *(b"a\0b", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"a\rb", b"a\x0bb\x0cc"),
+    b"<s> </s> <pad> <unk>",
+    *(b"@@ @@", b"\\n", b'{"source": 1}', b"a\tb\tc", b"." * 3000, b"word " * 700, b" " * 4000),
+    *(
+        text.encode()
+        for text in (
+            "\u2028line\u2029paragraph", "\u0085next", "\ufeffbyte order mark", "\ufeff",
+            "\u202eright to left", "\u2581piece\u2581", "\u2047", "\u2585",
+            "e\u0301\u0302\u0303" * 50,
+            "\U0001f469\u200d\U0001f469\u200d\U0001f467", "\u4f60\u597d\uff0c\u4e16\u754c\u3002",
+            "\u0645\u0631\u062d\u0628\u0627", "\U0010ffff\ufffe\uffff", "A dog runs.",
+        )
+    ),
+]  # fmt: skip
+
+
+def hostile(count: int, seed: int) -> list[bytes]:
+    """Lines without their ends: odd ones, random bytes, and ordinary ones between."""
+    drawn = random.Random(seed)
+    lines = list(ODD)
+    while len(lines) < count:
+        kind = drawn.randrange(4)
+        if kind == 0:
+            lines.append(
+                bytes(drawn.choices([b for b in range(256) if b != 10], k=drawn.randrange(60)))
+            )
+        elif kind == 1:
+            points = (
+                drawn.choice((drawn.randrange(0x250), drawn.randrange(0xD800))) for _ in range(20)
+            )
+            lines.append("".join(map(chr, points)).replace("\n", "").encode())
+        elif kind == 2:
+            lines.append(b"".join(drawn.choices(ODD[:18], k=3)))
+        else:
+            lines.append(PAIRS[drawn.randrange(len(PAIRS))][0].encode())
+    drawn.shuffle(lines)
+    return lines
+
+
+def check(answer, lines: list[bytes], format: str, n_best: int, alignment: bool) -> list[str]:
+    """The best translation of each line, from an answer in any format."""
+    answer.require_clear()
+    assert answer.code == 0, answer.stderr
+    assert answer.stdout.endswith("\n")
+    out = answer.stdout[:-1].split("\n")
+    assert len(out) == len(lines)
+    if format == "plain":
+        return out
+    if format == "tsv":
+        rows = [line.split("\t") for line in out]
+        assert {len(row) for row in rows} == {1 + n_best * (2 + alignment)}
+        return [row[1] for row in rows]
+    values = [json.loads(line) for line in out]
+    assert all(1 <= len(value["outputs"]) <= n_best for value in values)
+    return [value["outputs"][0]["text"] for value in values]
+
+
+FORMATS = [("plain", 1, False), ("tsv", 3, True), ("jsonl", 2, True)]
+
+
+@pytest.mark.parametrize("kind", [".", "export/ctranslate2", "export/paddle_inference"])
+def test_of_every_engine(driver, model, tmp_path, kind, is_large):
+    for seed in range(20 if is_large else 1):
+        lines = hostile(400 if is_large else 60, seed)
+        path = tmp_path / "source"
+        path.write_bytes(b"\n".join(lines) + b"\n" * (seed % 2 == 0))
+        found = set()
+        for format, n_best, alignment in FORMATS:
+            options = ["--threads", 1, "--format", format, "--n-best", n_best, "--beam-size", 3]
+            options += ["--alignment"] * alignment
+            answer = driver.run("translate", model / kind, *options, "--input", path)
+            texts = check(answer, lines, format, n_best, alignment)
+            # A tab of an output is a space in a table.
+            found.add(tuple(text.replace("\t", " ") for text in texts))
+        assert len(found) == 1, f"seed {seed}"
+        options = "--beam-size", 3, "--threads", 1
+        stream = driver.run("translate", model / kind, *options, stdin=path.read_bytes())
+        assert len(check(stream, lines, "plain", 1, False)) == len(lines)
+
+
+MECHANISMS = {
+    "copying": {"copying": True},
+    "mask_predict": {"non_autoregressive": "length"},
+    "ctc_like": {"non_autoregressive": "end"},
+    "post_norm": {"norm": "post", "tie_embeddings": False, "bias": False},
+}
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_of_every_mechanism(driver, tmp_path, name, is_large):
+    config = make_config(tmp_path, model=MECHANISMS[name])
+    model = make_model_directory(tmp_path / "model", PAIRS, config).path
+    for seed in range(20 if is_large else 1):
+        lines = hostile(300 if is_large else 50, 100 + seed)
+        given = b"".join(line + b"\n" for line in lines)
+        for format in ("plain", "jsonl"):
+            answer = driver.run(
+                *("translate", model, "--threads", 1, "--format", format), stdin=given
+            )
+            check(answer, lines, format, 1, False)
+        path = tmp_path / "source"
+        path.write_bytes(given)
+        for verb in ("score", "align"):
+            answer = driver.run(verb, model, "--threads", 1, "--source", path, "--target", path)
+            answer.require_clear()
+            if answer.code == 0:
+                assert answer.stdout.count("\n") == len(lines)
+            else:
+                assert "non-autoregressive" in answer.stderr
