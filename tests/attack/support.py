@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import resource
 import select
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,17 +46,31 @@ class Driver:
     def __init__(self) -> None:
         self._process: subprocess.Popen | None = None
 
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.attack.driver"],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            encoding="utf-8",
+        )
+
+    @contextmanager
+    def limited(self, size: int) -> Iterator[None]:
+        """Inside the block no file can be written beyond so many bytes, as on a full disk."""
+        if self._process is None:
+            self.start()
+        limit = resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (size, limit[1]))
+        yield
+        if self._process is not None:
+            resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, limit)
+
     def run(self, *arguments: object, stdin: bytes = b"") -> Answer:
         if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.attack.driver"],
-                cwd=ROOT,
-                env=os.environ | {"PYTHONPATH": str(ROOT)},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                encoding="utf-8",
-            )
+            self.start()
         words = tuple(str(argument) for argument in arguments)
         print(json.dumps({"arguments": words, "stdin": stdin.hex()}), file=self._process.stdin)
         self._process.stdin.flush()
