@@ -92,6 +92,10 @@ def test_a_valid_config_and_its_defaults(load):
         ("decoding.beam=4", "decoding.beam: unknown key; did you mean decoding.beam_size?"),
         ("model.n_heads=4", "model.n_heads: unknown key; did you mean model.num_heads?"),
         (
+            "model.heads=4",
+            "model.heads: unknown key; did you mean guided_attention.heads or model.num_heads?",
+        ),
+        (
             "model.layers=4",
             "model.layers: unknown key; did you mean model.num_layers?",
         ),
@@ -421,7 +425,7 @@ foo: 3
 def test_long_values_are_cut(problems):
     (_, line) = problems(VALID, "model.norm=" + "x" * 500)
     assert len(line) < 120 and "xxx...: expected 'pre' or 'post'" in line
-    (_, line) = problems(VALID + "x" * 5000 + ": 1")
+    (_, line) = problems(VALID + "? " + "x" * 5000 + "\n: 1")
     assert len(line) < 250 and "xxx...: unknown key; known: model_dir, data" in line
 
 
@@ -456,11 +460,10 @@ def test_nothing_that_is_printed_disturbs_a_terminal(problems):
 
 
 def test_the_names_of_other_toolkits_stand_for_keys_that_there_are():
-    for name, keys in config_file.OTHER_NAMES.items():
-        for key in keys:
-            section, _, own = key.partition(".")
-            assert own in SECTIONS[section].model_fields, (name, key)
-        assert not any(name in section.model_fields for section in SECTIONS.values()), name
+    for name, key in config_file.OTHER_NAMES.items():
+        section, _, own = key.partition(".")
+        assert key == "model_dir" or own in SECTIONS[section].model_fields, (name, key)
+        assert name == name.lower()
 
 
 # -------------------------------------------------------------------------------- not a config
@@ -494,7 +497,10 @@ def test_the_names_of_other_toolkits_stand_for_keys_that_there_are():
         ("a: !!int x", ", line 1, column 4: not valid YAML: not a int"),
         ("a: !!bool x", ", line 1, column 4: not valid YAML: not a bool"),
         ("a: !!float [x]", ", line 1, column 4: not valid YAML: expected a scalar node"),
-        ("9" * 5000 + ": 1", ", line 1, column 1: not valid YAML: a key must be text, not '999"),
+        (
+            "? " + "9" * 5000 + "\n: 1",
+            ", line 1, column 3: not valid YAML: a key must be text, not '999",
+        ),
         ("a: *" + "n" * 5000, ", line 1, column 4: not valid YAML: found undefined alias 'nnn"),
         ("a: *nowhere", ", line 1, column 4: not valid YAML: found undefined alias 'nowhere'"),
         ("a: {<<: 3}", "not valid YAML: expected a mapping or list of mappings for merging"),
