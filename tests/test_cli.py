@@ -475,7 +475,7 @@ def test_what_goes_with_one_model_alone(model, texts, arguments, words):
     ("arguments", "code", "words"),
     [
         (["translate", "--threads", "1", "--input", "source", "--sampling"], 2,
-         ["is non-autoregressive", "--sampling", "one after another"]),
+         ["a non-autoregressive model", "--sampling", "none after another"]),
         (["score", "--source", "source", "--target", "reference"], 2,
          ["a non-autoregressive model gives no probability to a whole translation"]),
         (["align", "--source", "source", "--target", "reference"], 2,
