@@ -147,10 +147,10 @@ def test_wrong_arguments(tmp_path, arguments, words):
     ("arguments", "messages"),
     [
         (["--beam-size", "0"], ["--beam-size: 0: expected greater than 0"]),
-        (["--beam-size", "1001"], ["--beam-size: 1001: expected less than or equal to 1000"]),
+        (["--beam-size", "1001"], ["--beam-size: 1001: expected at most 1000"]),
         (["--beam-size", "five"], ["--beam-size: 'five': expected a whole number"]),
         (["--beam-size", "2.5"], ["--beam-size: 2.5: expected a whole number"]),
-        (["--length-penalty", "-1"], ["--length-penalty: -1: expected greater than or equal to 0"]),
+        (["--length-penalty", "-1"], ["--length-penalty: -1: expected at least 0"]),
         (["--length-penalty", "nan"], ["--length-penalty: nan: expected a finite number"]),
         (["--length-penalty-kind", "wu"], ["--length-penalty-kind: 'wu': expected 'gnmt' or"]),
         (["--batch-tokens", "0", "--top-p", "2"], ["--top-p: 2", "--batch-tokens: 0"]),
@@ -483,7 +483,7 @@ def test_what_goes_with_one_model_alone(model, texts, arguments, words):
     ("arguments", "code", "words"),
     [
         (["translate", "--threads", "1", "--input", "source", "--sampling"], 2,
-         ["is non-autoregressive", "--sampling", "one after another"]),
+         ["a non-autoregressive model", "--sampling", "none after another"]),
         (["score", "--source", "source", "--target", "reference"], 2,
          ["a non-autoregressive model gives no probability to a whole translation"]),
         (["align", "--source", "source", "--target", "reference"], 2,

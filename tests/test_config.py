@@ -82,6 +82,32 @@ def test_a_valid_config_and_its_defaults(load):
             "decoding.batch_tokens?",
         ),
         ("modl.d_ff=4", "modl.d_ff: unknown key; did you mean model.d_ff?"),
+        # names that other toolkits have for it
+        ("training.lr=1", "training.lr: unknown key; did you mean training.learning_rate?"),
+        ("lr=1", "lr: unknown key; did you mean training.learning_rate?"),
+        (
+            "training.batch_size=64",
+            "training.batch_size: unknown key; did you mean training.batch_tokens?",
+        ),
+        ("decoding.beam=4", "decoding.beam: unknown key; did you mean decoding.beam_size?"),
+        ("model.n_heads=4", "model.n_heads: unknown key; did you mean model.num_heads?"),
+        (
+            "model.heads=4",
+            "model.heads: unknown key; did you mean guided_attention.heads or model.num_heads?",
+        ),
+        (
+            "model.layers=4",
+            "model.layers: unknown key; did you mean model.num_layers?",
+        ),
+        ("data.src=en", "data.src: unknown key; did you mean data.source_lang?"),
+        ("training.epochs=4", "training.epochs: unknown key; did you mean training.max_epochs?"),
+        ("Model.Hidden-Size=4", "Model.Hidden-Size: unknown key; did you mean model.d_model?"),
+        # what would disturb a terminal
+        (
+            "decoding.\x1b[31m=1",
+            "decoding.\\x1b[31m: unknown key; known keys: "
+            + ", ".join(SECTIONS["decoding"].model_fields),
+        ),
         ("model_dri=x", "model_dri: unknown key; did you mean model_dir?"),
         ("data.root.x=3", "data.root.x: unknown key; did you mean data.root?"),
         (
@@ -110,7 +136,11 @@ def test_a_valid_config_and_its_defaults(load):
         ("training.betas=0.9", "training.betas: 0.9: expected a list, as in [0.9, 0.98]"),
         ("training.betas=[0.9]", "training.betas: [0.9]: expected 2 values"),
         ("training.betas=[0.9,0.98,1]", "training.betas: [0.9, 0.98, 1]: expected 2 values"),
-        ("training.betas=[0.9,1.0]", "training.betas.1: 1.0: expected less than 1"),
+        (
+            "training.betas=[0.9,1.0]",
+            "training.betas.1: 1.0: expected at most 0.999999: float32 takes what is nearer to 1 "
+            "for 1",
+        ),
         ("model.bias=yes", "model.bias: 'yes': expected true or false"),
         ("model.bias=1", "model.bias: 1: expected true or false"),
         ("model.norm=middle", "model.norm: 'middle': expected 'pre' or 'post'"),
@@ -122,15 +152,47 @@ def test_a_valid_config_and_its_defaults(load):
             "training.max_steps=99999999999999999999",
             "training.max_steps: 99999999999999999999: expected less than 2147483648",
         ),
-        ("training.seed=-1", "training.seed: -1: expected greater than or equal to 0"),
+        ("training.seed=-1", "training.seed: -1: expected at least 0"),
         ("model.dropout=1", "model.dropout: 1: expected less than 1"),
-        ("model.dropout=-0.1", "model.dropout: -0.1: expected greater than or equal to 0"),
+        ("model.dropout=-0.1", "model.dropout: -0.1: expected at least 0"),
         ("training.learning_rate=0", "training.learning_rate: 0: expected greater than 0"),
         ("training.learning_rate=1e999", "training.learning_rate: inf: expected a finite number"),
+        (
+            f"training.learning_rate={'9' * 5000}",
+            "training.learning_rate: inf: expected a finite number",
+        ),
+        (f"training.max_steps=-{'9' * 5000}", "training.max_steps: -inf: expected a whole number"),
         ("training.clip_norm=-1e999", "training.clip_norm: -inf: expected a finite number"),
         ("decoding.length_penalty=.inf", "decoding.length_penalty: '.inf': expected a number"),
         ("decoding.length_penalty=nan", "decoding.length_penalty: 'nan': expected a number"),
         ("subword.vocab_size=4", "subword.vocab_size: 4: expected greater than 4"),
+        # so large or small that arithmetic or memory would break
+        (
+            "decoding.length_penalty=500",
+            "decoding.length_penalty: 500: expected at most 10: higher powers of a length overflow",
+        ),
+        (
+            "decoding.max_length_ratio=1e308",
+            "decoding.max_length_ratio: 1e+308: expected at most 100",
+        ),
+        (
+            "decoding.temperature=1e-38",
+            "decoding.temperature: 1e-38: expected at least 0.001: below it, nothing but the most "
+            "probable subword is drawn, as with top_k: 1",
+        ),
+        ("decoding.n_best=1001", "decoding.n_best: 1001: expected at most 1000"),
+        (
+            "decoding.max_length_extra=10001",
+            "decoding.max_length_extra: 10001: expected at most 10000",
+        ),
+        ("guided_attention.width=1e200", "guided_attention.width: 1e+200: expected at most 100"),
+        ("model.num_layers=1001", "model.num_layers: 1001: expected at most 1000"),
+        ("training.learning_rate=1e39", "training.learning_rate: 1e+39: expected at most 100"),
+        (
+            "training.epsilon=1e-40",
+            "training.epsilon: 1e-40: expected at least 1e-20: in float32, the square of a small "
+            "gradient is 0, which it keeps from dividing",
+        ),
         # combinations
         ("model.num_heads=7", "model.num_heads: 7: must divide model.d_model (512)"),
         ("data.target_lang=en", "data.target_lang: 'en': must differ from data.source_lang"),
@@ -363,6 +425,45 @@ foo: 3
 def test_long_values_are_cut(problems):
     (_, line) = problems(VALID, "model.norm=" + "x" * 500)
     assert len(line) < 120 and "xxx...: expected 'pre' or 'post'" in line
+    (_, line) = problems(VALID + "? " + "x" * 5000 + "\n: 1")
+    assert len(line) < 250 and "xxx...: unknown key; known: model_dir, data" in line
+
+
+def test_a_value_that_holds_itself_many_times(problems):
+    """Some hundred characters of YAML stand for 10^30 values."""
+    text = "x0: &x0 [0, 0]\n"
+    for i in range(100):
+        text += f"x{i + 1}: &x{i + 1} [*x{i}, *x{i}]\n"
+    found = problems(text + VALID + "model: *x100\n")
+    assert len("\n".join(found)) < 5000
+    (line,) = problems("x: &x [*x]\n" + VALID + "model: *x\n")[2:]
+    assert "model: [[" in line or "x: unknown key" in line
+
+
+def test_many_problems_are_counted(problems):
+    """Those of the known keys are among them that are listed."""
+    first, *lines = problems(VALID + "".join(f"key{i}: 1\n" for i in range(5000)), "model.d_ff=x")
+    assert first == ": 5001 problems"
+    assert lines[0] == "model.d_ff: 'x': expected a whole number"
+    assert len(lines) == 21 and lines[-1] == "... and 4,981 more"
+
+
+def test_nothing_that_is_printed_disturbs_a_terminal(problems):
+    """YAML can write any character, and so can whoever wrote the file."""
+    text = VALID + '"\\e[31m\\u202e": 1\nmodel: {"\\0": 1, norm: "\\e]0;\\a"}\nsubword: "\\x9b"\n'
+    text += 'decoding: {"\\n": 1}\n'
+    found = problems(text)
+    assert found[0] == ": 5 problems" and len(found) == 6
+    assert all(line.isprintable() for line in found)
+    for content in ('a: !!int "\\e"', "a: !<\x7f> 3", '"\\e": 1\n"\\e": 2', "a: !%1b%5b x"):
+        assert all(line.isprintable() for line in problems(content)), content
+
+
+def test_the_names_of_other_toolkits_stand_for_keys_that_there_are():
+    for name, key in config_file.OTHER_NAMES.items():
+        section, _, own = key.partition(".")
+        assert key == "model_dir" or own in SECTIONS[section].model_fields, (name, key)
+        assert name == name.lower()
 
 
 # -------------------------------------------------------------------------------- not a config
@@ -376,11 +477,13 @@ def test_long_values_are_cut(problems):
         ("- model_dir: x", ": expected `model_dir` and the sections"),
         ("just words", ": expected `model_dir` and the sections"),
         ("model_dir: a: b", ", line 1, column 13: not valid YAML: mapping values are not allowed"),
-        ("a: 1\n\tb: 2", ", line 2, column 1: not valid YAML: found character '\\t'"),
+        ("a: 1\n\tb: 2", ", line 2: not valid YAML: a tab is no indentation; write spaces"),
+        ("a:\n  b: 1\n  \tc: 2\n", ", line 3: not valid YAML: a tab is no indentation"),
         ("a: [1", "not valid YAML: expected ',' or ']'"),
         (b"a: 1\nb: \xe9\n", ", line 2: not UTF-8"),
         (VALID.encode("utf-16"), ", line 1: not UTF-8"),
-        (b"a: \0", ": not valid YAML: unacceptable character"),
+        (b"a: 1\nb: \0", ", line 2: not valid YAML: there is a control character (U+0000) in it"),
+        (b"a: 1\n\nb: \x1b[3m", ", line 3: not valid YAML: there is a control character (U+001B)"),
         ("a: " + "[" * 3000, ": not valid YAML: nested too deeply"),
         ("a: 1\nb: 2\na: 3", ", line 3, column 1: not valid YAML: the key 'a' is given twice"),
         (
@@ -394,13 +497,18 @@ def test_long_values_are_cut(problems):
         ("a: !!int x", ", line 1, column 4: not valid YAML: not a int"),
         ("a: !!bool x", ", line 1, column 4: not valid YAML: not a bool"),
         ("a: !!float [x]", ", line 1, column 4: not valid YAML: expected a scalar node"),
-        ("a: " + "9" * 5000, ": not valid YAML: "),
+        (
+            "? " + "9" * 5000 + "\n: 1",
+            ", line 1, column 3: not valid YAML: a key must be text, not '999",
+        ),
+        ("a: *" + "n" * 5000, ", line 1, column 4: not valid YAML: found undefined alias 'nnn"),
         ("a: *nowhere", ", line 1, column 4: not valid YAML: found undefined alias 'nowhere'"),
         ("a: {<<: 3}", "not valid YAML: expected a mapping or list of mappings for merging"),
     ],
 )
 def test_what_is_no_config_says_where(problems, content, expected):
-    assert expected in problems(content)[0]
+    (line,) = problems(content)
+    assert expected in line and len(line) < 300
 
 
 def test_a_missing_file_and_a_folder(tmp_path):
@@ -528,17 +636,18 @@ def configs(draw):
         },
         "model": {
             "num_heads": heads,
-            "d_model": heads * draw(st.integers(1, 1000)),
+            "d_model": heads * draw(st.integers(1, 50)),
             "dropout": draw(share),
             "bias": draw(st.booleans()),
         },
         "training": {
             "max_steps": draw(small),
             "max_epochs": draw(st.none() | small),
-            "learning_rate": draw(positive),
+            "learning_rate": draw(st.floats(0, 100, exclude_min=True)),
             "schedule": draw(st.sampled_from(["noam", "inverse_sqrt", "constant"])),
-            "betas": [draw(share), draw(share)],
-            "epsilon": draw(positive),
+            "betas": draw(st.lists(st.floats(0, 0.999), min_size=2, max_size=2)),
+            "epsilon": draw(st.floats(1e-20, 1)),
+            "clip_norm": draw(st.none() | positive),
         },
         "evaluation": {"tokenize": draw(st.sampled_from([None, "none", "13a", "zh"]))},
     }

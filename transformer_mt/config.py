@@ -4,8 +4,40 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
+
+
+def _problem(message: str) -> PydanticCustomError:
+    """An error about a combination of keys, or one with a reason; pydantic reports it under the key
+    being validated."""
+    return PydanticCustomError("combination", "{message}", {"message": message})
+
+
+def _at_least(least: float, reason: str) -> AfterValidator:
+    """A bound with the reason for it, where one would ask."""
+
+    def check(value: float) -> float:
+        if value < least:
+            raise _problem(f"expected at least {least:g}: {reason}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _at_most(most: float, reason: str) -> AfterValidator:
+    """As `_at_least`."""
+
+    def check(value: float) -> float:
+        if value > most:
+            raise _problem(f"expected at most {most:g}: {reason}")
+        return value
+
+    return AfterValidator(check)
+
+
+# Numbers are bounded where arithmetic would break or memory run out at once, far beyond what is of
+# use.
 
 # Larger whole numbers than this fit in no array that they would count.
 PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]
@@ -14,15 +46,18 @@ NaturalNumber = Annotated[int, Field(ge=0, lt=2**31)]
 VocabularySize = Annotated[int, Field(gt=4, lt=2**31)]
 # Each hypothesis of a beam holds a cache of its own.
 BeamSize = Annotated[int, Field(gt=0, le=1000)]
+# A layer of a width of 65,536 has weights of 17 GB; nobody has trained 1,000 layers.
+LayerCount = Annotated[int, Field(gt=0, le=1000)]
+Width = Annotated[int, Field(gt=0, le=2**16)]
 # The longest target, in subwords, whose length a model can predict.
 LONGEST_TARGET = 1024
 Probability = Annotated[float, Field(ge=0, lt=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
-
-
-def _problem(message: str) -> PydanticCustomError:
-    """An error about a combination of keys; pydantic reports it under the key being validated."""
-    return PydanticCustomError("combination", "{message}", {"message": message})
+# A factor of 1 would never forget, and Adam divide by zero.
+Decay = Annotated[float, Field(ge=0), _at_most(0.999999, "float32 takes what is nearer to 1 for 1")]
+# Of the lengths of output and input: longer ones than this would fill the memory.
+LengthRatio = Annotated[float, Field(le=100)]
+ExtraLength = Annotated[int, Field(ge=0, le=10_000)]
 
 
 class Section(BaseModel):
@@ -138,12 +173,12 @@ class SubwordConfig(Section):
 class ModelConfig(Section):
     """The Transformer."""
 
-    num_layers: PositiveInt = Field(6, description="layers of the encoder and of the decoder")
-    num_encoder_layers: PositiveInt | None = Field(None, description="null: num_layers")
-    num_decoder_layers: PositiveInt | None = Field(None, description="null: num_layers")
-    d_model: PositiveInt = Field(512, description="width of the model")
+    num_layers: LayerCount = Field(6, description="layers of the encoder and of the decoder")
+    num_encoder_layers: LayerCount | None = Field(None, description="null: num_layers")
+    num_decoder_layers: LayerCount | None = Field(None, description="null: num_layers")
+    d_model: Width = Field(512, description="width of the model")
     num_heads: PositiveInt = Field(8, description="attention heads")
-    d_ff: PositiveInt = Field(2048, description="width of the feed-forward layers")
+    d_ff: Width = Field(2048, description="width of the feed-forward layers")
     norm: Literal["pre", "post"] = Field("post", description="post: the paper's")
     dropout: Probability = Field(0.1, description="of each sub-layer's output")
     embedding_dropout: Probability | None = Field(None, description="null: dropout")
@@ -194,15 +229,21 @@ class TrainingConfig(Section):
     optimizer: Literal["adam", "adamw", "sgd"] = Field("adam", description="update rule")
     schedule: Literal["noam", "inverse_sqrt", "constant"] = Field("noam", description="rate")
     warmup_steps: NaturalNumber = Field(4000, description="linear warm-up")
-    learning_rate: PositiveFloat | None = Field(
+    learning_rate: Annotated[float, Field(gt=0, le=100)] | None = Field(
         None, description="rate at the end of warm-up; null under noam: the paper's"
     )
-    betas: Annotated[list[Probability], Field(min_length=2, max_length=2)] = Field(
+    betas: Annotated[list[Decay], Field(min_length=2, max_length=2)] = Field(
         [0.9, 0.98], description="of adam and adamw"
     )
-    epsilon: PositiveFloat = Field(1e-9, description="of adam and adamw")
-    momentum: Probability = Field(0.9, description="of sgd")
-    weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="of adamw")
+    epsilon: Annotated[
+        float,
+        Field(gt=0, le=1),
+        _at_least(
+            1e-20, "in float32, the square of a small gradient is 0, which it keeps from dividing"
+        ),
+    ] = Field(1e-9, description="of adam and adamw")
+    momentum: Decay = Field(0.9, description="of sgd")
+    weight_decay: Annotated[float, Field(ge=0, le=10)] = Field(0.0, description="of adamw")
     label_smoothing: Probability = Field(0.1, description="share spread over the vocabulary")
     clip_norm: PositiveFloat | None = Field(None, description="of the gradient; null: none")
     log_every: PositiveInt = Field(50, description="steps between lines of metrics.jsonl")
@@ -226,7 +267,7 @@ class TrainingConfig(Section):
         "float32", description="of matrix products; the other two need a GPU"
     )
     recompute: bool = Field(False, description="save memory: compute layers again, backwards")
-    devices: PositiveInt | None = Field(
+    devices: Annotated[int, Field(gt=0, le=10_000)] | None = Field(
         None, description="processes; null: one a GPU, or one a CPU core"
     )
     init_from: str | None = Field(
@@ -317,14 +358,16 @@ class GuidedAttentionConfig(Section):
     alignments: str | None = Field(
         None, description="Pharaoh file (0-0 1-2 ...), line for line with the training text"
     )
-    weight: PositiveFloat | None = Field(
+    weight: Annotated[float, Field(gt=0, le=1000)] | None = Field(
         None, description="of this loss; null: 1.0 with diagonal, 0.05 with alignment"
     )
     layer: PositiveInt | None = Field(
         None, description="of the decoder, from 1; null: the last but one"
     )
     heads: PositiveInt = Field(1, description="how many of the layer's heads are guided")
-    width: PositiveFloat = Field(0.2, description="of the diagonal, as a share of the length")
+    width: Annotated[float, Field(ge=1e-3, le=100)] = Field(
+        0.2, description="of the diagonal, as a share of the length"
+    )
 
     @field_validator("alignments")
     @classmethod
@@ -346,27 +389,35 @@ class DecodingConfig(Section):
     """The search."""
 
     beam_size: BeamSize = Field(5, description="1: greedy")
-    length_penalty: Annotated[float, Field(ge=0)] = Field(
-        1.0, description="alpha; 0: none, higher: longer outputs"
-    )
+    length_penalty: Annotated[
+        float, Field(ge=0), _at_most(10, "higher powers of a length overflow")
+    ] = Field(1.0, description="alpha; 0: none, higher: longer outputs")
     length_penalty_kind: Literal["gnmt", "average"] = Field(
         "gnmt", description="scores are divided by ((5 + length) / 6)^alpha, or length^alpha"
     )
-    min_length_ratio: Annotated[float, Field(ge=0)] = Field(
+    min_length_ratio: Annotated[LengthRatio, Field(ge=0)] = Field(
         0.0, description="shortest output = ratio * input ..."
     )
-    min_length_extra: NaturalNumber = Field(0, description="... + extra subwords")
-    max_length_ratio: PositiveFloat = Field(2.0, description="longest output = ratio * input ...")
-    max_length_extra: NaturalNumber = Field(20, description="... + extra subwords")
+    min_length_extra: ExtraLength = Field(0, description="... + extra subwords")
+    max_length_ratio: Annotated[LengthRatio, Field(gt=0)] = Field(
+        2.0, description="longest output = ratio * input ..."
+    )
+    max_length_extra: ExtraLength = Field(20, description="... + extra subwords")
     sampling: bool = Field(False, description="draw outputs at random, instead of the best")
-    temperature: PositiveFloat = Field(1.0, description="of sampling; below 1: less random")
+    temperature: Annotated[
+        float,
+        Field(gt=0, le=1000),
+        _at_least(
+            1e-3, "below it, nothing but the most probable subword is drawn, as with top_k: 1"
+        ),
+    ] = Field(1.0, description="of sampling; below 1: less random")
     top_k: PositiveInt | None = Field(None, description="draw from the k most probable; null: all")
     top_p: Annotated[float, Field(gt=0, le=1)] = Field(
         1.0, description="draw from the fewest that have this share of the probability"
     )
     seed: NaturalNumber = Field(1, description="of sampling")
-    n_best: PositiveInt = Field(1, description="outputs of a line; beam search: up to beam_size")
-    iterations: PositiveInt = Field(
+    n_best: BeamSize = Field(1, description="outputs of a line; beam search: up to beam_size")
+    iterations: Annotated[int, Field(gt=0, le=LONGEST_TARGET)] = Field(
         4, description="of a non-autoregressive model: passes; all but the first mend the output"
     )
     length_candidates: BeamSize = Field(

@@ -3,6 +3,7 @@
 import gzip
 import random
 import socket
+import sys
 import warnings
 from array import array
 from collections import Counter
@@ -112,6 +113,30 @@ def test_a_missing_file(tmp_path, keys, message):
         open_corpus(data_config(tmp_path, **keys))
 
 
+@pytest.mark.parametrize("name", ["train.tsv", "train.tsv.gz"])
+def test_a_tsv_whose_ending_is_left_out(tmp_path, name):
+    write(tmp_path / name, ["a\tb"])
+    message = rf"there is no file train\.en or train\.en\.gz in .*; write data\.train={name}$"
+    with pytest.raises(UsageError, match=message):
+        open_corpus(data_config(tmp_path))
+
+
+def test_checking_reads_every_file_to_its_end(tmp_path, monkeypatch):
+    """PaddleNLP, which takes seconds to import, is not needed for it."""
+    monkeypatch.setitem(sys.modules, "paddlenlp.datasets", None)
+    write_pairs(tmp_path, "train", PAIRS)
+    write_pairs(tmp_path, "dev", [("a", " "), ("b", "\u2003"), ("", "")], ".gz")
+    write(tmp_path / "test.tsv", ["\tx", " \ty"])
+    corpus = open_corpus(data_config(tmp_path, dev="dev", test="test.tsv"))
+    assert [split.check() for split in corpus.splits()] == [[], ["target"], ["source"]]
+    write(tmp_path / "test.tsv", ["a\tb", "a"])
+    with pytest.raises(UserError, match=r"test\.tsv, line 2: 1 column"):
+        corpus.test.check()
+    (tmp_path / "train.de").write_bytes(b"a\n" * 3 + b"\xff\n")
+    with pytest.raises(UserError, match=r"train\.de, line 4: not UTF-8"):
+        corpus.train.check()
+
+
 def test_unequal_counts_name_both(tmp_path):
     write_pairs(tmp_path, "train", PAIRS)
     write(tmp_path / "dev.en", ["a"] * 1500)
@@ -174,6 +199,15 @@ def test_wmt14ende_whatever_number_follows_bpe(tmp_path):
         assert corpus.test.text[1] == corpus.dev.text[1] == ["c", "ababc"]
         assert corpus.train.text[1] == ["c", "ab@@ ab@@ c"]
         assert wmt14ende_vocabulary(config).name == f"vocab_all.bpe.{number}"
+
+
+def test_checking_reads_wmt14endes_references_too(tmp_path):
+    config = wmt_layout(tmp_path, [("c", "c"), ("c", "c")], ["c", "c"])
+    corpus = open_corpus(config)
+    corpus.test.check()
+    (tmp_path / "wmt14_ende_data" / "newstest2014.tok.de").write_bytes(b"c\nc\xe9\n")
+    with pytest.raises(UserError, match=r"newstest2014\.tok\.de, line 2: not UTF-8"):
+        corpus.test.check()
 
 
 def test_wmt14ende_keeps_its_pairs_in_step(tmp_path):

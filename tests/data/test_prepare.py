@@ -3,6 +3,7 @@
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,10 @@ def write(folder: Path, name: str, pairs) -> None:
     for side, lang in enumerate(("en", "de")):
         content = "".join(f"{pair[side]}\n" for pair in pairs)
         (folder / f"{name}.{lang}").write_bytes(content.encode())
+
+
+def write_tsv(folder: Path, rows) -> None:
+    (folder / "test.tsv").write_text("".join(f"{row}\n" for row in rows))
 
 
 def config(tmp_path: Path, **sections) -> Config:
@@ -144,6 +149,63 @@ def test_twice_the_same_without_encoding_again(tmp_path, text):
     # What has nothing to do with the data makes no difference.
     prepare(config(tmp_path, training={"max_steps": 2, "seed": 9}))
     assert cache_entries(tmp_path) == entries
+
+
+def test_a_vocabulary_that_is_cut_is_told_of_every_time(tmp_path, text, capsys):
+    def told(given=None, **sections) -> list[str]:
+        prepare(config(tmp_path, **sections), given)
+        return [line for line in capsys.readouterr().err.splitlines() if "vocab_size" in line]
+
+    large = {"subword": {"vocab_size": 5000}}
+    first = told(**large)
+    size = prepare(config(tmp_path, **large)).subwords.source.size
+    assert first == [f"subword.vocab_size: the text has {size:,} subwords, not 5,000; using those"]
+    capsys.readouterr()
+    assert told(**large) == first  # from the cache
+    assert told(prepare(config(tmp_path, **large)).subwords, **large)[-1:] == first  # gone on with
+    apart = told(subword={"joint": False, "vocab_size": 4000, "target_vocab_size": 3000})
+    assert [line.split(": ")[0] for line in apart] == [
+        "subword.source_vocab_size",
+        "subword.target_vocab_size",
+    ]
+    assert "not 4,000" in apart[0] and "not 3,000" in apart[1]
+    assert told(subword={"vocab_size": 40}) == []
+    # Those of another model have the size that they have.
+    assert told(prepare(config(tmp_path)).subwords, **large, training={"init_from": "x"}) == []
+
+
+def warnings_of(tmp_path, capsys, **sections) -> list[str]:
+    prepare(config(tmp_path, **sections))
+    lines = capsys.readouterr().err.splitlines()
+    return [line.removeprefix("warning: ") for line in lines if line.startswith("warning: ")]
+
+
+def test_the_same_text_twice_is_warned_of(tmp_path, text, capsys):
+    assert warnings_of(tmp_path, capsys) == []
+    (same_file,) = warnings_of(tmp_path, capsys, data={"dev": "train"})
+    assert same_file.startswith("data.dev is the same text as data.train")
+    write(text, "copy", some_pairs(300))
+    (same_text,) = warnings_of(tmp_path, capsys, data={"test": "copy"})
+    assert same_text.startswith("data.test is the same text as data.train")
+    (both,) = warnings_of(tmp_path, capsys, data={"test": "dev"})
+    assert both.startswith("data.test is the same text as data.dev")
+    # One side alone may be the same: another translation of it.
+    shutil.copy(text / "train.en", text / "other.en")
+    write_other = "".join(f"{target} !\n" for _, target in some_pairs(300))
+    (text / "other.de").write_text(write_other)
+    assert warnings_of(tmp_path, capsys, data={"dev": "other"}) == []
+
+
+def test_blank_text_is_warned_of(tmp_path, text, capsys):
+    write(text, "dev", [("", "eins"), (" ", "zwei")])
+    assert warnings_of(tmp_path, capsys) == ["data.dev: all lines of the source are blank"]
+    write(text, "dev", [("", ""), (" ", "")])
+    assert warnings_of(tmp_path, capsys) == [
+        "data.dev: all lines of the source are blank",
+        "data.dev: all lines of the target are blank",
+    ]
+    write(text, "dev", [("", "eins"), ("one", "")])
+    assert warnings_of(tmp_path, capsys) == []
 
 
 def subword_entries(tmp_path: Path) -> list[Path]:
@@ -341,11 +403,19 @@ def test_neither_dev_nor_test(tmp_path, text):
             lambda t: (t / "dev.de").write_bytes(b"a\n" * 21 + b"\xff\n"),
             r"dev\.de, line 22: not UTF-8",
         ),
+        # What is not read before the end of training
+        (
+            lambda t: (t / "test.de").write_bytes(b"a\n" * 29 + b"\xff\n"),
+            r"test\.de, line 30: not UTF-8",
+        ),
+        (lambda t: write_tsv(t, ["a\tb", "a"]), r"test\.tsv, line 2: 1 column"),
     ],
 )
 def test_wrong_data_leaves_nothing_half_written(tmp_path, text, damage, message):
     damage(text)
     sections = {"subword": {"vocab_size": 5}} if "vocab_size" in message else {}
+    if "tsv" in message:
+        sections = {"data": {"test": "test.tsv"}}
     with pytest.raises(UserError, match=message):
         prepare(config(tmp_path, **sections))
     if (tmp_path / "cache").exists():

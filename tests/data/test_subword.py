@@ -132,12 +132,9 @@ def test_joint_or_one_a_side():
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word"])
-def test_a_vocabulary_too_large_is_cut_down_with_a_message(models, capsys, kind):
-    subwords = train(type=kind, vocab_size=9000)
-    size = subwords.source.size
-    assert len(ALPHABET) < size < 300 or kind == "word"
-    message = f"subword.vocab_size: the text has {size:,} subwords, not 9,000; using those\n"
-    assert capsys.readouterr().err == message
+def test_a_vocabulary_too_large_is_cut_down(models, kind):
+    size = train(type=kind, vocab_size=9000).source.size
+    assert len(ALPHABET) < size < 300 or (kind == "word" and size < 9000)
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])

@@ -544,6 +544,34 @@ def test_a_model_that_ctranslate2_can_not_load(one_kind, copy):
             Ctranslate2Engine(copy, one_kind.subwords, 1)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"3",
+        b"{}",
+        b'{"transformer_mt_positions": null}',
+        b'{"transformer_mt_positions": "9"}',
+        b'{"transformer_mt_positions": 9.5}',
+        b'{"transformer_mt_positions": true}',
+        b'{"transformer_mt_positions": 0}',
+        b'{"transformer_mt_positions": ' + b"9" * 5000 + b"}",
+        b"\xff",
+        b"[" * 100_000,
+    ],
+    ids=lambda content: content[:40],
+)
+def test_settings_that_are_none(one_kind, copy, content):
+    """Whoever writes checksums can write them of anything."""
+    (copy / "config.json").write_bytes(content)
+    (copy / "SHA256SUMS").unlink()
+    write_checksums(copy)
+    with pytest.raises(UserError, match=r"config\.json.*Export the model again"):
+        Ctranslate2Engine(copy, one_kind.subwords, 1)
+
+
 def test_no_export(one_kind, tmp_path):
     with pytest.raises(
         UsageError, match=r"not a model for CTranslate2 .* export MODEL_DIR --format"

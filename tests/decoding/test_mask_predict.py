@@ -4,12 +4,23 @@ import numpy as np
 import paddle
 import pytest
 
-from tests.support import demo_pairs, log_softmax, make_config, train_subwords, wide_model
+from tests.support import (
+    demo_pairs,
+    log_softmax,
+    make_config,
+    make_model_directory,
+    train_subwords,
+    wide_model,
+    write_lines,
+)
+from transformer_mt.attention_maps.run import draw
 from transformer_mt.config import DecodingConfig
-from transformer_mt.decoding import mask_predict, paddle_predictor
+from transformer_mt.decoding import mask_predict, paddle_predictor, run
 from transformer_mt.decoding.engine import Sentence, length_limits, length_penalty
 from transformer_mt.decoding.mask_predict import best_lengths
 from transformer_mt.decoding.paddle_engine import PaddleEngine
+from transformer_mt.decoding.run import ModelChoice
+from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UsageError
 
 PAIRS = demo_pairs(300)
@@ -290,7 +301,7 @@ def test_the_limits_of_lengths(make_engine, sentences):
 @pytest.mark.parametrize(
     ("changes", "need_attention", "prefix", "reason"),
     [
-        ({"sampling": True}, False, [], "--sampling .* one after another"),
+        ({"sampling": True}, False, [], "--sampling .* none after another"),
         ({"n_best": 2}, False, [], "--n-best 2 .* one output of a line"),
         ({}, True, [], "--alignment: .* masks"),
         ({}, False, [5], "--prefix: .* all of it is predicted at once"),
@@ -321,3 +332,71 @@ def test_its_attention_is_not_that_of_words(make_engine, kind):
         engine.attention([5], [6])
     with pytest.raises(UsageError, match="a non-autoregressive model attends from masks"):
         engine.cross_attention([[5]], [[6]])
+
+
+# ---- Refused by the config alone ----
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory):
+    """Model directories of a non-autoregressive and of a plain model, whose checkpoints are empty:
+    who loads them is told that, and not what is asked for here."""
+    folder = tmp_path_factory.mktemp("directories")
+    found = []
+    for name, kind in (("masks", "length"), ("plain", None)):
+        config = make_config(folder, model={"non_autoregressive": kind})
+        found.append(make_model_directory(folder / name, PAIRS, config).path)
+        for path in found[-1].glob("checkpoints/*/*"):
+            path.unlink()
+    write_lines(folder / "text", ["A dog."])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "reason"),
+    [
+        ({"n_best": 2}, {}, "--n-best 2 .*decoding.n_best.*one output of a line"),
+        ({"sampling": True}, {}, "--sampling .*decoding.sampling.* none after another"),
+        ({"sampling": True, "n_best": 3}, {}, "--sampling .*decoding.sampling.*"),
+        ({}, {"prefix": True}, "--prefix: .* all of it is predicted at once"),
+        ({}, {"alignment": True}, "--alignment: .* masks"),
+    ],
+)
+def test_translating_is_refused_before_the_model_is_loaded(
+    directories, tmp_path, changes, options, reason
+):
+    directory, _ = directories
+    text = directory.parent / "text"
+    if "prefix" in options:
+        options = {"prefix": text}
+    choice = ModelChoice(str(directory), decoding=changes, device="cpu")
+    with pytest.raises(UsageError, match=f"non-autoregressive.*{reason}"):
+        run.translate(choice, text, tmp_path / "out", format="jsonl", **options)
+    assert not list(tmp_path.iterdir())
+    if not options:
+        with pytest.raises(UsageError, match=f"non-autoregressive.*{reason}"):
+            Translator.load(directory, device="cpu", **changes)
+
+
+def test_reading_is_refused_before_the_model_is_loaded(directories, tmp_path):
+    directory, _ = directories
+    text = directory.parent / "text"
+    choice = ModelChoice(str(directory), device="cpu")
+    for call, reason in (
+        (lambda: run.score(choice, text, text, tmp_path / "out"), "gives no probability"),
+        (lambda: run.align(choice, text, text, tmp_path / "out"), "attends from masks"),
+        (lambda: draw(str(directory), "A dog.", tmp_path / "out", device="cpu"), "from masks"),
+        (lambda: draw(str(directory), "A", tmp_path / "out", "B", device="cpu"), "from masks"),
+    ):
+        with pytest.raises(UsageError, match=f"a non-autoregressive model .*{reason}"):
+            call()
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_ensemble_is_refused_before_its_models_are_loaded(directories):
+    for first, second in (directories, directories[::-1], directories[:1] * 2):
+        choice = ModelChoice(str(first), ensemble=(str(second),), device="cpu")
+        with pytest.raises(UsageError, match="--ensemble: a non-autoregressive model can't"):
+            choice.find()
+        with pytest.raises(UsageError, match="--ensemble: a non-autoregressive model can't"):
+            Translator.load(first, ensemble=(str(second),), device="cpu")

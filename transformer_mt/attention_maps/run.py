@@ -9,7 +9,7 @@ from transformer_mt import signals
 from transformer_mt.attention_maps import page
 from transformer_mt.attention_maps.page import Axis, Map, Token
 from transformer_mt.data.subword import Vocabulary
-from transformer_mt.decoding import engines
+from transformer_mt.decoding import engines, mask_predict
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.errors import UsageError
 from transformer_mt.files import atomic
@@ -33,7 +33,8 @@ def draw(
         device: as in `device.use`.
 
     Raises:
-        UsageError: there is no such model, it is an export, or a text is empty or too long.
+        UsageError: there is no such model, it is an export or non-autoregressive, or a text is
+            empty or too long.
         UserError: the model is damaged, or the page can't be written.
     """
     folder = Path(model_dir)
@@ -45,6 +46,8 @@ def draw(
     spec = engines.find(folder, "paddle", checkpoint, device=device)
     directory = ModelDirectory(folder)
     config = directory.load_config()
+    if config.model.non_autoregressive is not None:
+        mask_predict.refuse("attention")
     subwords = directory.load_subwords()
     limit = config.data.max_length
     text, source_ids = _read("--text", text, subwords.source, limit)

@@ -12,7 +12,7 @@ import logging
 import random
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -50,6 +50,21 @@ class Split:
         """A hash that changes when the text does."""
         parts = [self.dataset, self.source_lang, self.target_lang]
         return "-".join(parts + [content_hash(path) for path in self.paths])
+
+    def check(self) -> list[str]:
+        """Reads every file to its end, without PaddleNLP.
+
+        Returns those of the sides "source" and "target" on which all lines are blank.
+
+        Raises:
+            UserError: a line is not UTF-8, or not a pair.
+        """
+        blank = ["source", "target"]
+        for example in _reader(self)([str(path) for path in self.paths]):
+            blank = [side for side in blank if not example[side].strip()]
+        for _ in lines(self.reference) if self.reference else ():
+            pass
+        return blank
 
     @cached_property
     def text(self) -> tuple[list[str], list[str]]:
@@ -100,11 +115,14 @@ def _load(split: Split) -> Iterable[dict[str, str]]:
         return builder.read_datasets(
             data_files=[[str(path) for path in split.paths]], splits=[split.name]
         )
+    files = [str(path) for path in split.paths]
+    return load_dataset(_reader(split), lazy=True, data_files=files)
+
+
+def _reader(split: Split) -> Callable[[list[str]], Iterator[dict[str, str]]]:
     if split.dataset == "wmt14ende":
-        read = read_wmt14ende
-    else:
-        read = read_tsv if len(split.paths) == 1 else read_files
-    return load_dataset(read, lazy=True, data_files=[str(path) for path in split.paths])
+        return read_wmt14ende
+    return read_tsv if len(split.paths) == 1 else read_files
 
 
 def _import_paddlenlp() -> None:
@@ -153,8 +171,11 @@ def _find_files(config: DataConfig, name: str, value: str) -> Split:
     if value.endswith((".tsv", ".tsv.gz")):
         paths = (_existing(root, [value], f"data.{name}"),)
     else:
+        names = (f"{value}.tsv", f"{value}.tsv.gz")
+        tsv = next((other for other in names if (root / other).is_file()), None)
+        hint = f", but there is {tsv}; write data.{name}={tsv}" if tsv else ""
         paths = tuple(
-            _existing(root, [f"{value}.{lang}", f"{value}.{lang}.gz"], f"data.{name}")
+            _existing(root, [f"{value}.{lang}", f"{value}.{lang}.gz"], f"data.{name}", hint)
             for lang in (config.source_lang, config.target_lang)
         )
     return Split(name, paths, "files", config.source_lang, config.target_lang)
@@ -217,12 +238,12 @@ def _known_split(name: str, value: str) -> str:
     return value
 
 
-def _existing(folder: Path, names: list[str], key: str) -> Path:
-    """The first of some files that is there."""
+def _existing(folder: Path, names: list[str], key: str, hint: str = "") -> Path:
+    """The first of some files that is there; `hint` is said if there is none."""
     for name in names:
         if (folder / name).is_file():
             return folder / name
-    raise UsageError(f"{key}: there is no file {' or '.join(names)} in {folder}")
+    raise UsageError(f"{key}: there is no file {' or '.join(names)} in {folder}{hint}")
 
 
 def _matching(folder: Path, pattern: str, key: str) -> Path:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from transformer_mt.checksums import damage, write_checksums
-from transformer_mt.config import Config
-from transformer_mt.console import say
+from transformer_mt.config import Config, SubwordConfig
+from transformer_mt.console import say, warn
 from transformer_mt.data.alignments import Alignments, encoded_alignments
 from transformer_mt.data.cache import entry
 from transformer_mt.data.corpus import (
@@ -99,6 +99,7 @@ def prepare(config: Config, subwords: Subwords | None = None) -> PreparedData:
     corpus = open_corpus(config.data)
     cache = Path(config.data.cache)
     text = corpus.train.content()
+    _check(corpus, text)
     held_out = _hold_out(corpus, text, config, cache)
     dev = corpus.dev or held_out.splits.get("dev")
     test = corpus.test or held_out.splits.get("test")
@@ -118,6 +119,8 @@ def prepare(config: Config, subwords: Subwords | None = None) -> PreparedData:
     )
     if subwords is None:
         subwords = _subwords(config, content, lambda: pairs(Counter()), cache)
+    if config.training.init_from is None:
+        _tell_of_small_vocabularies(subwords, config.subword)
     lines, line_count = array("i"), count_lines(corpus.train.paths[0])
     train = encoded_corpus(
         pairs(dropped, lines),
@@ -150,6 +153,48 @@ def prepare(config: Config, subwords: Subwords | None = None) -> PreparedData:
         key=train.key if alignments is None else alignments.key,
         alignments=alignments,
     )
+
+
+def _check(corpus: Corpus, text: str) -> None:
+    """Reads dev and test set to their ends, of which some is otherwise not read before training has
+    ended, and warns of what gives scores that mean nothing; `text` is the training text's content.
+
+    Raises:
+        UserError: a line is not UTF-8, or not a pair.
+    """
+    names = {text: "train"}
+    for split in corpus.splits()[1:]:
+        for side in split.check():
+            warn(f"data.{split.name}: all lines of the {side} are blank")
+        same = names.setdefault(split.content(), split.name)
+        if same == "train":
+            warn(
+                f"data.{split.name} is the same text as data.train: its scores tell how well that "
+                "was learnt, and nothing of other text"
+            )
+        elif same != split.name:
+            warn(
+                f"data.{split.name} is the same text as data.{same}, by which the best checkpoint "
+                "is chosen: its scores are higher than those of other text"
+            )
+
+
+def _tell_of_small_vocabularies(subwords: Subwords, config: SubwordConfig) -> None:
+    """Says where the text had fewer subwords than the config asks for."""
+    if config.type == "vocabulary":
+        return
+    sides = [("vocab_size", subwords.source.size, config.vocab_size)]
+    if not subwords.joint:
+        sides = [
+            (f"{side}_vocab_size", vocabulary.size, own or config.vocab_size)
+            for side, vocabulary, own in (
+                ("source", subwords.source, config.source_vocab_size),
+                ("target", subwords.target, config.target_vocab_size),
+            )
+        ]
+    for key, size, wanted in sides:
+        if size < wanted:
+            say(f"subword.{key}: the text has {size:,} subwords, not {wanted:,}; using those")
 
 
 def _hold_out(corpus: Corpus, text: str, config: Config, cache: Path) -> HeldOut:

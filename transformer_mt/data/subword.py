@@ -20,7 +20,6 @@ import numpy as np
 import sentencepiece
 
 from transformer_mt.config import SubwordConfig
-from transformer_mt.console import say
 from transformer_mt.errors import UsageError, UserError
 from transformer_mt.files import atomic, byte_lines, lines
 
@@ -335,7 +334,4 @@ def _train(
                 "subword.character_coverage"
             )
         raise UserError(f"SentencePiece could not be trained: {problem}")
-    vocabulary = SentencePieceVocabulary(model.getvalue())
-    if vocabulary.size < size:
-        say(f"{key}: the text has {vocabulary.size:,} subwords, not {size:,}; using those")
-    return vocabulary
+    return SentencePieceVocabulary(model.getvalue())

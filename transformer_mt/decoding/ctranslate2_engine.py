@@ -91,7 +91,7 @@ class Ctranslate2Engine:
             )
         if problem := damage(self._folder):
             raise UserError(f"{folder}: damaged ({problem}). Export the model again")
-        self._positions = json.loads((self._folder / SETTINGS).read_text("utf-8"))[POSITIONS]
+        self._positions = _positions(self._folder)
         self._translator = self._load(threads)
         self._source_pieces = subwords.source.pieces(range(subwords.source.size))
         target = subwords.target
@@ -335,6 +335,24 @@ class Ctranslate2Engine:
                 f"{self._positions - 1} at most, as data.max_length and decoding.max_length_ratio "
                 "of its config want it"
             )
+
+
+def _positions(folder: Path) -> int:
+    """How many positions were exported.
+
+    Raises:
+        UserError: the settings do not tell.
+    """
+    try:
+        positions = json.loads((folder / SETTINGS).read_text("utf-8"))[POSITIONS]
+        if type(positions) is not int or positions < 1:
+            raise ValueError("not a number of positions")
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        raise UserError(
+            f"{folder}: damaged ({SETTINGS} has no {POSITIONS} of 1 or more). Export the model "
+            "again"
+        ) from None
+    return positions
 
 
 @dataclass

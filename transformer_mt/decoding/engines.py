@@ -7,6 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 from transformer_mt.console import command_word, warn
+from transformer_mt.decoding import mask_predict
 from transformer_mt.decoding.engine import Engine
 from transformer_mt.errors import UsageError
 from transformer_mt.model_directory import ModelDirectory, made_of_checkpoint, named
@@ -90,7 +91,9 @@ def find(
     held = exported(folder)
     if held is None and engine in (None, "paddle"):
         first = ModelDirectory(folder)
-        first.load_config()
+        config = first.load_config()
+        if ensemble and config.model.non_autoregressive is not None:
+            mask_predict.refuse("ensemble")
         checkpoints = [first.checkpoint(checkpoint)]
         for name in ensemble:
             checkpoints.append(_member(first, name))
@@ -169,7 +172,8 @@ def _member(first: ModelDirectory, name: str) -> Path:
     if not folder or Path(name).is_dir():
         folder, checkpoint = name, None
     other = ModelDirectory(folder)
-    other.load_config()
+    if other.load_config().model.non_autoregressive is not None:
+        mask_predict.refuse("ensemble")
     if other.load_subwords().content() != first.load_subwords().content():
         raise UsageError(f"--ensemble {name}: its subwords are not those of {first.path}")
     return other.checkpoint(checkpoint)

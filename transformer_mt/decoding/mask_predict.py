@@ -6,11 +6,12 @@ probabilities, neither models nor text.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable
+from typing import NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
-from transformer_mt.config import DecodingConfig
+from transformer_mt.config import NEEDED_BY, DecodingConfig
 from transformer_mt.data.subword import Vocabulary
 from transformer_mt.decoding.engine import Hypothesis, Sentence, length_limits, length_penalty
 from transformer_mt.errors import UsageError
@@ -46,25 +47,45 @@ class Targets(NamedTuple):
     ends: np.ndarray
 
 
-def require_possible(
-    sentences: list[Sentence], settings: DecodingConfig, need_attention: bool
-) -> None:
+# What can't be asked of a model that does not predict words one after another, and why.
+IMPOSSIBLE = {
+    "prefix": "does not go with --prefix: an output is not continued, all of it is predicted at "
+    "once",
+    "alignment": "does not go with --alignment: its attention is that of masks, not of words",
+    "scores": "gives no probability to a whole translation: it has one of each word, which differs "
+    "with the words that are masked",
+    "attention": "attends from masks, in whose places words stand only when it is done",
+    "ensemble": "can't be a member: the words before, which the members of an ensemble go on from "
+    "together, are not there",
+}
+
+
+def require_possible(settings: DecodingConfig, asked: Iterable[str] = ()) -> None:
     """
+    Args:
+        asked: keys of IMPOSSIBLE.
+
     Raises:
-        UsageError: something is asked for that can't be had where words are not predicted one
-            after another.
+        UsageError: something is asked for that can't be had of a non-autoregressive model.
     """
-    problem = None
-    if settings.sampling:
-        problem = "--sampling (decoding.sampling: true): it draws words one after another"
-    elif settings.n_best > 1:
-        problem = f"--n-best {settings.n_best} (decoding.n_best): there is one output of a line"
-    elif any(sentence.prefix for sentence in sentences):
-        problem = "--prefix: an output is not continued, all of it is predicted at once"
-    elif need_attention:
-        problem = "--alignment: its attention is that of masks, not of words"
-    if problem:
-        raise UsageError(f"the model is non-autoregressive, and does not go with {problem}")
+    for key, needed, reason in NEEDED_BY["model.non_autoregressive"]:
+        section, _, name = key.partition(".")
+        if section == "decoding" and (value := getattr(settings, name)) != needed:
+            flag = "--" + name.replace("_", "-")
+            if value is not True:
+                flag += f" {value}"
+            raise UsageError(
+                f"a non-autoregressive model does not go with {flag} ({key}): {reason}"
+            )
+    for what in asked:
+        refuse(what)
+
+
+def refuse(what: str) -> NoReturn:
+    """Raises a UsageError that says why a non-autoregressive model can't do this; `what` is a key
+    of IMPOSSIBLE."""
+    option = "--ensemble: " if what == "ensemble" else ""
+    raise UsageError(f"{option}a non-autoregressive model {IMPOSSIBLE[what]}")
 
 
 def search(

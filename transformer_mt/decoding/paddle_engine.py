@@ -18,12 +18,9 @@ from transformer_mt.decoding.device_log_probs import DeviceLogProbs, device_mixt
 from transformer_mt.decoding.engine import Attention, Hypothesis, Sentence, with_attention
 from transformer_mt.decoding.log_probs import LogProbs, mixture
 from transformer_mt.decoding.paddle_predictor import PaddlePredictor
-from transformer_mt.errors import UsageError
 from transformer_mt.model.host_decoder import HostDecoder, HostDecoding
 from transformer_mt.model.non_autoregressive import NonAutoregressiveTransformer
 from transformer_mt.model.transformer import Transformer
-
-ATTENTION_OF_MASKS = "attends from masks, in whose places words stand only when it is done"
 
 
 class PaddleEngine:
@@ -57,10 +54,7 @@ class PaddleEngine:
             isinstance(model, NonAutoregressiveTransformer) for model in models
         )
         if self._is_non_autoregressive and len(models) > 1:
-            raise UsageError(
-                "--ensemble: a non-autoregressive model can't be a member: the words before, which "
-                "the members of an ensemble go on from together, are not there"
-            )
+            mask_predict.refuse("ensemble")
 
     @classmethod
     def load(
@@ -95,7 +89,8 @@ class PaddleEngine:
     def _fill_in(
         self, sentences: list[Sentence], settings: DecodingConfig, need_attention: bool
     ) -> list[list[Hypothesis]]:
-        mask_predict.require_possible(sentences, settings, need_attention)
+        asked = ["prefix"] if any(sentence.prefix for sentence in sentences) else []
+        mask_predict.require_possible(settings, asked + ["alignment"] * need_attention)
         source = self._source_tensor([sentence.source for sentence in sentences])
         with self._evaluating():
             predictor = PaddlePredictor(self._models[0], source, self._target)
@@ -117,10 +112,7 @@ class PaddleEngine:
         Raises:
             UsageError: the model is non-autoregressive.
         """
-        self._require_autoregressive(
-            "gives no probability to a whole translation: it has one of each word, which differs "
-            "with the words that are masked"
-        )
+        self._require_autoregressive("scores")
         source = self._source_tensor(sources)
         read, wanted = batch.target_arrays(targets, self._target)
         totals: list[float] = []
@@ -149,7 +141,7 @@ class PaddleEngine:
         Raises:
             UsageError: the model is non-autoregressive.
         """
-        self._require_autoregressive(ATTENTION_OF_MASKS)
+        self._require_autoregressive("attention")
         model = self._models[0]
         source_ids = self._source_tensor([source])
         read, said = batch.target_arrays([target], self._target)
@@ -171,7 +163,7 @@ class PaddleEngine:
         Raises:
             UsageError: the model is non-autoregressive.
         """
-        self._require_autoregressive(ATTENTION_OF_MASKS)
+        self._require_autoregressive("attention")
         model, (layer, heads) = self._models[0], self._alignment_heads
         source = self._source_tensor(sources)
         read, _ = batch.target_arrays(targets, self._target)
@@ -182,9 +174,9 @@ class PaddleEngine:
         weights = cross_weights[layer][:, :heads].astype("float32").mean(axis=1).numpy()
         return batch.without_padding(weights, sources, targets)
 
-    def _require_autoregressive(self, otherwise: str) -> None:
+    def _require_autoregressive(self, what: str) -> None:
         if self._is_non_autoregressive:
-            raise UsageError(f"a non-autoregressive model {otherwise}")
+            mask_predict.refuse(what)
 
     def _source_tensor(self, rows: list[list[int]]) -> paddle.Tensor:
         return paddle.to_tensor(encoded_rows(rows, self._source.pad, self._source.eos))

@@ -20,7 +20,7 @@ from transformer_mt.checksums import CHECKSUMS
 from transformer_mt.config import DecodingConfig
 from transformer_mt.console import progress, warn
 from transformer_mt.data import pharaoh
-from transformer_mt.decoding import engines, output
+from transformer_mt.decoding import engines, mask_predict, output
 from transformer_mt.decoding.engines import EngineSpec
 from transformer_mt.decoding.partial import partial_file
 from transformer_mt.decoding.pool import pool
@@ -56,8 +56,11 @@ class ModelChoice:
     device: str | None = None
     decoding: dict[str, Any] = field(default_factory=dict)
 
-    def find(self) -> tuple[EngineSpec, DecodingConfig]:
+    def find(self, *asked: str) -> tuple[EngineSpec, DecodingConfig]:
         """
+        Args:
+            asked: keys of `mask_predict.IMPOSSIBLE`, of what it is to do besides searching.
+
         Raises:
             UsageError: there is no such model, or it can't be used so.
         """
@@ -74,6 +77,8 @@ class ModelChoice:
             decoding = config_file.with_changes(config.decoding, self.decoding)
         except UsageError as error:
             raise UsageError(_with_flags(str(error))) from None
+        if config.model.non_autoregressive is not None:
+            mask_predict.require_possible(decoding, asked)
         for name, reason in _without_effect(config.model.non_autoregressive, decoding):
             if name in self.decoding:
                 warn(f"--{name.replace('_', '-')} makes no difference {reason}")
@@ -138,7 +143,8 @@ def translate(
     if (source is None and sys.stdin is None) or (target is None and sys.stdout is None):
         raise UsageError("stdin or stdout is closed: give --input FILE and --output FILE")
     require_distinct(_written(target), {**_read(source), "--prefix": prefix})
-    spec, decoding = model.find()
+    asked = ["prefix"] * (prefix is not None) + ["alignment"] * alignment
+    spec, decoding = model.find(*asked)
     if format == "plain" and decoding.n_best > 1:
         raise UsageError(
             f"--n-best {decoding.n_best}: plain text has one translation for each line. Add "
@@ -187,7 +193,8 @@ def score(model: ModelChoice, source: Path, target: Path, into: Path | None) -> 
     Raises:
         UserError: anything wrong with the model directory or the files.
     """
-    with _reading(model, source, target, into, "scoring") as (translator, pairs, bar, write_line):
+    asked = "scoring", "scores"
+    with _reading(model, source, target, into, *asked) as (translator, pairs, bar, write_line):
         for value in translator.scores(pairs, bar.update):
             write_line(output.score(value))
 
@@ -211,7 +218,8 @@ def align(
     """
     if model.ensemble:
         raise UsageError("--ensemble: what is attended to is one model's; leave it out")
-    with _reading(model, source, target, into, "aligning") as (translator, pairs, bar, write_line):
+    asked = "aligning", "attention"
+    with _reading(model, source, target, into, *asked) as (translator, pairs, bar, write_line):
         for aligned in translator.alignments(pairs, bar.update):
             write_line(pharaoh.write(aligned.links))
             seen(aligned)
@@ -219,13 +227,13 @@ def align(
 
 @contextlib.contextmanager
 def _reading(
-    model: ModelChoice, source: Path, target: Path, into: Path | None, title: str
+    model: ModelChoice, source: Path, target: Path, into: Path | None, title: str, asked: str
 ) -> Iterator[tuple[Translator, Iterator[tuple[str, str]], tqdm, Callable[[str], object]]]:
     """A model, what it is to read line by line, a progress bar, and what writes a line."""
     if into is None and sys.stdout is None:
         raise UsageError("stdout is closed: give --output FILE")
     require_distinct(_written(into), {"--source": source, "--target": target})
-    spec, decoding = model.find()
+    spec, decoding = model.find(asked)
     total, count = _count(source), _count(target)
     if None not in (total, count):
         require_equal(source, total, target, count)

@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from transformer_mt import config_file
-from transformer_mt.config import DecodingConfig
+from transformer_mt.config import Config, DecodingConfig
 from transformer_mt.console import warn
 from transformer_mt.data.pharaoh import Link
 from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary
 from transformer_mt.data.words import Words, has_spaces, word_count
-from transformer_mt.decoding import engines
+from transformer_mt.decoding import engines, mask_predict
 from transformer_mt.decoding.alignment import word_alignment
 from transformer_mt.decoding.engine import Engine, Hypothesis, Sentence, length_penalty
 from transformer_mt.decoding.parts import parts
@@ -164,6 +164,8 @@ class Translator:
             UserError: something is missing or damaged, or a setting is wrong.
         """
         spec = engines.find(model_dir, engine, checkpoint, ensemble, threads, device)
+        # What it can't do is refused before the seconds that loading takes.
+        _settings(ModelDirectory(spec.folder).load_config(), decoding)
         return cls.of(spec, spec.load(), **decoding)
 
     @classmethod
@@ -174,7 +176,7 @@ class Translator:
         return cls(
             engine,
             directory.load_subwords(),
-            config_file.with_changes(config.decoding, decoding),
+            _settings(config, decoding),
             config.data.max_length,
             config.data.target_lang,
             config.data.source_lang,
@@ -407,6 +409,18 @@ class Translator:
                     f"line {line}: {unknown} of {len(ids)} tokens are not in the vocabulary; this "
                     "model reads tokenised text with its BPE applied"
                 )
+
+
+def _settings(config: Config, changes: dict[str, Any]) -> DecodingConfig:
+    """Those of a model, with changes.
+
+    Raises:
+        UsageError: a setting is wrong, or this model can't do what it asks for.
+    """
+    settings = config_file.with_changes(config.decoding, changes)
+    if config.model.non_autoregressive is not None:
+        mask_predict.require_possible(settings)
+    return settings
 
 
 def _encode(vocabulary: Vocabulary, text: str) -> list[int]:

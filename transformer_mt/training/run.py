@@ -25,7 +25,11 @@ from transformer_mt.training.trainer import Trainer, seconds_per_step
 
 
 def check(config: Config, device: str | None) -> None:
-    """Prints what would be trained, and for how long; writes nothing but the cache."""
+    """Prints what would be trained, and for how long; writes nothing but the cache.
+
+    Raises:
+        UserError: anything wrong with what training would read.
+    """
     used = devices.use(device)
     devices.require_precision(config.training.precision, used)
     print(config_file.dump(config))
@@ -33,6 +37,7 @@ def check(config: Config, device: str | None) -> None:
     _report(data, sys.stdout)
     processes = devices.processes(config.training.devices, used)
     trainer = Trainer(config, data, Processes(world_size=processes))
+    trainer.start(ModelDirectory(config.model_dir))
     _report_plan(trainer, sys.stdout)
     say("timing some steps ...")
     seconds = seconds_per_step(trainer)
