@@ -53,8 +53,8 @@ class Output:
 
 @dataclass(frozen=True)
 class Translation:
-    """What the translator gives for a line: the outputs, best first. None for an empty line but
-    one empty output."""
+    """What the translator gives for a line: the outputs, best first, all different but for those of
+    sampling. None for an empty line but one empty output."""
 
     source: str
     source_pieces: list[str]
@@ -349,6 +349,8 @@ class Translator:
             pieces = [piece for part in own for piece in self._source.pieces(part.sentence.source)]
             count = max((len(part.hypotheses) for part in own), default=1)
             outputs = [self._output(own, rank, need_alignment) for rank in range(count)]
+            if not self._decoding.sampling:  # draws that are alike tell how probable a text is
+                outputs = _best_first(outputs)
             yield Translation(line.text, pieces, outputs)
 
     def _output(self, own: list[_Part], rank: int, need_alignment: bool) -> Output:
@@ -407,6 +409,14 @@ class Translator:
                     f"line {line}: {unknown} of {len(ids)} tokens are not in the vocabulary; this "
                     "model reads tokenised text with its BPE applied"
                 )
+
+
+def _best_first(outputs: list[Output]) -> list[Output]:
+    """The outputs by falling score, without those whose text a better one has in other subwords."""
+    different: dict[str, Output] = {}
+    for output in sorted(outputs, key=lambda output: -output.score):
+        different.setdefault(output.text, output)
+    return list(different.values())
 
 
 def _encode(vocabulary: Vocabulary, text: str) -> list[int]:
