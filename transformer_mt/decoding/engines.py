@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from transformer_mt.console import quoted
 from transformer_mt.decoding.engine import Engine
 from transformer_mt.errors import UsageError
 from transformer_mt.model_directory import ModelDirectory
@@ -100,8 +101,8 @@ def find(
             ModelDirectory(folder).load_config()
             format = "paddle" if engine == "paddle_inference" else engine
             raise UsageError(
-                f"{made} is not there. Make it with: python -m transformer_mt export {folder} "
-                f"--format {format}"
+                f"{made} is not there. Make it with: python -m transformer_mt export "
+                f"{quoted(folder)} --format {format}"
             )
         folder, held = made, engine
     if engine not in (None, held):

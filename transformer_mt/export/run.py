@@ -12,7 +12,7 @@ from pathlib import Path
 from transformer_mt import config_file
 from transformer_mt.assembly import build_model, load_weights
 from transformer_mt.config import Config
-from transformer_mt.console import say
+from transformer_mt.console import quoted, say
 from transformer_mt.data.subword import Subwords
 from transformer_mt.errors import UsageError, UserError
 from transformer_mt.files import flush_to_disk, write_checksums
@@ -73,7 +73,7 @@ def export(
         (folder / "format_version").write_text(f"{FORMAT_VERSION}\n")
         write_checksums(folder)
     print(output)
-    say(f"{chosen.name}, to translate with: python -m transformer_mt translate {output}")
+    say(f"{chosen.name}, to translate with: python -m transformer_mt translate {quoted(output)}")
 
 
 def _write_model(
