@@ -113,7 +113,9 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("TRANSFORMER_MT_DEBUG"):
             traceback.print_exc()
-        print(f"error: {describe(error)}", file=sys.stderr)
+        from transformer_mt.console import visible
+
+        print(f"error: {visible(describe(error))}", file=sys.stderr)
         return error.exit_code if isinstance(error, UserError) else 1
 
 

@@ -6,22 +6,45 @@ piped on.
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
+# What a terminal may obey instead of showing it: control characters, but for a newline and a tab;
+# the characters that turn the direction of what follows; and two that end a line.
+_INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
+
 
 def say(message: str) -> None:
     """A message for the person at the terminal; it does not tear a progress bar apart."""
-    tqdm.write(message, file=sys.stderr)
+    tqdm.write(visible(message), file=sys.stderr)
     sys.stderr.flush()
 
 
 def warn(message: str) -> None:
     say(f"warning: {message}")
+
+
+def visible(text: str) -> str:
+    """Text to be read by people, wherever it comes from: control characters become escapes such as
+    \\x1b, so that no file can clear the screen, or make it show something else than there is."""
+    return _INVISIBLE.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def quoted(path: str | Path) -> str:
+    """A path as it is typed at a shell; one with a dash in front is not taken for an option."""
+    text = str(path)
+    return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
 def on_terminal() -> bool:
@@ -53,8 +76,3 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def command_word(value: object) -> str:
-    """A path, or another word, as it can be typed in a command."""
-    return shlex.quote(str(value))

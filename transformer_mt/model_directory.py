@@ -31,7 +31,7 @@ from typing import IO, Any
 from transformer_mt import config_file
 from transformer_mt.checksums import CHECKSUMS, damage, is_sealed, listed, sealed, write_checksums
 from transformer_mt.config import Config
-from transformer_mt.console import command_word, say, warn
+from transformer_mt.console import quoted, say, warn
 from transformer_mt.data.subword import Subwords
 from transformer_mt.errors import UsageError, UserError
 from transformer_mt.files import atomic, byte_lines
@@ -315,7 +315,7 @@ class ModelDirectory:
             raise UsageError(
                 f"{self.path} is of format version {version}, whose weights could run code when "
                 "they are read. Convert it, if you trust where it comes from or not: python -m "
-                f"transformer_mt convert {command_word(self.path)}"
+                f"transformer_mt convert {quoted(self.path)}"
             )
         if version != str(FORMAT_VERSION):
             raise UsageError(

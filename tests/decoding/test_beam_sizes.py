@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.support import make_config, wide_model
 from transformer_mt.config import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.decoding import batch
 from transformer_mt.decoding.ctranslate2_engine import Ctranslate2Engine
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.inference_engine import InferenceEngine
@@ -79,23 +80,50 @@ def assert_alike(found, expected):
 @example(beam_size=34, lengths=[(3, 0)], n_best=1)
 @example(beam_size=LARGEST, lengths=[(4, 0), (1, 5)], n_best=5)
 def test_paddle_engines_find_the_same(engines, beam_size, lengths, n_best):
-    batch = sentences(lengths)
+    pair = sentences(lengths)
     options = DecodingConfig(
         beam_size=beam_size,
         n_best=min(n_best, beam_size),
         max_length_ratio=1.0,
         max_length_extra=3,
     )
-    expected = engines["device"].search(batch, options)
-    assert_alike(engines["host"].search(batch, options), expected)
-    assert_alike(engines["inference"].search(batch, options), expected)
+    expected = engines["device"].search(pair, options)
+    assert_alike(engines["host"].search(pair, options), expected)
+    assert_alike(engines["inference"].search(pair, options), expected)
 
 
 @pytest.mark.parametrize("prefix_length", [0, 2])
 @pytest.mark.parametrize("beam_size", [33, 34, 40, 100, LARGEST])
 def test_ctranslate2_finds_what_can_be_found(engines, beam_size, prefix_length):
     """With so wide a beam, all engines find the best output that there is, or nearly."""
-    batch = sentences([(3, prefix_length), (5, prefix_length)])
+    pair = sentences([(3, prefix_length), (5, prefix_length)])
     options = DecodingConfig(beam_size=beam_size, max_length_ratio=0.5, max_length_extra=1)
-    found = engines["ctranslate2"].search(batch, options)
-    assert_alike(found, engines["device"].search(batch, options))
+    found = engines["ctranslate2"].search(pair, options)
+    assert_alike(found, engines["device"].search(pair, options))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [3]),
+        ({"beam_size": 100}, [3]),
+        ({"beam_size": 600}, [2, 1]),
+        ({"beam_size": LARGEST}, [1, 1, 1]),
+        ({"sampling": True, "n_best": 600}, [2, 1]),
+    ],
+)
+def test_wide_beams_are_searched_for_few_sentences_at_once(engines, options, expected):
+    """The memory of a batch grows with the square of the beam. What is found stays the same."""
+    sizes = []
+
+    def stepper(sources):
+        sizes.append(len(sources))
+        return engines["host"]._stepper(sources)
+
+    options = DecodingConfig(**options, max_length_ratio=0.1, max_length_extra=2)
+    three = sentences([(2, 0), (4, 0), (3, 0)])
+    with paddle.no_grad():
+        found = batch.search(stepper, three, options, VOCABULARY)
+    assert sizes == expected
+    assert_alike(found, [engines["host"].search([one], options)[0] for one in three])
+    assert batch.search(stepper, [], options, VOCABULARY) == []

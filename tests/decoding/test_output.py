@@ -3,10 +3,11 @@
 import csv
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_mt.decoding.output import FORMATS
+from transformer_mt.decoding.output import FORMATS, formatter
 from transformer_mt.decoding.translator import Output, Translation
 
 FIRST = Output("Ein Hund.", -0.25, -0.5, ["▁Ein", "▁Hund", "."], [(0, 0), (1, 1)])
@@ -24,6 +25,20 @@ def test_columns():
         "A dog.\tEin Hund.\t-0.250000\t0-0 1-1\tDer Hund.\t-1.500000\t1-1"
     )
     assert FORMATS["tsv"](NOTHING) == "\t\t0.000000"
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_every_row_has_as_many_columns(count):
+    """An empty line has one output, and so may have another one, where two were alike."""
+    aligned = Translation("", [], [Output("", 0.0, 0.0, [], [])])
+    for translation, each in ((BOTH, 3), (aligned, 3), (NOTHING, 2)):
+        row = formatter("tsv", count)(translation).split("\t")
+        given = 1 + each * len(translation.outputs)
+        assert len(row) == max(given, 1 + each * count)
+        assert "\t".join(row[:given]) == FORMATS["tsv"](translation)
+        assert set(row[given:]) <= {""}
+    for name in ("plain", "jsonl"):
+        assert formatter(name, count)(BOTH) == FORMATS[name](BOTH)
 
 
 def test_json():

@@ -387,18 +387,19 @@ def test_n_best_and_alignments(model, tmp_path):
     objects = [json.loads(line) for line in translated(model, source, format="jsonl", **options)]
     for found in objects:
         source_words = words(found["source"])
-        assert len(found["outputs"]) == (3 if source_words else 1)
+        assert 1 <= len(found["outputs"]) <= (3 if source_words else 1)
         for output in found["outputs"]:
             pairs = [tuple(map(int, pair.split("-"))) for pair in output["alignment"].split()]
             # Each word of the translation has its one word of the source.
             assert sorted(target for _, target in pairs) == list(range(len(words(output["text"]))))
             assert all(i < len(source_words) for i, _ in pairs)
     rows = [line.split("\t") for line in translated(model, source, format="tsv", **options)]
-    assert [len(row) for row in rows] == [10, 10, 10, 10, 4, 10]
+    assert [len(row) for row in rows] == [10] * 6
     for row, found in zip(rows, objects, strict=True):
-        assert row[1::3] == [output["text"] for output in found["outputs"]]
-        assert row[2::3] == [f"{output['score']:.6f}" for output in found["outputs"]]
-        assert row[3::3] == [output["alignment"] for output in found["outputs"]]
+        missing = [""] * (3 - len(found["outputs"]))
+        assert row[1::3] == [output["text"] for output in found["outputs"]] + missing
+        assert row[2::3] == [f"{output['score']:.6f}" for output in found["outputs"]] + missing
+        assert row[3::3] == [output["alignment"] for output in found["outputs"]] + missing
 
 
 def test_prefixes(model, tmp_path):

@@ -240,14 +240,67 @@ def test_n_best_outputs_with_their_scores(model, config):
             assert translation.source_pieces == []
             continue
         scores = [output.score for output in translation.outputs]
-        assert len(scores) == 3 and scores == sorted(scores, reverse=True)
-        assert len({tuple(output.pieces) for output in translation.outputs}) == 3
+        assert 1 <= len(scores) <= 3 and scores == sorted(scores, reverse=True)
+        assert len({output.text for output in translation.outputs}) == len(scores)
         for output in translation.outputs:
             length = len(output.pieces) + 1  # with eos
             assert output.score == pytest.approx(output.log_prob / ((5 + length) / 6) ** 0.7)
             assert model[1].target.decode([]) == ""
             assert "".join(output.pieces).replace("\u2581", " ").strip() == output.text.strip()
             assert output.alignment is None
+
+
+@pytest.fixture
+def says(config):
+    """A function that gives a translator that always finds texts with these scores. Each text is
+    some subwords; `a@@ b` is `ab` in other ones."""
+    vocabulary = WordVocabulary(["<s>", "<e>", "<unk>", "a@@", "b", "ab", "c", "w"])
+    subwords = Subwords(vocabulary, vocabulary)
+
+    def says(*found, **options):
+        ids = [(vocabulary.encode(text), score) for text, score in found]
+        options = {"length_penalty": 0.0, "n_best": len(found), "beam_size": len(found), **options}
+        return translator_with(Says(*ids), subwords, config, **options)
+
+    return says
+
+
+def outputs(translator, text="w"):
+    (translation,) = translator.stream(line_windows([text]), need_alignment=True)
+    return [(output.text, " ".join(output.pieces), output.score) for output in translation.outputs]
+
+
+def test_the_same_text_in_other_subwords_is_one_output(says):
+    found = [
+        ("a@@ b", -1.0),
+        ("c", -2.0),
+        ("ab", -3.0),
+        ("c c", -4.0),
+        ("c a@@ b", -5.0),
+        ("c ab", -5.5),
+    ]
+    assert outputs(says(*found)) == [
+        ("ab", "a@@ b", -1.0),
+        ("c", "c", -2.0),
+        ("c c", "c c", -4.0),
+        ("c ab", "c a@@ b", -5.0),
+    ]
+    assert outputs(says(("a@@ b", -1.0), ("ab", -1.5))) == [("ab", "a@@ b", -1.0)]
+
+
+def test_draws_that_are_alike_stay(says):
+    found = [("a@@ b", -1.0), ("ab", -1.0), ("c", -2.0), ("ab", -3.0)]
+    assert [text for text, *_ in outputs(says(*found, sampling=True))] == ["ab", "ab", "c", "ab"]
+
+
+def test_the_first_output_of_a_line_in_parts_is_the_best_of_each_part(says):
+    """It is the translation that the line has with one output, though the second best of each part
+    together, which are longer, are better by the penalty."""
+    found = [("c", -1.0), ("a@@ b c c c c", -1.5), ("ab c c c c", -1.6)]
+    translator = says(*found, max_length=2, length_penalty=1.0, length_penalty_kind="average")
+    texts = outputs(translator, "w w w w")
+    assert [text for text, *_ in texts] == ["c c", "ab c c c c ab c c c c"]
+    assert [score for *_, score in texts] == pytest.approx([-2.0 / 4, -3.0 / 14])
 
 
 def test_given_translations_get_the_scores_that_the_search_gave_them(words, config):

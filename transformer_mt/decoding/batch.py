@@ -3,7 +3,7 @@ and the arrays that go into a model and come out of it. They may know of Paddle,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -16,12 +16,30 @@ from transformer_mt.decoding.search import Stepper, Task, beam_search, sample
 
 # Numbers: 128 MB in float32.
 LOGITS_AT_ONCE = 2**25
+# Pairs of hypotheses of a sentence: memory grows with them, for each attends among the positions of
+# all (see `AncestorMask`). Of a beam below 23 there are never so many in a batch of 2,048 tokens.
+PAIRS_AT_ONCE = 2**20
 
 
 def search(
+    stepper_of: Callable[[list[list[int]]], Stepper],
+    sentences: list[Sentence],
+    settings: DecodingConfig,
+    target: Vocabulary,
+) -> list[list[Hypothesis]]:
+    """As `Engine.search`, without attention; `stepper_of` gives the stepper of some sources."""
+    width = settings.n_best if settings.sampling else settings.beam_size
+    count = max(1, PAIRS_AT_ONCE // width**2)
+    found: list[list[Hypothesis]] = []
+    for start in range(0, len(sentences), count):
+        some = sentences[start : start + count]
+        found += _search(stepper_of([one.source for one in some]), some, settings, target)
+    return found
+
+
+def _search(
     stepper: Stepper, sentences: list[Sentence], settings: DecodingConfig, target: Vocabulary
 ) -> list[list[Hypothesis]]:
-    """As `Engine.search`, without attention; the stepper holds the sentences' sources."""
     task = _task(sentences, settings, target)
     if settings.sampling:
         uniform = _uniform_numbers(sentences, task, settings.seed)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from transformer_mt.console import command_word, warn
+from transformer_mt.console import quoted, warn
 from transformer_mt.decoding import mask_predict
 from transformer_mt.decoding.engine import Engine
 from transformer_mt.errors import UsageError
@@ -104,8 +104,8 @@ def find(
             ModelDirectory(folder).load_config()
             format = "paddle" if engine == "paddle_inference" else engine
             raise UsageError(
-                f"{made} is not there. Make it with: python -m transformer_mt export {folder} "
-                f"--format {format}"
+                f"{made} is not there. Make it with: python -m transformer_mt export "
+                f"{quoted(folder)} --format {format}"
             )
         folder, held = made, engine
     if engine not in (None, held):
@@ -142,7 +142,7 @@ def _warn_if_outdated(export: Path) -> None:
         warn(
             f"{export} was made of {name} as it was then; the model's own checkpoint to translate "
             f"with is {current.name} now. To export that: python -m transformer_mt export "
-            f"{command_word(directory.path)} --format ..."
+            f"{quoted(directory.path)} --format ..."
         )
 
 

@@ -62,9 +62,7 @@ class InferenceEngine:
         self, sentences: list[Sentence], settings: DecodingConfig, need_attention: bool = False
     ) -> list[list[Hypothesis]]:
         """As `Engine.search`."""
-        encoded = self._encode([sentence.source for sentence in sentences])
-        stepper = _Stepper(self._decoder, encoded, batch.never_put_out(self._target))
-        found = batch.search(stepper, sentences, settings, self._target)
+        found = batch.search(self._stepper, sentences, settings, self._target)
         return with_attention(self, sentences, found) if need_attention else found
 
     def log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> list[float]:
@@ -83,6 +81,9 @@ class InferenceEngine:
         read, _ = batch.target_arrays(targets, self._target)
         weights = [row for _, attention in self._read(sources, read) for row in attention.numpy()]
         return batch.without_padding(weights, sources, targets)
+
+    def _stepper(self, rows: list[list[int]]) -> _Stepper:
+        return _Stepper(self._decoder, self._encode(rows), batch.never_put_out(self._target))
 
     def _encode(self, rows: list[list[int]]) -> list[Tensor]:
         ids = encoded_rows(rows, self._source.pad, self._source.eos)

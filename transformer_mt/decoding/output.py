@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from transformer_mt.data import pharaoh
@@ -20,14 +21,17 @@ def plain(translation: Translation) -> str:
     return translation.text
 
 
-def tsv(translation: Translation) -> str:
-    """The source, then for each output its text, its score and, if asked for, its alignment. A tab
-    or an end of line in a text is written as a space."""
+def tsv(translation: Translation, n_best: int = 1) -> str:
+    """The source, then for each output its text, its score and, if asked for, its alignment;
+    and empty columns for outputs that are missing to `n_best`. A tab or an end of line in a text is
+    written as a space."""
     columns = [translation.source]
     for output in translation.outputs:
         columns += [output.text, score(output.score)]
         if output.alignment is not None:
             columns.append(pharaoh.write(output.alignment))
+    of_each = (len(columns) - 1) // len(translation.outputs)
+    columns += [""] * (of_each * (n_best - len(translation.outputs)))
     return "\t".join(re.sub(r"[\t\r\n]", " ", column) for column in columns)
 
 
@@ -44,6 +48,11 @@ def jsonl(translation: Translation) -> str:
 
 
 FORMATS: dict[str, Callable[[Translation], str]] = {"plain": plain, "tsv": tsv, "jsonl": jsonl}
+
+
+def formatter(name: str, n_best: int) -> Callable[[Translation], str]:
+    """One of FORMATS, for translations of up to `n_best` outputs."""
+    return partial(tsv, n_best=n_best) if name == "tsv" else FORMATS[name]
 
 
 def score(value: float) -> str:

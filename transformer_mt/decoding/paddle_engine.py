@@ -81,9 +81,8 @@ class PaddleEngine:
         """As `Engine.search`."""
         if self._is_non_autoregressive:
             return self._fill_in(sentences, settings, need_attention)
-        source = self._source_tensor([sentence.source for sentence in sentences])
         with self._evaluating():
-            found = batch.search(self._stepper(source), sentences, settings, self._target)
+            found = batch.search(self._stepper, sentences, settings, self._target)
         return with_attention(self, sentences, found) if need_attention else found
 
     def _fill_in(
@@ -96,7 +95,8 @@ class PaddleEngine:
             predictor = PaddlePredictor(self._models[0], source, self._target)
             return mask_predict.search(predictor, sentences, settings, self._target)
 
-    def _stepper(self, source: paddle.Tensor) -> _HostStepper | _DeviceStepper:
+    def _stepper(self, rows: list[list[int]]) -> _HostStepper | _DeviceStepper:
+        source = self._source_tensor(rows)
         never = batch.never_put_out(self._target)
         if not self._host_decoders:
             return _DeviceStepper(self._models, source, never)

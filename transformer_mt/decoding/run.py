@@ -181,7 +181,7 @@ def translate(
             need_alignment=alignment,
             first=done + 1,
         )
-        as_text = output.FORMATS[format]
+        as_text = output.formatter(format, decoding.n_best)
         for translation in translations:
             write_line(as_text(translation))
 

@@ -53,8 +53,8 @@ class Output:
 
 @dataclass(frozen=True)
 class Translation:
-    """What the translator gives for a line: the outputs, best first. None for an empty line but
-    one empty output."""
+    """What the translator gives for a line: the outputs, best first, all different but for those of
+    sampling. None for an empty line but one empty output."""
 
     source: str
     source_pieces: list[str]
@@ -351,6 +351,8 @@ class Translator:
             pieces = [piece for part in own for piece in self._source.pieces(part.sentence.source)]
             count = max((len(part.hypotheses) for part in own), default=1)
             outputs = [self._output(own, rank, need_alignment) for rank in range(count)]
+            if not self._decoding.sampling:  # draws that are alike tell how probable a text is
+                outputs = _different(outputs)
             yield Translation(line.text, pieces, outputs)
 
     def _output(self, own: list[_Part], rank: int, need_alignment: bool) -> Output:
@@ -421,6 +423,17 @@ def _settings(config: Config, changes: dict[str, Any]) -> DecodingConfig:
     if config.model.non_autoregressive is not None:
         mask_predict.require_possible(settings)
     return settings
+
+
+def _different(outputs: list[Output]) -> list[Output]:
+    """The outputs in their order, but each text once, with the best score that it has; another one
+    has the same text in other subwords."""
+    different: dict[str, Output] = {}
+    for output in outputs:
+        known = different.setdefault(output.text, output)
+        if output.score > known.score:
+            different[output.text] = output
+    return list(different.values())
 
 
 def _encode(vocabulary: Vocabulary, text: str) -> list[int]:

@@ -9,7 +9,7 @@ from transformer_mt import config_file
 from transformer_mt.assembly import build_model, load_weights
 from transformer_mt.checksums import CHECKSUMS, listed, sealed, write_checksums
 from transformer_mt.config import Config
-from transformer_mt.console import say
+from transformer_mt.console import quoted, say
 from transformer_mt.data.subword import Subwords
 from transformer_mt.errors import UsageError, UserError
 from transformer_mt.folders import whole_folder
@@ -78,7 +78,7 @@ def export(
     except OSError as error:
         raise UserError(f"{output}: can't be written: {error.strerror or error}") from None
     print(output)
-    say(f"{chosen.name}, to translate with: python -m transformer_mt translate {output}")
+    say(f"{chosen.name}, to translate with: python -m transformer_mt translate {quoted(output)}")
 
 
 def _write_model(

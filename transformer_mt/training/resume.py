@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_mt.config import Config
+from transformer_mt.console import quoted
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.errors import UsageError, UserError
 from transformer_mt.model_directory import ModelDirectory
@@ -86,7 +87,7 @@ def checked_state(
             f"{checkpoint} was trained on another text{' or other alignments' if aligned else ''} "
             "than the training files hold now. Put back what was there, train anew with --restart, "
             "or fine-tune on the new text with "
-            f"training.init_from={directory.path} model_dir=FOLDER"
+            f"training.init_from={quoted(directory.path)} model_dir=FOLDER"
         )
     return state
 

@@ -11,7 +11,7 @@ import paddle
 from transformer_mt import config_file
 from transformer_mt import device as devices
 from transformer_mt.config import Config
-from transformer_mt.console import duration, progress, say, warn
+from transformer_mt.console import duration, progress, quoted, say, visible, warn
 from transformer_mt.data.prepare import PreparedData, prepare
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.errors import UsageError
@@ -160,9 +160,9 @@ def score_test(config: Config, data: PreparedData, directory: ModelDirectory) ->
     # Spread over the test set, so that a sorted one shows more than its beginning.
     shown = min(config.evaluation.samples, len(sources))
     for index in (len(sources) * i // shown for i in range(shown)):
-        print(f"source      {sources[index]}")
-        print(f"translation {hypotheses[index]}")
-        print(f"reference   {references[index]}\n")
+        print(f"source      {visible(sources[index])}")
+        print(f"translation {visible(hypotheses[index])}")
+        print(f"reference   {visible(references[index])}\n")
     print(f"test set, {chosen.name}: {scores}")
 
 
@@ -190,7 +190,7 @@ def average(model_dir: str, kind: str, count: int) -> None:
 
 def _report(data: PreparedData, file) -> None:
     for line in data.report():
-        print(line, file=file)
+        print(visible(line), file=file)
 
 
 def _report_plan(trainer: Trainer, file) -> None:
@@ -206,6 +206,7 @@ def _report_plan(trainer: Trainer, file) -> None:
 
 
 def _next_steps(directory: ModelDirectory) -> None:
+    path = quoted(directory.path)
     print("\nNext:")
-    print(f"  bash scripts/translate.sh {directory.path} FILE   # translate a text, line by line")
-    print(f"  bash scripts/evaluate.sh {directory.path} SOURCE REFERENCE   # score it")
+    print(visible(f"  bash scripts/translate.sh {path} FILE   # translate a text, line by line"))
+    print(visible(f"  bash scripts/evaluate.sh {path} SOURCE REFERENCE   # score it"))

@@ -15,7 +15,7 @@ import numpy as np
 from transformer_mt import signals
 from transformer_mt.assembly import take_weights
 from transformer_mt.config import Config
-from transformer_mt.console import duration, on_terminal, progress, say, warn
+from transformer_mt.console import duration, on_terminal, progress, quoted, say, warn
 from transformer_mt.data.batches import Update, epoch_batches, read_ahead, read_update, updates
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.errors import Interrupted, UserError
@@ -209,7 +209,8 @@ class Trainer:
         if self.processes.is_first:
             say(
                 f"stopped at step {self.progress.step}, which is saved. The same command goes on "
-                f"from there; to translate with it: bash scripts/translate.sh {directory.path} FILE"
+                f"from there; to translate with it: bash scripts/translate.sh "
+                f"{quoted(directory.path)} FILE"
                 if self.progress.step
                 else "stopped before the first update"
             )
@@ -241,7 +242,7 @@ class Trainer:
                 f"{now.skipped_in_a_row} updates in a row were not finite: training has diverged. "
                 "Lower training.learning_rate, raise training.warmup_steps, or set "
                 "training.clip_norm, and train anew with --restart, or go on from the last "
-                f"checkpoint with training.init_from={directory.path} model_dir=FOLDER"
+                f"checkpoint with training.init_from={quoted(directory.path)} model_dir=FOLDER"
             )
 
     def _log(self, directory: ModelDirectory, bar) -> None:
