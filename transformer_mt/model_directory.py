@@ -31,7 +31,7 @@ from typing import IO, Any
 from transformer_mt import config_file
 from transformer_mt.checksums import CHECKSUMS, damage, is_sealed, listed, sealed, write_checksums
 from transformer_mt.config import Config
-from transformer_mt.console import quoted, say, warn
+from transformer_mt.console import quoted, say, visible, warn
 from transformer_mt.data.subword import Subwords
 from transformer_mt.errors import UsageError, UserError
 from transformer_mt.files import atomic, byte_lines
@@ -442,13 +442,13 @@ def _hash_of(checkpoint: Path) -> str:
 
 
 def _beginning(path: Path, length: int) -> str:
-    """The first characters of a small text file, without what is not to be shown; empty if there is
-    no such file."""
+    """The first characters of a small text file, as one line that can be shown; empty if there is no
+    such file."""
     if not path.is_file():
         return ""
     with open(path, "rb") as file:
         text = file.read(length).decode("utf-8", "replace").strip()
-    return "".join(character if character.isprintable() else "?" for character in text)
+    return visible(text).replace("\n", "\\n")
 
 
 def _entries(folder: Path) -> list[Path]:
