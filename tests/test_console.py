@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support import PairList, demo_pairs, make_config, make_model_directory, prepared
 from transformer_mt import cli, console
+from transformer_mt.checksums import write_checksums
 from transformer_mt.decoding import engines
 from transformer_mt.errors import UsageError
 from transformer_mt.training import run
