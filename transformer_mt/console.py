@@ -6,6 +6,7 @@ piped on.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -14,9 +15,14 @@ from tqdm import tqdm
 
 
 def say(message: str) -> None:
-    """A message for the person at the terminal; it does not tear a progress bar apart."""
-    tqdm.write(message, file=sys.stderr)
-    sys.stderr.flush()
+    """A message for the person at the terminal; it does not tear a progress bar apart.
+
+    If nobody can read it any longer (the terminal is lost, the reader of a pipe has ended), work
+    goes on nevertheless: it may be about to save what was done.
+    """
+    with contextlib.suppress(OSError):
+        tqdm.write(message, file=sys.stderr)
+        sys.stderr.flush()
 
 
 def warn(message: str) -> None:
