@@ -1,14 +1,29 @@
 """`python -m transformer_mt`."""
 
+import os
+import signal
 import sys
 from pathlib import Path
+
+
+def stop(number: int, frame: object) -> None:
+    """Ends a process that has not begun its work, or has done it: there is nothing to lose."""
+    os.write(2, b"interrupted\n")
+    os._exit(128 + number)
+
+
+if __name__ == "__main__":
+    # Before the other imports, which take a while.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, stop)
 
 if not __package__:
     # Paddle's launcher runs a file, whose folder Python then searches first: our modules would
     # stand in front of the library's of the same names.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from transformer_mt.cli import main
+from transformer_mt.cli import main  # noqa: E402 (signals come first)
 
 if __name__ == "__main__":
     sys.exit(main())

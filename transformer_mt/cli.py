@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 EXIT_CODES = """\
 exit codes:
   0 done    1 failed    2 wrong config or arguments    130 Ctrl-C    143 SIGTERM
+  129 SIGHUP (the terminal was lost)
 """
 SCORES = """\
 A score is the natural logarithm of the probability that the model gives a translation, divided by
@@ -97,26 +98,40 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a verb; returns the exit code."""
-    signals.install()
     try:
-        options = _parse(arguments)
-        options.run(options)
-        sys.stdout.flush()
+        with signals.raised():
+            options = _parse(arguments)
+            options.run(options)
+            if sys.stdout is not None:
+                sys.stdout.flush()
         return 0
     except Interrupted as stop:
-        print("interrupted", file=sys.stderr)
+        _end("interrupted\n")
         return stop.exit_code
     except BrokenPipeError:
-        # The reader of our output (head, less) has had enough. Nothing more can be flushed to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output (head, less) has had enough.
+        _end()
         return 1
     except Exception as error:
         if os.environ.get("TRANSFORMER_MT_DEBUG"):
             traceback.print_exc()
         from transformer_mt.console import visible
 
-        print(f"error: {visible(describe(error))}", file=sys.stderr)
+        _end(f"error: {visible(describe(error))}\n")
         return error.exit_code if isinstance(error, UserError) else 1
+
+
+def _end(message: str = "") -> None:
+    """Says a last message and writes what is left to write. What nobody can read any longer (a
+    pipe without a reader, a lost terminal) goes nowhere, or Python would complain at its end."""
+    for stream, text in ((sys.stdout, ""), (sys.stderr, message)):
+        if stream is None:  # it was closed before we began
+            continue
+        try:
+            stream.write(text)
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 # ------------------------------------------------------------------------------------- arguments
@@ -570,8 +585,6 @@ def _train(options: argparse.Namespace) -> None:
 
     from transformer_mt.training import run
 
-    signals.reinstall()
-
     if options.check:
         run.check(config, options.device)
     else:
@@ -599,8 +612,6 @@ def _translate(options: argparse.Namespace) -> None:
 def _evaluate(options: argparse.Namespace) -> None:
     from transformer_mt.evaluation import run
     from transformer_mt.files import atomic, require_distinct
-
-    signals.reinstall()
 
     if bool(options.model_dirs) == (options.hypothesis is not None):
         raise UsageError("evaluate: give either MODEL_DIR with --source, or --hypothesis")
@@ -662,8 +673,6 @@ def _align(options: argparse.Namespace) -> None:
 
     from transformer_mt.evaluation import alignment
 
-    signals.reinstall()
-
     files = options.source, options.target, options.reference, options.output
     print(alignment.score_model(_model_choice(options, options.model_dir), *files))
 
@@ -671,16 +680,12 @@ def _align(options: argparse.Namespace) -> None:
 def _average(options: argparse.Namespace) -> None:
     from transformer_mt.training import run
 
-    signals.reinstall()
-
     kind = "last" if options.last else "best"
     run.average(options.model_dir, kind, options.last or options.best)
 
 
 def _export(options: argparse.Namespace) -> None:
     from transformer_mt.export import run
-
-    signals.reinstall()
 
     run.export(
         options.model_dir,

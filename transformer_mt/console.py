@@ -6,6 +6,7 @@ piped on.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import sys
@@ -21,9 +22,14 @@ _INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\
 
 
 def say(message: str) -> None:
-    """A message for the person at the terminal; it does not tear a progress bar apart."""
-    tqdm.write(visible(message), file=sys.stderr)
-    sys.stderr.flush()
+    """A message for the person at the terminal; it does not tear a progress bar apart.
+
+    If nobody can read it any longer (the terminal is lost, the reader of a pipe has ended), work
+    goes on nevertheless: it may be about to save what was done.
+    """
+    with contextlib.suppress(OSError):
+        tqdm.write(visible(message), file=sys.stderr)
+        sys.stderr.flush()
 
 
 def warn(message: str) -> None:

@@ -1,7 +1,7 @@
 """What can go wrong for a user, the exit code of each, and what is said of it.
 
 Exit codes, the same for every verb: 0 done, 1 failed, 2 wrong config or arguments (a named file
-that does not exist counts as that), 130 Ctrl-C, 143 SIGTERM.
+that does not exist counts as that), 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP (the terminal was lost).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class UsageError(UserError):
 
 
 class Interrupted(BaseException):
-    """The process was asked to stop. Exit code 128 + the signal's number: 130 or 143.
+    """The process was asked to stop. Exit code 128 + the signal's number: 130, 143 or 129.
 
     It derives from BaseException, as KeyboardInterrupt does, so that no handler of ordinary errors
     swallows it.

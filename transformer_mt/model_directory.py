@@ -442,7 +442,7 @@ def _hash_of(checkpoint: Path) -> str:
 
 
 def _beginning(path: Path, length: int) -> str:
-    """The first bytes of a small text file, as one line that can be shown; empty if there is no such
+    """The beginning of a small text file, as one line that can be shown; empty if there is no such
     file."""
     if not path.is_file():
         return ""

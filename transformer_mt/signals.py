@@ -1,37 +1,47 @@
-"""Ctrl-C and SIGTERM: raised as one exception, or held back where work must not be torn apart."""
+"""What asks a process to stop: raised as one exception, or held back while work must go on."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 
 from transformer_mt.errors import Interrupted
 
+# Ctrl-C, kill, and the loss of the terminal.
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Of Linux' prctl.h.
 PR_SET_PDEATHSIG = 1
 
 _depth = 0
 _pending: int | None = None
-_installed = False
 
 
 def install() -> None:
-    """From here on, SIGINT and SIGTERM raise Interrupted in the main thread."""
-    global _installed
+    """From here on, SIGINT, SIGTERM and SIGHUP raise Interrupted in the main thread. Libraries are
+    imported undisturbed by them (see `_Finder`). An ignored SIGHUP (nohup) stays ignored."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, _handle)
-        signal.signal(signal.SIGTERM, _handle)
-        _installed = True
+        for number in STOPPING:
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, _handle)
+        _guard_imports()
 
 
-def reinstall() -> None:
-    """Installs the handlers again, if they were: importing Paddle or PaddleNLP undoes them."""
-    if _installed:
+@contextmanager
+def raised() -> Iterator[None]:
+    """As `install`, for the length of a block."""
+    before = _handlers()
+    try:
         install()
+        yield
+    finally:
+        _put_back(before)
 
 
 @contextmanager
@@ -59,13 +69,126 @@ def pending() -> int | None:
     return _pending
 
 
+@contextmanager
+def blocked() -> Iterator[None]:
+    """Signals that arrive inside are delivered at the end, whatever handlers there are then.
+    Processes that are started inside have them blocked until they unblock them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _handle(number: int, frame: object) -> None:
     global _pending
+    if number in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
+        # Another thread has received it. Here it waits until it is no longer blocked.
+        signal.pthread_kill(threading.get_ident(), number)
+        return
     if _depth and not (_pending is not None and number == signal.SIGINT):
         _pending = number
         return
     _pending = None
     raise Interrupted(number)
+
+
+# --------------------------------------------------------------------------- importing libraries
+
+
+class _Finder:
+    """Finds modules that are not this package's as Python does, and has them imported with signals
+    blocked.
+
+    An exception that a handler raises into the initialisation of a C++ library becomes an
+    ImportError or a hang. Paddle puts a handler of its own in place when it is imported, which
+    prints a trace, and PaddleNLP takes all handlers of SIGTERM away. After an import, Paddle's is
+    switched off and those that were there before are in place again.
+    """
+
+    def __init__(self) -> None:
+        self._importing = False
+
+    def find_spec(self, name: str, path=None, target=None) -> ModuleSpec | None:
+        if (
+            self._importing
+            or name.partition(".")[0] == __package__
+            or threading.current_thread() is not threading.main_thread()
+        ):
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self)
+        return spec
+
+    @contextmanager
+    def importing(self) -> Iterator[None]:
+        handlers = _handlers()
+        had_paddle = "paddle" in sys.modules
+        with blocked():
+            self._importing = True
+            try:
+                yield
+            finally:
+                self._importing = False
+                paddle = sys.modules.get("paddle")
+                if not had_paddle and hasattr(paddle, "disable_signal_handler"):
+                    paddle.disable_signal_handler()
+                _put_back(handlers)
+
+
+class _Loader:
+    """A module's own loader, which works with signals blocked."""
+
+    def __init__(self, loader, finder: _Finder) -> None:
+        self._loader = loader
+        self._finder = finder
+
+    def __getattr__(self, name: str):
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        with self._finder.importing():
+            return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = module.__spec__.loader = self._loader
+        with self._finder.importing():
+            self._loader.exec_module(module)
+
+
+def _guard_imports() -> None:
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(sys.meta_path.index(PathFinder), _Finder())
+
+
+def _handlers() -> dict[int, object]:
+    return {number: signal.getsignal(number) for number in STOPPING}
+
+
+def _put_back(handlers: dict[int, object]) -> None:
+    """Also in place of a handler that C++ code has installed, of which Python does not know."""
+    if threading.current_thread() is threading.main_thread():
+        for number, handler in handlers.items():
+            if handler is not None:  # C++ code's, which Python can't put back
+                signal.signal(number, handler)
+
+
+# ------------------------------------------------------------------------------ other processes
+
+
+def serve(parent: int) -> None:
+    """Makes this process one that works for process number `parent` and has nothing to lose.
+
+    SIGTERM ends it at once and in silence, and so does the end of its parent. Ctrl-C and the loss
+    of the terminal, which the parent notices too, are left to the parent.
+    """
+    end_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _guard_imports()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
 
 def end_with_parent(parent: int) -> None:

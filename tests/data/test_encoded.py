@@ -1,7 +1,6 @@
 """The encoded corpus holds what encoding in memory gives, and is made anew when it must be."""
 
 import json
-import multiprocessing
 import os
 import pickle
 import random
@@ -25,6 +24,7 @@ from transformer_mt.data import encoded as encoded_module
 from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
 from transformer_mt.data.subword import Subwords
 from transformer_mt.errors import UserError
+from transformer_mt.process_pool import process_pool
 
 
 class Letters:
@@ -380,15 +380,16 @@ def test_several_processes_give_the_same_files(tmp_path, parallel, monkeypatch):
     subwords = Subwords.train(lambda: iter(pairs[:300]), config)
     limits = Limits(max_length=30, max_length_ratio=3.0)
     started = []
-    spawn = multiprocessing.get_context("spawn")
     monkeypatch.setattr(
-        encoded_module.multiprocessing, "get_context", lambda name: started.append(name) or spawn
+        encoded_module,
+        "process_pool",
+        lambda *arguments: started.append("pool") or process_pool(*arguments),
     )
     several = encode(pairs, tmp_path / "several", subwords=subwords, limits=limits)
-    assert started == ["spawn"]
+    assert started == ["pool"]
     monkeypatch.setattr(encoded_module, "PARALLEL_FROM", 10**9)
     one = encode(pairs, tmp_path / "one", subwords=subwords, limits=limits)
-    assert started == ["spawn"]
+    assert started == ["pool"]
     assert several.facts == one.facts and one.facts["dropped"]
     (first,), (second,) = (tmp_path / "several").glob(ENTRY), (tmp_path / "one").glob(ENTRY)
     assert first.name == second.name and entries(first) == entries(second)

@@ -218,6 +218,17 @@ def test_interrupted_while_processes_start(model, source):
         assert process.returncode == 130 and messages == "interrupted\n"
 
 
+def test_a_process_of_a_pool_ends_in_silence(model, source):
+    """Its stdout is that of the translations."""
+    process = start("translate", model, "--input", source, "--threads", "2", *FAST)
+    first = process.stdout.readline()
+    os.kill(of_pool(process)[0], signal.SIGTERM)
+    output, messages = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 1
+    assert messages.startswith("error: a process that translates was killed")
+    assert first and "SIGTERM" not in output and "detected" not in output
+
+
 def test_a_killed_process_of_a_pool(model, source, tmp_path):
     process = start(
         "translate", model, "--input", source, "--output", tmp_path / "out", "--threads", "2", *FAST

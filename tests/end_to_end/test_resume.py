@@ -17,6 +17,7 @@ import pytest
 from tests.support import TIMEOUT, children, demo_pairs, make_config, run, start, write_pairs
 from transformer_mt import tensors
 from transformer_mt.config_file import dump
+from transformer_mt.data.encoded import PARALLEL_FROM
 
 PAIRS = demo_pairs(420)
 STEPS = 45
@@ -198,21 +199,45 @@ def test_one_process_of_two_is_killed(recipe, unbroken, tmp_path):
     assert_same(model_dir, unbroken(2))
 
 
-def test_killed_while_text_is_encoded(shared_data, tmp_path):
-    """More processes than one encode a large corpus."""
-    config = make_config(tmp_path, data={"root": str(shared_data / "tatoeba_de-en")})
-    path = tmp_path / "recipe.yaml"
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """A config whose corpus is so large that more processes than one encode it."""
+    folder = tmp_path_factory.mktemp("large")
+    write_pairs(folder / "text", "train", PAIRS * (PARALLEL_FROM // len(PAIRS) + 1))
+    config = make_config(folder, subword={"type": "char", "vocab_size": 200})
+    path = folder / "recipe.yaml"
     path.write_text(dump(config), encoding="utf-8")
-    process = start("train", path, "data.dev=valid", "data.test=test", "subword.type=char",
-                    "subword.character_coverage=0.99")  # fmt: skip
+    return path
+
+
+def start_encoding(large, folder):
+    """A process that trains, and those that have just begun to encode for it."""
+    process = start("train", large, f"model_dir={folder}", start_new_session=True)
     limit = time.monotonic() + TIMEOUT
     while len(encoding := descendants(process.pid)) < 2 and process.poll() is None:
         assert time.monotonic() < limit
         time.sleep(0.01)
     assert len(encoding) >= 2, process.communicate()
+    return process, encoding
+
+
+def test_killed_while_text_is_encoded(large, tmp_path):
+    process, encoding = start_encoding(large, tmp_path)
     process.kill()
     process.communicate()
     wait_until_gone(encoding)
+
+
+def test_interrupted_while_text_is_encoded(large, tmp_path):
+    """Ctrl-C reaches the processes that encode as well, here when Python is starting in them."""
+    for delay in (0, 0.1):
+        process, encoding = start_encoding(large, tmp_path)
+        time.sleep(delay)
+        os.killpg(process.pid, signal.SIGINT)
+        _, messages = process.communicate(timeout=TIMEOUT)
+        assert process.returncode == 130 and messages.endswith("interrupted\n")
+        assert "Traceback" not in messages
+        wait_until_gone(encoding)
 
 
 # ---- Asked to stop ----

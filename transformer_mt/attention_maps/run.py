@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from transformer_mt import signals
 from transformer_mt.attention_maps import page
 from transformer_mt.attention_maps.page import Axis, Map, Token
 from transformer_mt.data.subword import Vocabulary
@@ -57,7 +56,6 @@ def draw(
         target, target_ids = _read("--target", target, subwords.target, limit)
 
     engine = spec.load()
-    signals.reinstall()  # Paddle, which has just been imported, has handlers of its own
     label = "Translation, given"
     if target is None:
         label = "Translation, found by the model"

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from transformer_mt import signals
 from transformer_mt.checksums import damage, write_checksums
 from transformer_mt.config import DataConfig
 from transformer_mt.data.cache import entry
@@ -126,13 +125,12 @@ def _reader(split: Split) -> Callable[[list[str]], Iterator[dict[str, str]]]:
 
 
 def _import_paddlenlp() -> None:
-    """Imports PaddleNLP, and takes back what its import changes in the process besides: the level
-    of the root logger, and what SIGTERM does."""
+    """Imports PaddleNLP, and takes back what its import changes besides: the level of the root
+    logger. (What it does to signals, `signals` undoes.)"""
     level = logging.getLogger().level
     import paddlenlp.datasets  # noqa: F401
 
     logging.getLogger().setLevel(level)
-    signals.reinstall()
 
 
 def read_files(data_files: list[str]) -> Iterator[dict[str, str]]:

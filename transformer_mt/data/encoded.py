@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 import os
-import signal
 from array import array
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -23,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from transformer_mt import signals
 from transformer_mt.checksums import damage, write_checksums
 from transformer_mt.console import progress
 from transformer_mt.data.cache import entry
 from transformer_mt.data.subword import Subwords, Vocabulary
 from transformer_mt.errors import UserError
+from transformer_mt.process_pool import process_pool
 
 FORMAT = 1
 LINES = "lines.npy"
@@ -282,20 +279,8 @@ def _encode(
         for chunk in chunks:
             yield _encode_chunk(subwords, limits, chunk)
         return
-    with ProcessPoolExecutor(
-        cores,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_start_worker,
-        initargs=(subwords, limits),
-    ) as pool:
-        # A bounded number of chunks waits, so that memory does not grow with the corpus.
-        waiting: deque[Future] = deque()
-        for chunk in chunks:
-            waiting.append(pool.submit(_encode_in_worker, chunk))
-            if len(waiting) > 2 * cores:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+    with process_pool(cores, _start_worker, subwords, limits) as run:
+        yield from run(_encode_in_worker, chunks)
 
 
 def _encode_chunk(subwords: Subwords, limits: Limits, chunk: list[Pair]) -> _Chunk:
@@ -323,9 +308,6 @@ _worker_settings: tuple[Subwords, Limits] | None = None
 def _start_worker(subwords: Subwords, limits: Limits) -> None:
     global _worker_settings
     _worker_settings = subwords, limits
-    signals.end_with_parent(multiprocessing.parent_process().pid)
-    # Ctrl-C reaches the whole group; the parent ends its workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _encode_in_worker(chunk: list[Pair]) -> _Chunk:

@@ -15,7 +15,7 @@ from typing import IO, Any, TypeVar
 
 from tqdm import tqdm
 
-from transformer_mt import __version__, config_file, signals
+from transformer_mt import __version__, config_file
 from transformer_mt.checksums import CHECKSUMS
 from transformer_mt.config import DecodingConfig
 from transformer_mt.console import progress, warn
@@ -115,9 +115,7 @@ def translator_of(spec: EngineSpec, decoding: DecodingConfig) -> Iterator[Transl
         with pool(spec, spec.threads) as runner:
             yield Translator.of(spec, runner, **changes)
         return
-    engine = spec.load()
-    signals.reinstall()  # Paddle, which has just been imported, has handlers of its own
-    yield Translator.of(spec, engine, **changes)
+    yield Translator.of(spec, spec.load(), **changes)
 
 
 def translate(

@@ -25,14 +25,12 @@ from transformer_mt.config import Config
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.training.launcher import PARENT
+from transformer_mt.training.launcher import ERROR, PARENT
 from transformer_mt.training.processes import Processes
 from transformer_mt.training.trainer import Trainer
 
 # Where the first worker's output goes, as the parent's /proc entries.
 OUTPUT = "TRANSFORMER_MT_OUTPUT"
-# The file beside the job in which a worker says what went wrong.
-ERROR = "error.txt"
 
 
 def run_workers(

@@ -6,23 +6,20 @@ import traceback
 from pathlib import Path
 
 from transformer_mt import signals
-from transformer_mt.training.launcher import LAUNCHER
-
-if __name__ == "__main__":
-    # Before the imports, which take seconds.
-    signals.end_with_parent(int(os.environ[LAUNCHER]))
-
 from transformer_mt.errors import Interrupted, describe
-from transformer_mt.training.launch import ERROR, work
+from transformer_mt.training.launcher import ERROR, LAUNCHER
 
-if __name__ == "__main__":
-    # After the import, for Paddle puts a handler of its own in place.
-    signals.install()
-    job = Path(sys.argv[1])
+
+def main(job: Path) -> int:
+    """Trains; returns the exit code."""
     try:
-        work(job)
+        with signals.raised():
+            from transformer_mt.training.launch import work
+
+            work(job)
+        return 0
     except Interrupted as stop:
-        sys.exit(stop.exit_code)
+        return stop.exit_code
     except Exception as error:
         if os.environ.get("TRANSFORMER_MT_DEBUG"):
             traceback.print_exc()
@@ -30,4 +27,9 @@ if __name__ == "__main__":
         message = job.with_name(ERROR)
         if "gloo" not in str(error) and not message.exists():
             message.write_text(describe(error))
-        sys.exit(1)
+        return 1
+
+
+if __name__ == "__main__":
+    signals.end_with_parent(int(os.environ[LAUNCHER]))
+    sys.exit(main(Path(sys.argv[1])))
