@@ -149,6 +149,17 @@ def test_training_goes_on_from_what_was_converted(tmp_path):
         assert first == second, name
 
 
+def test_restart_deletes_an_older_run_whole(old):
+    directory = ModelDirectory(old)
+    config, subwords = make_config(old.parent), train_subwords(PAIRS)
+    directory.claim(restart=True)
+    directory.start(config, subwords, [])
+    directory.release()
+    names = {"SHA256SUMS", "config.yaml", "format_version", "subword.model"}
+    assert content(old).keys() == names
+    assert directory.load_config() == config
+
+
 def test_a_damaged_checkpoint_is_left_out(old, capsys):
     (old / "checkpoints" / "step_10" / "model.pdparams").write_bytes(b"nothing")
     convert.convert(str(old))

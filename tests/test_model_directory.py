@@ -408,6 +408,16 @@ def test_metrics_are_json_whatever_the_numbers(tmp_path, config, subwords):
     assert values[1] == {"kind": "train", "step": 2, "loss": None, "perplexity": None}
 
 
+def test_lines_of_the_log_that_are_none_are_left_out(tmp_path, config, subwords):
+    directory = started(tmp_path / "run", config, subwords)
+    path = directory.path / "metrics.jsonl"
+    whole = ['{"kind": "train", "step": 1}', '{"kind": "dev", "step": 2}']
+    broken = ["3", "[]", "{}", '{"kind": []}', '{"kind": "train", "step": "x"}', "[" * 9999, '{"ki']
+    path.write_text("\n".join([whole[0], *broken[:-1], whole[1], broken[-1]]))
+    directory.resume(config, step=2, validated=2)
+    assert path.read_text().splitlines() == whole
+
+
 def test_it_can_be_moved(tmp_path):
     config = make_config(tmp_path, subword={"vocab_size": 40})
     make_model_directory(tmp_path / "here", PAIRS, config)

@@ -211,7 +211,9 @@ class ModelDirectory:
                 _delete(leftover)
         last = {"train": step, "skipped": step, "dev": validated}
         kept = [
-            line for line in self._logged() if line.get("step", 0) <= last.get(line["kind"], -1)
+            line
+            for line in self._logged()
+            if line.get("step", 0) <= last.get(str(line.get("kind")), -1)
         ]
         with atomic(self.path / "metrics.jsonl") as file:
             file.writelines(json.dumps(line) + "\n" for line in kept)
@@ -268,11 +270,14 @@ class ModelDirectory:
         return _entries(self.checkpoints)
 
     def _logged(self) -> Iterator[dict[str, Any]]:
-        """The lines of metrics.jsonl; the last may be torn, if the process was killed."""
-        path = self.path / "metrics.jsonl"
+        """The lines of metrics.jsonl that are whole; the last may be torn, if the process was
+        killed."""
+        path = self.own("metrics.jsonl")
         for line in byte_lines(path) if path.is_file() else ():
-            with contextlib.suppress(ValueError):
-                yield json.loads(line)
+            with contextlib.suppress(ValueError, RecursionError):
+                values = json.loads(line)
+                if isinstance(values, dict) and isinstance(values.get("step", 0), int):
+                    yield values
 
     def log(self, **values: Any) -> None:
         """Appends a line to metrics.jsonl."""
