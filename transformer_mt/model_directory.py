@@ -94,7 +94,7 @@ class ModelDirectory:
         foreign = [
             entry.name
             for entry in self.path.iterdir()
-            if entry.name not in _OWN and entry.name != ".lock"
+            if entry.name not in _OWN and entry.name not in (".lock", ".workers")
         ]
         if (self.path / "config.yaml").exists() and not self.holds_run:
             foreign.append("config.yaml")
