@@ -7,6 +7,7 @@ that does not exist counts as that), 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP (the te
 from __future__ import annotations
 
 import errno
+import re
 
 
 class UserError(Exception):
@@ -33,6 +34,10 @@ class Interrupted(BaseException):
         self.exit_code = 128 + signal_number
 
 
+# Where in gloo, which connects the training processes on CPUs, an error comes from.
+_IN_GLOO = re.compile(r"\[[^\s\[\]]*gloo/[\w./]+\.(?:cc|h):\d+\]")
+
+
 def describe(error: Exception) -> str:
     """What to tell a person of any error, without a traceback."""
     if isinstance(error, UserError):
@@ -43,13 +48,20 @@ def describe(error: Exception) -> str:
         return "out of memory. Lower training.device_tokens or decoding.batch_tokens"
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
-    if "gloo" in str(error):
+    if is_lost_connection(error):
         return "another of the training processes has ended; what it said tells why"
+    if isinstance(error, FileNotFoundError) and "temporary directory" in str(error.strerror):
+        return f"{error.strerror}. Free some space there, or set TMPDIR to a folder with space"
     first_line = str(error).strip().split("\n")[0]
     return (
         f"{type(error).__name__}: {first_line}\nThis should not happen. "
         "TRANSFORMER_MT_DEBUG=1 shows where it did; please report it with that"
     )
+
+
+def is_lost_connection(error: Exception) -> bool:
+    """Whether another training process is gone or does not answer, as gloo says it."""
+    return _IN_GLOO.search(str(error)) is not None
 
 
 def is_out_of_memory(error: Exception) -> bool:

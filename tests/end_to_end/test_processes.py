@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -23,6 +24,8 @@ from tests.support import (
 )
 from transformer_mt import tensors
 from transformer_mt.config_file import dump
+from transformer_mt.errors import UserError
+from transformer_mt.training import launch
 
 
 @pytest.fixture(scope="module")
@@ -162,3 +165,73 @@ def test_a_killed_process_ends_the_run_with_its_reason(recipe, tmp_path):
     assert "a training process was killed" in errors[0]
     assert len(workers) == 2
     assert not any(os.path.exists(f"/proc/{worker}") for worker in workers)
+    assert messages[-1] == errors[0], messages  # and nothing of the other process' end
+
+
+# Of every process that the tests start: in the second worker, the first validation fails.
+FAILING = """
+import os
+
+if os.environ.get("PADDLE_TRAINER_ID") == "1":
+    from transformer_mt.decoding.translator import Translator
+
+    def fail(*arguments):
+        raise ValueError("could not broadcast")
+
+    Translator.translate = fail
+"""
+
+
+def test_a_validation_that_fails_in_one_process_leaves_the_checkpoint(recipe, one, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(FAILING)
+    command = ("train", recipe, "training.devices=2", f"model_dir={tmp_path / 'model'}")
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    done = run(*command, env=os.environ | {"PYTHONPATH": path, "LC_ALL": "C.UTF-8"})
+    assert done.returncode == 1 and "could not broadcast" in done.stderr
+    assert os.listdir(tmp_path / "model" / "checkpoints") == ["step_3"]
+    done = run(*command)
+    assert done.returncode == 0, done.stderr
+    assert "going on from" in done.stderr
+    assert_same_training(tmp_path / "model", one)
+
+
+# ---- What the processes share ----
+
+
+def test_nothing_is_left_of_a_killed_run(recipe, tmp_path):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    model_dir = tmp_path / "model"
+    process = start(
+        *("train", recipe, "training.devices=2", "training.max_steps=100000"),
+        f"model_dir={model_dir}",
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
+    )
+    for line in process.stderr:
+        if line.startswith("step 3/"):
+            process.kill()
+    process.wait(timeout=TIMEOUT)
+    assert not list(temporary.glob("transformer_mt-*"))
+    assert (model_dir / ".workers").stat().st_mode & 0o777 == 0o700
+    done = run("train", recipe, "training.devices=1", f"model_dir={model_dir}")
+    assert done.returncode == 0, done.stderr
+    assert not (model_dir / ".workers").exists()
+
+
+def test_nothing_that_others_left_is_read_or_followed(recipe, tmp_path):
+    model_dir, other = tmp_path / "model", tmp_path / "other"
+    model_dir.mkdir()
+    other.mkdir()
+    (other / "job.pickle").write_bytes(b"mine")
+    (model_dir / ".workers").symlink_to(other)
+    done = run("train", recipe, "training.devices=2", f"model_dir={model_dir}")
+    assert done.returncode == 0, done.stderr
+    assert not (model_dir / ".workers").is_symlink()
+    assert (other / "job.pickle").read_bytes() == b"mine" and len(os.listdir(other)) == 1
+
+
+def test_a_worker_reads_only_what_its_run_has_written(tmp_path):
+    job = tmp_path / "job.pickle"
+    job.write_bytes(pickle.dumps("something else"))
+    with pytest.raises(UserError, match="not what this run has written"):
+        launch.work(job, "0" * 64)

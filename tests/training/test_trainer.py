@@ -21,9 +21,11 @@ from transformer_mt.checksums import damage
 from transformer_mt.data.subword import Subwords
 from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.training import trainer as trainer_module
 from transformer_mt.training.plan import batch_plan
 from transformer_mt.training.processes import Processes
 from transformer_mt.training.trainer import Meter, Trainer
+from transformer_mt.training.update import Outcome
 from transformer_mt.training.validation import DevScores, dev_loss, perplexity, validate
 
 PAIRS = demo_pairs(160)
@@ -373,11 +375,83 @@ def test_too_many_in_a_row_end_training_with_advice(make_trainer, run_in, tmp_pa
     assert saved[-1].name == "step_6" and damage(saved[-1]) is None
 
 
-def test_a_diverging_run_says_so(make_trainer, run_in, capsys):
-    values = {**SHORT, "learning_rate": 3.0, "warmup_steps": 1, "schedule": "constant"}
-    run_in(make_trainer(dev=True, **values))
-    said = capsys.readouterr().err
-    assert "training diverges" in said and "size of the vocabulary" in said
+def validated(make_trainer, tmp_path, capsys, losses, warmup_steps=2) -> str:
+    """What is said of validations every 2 steps, with these (training loss, dev loss)."""
+    trainer = make_trainer(dev=True, max_steps=100, warmup_steps=warmup_steps)
+    directory = ModelDirectory(tmp_path / "run")
+    directory.checkpoints.mkdir(parents=True)
+    for trained, dev in losses:
+        trainer.progress.step += 2
+        trainer.progress.add(Outcome(loss=10 * trained), 10)
+        trainer._judge(directory, DevScores(dev, dev, perplexity(dev), 0.0, 0.0, ""))
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("losses", "says_so"),
+    [
+        ([(9, 9), (5.0, 5.0), (5.1, 5.1), (5.2, 5.2), (5.3, 5.3)], True),
+        # Falling, if from far above the vocabulary's size.
+        ([(30, 30), (29, 29), (28, 28), (27, 27), (26, 26)], False),
+        # Overfitting: the dev loss rises, the training loss falls.
+        ([(9, 9), (5.0, 5.0), (4.9, 5.1), (4.8, 5.2), (4.7, 5.3)], False),
+        # Not at every validation; by next to nothing; not the dev loss.
+        ([(9, 9), (5.0, 5.0), (5.2, 5.2), (5.1, 5.3), (5.3, 5.4)], False),
+        ([(9, 9), (5.0, 5.0), (5.01, 5.1), (5.02, 5.2), (5.03, 5.3)], False),
+        ([(9, 9), (5.0, 5.0), (5.1, 4.9), (5.2, 4.8), (5.3, 4.7)], False),
+        # Too few after the warm-up, which ends at step 2.
+        ([(5.0, 5.0), (5.1, 5.1), (5.2, 5.2), (5.3, 5.3)], False),
+        ([(9, 9), (np.nan, np.nan), (5.1, 5.1), (5.2, 5.2), (5.3, 5.3)], False),
+    ],
+)
+def test_a_diverging_run_says_so(make_trainer, tmp_path, capsys, losses, says_so):
+    said = validated(make_trainer, tmp_path, capsys, losses)
+    assert ("training diverges" in said) == says_so
+    if says_so:
+        assert "5.000 to 5.300" in said and "training.learning_rate" in said
+
+
+def test_in_warm_up_no_run_diverges(make_trainer, tmp_path, capsys):
+    losses = [(5 + step, 5 + step) for step in range(8)]
+    assert "diverges" not in validated(make_trainer, tmp_path, capsys, losses, warmup_steps=100)
+
+
+def test_a_run_that_learns_does_not_diverge(make_trainer, run_in, capsys):
+    run_in(make_trainer(dev=True, **{**SHORT, "validate_every": 1}))
+    assert "diverges" not in capsys.readouterr().err
+
+
+# ---- A validation that fails ----
+
+
+def test_a_validation_that_fails_leaves_its_checkpoint(make_trainer, run_in, tmp_path, monkeypatch):
+    """And the run that goes on from it is the one that would have been."""
+    whole = make_trainer(dev=True, **SHORT)
+    run_in(whole)
+    whole_state = json.loads((tmp_path / "run/checkpoints/step_12/state.json").read_text())
+    kept = [path.name for path in ModelDirectory(tmp_path / "run").saved_checkpoints()]
+    shutil.rmtree(tmp_path / "run")
+
+    def fail(*arguments):
+        raise ValueError("could not broadcast")
+
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match="broadcast"):
+        patch.setattr(trainer_module, "validate", fail)
+        run_in(make_trainer(dev=True, **SHORT))
+    directory = ModelDirectory(tmp_path / "run")
+    saved = directory.saved_checkpoints()[-1]
+    assert saved.name == "step_4" and damage(saved) is None
+
+    again = make_trainer(dev=True, **SHORT)
+    again.start(directory, saved)
+    again.run(directory)
+    assert [path.name for path in directory.saved_checkpoints()] == kept
+    for name, value in weights(whole).items():
+        np.testing.assert_array_equal(value, weights(again)[name], err_msg=name)
+    state = json.loads((tmp_path / "run/checkpoints/step_12/state.json").read_text())
+    for found in (state, whole_state):
+        del found["progress"]["meter"]["seconds"]
+    assert state == whole_state
 
 
 # ---- Clipping ----

@@ -7,14 +7,16 @@ The first worker writes to the parent's terminal as if it were the parent.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import pickle
 import re
+import shutil
 import signal
 import stat
 import subprocess
 import sys
-import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import paddle
@@ -23,12 +25,14 @@ from transformer_mt import device as devices
 from transformer_mt import signals
 from transformer_mt.config import Config
 from transformer_mt.data.prepare import PreparedData
-from transformer_mt.errors import Interrupted, UserError
+from transformer_mt.errors import Interrupted, UserError, is_lost_connection
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.training.launcher import ERROR, PARENT
 from transformer_mt.training.processes import Processes
 from transformer_mt.training.trainer import Trainer
 
+# The folder in the model directory that parent and workers share; what is in it is of one run.
+WORKERS = ".workers"
 # Where the first worker's output goes, as the parent's /proc entries.
 OUTPUT = "TRANSFORMER_MT_OUTPUT"
 
@@ -50,41 +54,79 @@ def run_workers(
         UserError: a worker failed, and why.
         Interrupted: this process was asked to stop, and the workers have saved and stopped.
     """
-    with tempfile.TemporaryDirectory(prefix="transformer_mt-") as folder:
-        job = Path(folder) / "job.pickle"
+    with _work_folder(directory) as folder:
+        job = folder / "job.pickle"
         if data.dev_split is not None:
             _ = data.dev_split.text  # read once, and handed on
-        job.write_bytes(pickle.dumps((config, data, directory.path, device, resumed)))
-        launcher = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "transformer_mt.training.launcher"),
-                *("--nproc_per_node", str(processes)),
-                *("--log_dir", f"{folder}/log"),
-                *(str(Path(__file__).with_name("worker.py")), str(job)),
-            ],
-            # What the launcher says of itself is kept for the case that it fails.
-            stdout=open(f"{folder}/launcher.log", "wb"),  # noqa: SIM115 (the child's)
-            stderr=subprocess.STDOUT,
-            # To CUDA, "all" names no GPU; anything else the launcher takes for a list of GPUs.
-            env=os.environ
-            | ({"CUDA_VISIBLE_DEVICES": "all"} if device == "cpu" else {})
-            | {OUTPUT: f"/proc/{os.getpid()}/fd/", PARENT: str(os.getpid())},
-            # Ctrl-C reaches the launcher through us alone, so that it is told once.
-            start_new_session=True,
-        )
+        content = pickle.dumps((config, data, directory.path, device, resumed))
+        job.write_bytes(content)
+        command = [
+            *(sys.executable, "-m", "transformer_mt.training.launcher"),
+            *("--nproc_per_node", str(processes)),
+            *("--log_dir", f"{folder}/log"),
+            *(str(Path(__file__).with_name("worker.py")), str(job)),
+            hashlib.sha256(content).hexdigest(),
+        ]
+        launcher = None
         try:
+            with signals.blocked(), open(folder / "launcher.log", "wb") as log:
+                launcher = subprocess.Popen(
+                    command,
+                    # What the launcher says of itself is kept for the case that it fails.
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    # To CUDA, "all" names no GPU; anything else the launcher takes for a list of
+                    # GPUs.
+                    env=os.environ
+                    | ({"CUDA_VISIBLE_DEVICES": "all"} if device == "cpu" else {})
+                    | {OUTPUT: f"/proc/{os.getpid()}/fd/", PARENT: str(os.getpid())},
+                    # Ctrl-C reaches the launcher through us alone, so that it is told once.
+                    start_new_session=True,
+                )
             code = launcher.wait()
         except Interrupted as stop:
-            launcher.send_signal(signal.SIGTERM)
-            with signals.held_back():
-                launcher.wait()
-            if (Path(folder) / ERROR).exists():  # saving has failed
-                raise UserError(_failure(Path(folder))) from None
+            if launcher is not None:
+                launcher.send_signal(signal.SIGTERM)
+                with signals.held_back():
+                    launcher.wait()
+            if (folder / ERROR).exists():  # saving has failed
+                raise UserError(_failure(folder)) from None
             raise stop from None
         finally:
             _go_on_after_the_workers()
         if code != 0:
-            raise UserError(_failure(Path(folder)))
+            raise UserError(_failure(folder))
+
+
+@contextlib.contextmanager
+def _work_folder(directory: ModelDirectory) -> Iterator[Path]:
+    """A new folder, for this user alone, that is gone when the block ends."""
+    folder = directory.path.resolve() / WORKERS
+    clear_work_folder(directory)
+    try:
+        folder.mkdir(mode=0o700)
+    except OSError as error:
+        raise UserError(f"{folder}: can't be made: {error.strerror}") from None
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def clear_work_folder(directory: ModelDirectory) -> None:
+    """Deletes what a run that was killed, or whoever else, has left where workers share files.
+
+    Raises:
+        UserError: it can't be deleted.
+    """
+    folder = directory.path / WORKERS
+    try:
+        if folder.is_dir() and not folder.is_symlink():
+            shutil.rmtree(folder)
+        else:
+            folder.unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder}: can't be deleted: {error.strerror}. Delete it") from None
 
 
 def _go_on_after_the_workers() -> None:
@@ -104,7 +146,7 @@ def _failure(folder: Path) -> str:
     if not logs:
         said = (folder / "launcher.log").read_text(errors="replace").strip()
         return f"Paddle's launcher could not start the training processes:\n{said[-1000:]}"
-    tails = [_without_noise(log.read_text(errors="replace"))[-500:] for log in logs]
+    tails = [_of_use(log.read_text(errors="replace")) for log in logs]
     return "\n".join(
         [
             "a training process was killed or stopped. If nobody did that, memory ran out: lower "
@@ -114,15 +156,25 @@ def _failure(folder: Path) -> str:
     )
 
 
-def _without_noise(said: str) -> str:
-    """What a process has said, without what Paddle's own code reports of flags and sockets."""
+def _of_use(said: str) -> str:
+    """The end of what a process has said, without what Paddle's own code reports of flags and
+    sockets; nothing, if it ended because another one was gone."""
+    if is_lost_connection(RuntimeError(said)):
+        return ""
     noise = re.compile(r"[IWEF]\d{4} |FLAGS\(|=====")
-    return "\n".join(line for line in said.split("\n") if line and not noise.match(line))
+    return "\n".join(line for line in said.split("\n") if line and not noise.match(line))[-500:]
 
 
-def work(job: Path) -> None:
-    """What a worker does."""
-    config, data, model_dir, device, resumed = pickle.loads(job.read_bytes())
+def work(job: Path, digest: str) -> None:
+    """What a worker does.
+
+    Args:
+        digest: the SHA-256 of the job, for only what this run has written is unpickled.
+    """
+    content = job.read_bytes()
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise UserError(f"{job}: not what this run has written. Start it again")
+    config, data, model_dir, device, resumed = pickle.loads(content)
     devices.use(own_device(device))
     processes = Processes.join()
     if processes.is_first:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import paddle
 from paddle import nn
+
+from transformer_mt.errors import UserError, describe
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,26 @@ class Processes:
     def any(self, flag: bool) -> bool:
         """Whether the flag is set in any of the processes."""
         return self.sum(flag)[0] > 0
+
+    def gather_work(self, work: Callable[[], Any]) -> list[Any]:
+        """What `work` returns in each process, by rank. If it fails in one, it fails in all: no
+        process ends while others wait for it.
+
+        Raises:
+            UserError: it failed in another process; its message. This process's error is passed on.
+        """
+        value = failure = said = None
+        try:
+            value = work()
+        except Exception as error:
+            failure, said = error, describe(error)
+        values = self.gather((value, said))
+        if failure is not None:
+            raise failure
+        for _, others in values:
+            if others is not None:
+                raise UserError(others)
+        return [value for value, _ in values]
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all processes, by rank."""

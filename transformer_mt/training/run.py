@@ -70,6 +70,7 @@ def train(config: Config, device: str | None, restart: bool) -> None:
         return
     directory.claim(restart)
     try:
+        launch.clear_work_folder(directory)
         trainer, resumed = _begin(config, directory, restart, processes)
         data = trainer.data
         if processes.connected:

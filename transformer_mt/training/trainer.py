@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import signal
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -54,6 +54,12 @@ class Meter:
         }
 
 
+# Validations over which training must get worse to count as diverging, and by how much the training
+# loss must rise in all, in nats a token.
+DIVERGING_VALIDATIONS = 3
+DIVERGING_RISE = 0.1
+
+
 @dataclass
 class Progress:
     """Where a run is: all that the loop counts, saved with every checkpoint."""
@@ -68,6 +74,37 @@ class Progress:
     best: list[tuple[float, int]] = field(default_factory=list)  # merit and step, best first
     without_new_best: int = 0  # validations since the best one
     meter: Meter = field(default_factory=Meter)
+    # Of the last validations after the warm-up: the mean training loss since the one before, and
+    # the dev loss, in nats a token.
+    losses: list[tuple[float, float]] = field(default_factory=list)
+    loss_since: float = 0.0  # sum of the training loss since the last validation
+    tokens_since: int = 0  # of the target, that it is summed over
+
+    def add(self, outcome: Outcome, tokens: int) -> None:
+        """Counts the loss of an update."""
+        self.meter.add(outcome, tokens)
+        self.loss_since += outcome.loss
+        self.tokens_since += tokens
+
+    def add_validation(self, dev_loss: float, in_warm_up: bool) -> None:
+        if self.tokens_since and not in_warm_up:
+            self.losses.append((self.loss_since / self.tokens_since, dev_loss))
+            del self.losses[: -DIVERGING_VALIDATIONS - 1]
+        self.loss_since, self.tokens_since = 0.0, 0
+
+    @property
+    def diverges(self) -> bool:
+        """Whether the training loss and the dev loss have risen at each of the last validations. (A
+        model that overfits has a dev loss that rises, and a training loss that falls.)"""
+        rises = [
+            after[0] > before[0] and after[1] > before[1]
+            for before, after in itertools.pairwise(self.losses)
+        ]
+        return (
+            len(rises) == DIVERGING_VALIDATIONS
+            and all(rises)
+            and self.losses[-1][0] - self.losses[0][0] > DIVERGING_RISE
+        )
 
 
 class Trainer:
@@ -186,7 +223,7 @@ class Trainer:
                 now.update += 1
                 if outcome.is_finite:
                     now.skipped_in_a_row = 0
-                    now.meter.add(outcome, update.target_tokens)
+                    now.add(outcome, update.target_tokens)
                 else:
                     self._skipped(directory, outcome, sentences)
                 now.meter.seconds += time.perf_counter() - started
@@ -275,17 +312,34 @@ class Trainer:
             and now.validated < now.step
             and (now.step % training.validate_every == 0 or at_end)
         ):
-            scores = validate(self.config, self.data, self.updater)
+            try:
+                scores = validate(self.config, self.data, self.updater)
+            except Exception:
+                self._save_before_failing(directory)
+                raise
             if scores is None:
                 self._stop(directory)
             self._judge(directory, scores)
         if now.step and (now.step % training.save_every == 0 or self.is_finished):
             self._save(directory)
 
+    def _save_before_failing(self, directory: ModelDirectory) -> None:
+        """Saves a checkpoint of a step whose validation has failed, with which the run goes on."""
+        try:
+            path = self._save(directory, stopped=True)
+            if self.processes.is_first:
+                say(f"the validation failed; {path} is saved, and the same command goes on from it")
+        except UserError as error:
+            warn(str(error))
+        # The launcher ends the first soon after another is gone. One that is gone waits for nobody.
+        with suppress(Exception):
+            self.processes.wait()
+
     def _judge(self, directory: ModelDirectory, scores: DevScores) -> None:
         """Logs the scores of a validation, and keeps the checkpoint if it is one of the best."""
         now, training = self.progress, self.config.training
         now.validated = now.step
+        now.add_validation(scores.loss, in_warm_up=now.step <= training.warmup_steps)
         merit = scores.merit(training.best_metric)
         is_best = not now.best or merit > now.best[0][0]
         now.without_new_best = 0 if is_best else now.without_new_best + 1
@@ -299,12 +353,15 @@ class Trainer:
                 f"{'  (best so far)' if is_best else ''}"
             )
             directory.log(kind="dev", step=now.step, **asdict(scores))
-            if scores.perplexity > self.data.subwords.target.size:
+            if now.diverges:
+                first, last = now.losses[0], now.losses[-1]
                 warn(
-                    "training diverges: the dev perplexity is above the size of the vocabulary, "
-                    f"{self.data.subwords.target.size:,}, which guessing blindly would have. Lower "
+                    f"training diverges: over the last {DIVERGING_VALIDATIONS} validations the "
+                    f"training loss has risen from {first[0]:.3f} to {last[0]:.3f}, and the dev "
+                    f"loss from {first[1]:.3f} to {last[1]:.3f}. If it goes on so, lower "
                     "training.learning_rate or raise training.warmup_steps, and train anew with "
-                    "--restart"
+                    "--restart; or go on from the best checkpoint with a lower rate and "
+                    f"training.init_from={directory.path} model_dir=FOLDER"
                 )
         if (merit, now.step) in now.best:
             path = self._save(directory)
@@ -341,6 +398,7 @@ class Trainer:
                 **values,
                 "plan": tuple(values["plan"]),
                 "meter": Meter(**values["meter"]),
+                "losses": [tuple(pair) for pair in values.get("losses", ())],
                 # One may have gone since, if newer checkpoints were damaged.
                 "best": [(merit, step) for merit, step in values["best"] if step in saved],
             }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import paddle
 
@@ -60,17 +61,22 @@ def dev_loss(config: Config, data: PreparedData, updater: Updater) -> tuple[floa
     lengths = corpus.source.lengths, corpus.target.lengths
     decoded = updater.objective.decoded_lengths(*lengths)
     batches = ordered_batches(lengths[0], decoded, config.training.device_tokens)
-    nll_sum = loss_sum = 0.0
-    tokens = 0
     updater.model.eval()
-    with paddle.no_grad():
-        for sentences in batches[processes.rank :: processes.world_size]:
-            batch = collate(corpus, sentences, data.subwords)
-            loss, nll = updater.losses(batch)
-            loss_sum += float(loss)
-            nll_sum += float(nll)
-            tokens += batch.target_tokens
-    nll_sum, loss_sum, tokens = processes.sum(nll_sum, loss_sum, tokens)
+
+    def own_share() -> tuple[float, float, int]:
+        nll_sum = loss_sum = 0.0
+        tokens = 0
+        with paddle.no_grad():
+            for sentences in batches[processes.rank :: processes.world_size]:
+                batch = collate(corpus, sentences, data.subwords)
+                loss, nll = updater.losses(batch)
+                loss_sum += float(loss)
+                nll_sum += float(nll)
+                tokens += batch.target_tokens
+        return nll_sum, loss_sum, tokens
+
+    shares = processes.gather_work(own_share)
+    nll_sum, loss_sum, tokens = map(sum, zip(*shares, strict=True))
     return nll_sum / tokens, loss_sum / tokens
 
 
@@ -94,7 +100,7 @@ def dev_scores(config: Config, data: PreparedData, updater: Updater) -> Scores |
                 return None
             end = min(window + DEV_LINES * count, len(sources))
             own = slice(window + processes.rank, end, count)
-            parts = processes.gather(translator.translate(sources[own]))
+            parts = processes.gather_work(partial(translator.translate, sources[own]))
             for rank, part in enumerate(parts):
                 hypotheses[window + rank : end : count] = part
             bar.update(end - window)

@@ -1,4 +1,4 @@
-"""A training process, as Paddle's launcher starts it: worker.py JOB."""
+"""A training process, as Paddle's launcher starts it: worker.py JOB SHA256."""
 
 import os
 import sys
@@ -6,17 +6,17 @@ import traceback
 from pathlib import Path
 
 from transformer_mt import signals
-from transformer_mt.errors import Interrupted, describe
+from transformer_mt.errors import Interrupted, describe, is_lost_connection
 from transformer_mt.training.launcher import ERROR, LAUNCHER
 
 
-def main(job: Path) -> int:
-    """Trains; returns the exit code."""
+def main(job: Path, digest: str) -> int:
+    """Trains as the job says; returns the exit code."""
     try:
         with signals.raised():
             from transformer_mt.training.launch import work
 
-            work(job)
+            work(job, digest)
         return 0
     except Interrupted as stop:
         return stop.exit_code
@@ -25,11 +25,11 @@ def main(job: Path) -> int:
             traceback.print_exc()
         # The parent says it, and the first has the reason. That another process is gone is none.
         message = job.with_name(ERROR)
-        if "gloo" not in str(error) and not message.exists():
+        if not is_lost_connection(error) and not message.exists():
             message.write_text(describe(error))
         return 1
 
 
 if __name__ == "__main__":
     signals.end_with_parent(int(os.environ[LAUNCHER]))
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2]))
