@@ -42,8 +42,7 @@ def _at_most(most: float, reason: str) -> AfterValidator:
 # Larger whole numbers than this fit in no array that they would count.
 PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]
 NaturalNumber = Annotated[int, Field(ge=0, lt=2**31)]
-# The four special subwords, and at least one for text. From some 2 * 10^9 on, SentencePiece ends the
-# process.
+# The four special subwords, and at least one for text. SentencePiece crashes from some 2 * 10^9 on.
 VocabularySize = Annotated[int, Field(gt=4, le=10_000_000)]
 # Each hypothesis of a beam holds a cache of its own.
 BeamSize = Annotated[int, Field(gt=0, le=1000)]
