@@ -125,6 +125,7 @@ def test_version():
         (["align", "m", "--source", "s", "--target", "t"], ["--source", "no such file"]),
         (["align", "m", "--source", "s", "--target", "t", "--beam-size", "2"], ["--beam-size"]),
         (["translate", "m", "--beam", "3"], ["--beam"]),
+        (["translate", "m", "--threads", "9" * 5000], ["--threads: '999999999...': expected a"]),
         (["translate", "m", "--input", "nothing.txt"], ["--input", "nothing.txt", "no such file"]),
         (["attention", "m"], ["--text"]),
         (["attention", "m", "--text", "A dog."], ["m is not a model directory"]),
@@ -148,6 +149,7 @@ def test_wrong_arguments(tmp_path, arguments, words):
     [
         (["--beam-size", "0"], ["--beam-size: 0: expected greater than 0"]),
         (["--beam-size", "1001"], ["--beam-size: 1001: expected at most 1000"]),
+        (["--beam-size", "9" * 5000], ["--beam-size: inf: expected a whole number\n"]),
         (["--beam-size", "five"], ["--beam-size: 'five': expected a whole number"]),
         (["--beam-size", "2.5"], ["--beam-size: 2.5: expected a whole number"]),
         (["--length-penalty", "-1"], ["--length-penalty: -1: expected at least 0"]),

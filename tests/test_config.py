@@ -180,6 +180,11 @@ def test_a_valid_config_and_its_defaults(load):
             "decoding.temperature: 1e-38: expected at least 0.001: below it, nothing but the most "
             "probable subword is drawn, as with top_k: 1",
         ),
+        ("subword.vocab_size=10000001", "subword.vocab_size: 10000001: expected at most 10000000"),
+        (
+            "subword.character_coverage=0.5",
+            "subword.character_coverage: 0.5: expected at least 0.98: SentencePiece takes no less",
+        ),
         ("decoding.n_best=1001", "decoding.n_best: 1001: expected at most 1000"),
         (
             "decoding.max_length_extra=10001",
@@ -601,6 +606,7 @@ def test_the_last_override_wins_and_overrides_mend_the_file(load):
 # ----------------------------------------------------------------------------------- round trip
 
 small = st.integers(5, 2**31 - 1)
+vocabulary = st.integers(5, 10_000_000)
 share = st.floats(0, 1, exclude_max=True)
 positive = st.floats(0, exclude_min=True, allow_infinity=False)
 # Text that some reader of YAML takes for something else, and any other.
@@ -629,10 +635,10 @@ def configs(draw):
         },
         "subword": {
             "type": draw(st.sampled_from(["bpe", "unigram", "char", "word"])),
-            "vocab_size": draw(small),
+            "vocab_size": draw(vocabulary),
             "joint": joint,
-            "source_vocab_size": None if joint else draw(st.none() | small),
-            "character_coverage": draw(st.floats(0, 1, exclude_min=True)),
+            "source_vocab_size": None if joint else draw(st.none() | vocabulary),
+            "character_coverage": draw(st.floats(0.98, 1)),
         },
         "model": {
             "num_heads": heads,

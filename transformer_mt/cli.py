@@ -200,8 +200,10 @@ def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 1 on")
+    # Nothing is counted here that goes beyond nine digits; Python reads at most 4,300.
+    if not text.isdecimal() or len(text) > 9 or int(text) < 1:
+        shown = repr(text if len(text) <= 12 else f"{text[:9]}...")
+        raise argparse.ArgumentTypeError(f"{shown}: expected a whole number from 1 on")
     return int(text)
 
 

@@ -42,8 +42,8 @@ def _at_most(most: float, reason: str) -> AfterValidator:
 # Larger whole numbers than this fit in no array that they would count.
 PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]
 NaturalNumber = Annotated[int, Field(ge=0, lt=2**31)]
-# The four special subwords, and at least one for text.
-VocabularySize = Annotated[int, Field(gt=4, lt=2**31)]
+# The four special subwords, and at least one for text. SentencePiece crashes from some 2 * 10^9 on.
+VocabularySize = Annotated[int, Field(gt=4, le=10_000_000)]
 # Each hypothesis of a beam holds a cache of its own.
 BeamSize = Annotated[int, Field(gt=0, le=1000)]
 # A layer of a width of 65,536 has weights of 17 GB; nobody has trained 1,000 layers.
@@ -130,9 +130,9 @@ class SubwordConfig(Section):
     joint: bool = Field(True, description="one vocabulary for both sides")
     source_vocab_size: VocabularySize | None = Field(None, description="null: vocab_size")
     target_vocab_size: VocabularySize | None = Field(None, description="null: vocab_size")
-    character_coverage: Annotated[float, Field(gt=0, le=1)] = Field(
-        1.0, description="share of the text's characters that the vocabulary must hold"
-    )
+    character_coverage: Annotated[
+        float, Field(gt=0, le=1), _at_least(0.98, "SentencePiece takes no less")
+    ] = Field(1.0, description="share of the text's characters that the vocabulary must hold")
     normalization: Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = Field(
         "identity", description="SentencePiece's normalisation rule; identity keeps the text"
     )

@@ -286,8 +286,8 @@ def _describe(item: dict[str, Any]) -> str:
         "string_too_short": "expected text that is not empty",
         "bool_type": "expected true or false",
         "list_type": "expected a list, as in [0.9, 0.98]",
-        "greater_than_equal": f"expected at least {limits.get('ge', 0):g}",
-        "less_than_equal": f"expected at most {limits.get('le', 0):g}",
+        "greater_than_equal": f"expected at least {limits.get('ge', 0):.12g}",
+        "less_than_equal": f"expected at most {limits.get('le', 0):.12g}",
         "too_short": f"expected {limits.get('min_length')} values",
         "too_long": f"expected {limits.get('max_length')} values",
     }.get(item["type"], item["msg"].replace("Input should be", "expected"))
