@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -91,6 +92,21 @@ class Progress:
             self.losses.append((self.loss_since / self.tokens_since, dev_loss))
             del self.losses[: -DIVERGING_VALIDATIONS - 1]
         self.loss_since, self.tokens_since = 0.0, 0
+
+    @classmethod
+    def restored(cls, values: dict[str, Any], saved: set[int]) -> Progress:
+        """The progress that a checkpoint was saved with; `saved` are the steps of the checkpoints
+        that there are."""
+        return cls(
+            **{
+                **values,
+                "plan": tuple(values["plan"]),
+                "meter": Meter(**values["meter"]),
+                "losses": [tuple(pair) for pair in values.get("losses", ())],
+                # One may have gone since, if newer checkpoints were damaged.
+                "best": [(merit, step) for merit, step in values["best"] if step in saved],
+            }
+        )
 
     @property
     def diverges(self) -> bool:
@@ -361,7 +377,7 @@ class Trainer:
                     f"loss from {first[1]:.3f} to {last[1]:.3f}. If it goes on so, lower "
                     "training.learning_rate or raise training.warmup_steps, and train anew with "
                     "--restart; or go on from the best checkpoint with a lower rate and "
-                    f"training.init_from={directory.path} model_dir=FOLDER"
+                    f"training.init_from={quoted(directory.path)} model_dir=FOLDER"
                 )
         if (merit, now.step) in now.best:
             path = self._save(directory)
@@ -390,20 +406,16 @@ class Trainer:
 
     def _restore(self, directory: ModelDirectory, path: Path) -> None:
         state = checkpoint.restore(path, self.model, self.updater.optimizer)
-        self.updater.scaler.load_state_dict(state["scaler"])
-        values = state["progress"]
         saved = {checkpoint_step(found) for found in directory.saved_checkpoints()}
-        self.progress = Progress(
-            **{
-                **values,
-                "plan": tuple(values["plan"]),
-                "meter": Meter(**values["meter"]),
-                "losses": [tuple(pair) for pair in values.get("losses", ())],
-                # One may have gone since, if newer checkpoints were damaged.
-                "best": [(merit, step) for merit, step in values["best"] if step in saved],
-            }
-        )
-        self._stopped_at = path if state["stopped"] else None
+        try:
+            self.updater.scaler.load_state_dict(state["scaler"])
+            self.progress = Progress.restored(state["progress"], saved)
+            self._stopped_at = path if state["stopped"] else None
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{path}: its state of training is not one ({type(error).__name__}: {error}). "
+                "Delete this checkpoint to go on from the one before it"
+            ) from None
         if self.processes.is_first:
             best = [directory.checkpoints / f"step_{step}" for _, step in self.progress.best]
             directory.set_best(best[0] if best else None)
