@@ -141,7 +141,11 @@ class ModelDirectory:
         self.load_config()  # complains of what is damaged, and of another version
         if not self.saved_checkpoints():
             others = sorted(names - _OF_THE_START)
-            others += [f"checkpoints/{path.name}" for path in self._in_checkpoints()]
+            others += [
+                f"checkpoints/{path.name}"
+                for path in self._in_checkpoints()
+                if not _is_at_work(path.name)
+            ]
             if others:
                 raise UsageError(
                     f"{self.path} holds a run without a checkpoint to go on from, but with "

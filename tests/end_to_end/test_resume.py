@@ -85,7 +85,9 @@ def left_by(model_dir: Path) -> dict[str, object]:
             found[name] = timeless(json.loads(path.read_text()))
         elif path.name == "config.yaml":
             found[name] = [
-                line for line in path.read_text().splitlines() if "model_dir" not in line
+                line
+                for line in path.read_text().splitlines()
+                if "model_dir" not in line and "# SHA-256" not in line
             ]
         else:
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
