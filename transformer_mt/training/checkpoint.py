@@ -19,6 +19,7 @@ from transformer_mt.checksums import damage, write_checksums
 from transformer_mt.console import warn
 from transformer_mt.errors import UserError
 from transformer_mt.folders import whole_folder
+from transformer_mt.model.operations import array
 from transformer_mt.model_directory import ModelDirectory
 
 OPTIMIZER = "optimizer.safetensors"
@@ -40,7 +41,7 @@ def save(
 
     def write(folder: Path) -> None:
         # A tied parameter has several names in state_dict(); named_parameters() gives one.
-        weights = {name: parameter.numpy() for name, parameter in model.named_parameters()}
+        weights = {name: _on_host(parameter) for name, parameter in model.named_parameters()}
         tensors.write(folder / WEIGHTS, weights)
         tensors.write(folder / OPTIMIZER, _optimizer_state(model, optimizer))
         # Paddle's scaler has its scale as an array.
@@ -59,7 +60,9 @@ def restore(path: Path, model: nn.Layer, optimizer: paddle.optimizer.Optimizer) 
     names = {name: parameter.name for name, parameter in model.named_parameters()}
     state = {}
     try:
-        for key, value in tensors.read(path / OPTIMIZER).items():
+        arrays = tensors.read(path / OPTIMIZER)
+        while arrays:  # one by one, so that not all are in memory twice
+            key, value = arrays.popitem()
             name, slash, kind = key.rpartition("/")
             # What Paddle calls the first, and only, such tensor of the parameter.
             state[f"{names[name]}_{kind}_0" if slash else key] = paddle.to_tensor(value)
@@ -101,8 +104,13 @@ def _optimizer_state(
         owner = max((n for n in names if key.startswith(f"{n}_")), key=len, default=None)
         if owner is not None:
             key = f"{names[owner]}/{key[len(owner) + 1 :].removesuffix('_0')}"
-        state[key] = value.numpy()
+        state[key] = _on_host(value)
     return state
+
+
+def _on_host(tensor: paddle.Tensor) -> np.ndarray:
+    """The numbers of a tensor; on a CPU in the same memory, which a copy would need once more."""
+    return array(tensor) if tensor.place.is_cpu_place() else tensor.numpy()
 
 
 def write_checkpoint(final: Path, write: Callable[[Path], None]) -> Path:
