@@ -15,7 +15,7 @@ settings.load_profile("reproducible")
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--all", action="store_true", help="the large attacks too, which take an hour or so"
+        "--all", action="store_true", help="the large attacks too, which take about an hour"
     )
 
 

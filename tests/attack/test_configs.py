@@ -51,7 +51,7 @@ def folder(tmp_path_factory):
 def test_values_of_all_sorts(folder, is_large):
     path = folder / "config.yaml"
 
-    @settings(max_examples=5000 if is_large else 150)
+    @settings(max_examples=1500 if is_large else 60)
     @given(st.lists(st.tuples(PATHS, ODD), min_size=1, max_size=6))
     def attack(changes):
         values = {name: dict(v) if isinstance(v, dict) else v for name, v in DEMO.items()}
@@ -67,7 +67,7 @@ def test_overrides_of_all_sorts(folder, is_large):
     path = folder / "demo.yaml"
     path.write_text(yaml.safe_dump(DEMO), encoding="utf-8")
 
-    @settings(max_examples=5000 if is_large else 150)
+    @settings(max_examples=1500 if is_large else 60)
     @given(st.lists(st.tuples(PATHS, st.one_of(ODD.map(str), st.text())), min_size=1, max_size=4))
     def attack(changes):
         is_refused_or_returned(path, [f"{s}.{key}={value}" for (s, key), value in changes])
@@ -79,7 +79,7 @@ def test_bytes_of_all_sorts(folder, is_large):
     path = folder / "bytes.yaml"
     whole = (ROOT / "configs" / "demo.yaml").read_bytes()
     drawn = random.Random(3)
-    for _ in range(3000 if is_large else 80):
+    for _ in range(1500 if is_large else 60):
         content = bytearray(whole)
         for _ in range(drawn.randrange(1, 4)):
             start = drawn.randrange(len(content))

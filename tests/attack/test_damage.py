@@ -42,7 +42,7 @@ def test_of_what_is_translated_with(driver, model, kind, is_large):
             continue
         content = path.read_bytes()
         drawn = random.Random(f"{kind} {path.name}")
-        for how, other in damaged(content, 200 if is_large else 4, drawn):
+        for how, other in damaged(content, 60 if is_large else 4, drawn):
             path.write_bytes(other)
             answer = driver.run(*arguments)
             where = f"{path}, {how}: {answer.stderr}"
@@ -67,7 +67,7 @@ def test_of_a_run_that_goes_on(driver, recipe, tmp_path, is_large):
         if "step_3" in path.parts and not is_large:
             continue
         drawn = random.Random(path.name)
-        ways = list(damaged(path.read_bytes(), 50 if is_large else 1, drawn))
+        ways = list(damaged(path.read_bytes(), 15 if is_large else 1, drawn))
         for how, other in ways if is_large else drawn.sample(ways, 2):
             work = tmp_path / f"{number}"
             shutil.copytree(root / "model", work)
@@ -99,7 +99,7 @@ def test_of_the_cache(driver, recipe, tmp_path, is_large):
     expected = train("whole", root / "cache")
     for number, path in enumerate(files_of(root / "cache")):
         drawn = random.Random(path.name)
-        ways = list(damaged(path.read_bytes(), 20 if is_large else 1, drawn))
+        ways = list(damaged(path.read_bytes(), 12 if is_large else 1, drawn))
         for how, other in ways if is_large else drawn.sample(ways, 1):
             cache = tmp_path / "cache"
             shutil.copytree(root / "cache", cache)

@@ -37,7 +37,7 @@ def test_of_training(recipe, disk, is_large):
     whole = run("train", recipe, f"model_dir={recipe.parent / 'whole'}", "--restart")
     assert whole.returncode == 0, whole.stderr
     command = "train", recipe, f"model_dir={path / 'model'}"
-    for kilobytes in range(16, 2000, 8) if is_large else (120,):
+    for kilobytes in range(16, 400, 24) if is_large else (120,):
         resize(kilobytes)
         done = run(*command)
         if done.returncode == 0:
@@ -59,7 +59,7 @@ def test_of_translating(model, disk, tmp_path, is_large):
     options = "--input", source, "--beam-size", 1
     assert run("translate", model, *options, "--output", whole).returncode == 0
     size = whole.stat().st_size
-    for share in [0.05 * i for i in range(1, 20)] if is_large else [0.7]:
+    for share in [0.1 * i for i in range(1, 10)] if is_large else [0.7]:
         resize(max(8, int(share * size) // 1024))
         done = run("translate", model, *options, "--output", path / "out", "--resume")
         is_said(done.returncode, done.stderr)

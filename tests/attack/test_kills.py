@@ -51,10 +51,10 @@ def end_of(model_dir) -> dict[str, bytes]:
 def test_training(long_recipe, tmp_path, is_large):
     recipe, seconds = long_recipe
     drawn = random.Random(20)
-    for number in range(31 if is_large else 1):
+    for number in range(12 if is_large else 1):
         model_dir = tmp_path / f"{number}"
         kills = 0
-        while kills < (3 if is_large else 1):
+        while kills < (2 if is_large else 1):
             after = drawn.uniform(0.2, 1.0) * seconds
             process = start("train", recipe, f"model_dir={model_dir}", stderr=subprocess.DEVNULL)
             try:
@@ -79,7 +79,7 @@ def test_translating(long_recipe, tmp_path, is_large):
     done = run("translate", model, "--input", source, "--output", whole, *threads)
     assert done.returncode == 0, done.stderr
     seconds = time.monotonic() - started
-    for number in range(30 if is_large else 1):
+    for number in range(15 if is_large else 1):
         output = tmp_path / f"{number}"
         command = "translate", model, "--input", source, "--output", output, *threads, "--resume"
         process = start(*command, stderr=subprocess.DEVNULL)

@@ -73,7 +73,7 @@ FORMATS = [("plain", 1, False), ("tsv", 3, True), ("jsonl", 2, True)]
 
 @pytest.mark.parametrize("kind", [".", "export/ctranslate2", "export/paddle_inference"])
 def test_of_every_engine(driver, model, tmp_path, kind, is_large):
-    for seed in range(20 if is_large else 1):
+    for seed in range(6 if is_large else 1):
         lines = hostile(400 if is_large else 60, seed)
         path = tmp_path / "source"
         path.write_bytes(b"\n".join(lines) + b"\n" * (seed % 2 == 0))
@@ -103,7 +103,7 @@ MECHANISMS = {
 def test_of_every_mechanism(driver, tmp_path, name, is_large):
     config = make_config(tmp_path, model=MECHANISMS[name])
     model = make_model_directory(tmp_path / "model", PAIRS, config).path
-    for seed in range(20 if is_large else 1):
+    for seed in range(6 if is_large else 1):
         lines = hostile(300 if is_large else 50, 100 + seed)
         given = b"".join(line + b"\n" for line in lines)
         for format in ("plain", "jsonl"):
