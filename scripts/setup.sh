@@ -60,7 +60,8 @@ print(", ".join(wrong) or "ok %d.%d" % sys.version_info[:2])
 venv_code='
 import sys
 from importlib.util import find_spec
-names = "paddle paddlenlp numpy pydantic yaml sacrebleu sentencepiece tqdm transformer_mt".split()
+names = "paddle paddlenlp numpy pydantic yaml sacrebleu safetensors sentencepiece tqdm"
+names = names.split() + ["transformer_mt"]
 missing = [name for name in names if getattr(find_spec(name), "origin", None) is None]
 print("%d.%d" % sys.version_info[:2], *["without", *missing] if missing else [])
 '

@@ -19,6 +19,11 @@ def pytest_addoption(parser):
     )
 
 
+def pytest_collection_modifyitems(items):
+    """Whole runs come first: the files that take longest must not be the last ones to begin."""
+    items.sort(key=lambda item: "end_to_end" not in item.path.parts)
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real corpora, which are not the project's own and not shipped with it."""
