@@ -108,8 +108,8 @@ def write_pdparams(model_dir: str, checkpoint: str | None, output: Path | None) 
     for name, weight in weights.items():
         weight.name = name  # Paddle saves it; its own is a running number of the process
     if output is None:
-        output = directory.path / "export" / f"{chosen.name}.pdparams"
-        output.parent.mkdir(exist_ok=True)
+        directory.own("export").mkdir(exist_ok=True)
+        output = directory.own(f"export/{chosen.name}.pdparams")
     content = io.BytesIO()
     paddle.save(weights, content)
     with atomic(output, "wb") as file:
@@ -123,6 +123,7 @@ def _is_of(folder: Path, version: int) -> bool:
 
 def _convert_run(directory: ModelDirectory) -> None:
     folder = directory.path
+    directory.require_inside()
     best = (folder / "best").read_bytes().strip() if (folder / "best").is_file() else None
     for path in sorted(directory.checkpoints.iterdir()):
         if re.fullmatch(r"(step|average_last|average_best)_\d+", path.name):

@@ -143,10 +143,14 @@ def _open_as_it_is(path: Path, mode: str, **options: Any) -> IO:
 def _open_held(path: Path, mode: str, **options: Any) -> IO:
     """Opens a new file, which `clear_leftovers` lets be until it is closed."""
     while True:
-        file = open(path, mode, **options)  # noqa: SIM115 (open while it is written)
+        file = open(path, mode, opener=_open_no_link, **options)  # noqa: SIM115 (held open)
         if _hold(file.fileno(), path):
             return file
         file.close()  # it has just been taken for a leftover
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 @contextmanager
@@ -278,6 +282,16 @@ def content_hash(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def open_lock(path: Path) -> IO[bytes]:
+    """Opens a file to be locked; it is made if it is not there. A link is not followed: what it
+    leads to is not ours to open for writing.
+
+    Raises:
+        OSError: it can't be opened.
+    """
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+b")
 
 
 def flush_to_disk(path: Path) -> None:

@@ -34,7 +34,7 @@ from transformer_mt.config import Config
 from transformer_mt.console import quoted, say, visible, warn
 from transformer_mt.data.subword import Subwords
 from transformer_mt.errors import UsageError, UserError
-from transformer_mt.files import atomic, byte_lines
+from transformer_mt.files import atomic, byte_lines, open_lock
 
 FORMAT_VERSION = 2
 # The one before, whose weights were pickles, which `convert` reads.
@@ -100,7 +100,7 @@ class ModelDirectory:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path / ".lock", "w")  # noqa: SIM115 (held while we live)
+            self._lock = open_lock(self.path / ".lock")
         except OSError as error:
             raise UserError(f"model_dir: {self.path}: {error.strerror}") from None
         try:
@@ -134,10 +134,11 @@ class ModelDirectory:
                 "Nothing in it was touched. Give another model_dir=FOLDER"
                 + (", or put its config.yaml back" if self.checkpoints.is_dir() else "")
             )
-        for name in ("checkpoints", "held_out", "export"):
-            self.own(name)
         if restart:
+            for name in ("checkpoints", "held_out", "export"):
+                self.own(name)
             return
+        self.require_inside()
         self.load_config()  # complains of what is damaged, and of another version
         if not self.saved_checkpoints():
             others = sorted(names - _OF_THE_START)
@@ -152,6 +153,19 @@ class ModelDirectory:
                     f"{', '.join(others[:3])}. Give another model_dir=FOLDER; --restart deletes "
                     "the run and trains anew"
                 )
+
+    def require_inside(self) -> None:
+        """Checks that nothing of a run leads elsewhere, before anything is written.
+
+        Raises:
+            UserError: it is a link to a place outside.
+        """
+        for entry in _entries(self.path):
+            if entry.name in _OF_THE_START | {"best", "test.hypothesis", "export"}:
+                self.own(entry.name)
+        for folder in (self.checkpoints, self.held_out, self.path / "export"):
+            for entry in _entries(folder):
+                self.own(f"{folder.name}/{entry.name}")
 
     @property
     def holds_run(self) -> bool:
@@ -189,12 +203,11 @@ class ModelDirectory:
         subwords.save(self.path)
         write_checksums(self.path, SUBWORDS)
         self.checkpoints.mkdir(exist_ok=True)
-        if held_out:
-            self.take_held_out(held_out)
+        self.take_held_out(held_out)
 
     def take_held_out(self, files: list[Path]) -> None:
-        """Keeps copies of the held-out pairs; whole ones that are there stay."""
-        if self.held_out.is_dir() and damage(self.held_out) is None:
+        """Keeps copies of the held-out pairs, if any were; whole ones that are there stay."""
+        if not files or (self.held_out.is_dir() and damage(self.held_out) is None):
             return
         self.held_out.mkdir(exist_ok=True)
         for path in files:
@@ -231,7 +244,10 @@ class ModelDirectory:
             for path in self._written_into(folder):
                 _delete(path)
         for entry in _entries(self.path):
-            if entry.name in _OF_THE_START - {CONFIG, VERSION} | {"best", "test.hypothesis"}:
+            # These two stay until they are written anew; a link would be written through.
+            if entry.name in (CONFIG, VERSION) and not entry.is_symlink():
+                continue
+            if entry.name in _OF_THE_START | {"best", "test.hypothesis"}:
                 _delete(entry, only_file=True)
         for folder in sorted(folders, key=lambda path: -len(path.parts)):
             with contextlib.suppress(OSError):  # something is left in it

@@ -113,3 +113,43 @@ def test_no_file_of_a_run_and_its_cache_runs_code(driver, recipe, tmp_path, is_l
             assert not marker.exists(), f"{arguments} has run what {target} holds"
             answer.require_clear()
         shutil.rmtree(work)
+
+
+def test_no_link_is_written_through(driver, model, recipe, tmp_path, is_large):
+    """A link in the place of whatever a command may write: what it leads to stays as it is."""
+    victim, folder = tmp_path / "victim", tmp_path / "victims"
+    victim.write_text("mine")
+    folder.mkdir()
+    (folder / "mine").write_text("mine")
+    places = [
+        *(".lock", "best", "config.yaml", "format_version", "metrics.jsonl", "test.hypothesis"),
+        *("SHA256SUMS", "subword.model", "checkpoints", "checkpoints/step_5", "export", ".workers"),
+        *("checkpoints/average_last_2", "export/ctranslate2", "held_out", "held_out/SHA256SUMS"),
+        *("checkpoints/step_7", "checkpoints/.step_7.tmp", "export/step_10.pdparams"),
+    ]
+    folders = ("checkpoints", "export", "held_out", ".workers", "ctranslate2")
+    for place in places if is_large else places[::3]:
+        given = tmp_path / "given"
+        shutil.copytree(model, given)
+        path = given / place
+        path.parent.mkdir(exist_ok=True)
+        if path.is_dir():
+            shutil.rmtree(path)
+        path.unlink(missing_ok=True)
+        is_folder = path.name in folders or "step_" in path.name or "average" in path.name
+        path.symlink_to(folder if is_folder and path.suffix != ".pdparams" else victim)
+        commands = [
+            ("train", recipe, f"model_dir={given}"),
+            ("train", recipe, f"model_dir={given}", "--restart"),
+            ("average", given, "--last", 2),
+            ("export", given, "--format", "ctranslate2"),
+            ("convert", given, "--to", "pdparams"),
+            ("convert", given),
+        ]
+        for number, arguments in enumerate(commands):
+            if number == len(commands) - 1 and place != "format_version":
+                (given / "format_version").write_text("1\n")
+            driver.run(*arguments).require_clear()
+            assert victim.read_text() == "mine", f"{place}: {arguments}"
+            assert [entry.name for entry in folder.iterdir()] == ["mine"], f"{place}: {arguments}"
+        shutil.rmtree(given)

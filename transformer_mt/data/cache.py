@@ -17,6 +17,7 @@ from pathlib import Path
 
 from transformer_mt.console import say
 from transformer_mt.errors import UserError
+from transformer_mt.files import open_lock
 
 # Nothing takes a day to make.
 ABANDONED_AFTER = 24 * 3600  # seconds
@@ -81,7 +82,7 @@ def _locked(cache: Path) -> Iterator[None]:
     """Holds the one lock of the cache, which ends with the process if nothing else ends it."""
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        file = open(cache / ".lock", "w")  # noqa: SIM115 (closed below)
+        file = open_lock(cache / ".lock")
     except OSError as error:
         raise _not_writable(cache, error) from None
     with file:

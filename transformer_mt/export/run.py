@@ -63,7 +63,8 @@ def export(
     subwords = directory.load_subwords()
     if output is None:
         name = FOLDERS[format] + (f"_{quantization}" if quantization else "")
-        output = directory.path / "export" / name
+        output = directory.own("export") / name
+        directory.own(f"export/{name}")
     _check_replaceable(output)
     model = build_model(config.model, subwords)
     load_weights(chosen, model)

@@ -28,6 +28,7 @@ def average(directory: ModelDirectory, kind: str, count: int) -> Path:
         UsageError: there are not so many.
         UserError: one of them is damaged.
     """
+    directory.require_inside()
     chosen = _choose(directory, kind, count)
     sums: dict[str, np.ndarray] = {}
     for path in chosen:
