@@ -324,7 +324,9 @@ def _add_train(verbs) -> None:
         help="read config and data, show what would be trained and for how long, and stop",
     )
     parser.add_argument(
-        "--restart", action="store_true", help="delete the run that model_dir holds, and train anew"
+        "--restart",
+        action="store_true",
+        help="delete what runs have written in model_dir, and train anew",
     )
     _add_device(parser)
 

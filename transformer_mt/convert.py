@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import pickle
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,18 +124,17 @@ def _convert_run(directory: ModelDirectory) -> None:
     folder = directory.path
     directory.require_inside()
     best = (folder / "best").read_bytes().strip() if (folder / "best").is_file() else None
-    for path in sorted(directory.checkpoints.iterdir()):
-        if re.fullmatch(r"(step|average_last|average_best)_\d+", path.name):
-            _convert_checkpoint(directory.own(f"checkpoints/{path.name}"))
-            if best == path.name.encode():
-                directory.set_best(path)
+    for path in directory.named_checkpoints():
+        _convert_checkpoint(path)
+        if best == path.name.encode():
+            directory.set_best(path)
     for path in sorted((folder / "export").glob("[!.]*")):
         if (path / VERSION).is_file() and _is_of(path, PICKLE_FORMAT_VERSION):
-            _convert_export(directory.own(f"export/{path.name}"))
-    if directory.own("held_out").is_dir():
+            _convert_export(path)
+    if directory.held_out.is_dir():
         write_checksums(directory.held_out)
     write_checksums(folder, SUBWORDS)
-    content = directory.own(CONFIG).read_bytes()
+    content = (folder / CONFIG).read_bytes()
     if not is_sealed(content):
         with atomic(folder / CONFIG) as file:
             file.write(sealed(content.decode("utf-8")))

@@ -339,7 +339,7 @@ class ModelDirectory:
         if version == str(PICKLE_FORMAT_VERSION):
             raise UsageError(
                 f"{self.path} is of format version {version}, whose weights could run code when "
-                "they are read. Convert it, if you trust where it comes from or not: python -m "
+                "they are read. Convert it, which is safe wherever it comes from: python -m "
                 f"transformer_mt convert {quoted(self.path)}"
             )
         if version != str(FORMAT_VERSION):
@@ -403,7 +403,7 @@ class ModelDirectory:
             problem = "damaged"
         else:
             chosen = self.checkpoints / match[2]
-            if chosen not in self._named_checkpoints():
+            if chosen not in self.named_checkpoints():
                 problem = f"names {chosen.name}, which is not there"
             elif _hash_of(chosen) != match[1]:
                 problem = f"names {chosen.name}, which has changed since"
@@ -412,7 +412,7 @@ class ModelDirectory:
         warn(f"{path}: {problem}; the last checkpoint takes its place")
         return None
 
-    def _named_checkpoints(self) -> list[Path]:
+    def named_checkpoints(self) -> list[Path]:
         """Those of steps, and averages of them."""
         averages = [
             path
@@ -439,7 +439,7 @@ class ModelDirectory:
             path = self.best() or saved[-1]
         else:
             path = self.checkpoints / name
-            known = self._named_checkpoints()
+            known = self.named_checkpoints()
             if path not in known:
                 names = ", ".join(["best", "last", *(other.name for other in known)])
                 raise UsageError(f"{self.path} has no checkpoint {name!r}; it has {names}")

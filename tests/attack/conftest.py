@@ -2,9 +2,8 @@
 
 import pytest
 
-from tests.attack.support import Driver
-from tests.support import demo_pairs, make_config, make_model_directory, write_lines, write_pairs
-from transformer_mt.config_file import dump
+from tests.attack.support import Driver, write_recipe
+from tests.support import demo_pairs, make_config, make_model_directory, write_lines
 from transformer_mt.export.run import export
 
 
@@ -28,14 +27,8 @@ PAIRS = demo_pairs(260)
 def recipe(tmp_path_factory):
     """A config with its text, and beside it `model`, a run of it that is done."""
     folder = tmp_path_factory.mktemp("recipe")
-    for name, pairs in (("train", PAIRS[:220]), ("dev", PAIRS[220:240]), ("test", PAIRS[240:])):
-        write_pairs(folder / "text", name, pairs)
-    training = {"devices": 1, "max_steps": 6, "validate_every": 3, "save_every": 3}
-    data = {"dev": "dev", "test": "test", "held_out": 0}
-    path = folder / "recipe.yaml"
-    config = make_config(folder, data=data, training=training)
-    path.write_text(dump(config), encoding="utf-8")
-    return path
+    training = {"max_steps": 6, "validate_every": 3, "save_every": 3}
+    return write_recipe(folder, PAIRS[:220], PAIRS[220:240], PAIRS[240:], training=training)
 
 
 @pytest.fixture(scope="module")

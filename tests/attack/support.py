@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support import ROOT
+from tests.support import ROOT, make_config, write_pairs
 from transformer_mt.checksums import sealed, write_checksums
+from transformer_mt.config_file import dump
 
 # Seconds that a command of a tiny model may take on a busy machine.
 PATIENCE = 240
@@ -89,6 +90,17 @@ class Driver:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+
+def write_recipe(folder: Path, train: list, dev: list, test: list, **sections) -> Path:
+    """A config file of a tiny model that one process trains, beside its text."""
+    for name, pairs in (("train", train), ("dev", dev), ("test", test)):
+        write_pairs(folder / "text", name, pairs)
+    data = {"dev": "dev", "test": "test", "held_out": 0}
+    sections["training"] = {"devices": 1, **sections["training"]}
+    path = folder / "recipe.yaml"
+    path.write_text(dump(make_config(folder, data=data, **sections)), encoding="utf-8")
+    return path
 
 
 def files_of(folder: Path) -> list[Path]:

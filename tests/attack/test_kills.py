@@ -8,9 +8,8 @@ import time
 
 import pytest
 
-from tests.attack.support import files_of
-from tests.support import demo_pairs, make_config, run, start, write_lines, write_pairs
-from transformer_mt.config_file import dump
+from tests.attack.support import files_of, write_recipe
+from tests.support import demo_pairs, run, start, write_lines
 
 PAIRS = demo_pairs(460)
 
@@ -19,19 +18,15 @@ PAIRS = demo_pairs(460)
 def long_recipe(tmp_path_factory):
     """A run of some seconds with all that has a state; its whole end is in `whole`."""
     folder = tmp_path_factory.mktemp("kills")
-    for name, part in (("train", PAIRS[:400]), ("dev", PAIRS[400:430]), ("test", PAIRS[430:])):
-        write_pairs(folder / "text", name, part)
     training = {"max_steps": 60, "validate_every": 10, "save_every": 4, "keep_last": 3}
-    training |= {"batch_tokens": 800, "device_tokens": 400, "average_last": 2, "devices": 1}
-    config = make_config(
+    training |= {"batch_tokens": 800, "device_tokens": 400, "average_last": 2}
+    path = write_recipe(
         folder,
-        data={"dev": "dev", "test": "test", "held_out": 0},
+        *(PAIRS[:400], PAIRS[400:430], PAIRS[430:]),
         subword={"vocab_size": 300, "sampling": 0.1},
         model={"d_model": 32, "d_ff": 64, "dropout": 0.2},
         training=training,
     )
-    path = folder / "recipe.yaml"
-    path.write_text(dump(config), encoding="utf-8")
     started = time.monotonic()
     done = run("train", path, f"model_dir={folder / 'whole'}")
     assert done.returncode == 0, done.stderr

@@ -88,7 +88,7 @@ def test_of_every_engine(driver, model, tmp_path, kind, is_large):
         assert len(found) == 1, f"seed {seed}"
         options = "--beam-size", 3, "--threads", 1
         stream = driver.run("translate", model / kind, *options, stdin=path.read_bytes())
-        assert len(check(stream, lines, "plain", 1, False)) == len(lines)
+        assert tuple(check(stream, lines, "plain", 1, False)) in found
 
 
 MECHANISMS = {
