@@ -97,7 +97,7 @@ def measure(work: Callable, settings: dict, cores: list[int]) -> tuple:
 def start(settings: dict) -> tuple[float, float]:
     """From the imports to the updates of the first epoch; and the share of padding in them."""
     started = time.perf_counter()
-    from transformer_mt.config import Config
+    from transformer_mt.config.schema import Config
     from transformer_mt.data.batches import epoch_batches, padding_share, updates
     from transformer_mt.data.prepare import prepare
 
@@ -110,7 +110,7 @@ def start(settings: dict) -> tuple[float, float]:
 
 def encode(settings: dict) -> tuple[float, None]:
     """Encodes what `start` has prepared once more."""
-    from transformer_mt.config import Config
+    from transformer_mt.config.schema import Config
     from transformer_mt.data.corpus import open_corpus, training_pairs
     from transformer_mt.data.encoded import Limits, encoded_corpus
     from transformer_mt.data.prepare import prepare

@@ -110,9 +110,9 @@ class Judge:
     """
 
     def __init__(self, model_dir: Path, checkpoint: str | None) -> None:
-        from transformer_mt import device
-        from transformer_mt.assembly import build_model, load_weights
+        from transformer_mt.assembly.model import build_model, load_weights
         from transformer_mt.model_directory import ModelDirectory
+        from transformer_mt.runtime import device
 
         device.use("cpu")
         directory = ModelDirectory(model_dir)
@@ -373,7 +373,7 @@ class OurTranslation:
         return seconds, [output.text for output in outputs], ids
 
     def _translator(self, beam: int) -> Any:
-        from transformer_mt.decoding import engines
+        from transformer_mt.assembly import backends as engines
         from transformer_mt.decoding.pool import pool
         from transformer_mt.decoding.translator import Translator
 

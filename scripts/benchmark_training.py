@@ -176,9 +176,9 @@ class Preparation:
     """Encodes the corpus with this project's subwords, for both sides."""
 
     def write(self, recipe: Path, path: Path) -> None:
-        from transformer_mt import config_file
+        from transformer_mt.config import file as config_file
         from transformer_mt.data.prepare import prepare
-        from transformer_mt.info.flops import training_flops
+        from transformer_mt.inspect.flops import training_flops
         from transformer_mt.training.processes import Processes
         from transformer_mt.training.trainer import Trainer
 
@@ -212,8 +212,9 @@ class OurSteps:
     """This project's training steps, set up as `train` does it."""
 
     def __init__(self, recipe: Path, overrides: list[str]) -> None:
-        from transformer_mt import config_file, device
+        from transformer_mt.config import file as config_file
         from transformer_mt.data.prepare import prepare
+        from transformer_mt.runtime import device
         from transformer_mt.training.processes import Processes
         from transformer_mt.training.trainer import Trainer
 
@@ -347,7 +348,7 @@ class LossMemory:
         paddle.set_device("cpu")
         targets = paddle.randint(1, LOSS_VOCAB_SIZE, [BATCH_TOKENS])
         if side == OURS:
-            from transformer_mt import device
+            from transformer_mt.runtime import device
             from transformer_mt.training.loss import LabelSmoothedCrossEntropy
 
             device.use("cpu")

@@ -10,8 +10,8 @@ import numpy as np
 import paddle
 import yaml
 
-from transformer_mt.assembly import build_model
-from transformer_mt.config import Config, SubwordConfig
+from transformer_mt.assembly.model import build_model
+from transformer_mt.config.schema import Config, SubwordConfig
 from transformer_mt.data.encoded import Limits, encoded_corpus
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.data.subword import Subwords

@@ -4,7 +4,7 @@ import pytest
 
 import benchmark_alignment as benchmark
 from tests.support import ROOT
-from transformer_mt.evaluation.alignment import read_gold
+from transformer_mt.evaluation.alignment_error_rate import read_gold
 
 SCRIPT = ROOT / "scripts" / "benchmark_alignment.py"
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import benchmark_non_autoregressive as benchmark
 from tests.support import ROOT, demo_pairs, make_config, make_model_directory, write_pairs
-from transformer_mt import cli, config_file
-from transformer_mt.files import lines
+from transformer_mt import cli
+from transformer_mt.config import file as config_file
+from transformer_mt.runtime.files import lines
 
 SCRIPT = ROOT / "scripts" / "benchmark_non_autoregressive.py"
 CONFIG = ROOT / "configs" / "non_autoregressive.yaml"

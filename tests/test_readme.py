@@ -7,7 +7,7 @@ from operator import attrgetter
 import pytest
 
 from tests.support import ROOT
-from transformer_mt import config_file
+from transformer_mt.config import file as config_file
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PACKAGE = ROOT / "transformer_mt"

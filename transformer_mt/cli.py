@@ -16,13 +16,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformer_mt import __version__, signals
-from transformer_mt.errors import Interrupted, UsageError, UserError, describe
+from transformer_mt import __version__
+from transformer_mt.runtime import signals
+from transformer_mt.runtime.errors import Interrupted, UsageError, UserError, describe
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-    from transformer_mt.decoding.run import ModelChoice
+    from transformer_mt.commands.translate import ModelChoice
 
 EXIT_CODES = """\
 exit codes:
@@ -115,7 +116,7 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("TRANSFORMER_MT_DEBUG"):
             traceback.print_exc()
-        from transformer_mt.console import visible
+        from transformer_mt.runtime.console import visible
 
         _end(f"error: {visible(describe(error))}\n")
         return error.exit_code if isinstance(error, UserError) else 1
@@ -278,7 +279,7 @@ def _add_model_choice(parser: argparse.ArgumentParser, settings: Iterable[str]) 
 
 def _decoding_settings() -> dict[str, FieldInfo]:
     """The keys of the config's decoding section."""
-    from transformer_mt.config import DecodingConfig
+    from transformer_mt.config.schema import DecodingConfig
 
     return DecodingConfig.model_fields
 
@@ -292,7 +293,7 @@ def _setting(text: str) -> int | float | str | None:
 
 
 def _model_choice(options: argparse.Namespace, model_dir: str) -> ModelChoice:
-    from transformer_mt.decoding.run import ModelChoice
+    from transformer_mt.commands.translate import ModelChoice
 
     given = vars(options)
     return ModelChoice(
@@ -583,11 +584,11 @@ def _add_convert(verbs) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
-    from transformer_mt import config_file
+    from transformer_mt.config import file as config_file
 
     config = config_file.load(options.config, options.overrides)
 
-    from transformer_mt.training import run
+    from transformer_mt.commands import train as run
 
     if options.check:
         run.check(config, options.device)
@@ -600,7 +601,7 @@ def _translate(options: argparse.Namespace) -> None:
 
     _require_file("--prefix", options.prefix)
 
-    from transformer_mt.decoding import run
+    from transformer_mt.commands import translate as run
 
     run.translate(
         _model_choice(options, options.model_dir),
@@ -614,8 +615,8 @@ def _translate(options: argparse.Namespace) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    from transformer_mt.evaluation import run
-    from transformer_mt.files import atomic, require_distinct
+    from transformer_mt.commands import evaluate as run
+    from transformer_mt.runtime.files import atomic, require_distinct
 
     if bool(options.model_dirs) == (options.hypothesis is not None):
         raise UsageError("evaluate: give either MODEL_DIR with --source, or --hypothesis")
@@ -644,14 +645,14 @@ def _score(options: argparse.Namespace) -> None:
     _require_file("--source", options.source)
     _require_file("--target", options.target)
 
-    from transformer_mt.decoding import run
+    from transformer_mt.commands import translate as run
 
     model = _model_choice(options, options.model_dir)
     run.score(model, options.source, options.target, options.output)
 
 
 def _attention(options: argparse.Namespace) -> None:
-    from transformer_mt.attention_maps import run
+    from transformer_mt.commands import attention as run
 
     run.draw(
         options.model_dir,
@@ -669,27 +670,27 @@ def _align(options: argparse.Namespace) -> None:
         _require_file(f"--{name}", getattr(options, name))
 
     if options.reference is None:
-        from transformer_mt.decoding import run
+        from transformer_mt.commands import translate as run
 
         model = _model_choice(options, options.model_dir)
         run.align(model, options.source, options.target, options.output)
         return
 
-    from transformer_mt.evaluation import alignment
+    from transformer_mt.evaluation import alignment_error_rate as alignment
 
     files = options.source, options.target, options.reference, options.output
     print(alignment.score_model(_model_choice(options, options.model_dir), *files))
 
 
 def _average(options: argparse.Namespace) -> None:
-    from transformer_mt.training import run
+    from transformer_mt.commands import train as run
 
     kind = "last" if options.last else "best"
     run.average(options.model_dir, kind, options.last or options.best)
 
 
 def _export(options: argparse.Namespace) -> None:
-    from transformer_mt.export import run
+    from transformer_mt.commands import export as run
 
     run.export(
         options.model_dir,
@@ -701,8 +702,8 @@ def _export(options: argparse.Namespace) -> None:
 
 
 def _info(options: argparse.Namespace) -> None:
-    from transformer_mt.info.report import Speed
-    from transformer_mt.info.run import info
+    from transformer_mt.commands.info import info
+    from transformer_mt.inspect.report import Speed
 
     speed = None
     if options.tflops is not None:
@@ -717,7 +718,7 @@ def _convert(options: argparse.Namespace) -> None:
     if options.to is None and (options.checkpoint or options.output):
         raise UsageError("convert: --checkpoint and --output go together with --to pdparams")
 
-    from transformer_mt import convert
+    from transformer_mt.commands import convert
 
     if options.to is None:
         convert.convert(options.model_dir)

@@ -28,13 +28,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from transformer_mt import config_file
-from transformer_mt.checksums import CHECKSUMS, damage, is_sealed, listed, sealed, write_checksums
-from transformer_mt.config import Config
-from transformer_mt.console import quoted, say, visible, warn
+from transformer_mt.config import file as config_file
+from transformer_mt.config.schema import Config
 from transformer_mt.data.subword import Subwords
-from transformer_mt.errors import UsageError, UserError
-from transformer_mt.files import atomic, byte_lines, open_lock
+from transformer_mt.runtime.checksums import (
+    CHECKSUMS,
+    damage,
+    is_sealed,
+    listed,
+    sealed,
+    write_checksums,
+)
+from transformer_mt.runtime.console import quoted, say, visible, warn
+from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.runtime.files import atomic, byte_lines, open_lock
 
 FORMAT_VERSION = 2
 # The one before, whose weights were pickles, which `convert` reads.

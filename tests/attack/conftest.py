@@ -4,7 +4,7 @@ import pytest
 
 from tests.attack.support import Driver, write_recipe
 from tests.support import demo_pairs, make_config, make_model_directory, write_lines
-from transformer_mt.export.run import export
+from transformer_mt.commands.export import export
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support import ROOT, make_config, write_pairs
-from transformer_mt.checksums import sealed, write_checksums
-from transformer_mt.config_file import dump
+from transformer_mt.config.file import dump
+from transformer_mt.runtime.checksums import sealed, write_checksums
 
 # Seconds that a command of a tiny model may take on a busy machine.
 PATIENCE = 240

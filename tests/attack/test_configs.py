@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support import ROOT
-from transformer_mt import config_file
-from transformer_mt.config import SECTIONS, DecodingConfig
-from transformer_mt.errors import UsageError
+from transformer_mt.config import file as config_file
+from transformer_mt.config.schema import SECTIONS, DecodingConfig
+from transformer_mt.runtime.errors import UsageError
 
 DEMO = yaml.safe_load((ROOT / "configs" / "demo.yaml").read_text(encoding="utf-8"))
 ODD = st.one_of(

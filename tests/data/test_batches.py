@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import demo_pairs, train_subwords
-from transformer_mt.config import DataConfig, SubwordConfig
+from transformer_mt.config.schema import DataConfig, SubwordConfig
 from transformer_mt.data.batches import (
     _cut,
     collate,

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_mt.config import DataConfig
+from transformer_mt.config.schema import DataConfig
 from transformer_mt.data.corpus import (
     Corpus,
     HeldOut,
@@ -25,7 +25,7 @@ from transformer_mt.data.corpus import (
     training_pairs,
     wmt14ende_vocabulary,
 )
-from transformer_mt.errors import UsageError, UserError
+from transformer_mt.runtime.errors import UsageError, UserError
 
 PAIRS = [("one", "eins"), ("", ""), (" two ", "zwei\t"), ("a\x0bb\x0cc\x85d\u2028e\rf", "\u2029")]
 

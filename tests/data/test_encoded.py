@@ -18,13 +18,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_mt.checksums import write_checksums
-from transformer_mt.config import SubwordConfig
+from transformer_mt.config.schema import SubwordConfig
 from transformer_mt.data import encoded as encoded_module
 from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
 from transformer_mt.data.subword import Subwords
-from transformer_mt.errors import UserError
-from transformer_mt.process_pool import process_pool
+from transformer_mt.runtime.checksums import write_checksums
+from transformer_mt.runtime.errors import UserError
+from transformer_mt.runtime.process_pool import process_pool
 
 
 class Letters:

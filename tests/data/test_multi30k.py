@@ -10,11 +10,11 @@ from pathlib import Path
 import paddlenlp.datasets.dataset
 import pytest
 
-from transformer_mt.config import DataConfig
+from transformer_mt.config.schema import DataConfig
 from transformer_mt.data import multi30k
 from transformer_mt.data.corpus import open_corpus
 from transformer_mt.data.multi30k import SHA256, Multi30k, find
-from transformer_mt.errors import UsageError, UserError
+from transformer_mt.runtime.errors import UsageError, UserError
 
 SIZES = {"train": 29_000, "dev": 1_014, "test": 1_000}
 TEXT = {

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from transformer_mt.config import Config
-from transformer_mt.config_file import dump
+from transformer_mt.config.file import dump
+from transformer_mt.config.schema import Config
 from transformer_mt.data.prepare import prepare
 from transformer_mt.data.subword import Subwords
-from transformer_mt.errors import UsageError, UserError
+from transformer_mt.runtime.errors import UsageError, UserError
 
 SOME = "der die das ein und ist nicht Haus Hund Katze geht schläft heute morgen wir ihr"
 WORDS = SOME.split(" ")
@@ -278,7 +278,7 @@ def test_the_key_follows_from_what_is_read(tmp_path, text):
 
 PROGRAM = """
 import sys
-from transformer_mt.config_file import load
+from transformer_mt.config.file import load
 from transformer_mt.data.prepare import prepare
 data = prepare(load(sys.argv[1]))
 print(data.key, len(data.train), len(data.dev))

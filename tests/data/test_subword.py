@@ -11,9 +11,9 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_mt.config import SubwordConfig
+from transformer_mt.config.schema import SubwordConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary, seeded
-from transformer_mt.errors import Interrupted, UsageError, UserError
+from transformer_mt.runtime.errors import Interrupted, UsageError, UserError
 
 # Characters that a tokeniser or a reader of lines may well lose, in text that SentencePiece knows.
 ODD = " e\u0301é\xa0\u3000\u2028\x85\r\x0b\u200b\ufeff\ufffd\u2047😀,.<>@_'\"ßẞİıﬁ①Ａ"
@@ -158,7 +158,7 @@ def test_no_text_at_all():
 
 PROGRAM = """
 import hashlib, random, sys
-from transformer_mt.config import SubwordConfig
+from transformer_mt.config.schema import SubwordConfig
 from transformer_mt.data import subword
 subword.TRAINING_LINES[sys.argv[1]] = int(sys.argv[2])
 rng = random.Random(1)

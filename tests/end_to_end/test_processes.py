@@ -22,10 +22,10 @@ from tests.support import (
     start,
     write_pairs,
 )
-from transformer_mt import tensors
-from transformer_mt.config_file import dump
-from transformer_mt.errors import UserError
-from transformer_mt.training import launch
+from transformer_mt.config.file import dump
+from transformer_mt.runtime import tensors
+from transformer_mt.runtime.errors import UserError
+from transformer_mt.training import workers as launch
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from tests.support import TIMEOUT, children, demo_pairs, make_config, run, start, write_pairs
-from transformer_mt import tensors
-from transformer_mt.config_file import dump
+from transformer_mt.config.file import dump
 from transformer_mt.data.encoded import PARALLEL_FROM
+from transformer_mt.runtime import tensors
 
 PAIRS = demo_pairs(420)
 STEPS = 45

@@ -23,7 +23,7 @@ from tests.support import (
     write_lines,
     write_pairs,
 )
-from transformer_mt.config_file import dump
+from transformer_mt.config.file import dump
 from transformer_mt.decoding.translator import Translator
 
 PAIRS = demo_pairs(360)

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from tests.support import demo_pairs, make_config, sacrebleu, write_lines
-from transformer_mt.errors import UserError
+from transformer_mt.commands.evaluate import score_file
 from transformer_mt.evaluation.metrics import score, tokenizer_for, tokenizer_for_text
-from transformer_mt.evaluation.run import score_file
+from transformer_mt.runtime.errors import UserError
 
 
 def worsen(lines):

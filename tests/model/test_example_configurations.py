@@ -12,7 +12,7 @@ import paddle
 import paddle.nn.functional as F
 import pytest
 
-from transformer_mt.config import Config
+from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Batch, Update
 from transformer_mt.model import Transformer
 from transformer_mt.training.processes import Processes

@@ -6,11 +6,11 @@ import numpy as np
 import paddle
 import pytest
 
-from transformer_mt import tensors
-from transformer_mt.assembly import load_weights
-from transformer_mt.errors import UsageError, UserError
+from transformer_mt.assembly.model import load_weights
 from transformer_mt.model import Transformer
 from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.runtime import tensors
+from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.training import checkpoint
 from transformer_mt.training.average import average
 

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.support import demo_pairs, make_config, make_model_directory, write_lines, write_pairs
-from transformer_mt.assembly import WEIGHTS
-from transformer_mt.errors import UserError
-from transformer_mt.training import run
+from transformer_mt.assembly.model import WEIGHTS
+from transformer_mt.commands import train as run
+from transformer_mt.runtime.errors import UserError
 
 PAIRS = demo_pairs(120)
 

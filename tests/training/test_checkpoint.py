@@ -10,11 +10,12 @@ import paddle
 import pytest
 
 from tests.support import ROOT
-from transformer_mt import assembly, tensors
-from transformer_mt.config import TrainingConfig
-from transformer_mt.errors import UserError
+from transformer_mt.assembly.model import model as assembly
+from transformer_mt.config.schema import TrainingConfig
 from transformer_mt.model import Transformer
 from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.runtime import tensors
+from transformer_mt.runtime.errors import UserError
 from transformer_mt.training import checkpoint
 from transformer_mt.training.update import make_optimizer
 
@@ -153,7 +154,7 @@ def test_saving_again_replaces(directory):
 SAVE_WITH_LITTLE_ROOM = """
 import resource, sys
 import paddle
-from transformer_mt.errors import UserError
+from transformer_mt.runtime.errors import UserError
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.training import checkpoint
 model = paddle.nn.Linear(100, 100)

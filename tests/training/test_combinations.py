@@ -8,10 +8,10 @@ import pytest
 from tests.support import demo_pairs, make_config, prepared, take_steps, train_subwords, write_lines
 from transformer_mt.data.alignments import encoded_alignments
 from transformer_mt.data.batches import collate
-from transformer_mt.model import CopyingTransformer
-from transformer_mt.training.guided_attention import GuidedAttention
+from transformer_mt.mechanisms.copying.model import CopyingTransformer
+from transformer_mt.mechanisms.guided_attention.objective import GuidedAttention
+from transformer_mt.mechanisms.scheduled_sampling.objective import ScheduledSampling
 from transformer_mt.training.processes import Processes
-from transformer_mt.training.scheduled_sampling import ScheduledSampling
 from transformer_mt.training.trainer import Trainer
 
 PAIRS = demo_pairs(60)

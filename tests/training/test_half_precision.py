@@ -14,7 +14,7 @@ import pytest
 from tests.support import demo_pairs, make_config, prepared, train_subwords, wide_model, write_lines
 from transformer_mt.data.alignments import encoded_alignments
 from transformer_mt.data.batches import collate
-from transformer_mt.model import copying
+from transformer_mt.mechanisms.copying import model as copying
 from transformer_mt.training.objective import make_objective
 
 PAIRS = demo_pairs(60)

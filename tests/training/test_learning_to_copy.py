@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from tests.support import LEARNER, LEARNING, demo_pairs, learn, make_config, make_model_directory
-from transformer_mt.assembly import build_model, load_weights, take_weights
+from transformer_mt.assembly.model import build_model, load_weights, take_weights
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.errors import UserError
+from transformer_mt.runtime.errors import UserError
 
 NAMES = [f"name{number}" for number in range(330)]
 SEEN, UNSEEN = NAMES[:300], NAMES[300:]

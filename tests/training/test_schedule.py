@@ -2,7 +2,7 @@
 
 import pytest
 
-from transformer_mt.config import TrainingConfig
+from transformer_mt.config.schema import TrainingConfig
 from transformer_mt.training.schedule import learning_rate
 
 

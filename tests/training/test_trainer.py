@@ -16,11 +16,11 @@ from tests.support import (
     take_steps,
     train_subwords,
 )
-from transformer_mt import assembly
-from transformer_mt.checksums import damage
+from transformer_mt.assembly.model import model as assembly
 from transformer_mt.data.subword import Subwords
-from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.runtime.checksums import damage
+from transformer_mt.runtime.errors import Interrupted, UserError
 from transformer_mt.training import trainer as trainer_module
 from transformer_mt.training.plan import batch_plan
 from transformer_mt.training.processes import Processes

@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from transformer_mt.checksums import damage, write_checksums
-from transformer_mt.console import progress
 from transformer_mt.data import pharaoh
 from transformer_mt.data.cache import entry
 from transformer_mt.data.encoded import CHUNK, EncodedCorpus, EncodedText, Writer
 from transformer_mt.data.subword import Subwords
 from transformer_mt.data.words import Spans, Words, has_spaces
-from transformer_mt.errors import UsageError, UserError
-from transformer_mt.files import content_hash, count_lines, lines
+from transformer_mt.runtime.checksums import damage, write_checksums
+from transformer_mt.runtime.console import progress
+from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.runtime.files import content_hash, count_lines, lines
 
 FORMAT = 1
 # The setting that names the file.

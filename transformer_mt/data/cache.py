@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from transformer_mt.console import say
-from transformer_mt.errors import UserError
-from transformer_mt.files import open_lock
+from transformer_mt.runtime.console import say
+from transformer_mt.runtime.errors import UserError
+from transformer_mt.runtime.files import open_lock
 
 # Nothing takes a day to make.
 ABANDONED_AFTER = 24 * 3600  # seconds

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from transformer_mt.checksums import damage, write_checksums
-from transformer_mt.config import DataConfig
+from transformer_mt.config.schema import DataConfig
 from transformer_mt.data.cache import entry
-from transformer_mt.errors import UsageError, UserError
-from transformer_mt.files import atomic, content_hash, count_lines, lines
+from transformer_mt.runtime.checksums import damage, write_checksums
+from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.runtime.files import atomic, content_hash, count_lines, lines
 
 Pair = tuple[str, str]
 

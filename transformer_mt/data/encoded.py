@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from transformer_mt.checksums import damage, write_checksums
-from transformer_mt.console import progress
 from transformer_mt.data.cache import entry
 from transformer_mt.data.subword import Subwords, Vocabulary
-from transformer_mt.errors import UserError
-from transformer_mt.process_pool import process_pool
+from transformer_mt.runtime.checksums import damage, write_checksums
+from transformer_mt.runtime.console import progress
+from transformer_mt.runtime.errors import UserError
+from transformer_mt.runtime.process_pool import process_pool
 
 FORMAT = 1
 LINES = "lines.npy"

@@ -16,8 +16,8 @@ from pathlib import Path
 from paddlenlp.datasets import DatasetBuilder, IterDataset, MapDataset
 from paddlenlp.utils.env import DATA_HOME
 
-from transformer_mt.errors import UsageError, UserError
-from transformer_mt.files import atomic, lines
+from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.runtime.files import atomic, lines
 
 URL = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/"
 SHA256 = {

@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from transformer_mt.checksums import damage, write_checksums
-from transformer_mt.config import Config, SubwordConfig
-from transformer_mt.console import say, warn
+from transformer_mt.config.schema import Config, SubwordConfig
 from transformer_mt.data.alignments import Alignments, encoded_alignments
 from transformer_mt.data.cache import entry
 from transformer_mt.data.corpus import (
@@ -26,7 +24,9 @@ from transformer_mt.data.corpus import (
 )
 from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
 from transformer_mt.data.subword import TRAINING_LINES, Subwords
-from transformer_mt.files import count_lines
+from transformer_mt.runtime.checksums import damage, write_checksums
+from transformer_mt.runtime.console import say, warn
+from transformer_mt.runtime.files import count_lines
 
 # Another one for entries of the cache that were made otherwise.
 FORMAT = 2

@@ -19,9 +19,9 @@ from typing import Protocol, TypeVar
 import numpy as np
 import sentencepiece
 
-from transformer_mt.config import SubwordConfig
-from transformer_mt.errors import UsageError, UserError
-from transformer_mt.files import atomic, byte_lines, lines
+from transformer_mt.config.schema import SubwordConfig
+from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.runtime.files import atomic, byte_lines, lines
 
 # SentencePiece skips longer sentences (in bytes) without a word; its own default is 4,192.
 LONGEST_SENTENCE = 1 << 20

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from transformer_mt.config import DecodingConfig
+from transformer_mt.config.schema import DecodingConfig
 
 
 @dataclass(frozen=True)

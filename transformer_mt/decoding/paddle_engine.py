@@ -9,17 +9,18 @@ from pathlib import Path
 import numpy as np
 import paddle
 
-from transformer_mt.assembly import build_model, load_weights
-from transformer_mt.config import DecodingConfig, Heads, ModelConfig
+from transformer_mt.assembly.model import build_model, load_weights
+from transformer_mt.config.schema import DecodingConfig, Heads, ModelConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
-from transformer_mt.decoding import batch, mask_predict
+from transformer_mt.decoding import batch
 from transformer_mt.decoding.device_log_probs import DeviceLogProbs, device_mixture
 from transformer_mt.decoding.engine import Attention, Hypothesis, Sentence, with_attention
 from transformer_mt.decoding.log_probs import LogProbs, mixture
-from transformer_mt.decoding.paddle_predictor import PaddlePredictor
-from transformer_mt.model.host_decoder import HostDecoder, HostDecoding
-from transformer_mt.model.non_autoregressive import NonAutoregressiveTransformer
+from transformer_mt.mechanisms.mask_predict import search as mask_predict
+from transformer_mt.mechanisms.mask_predict.model import NonAutoregressiveTransformer
+from transformer_mt.mechanisms.mask_predict.predictor import PaddlePredictor
+from transformer_mt.model.cpu_decoder import HostDecoder, HostDecoding
 from transformer_mt.model.transformer import Transformer
 
 

@@ -7,11 +7,11 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 
+from transformer_mt.assembly.backends import EngineSpec
 from transformer_mt.decoding.engine import Engine
-from transformer_mt.decoding.engines import EngineSpec
 from transformer_mt.decoding.translator import Result, Runner, Work
-from transformer_mt.errors import UserError
-from transformer_mt.process_pool import process_pool
+from transformer_mt.runtime.errors import UserError
+from transformer_mt.runtime.process_pool import process_pool
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from transformer_mt.console import warn
-from transformer_mt.files import byte_lines
+from transformer_mt.runtime.console import warn
+from transformer_mt.runtime.files import byte_lines
 
 # Lines that are sorted by length together: enough for batches of equal lengths.
 WINDOW = 2_000

@@ -14,18 +14,19 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from transformer_mt import config_file
-from transformer_mt.config import Config, DecodingConfig
-from transformer_mt.console import warn
+from transformer_mt.assembly import backends as engines
+from transformer_mt.config import file as config_file
+from transformer_mt.config.schema import Config, DecodingConfig
 from transformer_mt.data.pharaoh import Link
 from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary
 from transformer_mt.data.words import Words, has_spaces, word_count
-from transformer_mt.decoding import engines, mask_predict
 from transformer_mt.decoding.alignment import word_alignment
 from transformer_mt.decoding.engine import Engine, Hypothesis, Sentence, length_penalty
-from transformer_mt.decoding.parts import parts
+from transformer_mt.decoding.segments import parts
 from transformer_mt.decoding.stream import in_windows
+from transformer_mt.mechanisms.mask_predict import search as mask_predict
 from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.runtime.console import warn
 
 # Subwords of a line that is read as a whole, unless the model was trained on longer ones: attention
 # takes memory by the square of them, and no export has fewer positions.

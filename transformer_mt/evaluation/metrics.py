@@ -6,8 +6,8 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from transformer_mt.config import Config
-from transformer_mt.errors import UserError
+from transformer_mt.config.schema import Config
+from transformer_mt.runtime.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ from transformer_mt.model.attention import (
     causal_mask,
     padding_mask,
 )
-from transformer_mt.model.copying import CopyingTransformer
+from transformer_mt.model.cpu_decoder import HostDecoder, HostDecoding
 from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
-from transformer_mt.model.host_decoder import HostDecoder, HostDecoding
 from transformer_mt.model.layers import (
     DecoderLayer,
     EncoderLayer,
@@ -17,7 +16,6 @@ from transformer_mt.model.layers import (
     PositionwiseFeedForward,
     ResidualNorm,
 )
-from transformer_mt.model.non_autoregressive import NonAutoregressiveTransformer
 from transformer_mt.model.transformer import (
     AttentionWeights,
     Decoder,
@@ -29,7 +27,6 @@ from transformer_mt.model.transformer import (
 
 __all__ = [
     "AttentionWeights",
-    "CopyingTransformer",
     "Decoder",
     "DecoderCache",
     "DecoderLayer",
@@ -41,7 +38,6 @@ __all__ = [
     "KeyValueCache",
     "LayerCache",
     "MultiHeadAttention",
-    "NonAutoregressiveTransformer",
     "PositionalEncoding",
     "PositionwiseFeedForward",
     "ResidualNorm",

@@ -14,8 +14,8 @@ import paddle
 from paddle import Tensor, nn
 from paddle.distributed.fleet.utils import recompute
 
-from transformer_mt.ancestors import AncestorMask
 from transformer_mt.model import operations
+from transformer_mt.model.ancestors import AncestorMask
 from transformer_mt.model.attention import causal_mask, padding_mask
 from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
 from transformer_mt.model.layers import DecoderLayer, EncoderLayer, LayerCache, LayerNorm, Norm

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from transformer_mt import tensors
-from transformer_mt.assembly import WEIGHTS, read_weights
-from transformer_mt.errors import UsageError, UserError
+from transformer_mt.assembly.model import WEIGHTS, read_weights
 from transformer_mt.model_directory import ModelDirectory, checkpoint_step
+from transformer_mt.runtime import tensors
+from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.training.checkpoint import STATE, read_state, write_checkpoint
 
 

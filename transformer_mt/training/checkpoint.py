@@ -13,14 +13,14 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from transformer_mt import tensors
-from transformer_mt.assembly import WEIGHTS, load_weights
-from transformer_mt.checksums import damage, write_checksums
-from transformer_mt.console import warn
-from transformer_mt.errors import UserError
-from transformer_mt.folders import whole_folder
+from transformer_mt.assembly.model import WEIGHTS, load_weights
 from transformer_mt.model.operations import array
 from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.runtime import tensors
+from transformer_mt.runtime.checksums import damage, write_checksums
+from transformer_mt.runtime.console import warn
+from transformer_mt.runtime.errors import UserError
+from transformer_mt.runtime.folders import whole_folder
 
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"

@@ -8,14 +8,14 @@ import numpy as np
 import paddle
 from paddle import Tensor
 
-from transformer_mt.config import Config
+from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Batch
 from transformer_mt.data.subword import Subwords
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.loss import LabelSmoothedCrossEntropy
 
 if TYPE_CHECKING:
-    from transformer_mt.training.mask_prediction import MaskPrediction
+    from transformer_mt.mechanisms.mask_predict.objective import MaskPrediction
 
 
 class TeacherForcing:
@@ -59,15 +59,15 @@ def make_objective(
 ) -> TeacherForcing | MaskPrediction:
     """The objective that the config asks for; it lets no two of them be asked for."""
     if config.scheduled_sampling.decay is not None:
-        from transformer_mt.training.scheduled_sampling import ScheduledSampling
+        from transformer_mt.mechanisms.scheduled_sampling.objective import ScheduledSampling
 
         return ScheduledSampling(config, model, subwords)
     if config.guided_attention.by is not None:
-        from transformer_mt.training.guided_attention import GuidedAttention
+        from transformer_mt.mechanisms.guided_attention.objective import GuidedAttention
 
         return GuidedAttention(config, model, subwords)
     if config.model.non_autoregressive is not None:
-        from transformer_mt.training.mask_prediction import MaskPrediction
+        from transformer_mt.mechanisms.mask_predict.objective import MaskPrediction
 
         return MaskPrediction(config, model, subwords)
     return TeacherForcing(config, model, subwords)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transformer_mt.config import TrainingConfig
+from transformer_mt.config.schema import TrainingConfig
 
 
 def batch_plan(config: TrainingConfig) -> tuple[int, int]:

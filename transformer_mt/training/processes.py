@@ -11,7 +11,7 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from transformer_mt.errors import UserError, describe
+from transformer_mt.runtime.errors import UserError, describe
 
 
 @dataclass(frozen=True)

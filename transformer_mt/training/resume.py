@@ -6,11 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from transformer_mt.config import Config
-from transformer_mt.console import quoted
+from transformer_mt.config.schema import Config
 from transformer_mt.data.prepare import PreparedData
-from transformer_mt.errors import UsageError, UserError
 from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.runtime.console import quoted
+from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.training.checkpoint import newest_whole, read_state
 
 # Settings with which a run is still the same run. The text and its alignments are compared and not

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transformer_mt.config import TrainingConfig
+from transformer_mt.config.schema import TrainingConfig
 
 
 def learning_rate(step: int, config: TrainingConfig, d_model: int) -> float:

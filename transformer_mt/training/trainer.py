@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from transformer_mt import signals
-from transformer_mt.assembly import take_weights
-from transformer_mt.config import Config
-from transformer_mt.console import duration, on_terminal, progress, quoted, say, warn
+from transformer_mt.assembly.model import take_weights
+from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Update, epoch_batches, read_ahead, read_update, updates
 from transformer_mt.data.prepare import PreparedData
-from transformer_mt.errors import Interrupted, UserError
 from transformer_mt.model_directory import ModelDirectory, checkpoint_step
+from transformer_mt.runtime import signals
+from transformer_mt.runtime.console import duration, on_terminal, progress, quoted, say, warn
+from transformer_mt.runtime.errors import Interrupted, UserError
 from transformer_mt.training import checkpoint
 from transformer_mt.training.plan import batch_plan
 from transformer_mt.training.processes import Processes

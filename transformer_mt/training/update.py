@@ -12,12 +12,12 @@ import numpy as np
 import paddle
 from paddle import Tensor
 
-from transformer_mt import signals
-from transformer_mt.assembly import build_model
-from transformer_mt.config import Config, TrainingConfig
+from transformer_mt.assembly.model import build_model
+from transformer_mt.config.schema import Config, TrainingConfig
 from transformer_mt.data.batches import Batch, Update
 from transformer_mt.data.subword import Subwords
-from transformer_mt.errors import UserError, is_out_of_memory
+from transformer_mt.runtime import signals
+from transformer_mt.runtime.errors import UserError, is_out_of_memory
 from transformer_mt.training.objective import make_objective
 from transformer_mt.training.processes import Processes
 from transformer_mt.training.schedule import learning_rate

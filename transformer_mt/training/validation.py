@@ -8,14 +8,14 @@ from functools import partial
 
 import paddle
 
-from transformer_mt import signals
-from transformer_mt.config import Config
-from transformer_mt.console import progress
+from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import collate, ordered_batches
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation.metrics import Scores, score_for
+from transformer_mt.runtime import signals
+from transformer_mt.runtime.console import progress
 from transformer_mt.training.update import Updater
 
 # Lines a process translates between looks at whether to stop.

@@ -5,16 +5,16 @@ import sys
 import traceback
 from pathlib import Path
 
-from transformer_mt import signals
-from transformer_mt.errors import Interrupted, describe, is_lost_connection
-from transformer_mt.training.launcher import ERROR, LAUNCHER
+from transformer_mt.runtime import signals
+from transformer_mt.runtime.errors import Interrupted, describe, is_lost_connection
+from transformer_mt.training.paddle_launcher import ERROR, LAUNCHER
 
 
 def main(job: Path, digest: str) -> int:
     """Trains as the job says; returns the exit code."""
     try:
         with signals.raised():
-            from transformer_mt.training.launch import work
+            from transformer_mt.training.workers import work
 
             work(job, digest)
         return 0

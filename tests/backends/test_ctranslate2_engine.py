@@ -1,0 +1,624 @@
+"""CTranslate2's engine against Paddle, with small models of every kind that can be exported."""
+
+import json
+import subprocess
+import sys
+
+import ctranslate2
+import numpy as np
+import paddle
+import paddle.nn.functional as F
+import pytest
+
+from tests.support import ROOT, make_config, wide_model
+from transformer_mt.assembly.model import build_model
+from transformer_mt.backends.ctranslate2.engine import POSITIONS, Ctranslate2Engine
+from transformer_mt.backends.ctranslate2.export import write_model
+from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.data.batches import encoded_rows
+from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.decoding.engine import Sentence, length_limits, length_penalty
+from transformer_mt.decoding.paddle_engine import PaddleEngine
+from transformer_mt.runtime.checksums import write_checksums
+from transformer_mt.runtime.errors import UsageError, UserError
+
+# Of sums of some twenty float32 log-probabilities, computed in two ways.
+TOLERANCE = 1e-3
+SETTINGS = DecodingConfig(beam_size=4, max_length_ratio=1.0, max_length_extra=6)
+# What can be exported: norm, tie_embeddings, one vocabulary for both sides, bias.
+KINDS = {
+    "pre": ("pre", True, True, True),
+    "pre, no bias": ("pre", True, True, False),
+    "post": ("post", True, True, True),
+    "post, no bias, untied": ("post", False, True, False),
+    "two vocabularies": ("pre", True, False, True),
+    "two vocabularies, untied": ("post", False, False, True),
+}
+
+
+class Exported:
+    """A model, its export, and engines of both."""
+
+    def __init__(self, folder, model, config, subwords, quantization=None):
+        folder.mkdir()
+        write_model(folder, model, config, subwords, quantization)
+        subwords.save(folder)
+        write_checksums(folder)
+        self.folder, self.model, self.config, self.subwords = folder, model, config, subwords
+        self.engine = Ctranslate2Engine(folder, subwords, 1)
+        self.paddle = PaddleEngine([model], subwords)
+
+    def sentences(self, count=20):
+        random = np.random.default_rng(3)
+        words = text_ids(self.subwords.source)
+        return [
+            Sentence(random.choice(words, 1 + random.integers(9)).tolist(), number=number)
+            for number in range(count)
+        ]
+
+
+def text_ids(vocabulary):
+    special = {vocabulary.pad, vocabulary.bos, vocabulary.eos, vocabulary.unk}
+    return sorted(set(range(vocabulary.size)) - special)
+
+
+def small_config(folder, kind, **sizes):
+    """A config of a kind, and vocabularies of 20 words: few, so that an end is never unlikely."""
+    norm, tied, joint, bias = KINDS[kind]
+    sizes = {"num_encoder_layers": 2, "num_decoder_layers": 3, "num_heads": 4, **sizes}
+    config = make_config(
+        folder, model={"norm": norm, "tie_embeddings": tied, "bias": bias, **sizes}
+    )
+    source, target = (WordVocabulary([f"{side}{i}" for i in range(20)]) for side in ("s", "t"))
+    return config, Subwords(target if joint else source, target)
+
+
+def small_model(folder, kind):
+    """As wide_model. Biases and norms are drawn too, for zeros and ones would hide mistakes."""
+    config, subwords = small_config(folder, kind)
+    model = wide_model(config, subwords)
+    random = np.random.default_rng(5)
+    for _, parameter in model.named_parameters():
+        if len(parameter.shape) == 1:
+            noise = 0.2 * random.standard_normal(tuple(parameter.shape))
+            parameter.set_value((parameter.numpy() + noise).astype("float32"))
+    return model, config, subwords
+
+
+def as_if_trained(model, config, subwords):
+    """The model, with pad, bos and unk as unlikely as training makes them, and eos likely enough
+    that not all outputs run into their limits."""
+    norm = model.decoder.norm or model.decoder.layers[-1].feed_forward_residual.norm
+    offset, rows = norm.bias.numpy(), model.generator.weight.numpy()
+    offset[0], rows[:, 0] = 10.0, 0.0
+    rows[[subwords.target.pad, subwords.target.bos, subwords.target.unk], 0] = -3.0
+    rows[subwords.target.eos, 0] = 0.1
+    norm.bias.set_value(offset)
+    model.generator.weight.set_value(rows)
+    return model, config, subwords
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def every_kind(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kind")
+    return Exported(folder / "export", *as_if_trained(*small_model(folder, request.param)))
+
+
+@pytest.fixture(scope="module")
+def one_kind(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one")
+    model = as_if_trained(*small_model(folder, "pre"))
+    return Exported(folder / "export", *model)
+
+
+# ---- Weights: log-probabilities, attention ----
+
+
+def test_log_probs_are_the_models(every_kind):
+    """Also of words that are not in the vocabulary."""
+    random = np.random.default_rng(4)
+    sources = [sentence.source for sentence in every_kind.sentences(50)]
+    target = every_kind.subwords.target
+    words = [*text_ids(target), target.unk]
+    targets = [random.choice(words, random.integers(12)).tolist() for _ in sources]
+    expected = every_kind.paddle.log_probs(sources, targets)
+    found = every_kind.engine.log_probs(sources, targets)
+    np.testing.assert_allclose(found, expected, atol=TOLERANCE)
+    assert np.std(expected) > 10  # the model does tell them apart
+    assert every_kind.engine.log_probs([], []) == []
+
+
+def test_attention_is_that_of_the_layer_before_the_last(every_kind):
+    sentences = every_kind.sentences(6)
+    settings = SETTINGS.model_copy(update={"n_best": 3})
+    for sentence, found in zip(
+        sentences, every_kind.engine.search(sentences, settings, need_attention=True), strict=True
+    ):
+        for hypothesis in found:
+            subwords = every_kind.subwords
+            source = encoded_rows([sentence.source], subwords.source.pad, subwords.source.eos)
+            read = np.array([[subwords.target.bos, *hypothesis.ids]])
+            _, weights = double(every_kind)(
+                paddle.to_tensor(source), paddle.to_tensor(read), need_weights=True
+            )
+            expected = weights.cross[1].numpy()[0].mean(axis=0)[:-1, :-1]
+            assert hypothesis.attention.shape == (len(hypothesis.ids), len(sentence.source))
+            assert hypothesis.attention.dtype == np.float32
+            np.testing.assert_allclose(hypothesis.attention, expected, atol=1e-4)
+
+
+def double(exported):
+    """The model in float64."""
+    model = build_model(exported.config.model, exported.subwords)
+    model.set_state_dict(exported.model.state_dict())
+    model.to(dtype="float64")
+    model.eval()
+    return model
+
+
+def test_no_attention_unless_it_is_asked_for(one_kind):
+    assert one_kind.engine.search(one_kind.sentences(1), SETTINGS)[0][0].attention is None
+
+
+# ---- The search ----
+
+
+def simple_search(exported, sentence, settings, patience=2):
+    """What the engine's docstring says, for one sentence, without a thought for speed: pairs (ids,
+    log-probability), the best first."""
+    target = exported.subwords.target
+    longest = length_limits(len(sentence.source), settings)[1]
+    beam, ended = [((), 0.0)], {}
+    for length in range(longest):
+        after = next_log_probs(exported, sentence.source, [ids for ids, _ in beam])
+        grown = [
+            ((*ids, word), score + after[row, word])
+            for row, (ids, score) in enumerate(beam)
+            for word in [*text_ids(target), target.eos]
+        ]
+        grown.sort(key=lambda item: -item[1])
+        best = grown[: settings.beam_size]
+        ended |= {ids[:-1]: score for ids, score in best if ids[-1] == target.eos}
+        if len(ended) >= patience * settings.beam_size:
+            break
+        beam = [item for item in grown if item[0][-1] != target.eos][: settings.beam_size]
+        if length + 1 == longest:
+            full = [item for item in best if item[0][-1] != target.eos]
+            ends = next_log_probs(exported, sentence.source, [ids for ids, _ in full])
+            for row, (ids, score) in enumerate(full):
+                ended[ids] = score + ends[row, target.eos]
+    if patience == 2 and max(map(len, ended)) >= longest - 1:
+        return simple_search(exported, sentence, settings, patience=3)
+    penalties = {ids: length_penalty(len(ids) + 1, settings) for ids in ended}
+    ranked = sorted(ended, key=lambda ids: -ended[ids] / penalties[ids])
+    return [(list(ids), ended[ids]) for ids in ranked]
+
+
+def next_log_probs(exported, source, prefixes):
+    """Log-probabilities of what may follow each prefix, of equal lengths: (prefixes, vocab)."""
+    if not prefixes:
+        return np.zeros((0, exported.subwords.target.size))
+    vocabulary = exported.subwords.source
+    sources = encoded_rows([source] * len(prefixes), vocabulary.pad, vocabulary.eos)
+    read = np.array([[exported.subwords.target.bos, *prefix] for prefix in prefixes])
+    with paddle.no_grad():
+        logits = exported.model(paddle.to_tensor(sources), paddle.to_tensor(read))[:, -1]
+    return F.log_softmax(logits.astype("float64"), axis=-1).numpy()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"length_penalty": 0.0},
+        {"length_penalty_kind": "average"},
+        {"length_penalty_kind": "average", "length_penalty": 1.5, "beam_size": 3},
+    ],
+    ids=["gnmt", "none", "average", "average 1.5"],
+)
+def test_a_beam(every_kind, changes):
+    """Of sentences whose outputs end by themselves, and of such as run into their limits."""
+    settings = SETTINGS.model_copy(update=changes)
+    sentences = every_kind.sentences(12)
+    results = every_kind.engine.search(sentences, settings)
+    for sentence, found in zip(sentences, results, strict=True):
+        expected = simple_search(every_kind, sentence, settings)
+        assert [hypothesis.ids for hypothesis in found] == [expected[0][0]]
+        assert found[0].log_prob == pytest.approx(expected[0][1], abs=TOLERANCE)
+        penalty = length_penalty(len(found[0].ids) + 1, settings)
+        assert found[0].score == pytest.approx(found[0].log_prob / penalty)
+
+
+def test_the_best_n(one_kind):
+    settings = SETTINGS.model_copy(update={"n_best": 4, "length_penalty_kind": "average"})
+    sentences = one_kind.sentences()
+    for sentence, found in zip(sentences, one_kind.engine.search(sentences, settings), strict=True):
+        expected = simple_search(one_kind, sentence, settings)[:4]
+        assert [hypothesis.ids for hypothesis in found] == [ids for ids, _ in expected]
+        scores = [hypothesis.score for hypothesis in found]
+        assert scores == sorted(scores, reverse=True)
+        log_probs = one_kind.engine.log_probs([sentence.source] * 4, [ids for ids, _ in expected])
+        np.testing.assert_allclose([h.log_prob for h in found], log_probs, atol=TOLERANCE)
+
+
+def test_a_beam_of_one_is_greedy(every_kind):
+    settings = SETTINGS.model_copy(update={"beam_size": 1})
+    target = every_kind.subwords.target
+    sentences = every_kind.sentences()
+    full = 0
+    results = every_kind.engine.search(sentences, settings)
+    for sentence, (found,) in zip(sentences, results, strict=True):
+        ids, log_prob = [], 0.0
+        while True:
+            (after,) = next_log_probs(every_kind, sentence.source, [ids])
+            best = max([*text_ids(target), target.eos], key=lambda i: after[i])
+            if best == target.eos or len(ids) == length_limits(len(sentence.source), settings)[1]:
+                break
+            log_prob += after[best]
+            ids.append(best)
+        full += best != target.eos
+        assert found.ids == ids
+        assert found.log_prob == pytest.approx(log_prob + after[target.eos], abs=TOLERANCE)
+    assert full > 0
+
+
+def trained_model(folder, kind):
+    """Has learnt, in some seconds, to translate words of which each has two translations."""
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 2, "d_model": 32, "d_ff": 64}
+    config, subwords = small_config(folder, kind, **sizes)
+    paddle.seed(1)
+    random = np.random.default_rng(6)
+    model = build_model(config.model, subwords)
+    optimizer = paddle.optimizer.Adam(0.005, parameters=model.parameters())
+    source, target = subwords.source, subwords.target
+    for _ in range(250):
+        rows = [random.integers(20, size=random.integers(1, 10)) for _ in range(64)]
+        read = [np.array(text_ids(source))[row].tolist() for row in rows]
+        second = [random.random(len(row)) < 0.4 for row in rows]
+        said = [(row + one) % 20 for row, one in zip(rows, second, strict=True)]
+        said = [np.array(text_ids(target))[row].tolist() for row in said]
+        wanted = encoded_rows(said, target.pad, target.eos)
+        begun = np.concatenate([np.full((64, 1), target.bos), wanted[:, :-1]], axis=1)
+        logits = model(
+            paddle.to_tensor(encoded_rows(read, source.pad, source.eos)), paddle.to_tensor(begun)
+        )
+        loss = F.cross_entropy(logits, paddle.to_tensor(wanted), ignore_index=target.pad)
+        loss.backward()
+        optimizer.step()
+        optimizer.clear_grad()
+    model.eval()
+    return model, config, subwords
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["pre, no bias", "two vocabularies, untied"])
+def test_translations_are_those_of_paddle(kind, tmp_path):
+    """Where a model has learnt something, both searches find the same."""
+    exported = Exported(tmp_path / "export", *trained_model(tmp_path, kind))
+    sentences = exported.sentences(200)
+    for changes in ({}, {"length_penalty_kind": "average"}, {"beam_size": 1}):
+        settings = SETTINGS.model_copy(update=changes)
+        found = exported.engine.search(sentences, settings)
+        expected = exported.paddle.search(sentences, settings)
+        assert [own[0].ids for own in found] == [own[0].ids for own in expected]
+        scores = [own[0].score for own in expected]
+        np.testing.assert_allclose([own[0].score for own in found], scores, atol=TOLERANCE)
+        assert len({tuple(own[0].ids) for own in found}) > 150
+
+
+# ---- Limits, prefixes, ids that are never put out ----
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_lengths(one_kind, beam_size):
+    """Each sentence has limits of its own."""
+    limits = {"min_length_ratio": 0.5, "min_length_extra": 2, "max_length_ratio": 0.9}
+    settings = SETTINGS.model_copy(
+        update={"beam_size": beam_size, "n_best": beam_size, **limits, "max_length_extra": 1}
+    )
+    sentences = one_kind.sentences(40)
+    lengths = set()
+    for sentence, found in zip(sentences, one_kind.engine.search(sentences, settings), strict=True):
+        shortest, longest = length_limits(len(sentence.source), settings)
+        log_probs = one_kind.engine.log_probs(
+            [sentence.source] * len(found), [hypothesis.ids for hypothesis in found]
+        )
+        for hypothesis, log_prob in zip(found, log_probs, strict=True):
+            assert shortest <= len(hypothesis.ids) <= longest
+            assert hypothesis.log_prob == pytest.approx(log_prob)  # that of eos included
+            lengths.add(len(hypothesis.ids) - shortest)
+    assert len(lengths) > 2
+
+
+def test_no_room_for_an_output(one_kind):
+    settings = SETTINGS.model_copy(update={"max_length_ratio": 0.01, "max_length_extra": 0})
+    for (found,) in one_kind.engine.search(one_kind.sentences(5), settings):
+        assert found.ids == [] and np.isfinite(found.log_prob)
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_prefixes(one_kind, beam_size):
+    """Those of some sentences change nothing for the others; one may be longer than the limit."""
+    settings = SETTINGS.model_copy(update={"beam_size": beam_size, "max_length_extra": 3})
+    random = np.random.default_rng(7)
+    words = text_ids(one_kind.subwords.target)
+    plain = one_kind.sentences()
+    sentences = [
+        Sentence(sentence.source, random.choice(words, (number % 3) * 4).tolist())
+        for number, sentence in enumerate(plain)
+    ]
+    without = one_kind.engine.search(plain, settings)
+    for number, found in enumerate(one_kind.engine.search(sentences, settings)):
+        sentence = sentences[number]
+        if not sentence.prefix:
+            assert found == without[number]
+            continue
+        ids = found[0].ids
+        assert ids[: len(sentence.prefix)] == sentence.prefix
+        longest = length_limits(len(sentence.source), settings)[1]
+        assert len(ids) <= max(longest, len(sentence.prefix))
+        (log_prob,) = one_kind.engine.log_probs([sentence.source], [ids])
+        assert found[0].log_prob == pytest.approx(log_prob)
+        if beam_size > 1:  # it may also end at once
+            (bare,) = one_kind.engine.log_probs([sentence.source], [sentence.prefix])
+            penalty = length_penalty(len(sentence.prefix) + 1, settings)
+            assert found[0].score >= bare / penalty - 1e-6
+
+
+def test_the_prefix_of_a_translation_changes_nothing(one_kind):
+    sentences = one_kind.sentences()
+    settings = SETTINGS.model_copy(update={"beam_size": 1})
+    found = [own[0] for own in one_kind.engine.search(sentences, settings)]
+    begun = [
+        Sentence(sentence.source, hypothesis.ids[: len(hypothesis.ids) // 2])
+        for sentence, hypothesis in zip(sentences, found, strict=True)
+    ]
+    again = [own[0] for own in one_kind.engine.search(begun, settings)]
+    assert [hypothesis.ids for hypothesis in again] == [hypothesis.ids for hypothesis in found]
+    np.testing.assert_allclose(
+        [hypothesis.log_prob for hypothesis in again],
+        [hypothesis.log_prob for hypothesis in found],
+        atol=TOLERANCE,
+    )
+
+
+@pytest.mark.parametrize("beam_size", [1, 4, 30])
+def test_pad_bos_and_unk_are_never_put_out(tmp_path, beam_size):
+    """This model would like to say them. They keep their share of the probability."""
+    exported = Exported(tmp_path / "export", *small_model(tmp_path, "pre"))
+    target = exported.subwords.target
+    sentences = exported.sentences()
+    settings = SETTINGS.model_copy(update={"beam_size": beam_size, "n_best": beam_size})
+    shares = np.exp(np.concatenate([next_log_probs(exported, s.source, [[]]) for s in sentences]))
+    assert shares[:, [target.pad, target.bos, target.unk]].sum(axis=1).max() > 0.2
+    for sentence, found in zip(sentences, exported.engine.search(sentences, settings), strict=True):
+        outputs = [hypothesis.ids for hypothesis in found]
+        assert all(set(ids) <= set(text_ids(target)) for ids in outputs)
+        assert len({tuple(ids) for ids in outputs}) == len(outputs) > beam_size // 2
+        expected = exported.engine.log_probs([sentence.source] * len(outputs), outputs)
+        np.testing.assert_allclose([h.log_prob for h in found], expected, atol=TOLERANCE)
+
+
+# ---- Sampling ----
+
+SAMPLING = SETTINGS.model_copy(update={"sampling": True, "n_best": 5})
+
+
+def test_samples(one_kind):
+    sentences = one_kind.sentences()
+    found = one_kind.engine.search(sentences, SAMPLING)
+    for sentence, own in zip(sentences, found, strict=True):
+        assert len(own) == 5
+        log_probs = one_kind.engine.log_probs([sentence.source] * 5, [h.ids for h in own])
+        np.testing.assert_allclose([h.log_prob for h in own], log_probs, atol=TOLERANCE)
+        assert [h.score for h in own] == sorted((h.score for h in own), reverse=True)
+        longest = length_limits(len(sentence.source), SAMPLING)[1]
+        for hypothesis in own:
+            assert len(hypothesis.ids) <= longest
+            assert set(hypothesis.ids) <= set(text_ids(one_kind.subwords.target))
+    assert one_kind.engine.search(sentences, SAMPLING) == found
+    other_seed = SAMPLING.model_copy(update={"seed": 2})
+    assert one_kind.engine.search(sentences, other_seed) != found
+
+
+def test_samples_follow_the_probabilities(one_kind):
+    sentence = one_kind.sentences(1)[0]
+    (after,) = next_log_probs(one_kind, sentence.source, [[]])
+    target = one_kind.subwords.target
+    allowed = [*text_ids(target), target.eos]
+    expected = np.exp(after[allowed]) / np.exp(after[allowed]).sum()
+    settings = SAMPLING.model_copy(update={"n_best": 2000})
+    (found,) = one_kind.engine.search([sentence], settings)
+    firsts = [(hypothesis.ids or [target.eos])[0] for hypothesis in found]
+    shares = [firsts.count(i) / 2000 for i in allowed]
+    # Four standard deviations of a share of a half.
+    np.testing.assert_allclose(shares, expected, atol=4 * (0.25 / 2000) ** 0.5)
+
+
+@pytest.mark.parametrize("changes", [{"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-3}])
+def test_nearly_no_choice(one_kind, changes):
+    sentences = one_kind.sentences()
+    greedy = one_kind.engine.search(sentences, SETTINGS.model_copy(update={"beam_size": 1}))
+    found = one_kind.engine.search(sentences, SAMPLING.model_copy(update={"n_best": 1, **changes}))
+    assert [own[0].ids for own in found] == [own[0].ids for own in greedy]
+
+
+def test_more_choice_than_words(one_kind):
+    settings = SAMPLING.model_copy(update={"top_k": 10_000, "top_p": 0.9})
+    assert len(one_kind.engine.search(one_kind.sentences(2), settings)) == 2
+
+
+# ---- Batches and threads ----
+
+
+@pytest.mark.parametrize("changes", [{}, {"beam_size": 1}, {"n_best": 2}, {"sampling": True}])
+def test_the_number_of_threads_changes_nothing(one_kind, changes):
+    settings = SETTINGS.model_copy(update=changes)
+    sentences = one_kind.sentences(300)  # more than a thread takes at once
+    found = one_kind.engine.search(sentences, settings)
+    for threads in (2, 3):
+        engine = Ctranslate2Engine(one_kind.folder, one_kind.subwords, threads)
+        assert engine.search(sentences, settings) == found
+
+
+def test_the_batch_changes_nothing(one_kind):
+    sentences = one_kind.sentences(30)
+    together = one_kind.engine.search(sentences, SETTINGS)
+    alone = [one_kind.engine.search([sentence], SETTINGS)[0] for sentence in sentences]
+    assert [own[0].ids for own in alone] == [own[0].ids for own in together]
+    np.testing.assert_allclose(
+        [own[0].score for own in alone], [own[0].score for own in together], atol=TOLERANCE
+    )
+
+
+def test_nothing_and_next_to_nothing(one_kind):
+    assert one_kind.engine.search([], SETTINGS) == []
+    assert one_kind.engine.search([], SAMPLING) == []
+    for settings in (SETTINGS, SAMPLING, SETTINGS.model_copy(update={"beam_size": 1})):
+        (found,) = one_kind.engine.search([Sentence([])], settings, need_attention=True)
+        assert found[0].ids == [] and found[0].attention.shape == (0, 0)
+        assert found[0].log_prob == pytest.approx(one_kind.engine.log_probs([[]], [[]])[0])
+
+
+# ---- What can be wrong ----
+
+
+def test_positions_end(one_kind):
+    """An output ends before; a source that is longer can't be read."""
+    positions = json.loads((one_kind.folder / "config.json").read_text())[POSITIONS]
+    assert positions == 1024
+    word = text_ids(one_kind.subwords.source)[0]
+    settings = SETTINGS.model_copy(update={"beam_size": 1, "max_length_ratio": 10.0})
+    (found,) = one_kind.engine.search([Sentence([word] * (positions - 1))], settings)
+    assert len(found[0].ids) <= positions - 1
+    for call in (
+        lambda: one_kind.engine.search([Sentence([word] * positions)], settings),
+        lambda: one_kind.engine.search([Sentence([word], [word] * positions)], settings),
+        lambda: one_kind.engine.log_probs([[word]], [[word] * positions]),
+    ):
+        with pytest.raises(UserError, match=r"1024 subwords: .* exported for 1023 at most"):
+            call()
+
+
+def test_positions_are_as_many_as_the_config_needs(tmp_path):
+    model, config, subwords = small_model(tmp_path, "post")
+    config = config.model_copy(update={"data": config.data.model_copy(update={"max_length": 1500})})
+    config = config.model_copy(update={"decoding": DecodingConfig(max_length_ratio=2.0)})
+    exported = Exported(tmp_path / "export", model, config, subwords)
+    word = text_ids(subwords.source)[0]
+    target = [[word] * 3020]
+    np.testing.assert_allclose(
+        exported.engine.log_probs([[word] * 1500], target),
+        exported.paddle.log_probs([[word] * 1500], target),
+        rtol=1e-4,
+    )
+
+
+@pytest.fixture
+def copy(one_kind, tmp_path):
+    """A copy of the export, to be damaged."""
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for path in one_kind.folder.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+@pytest.mark.parametrize("name", ["model.bin", "config.json"])
+def test_a_damaged_export(one_kind, copy, name):
+    content = (copy / name).read_bytes()
+    (copy / name).write_bytes(content[:-1] + b"?")
+    with pytest.raises(UserError, match=f"damaged .*{name}.* Export the model again"):
+        Ctranslate2Engine(copy, one_kind.subwords, 1)
+
+
+def test_a_model_that_ctranslate2_can_not_load(one_kind, copy):
+    content = (copy / "model.bin").read_bytes()
+    for wrong in (content[:1000], (99).to_bytes(4, "little") + content[4:]):
+        (copy / "model.bin").write_bytes(wrong)
+        (copy / "SHA256SUMS").unlink()
+        write_checksums(copy)
+        with pytest.raises(
+            UserError, match=r"CTranslate2 .* can't load the model .*Export it again"
+        ):
+            Ctranslate2Engine(copy, one_kind.subwords, 1)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"3",
+        b"{}",
+        b'{"transformer_mt_positions": null}',
+        b'{"transformer_mt_positions": "9"}',
+        b'{"transformer_mt_positions": 9.5}',
+        b'{"transformer_mt_positions": true}',
+        b'{"transformer_mt_positions": 0}',
+        b'{"transformer_mt_positions": ' + b"9" * 5000 + b"}",
+        b"\xff",
+        b"[" * 100_000,
+    ],
+    ids=lambda content: content[:40],
+)
+def test_settings_that_are_none(one_kind, copy, content):
+    """Whoever writes checksums can write them of anything."""
+    (copy / "config.json").write_bytes(content)
+    (copy / "SHA256SUMS").unlink()
+    write_checksums(copy)
+    with pytest.raises(UserError, match=r"config\.json.*Export the model again"):
+        Ctranslate2Engine(copy, one_kind.subwords, 1)
+
+
+def test_no_export(one_kind, tmp_path):
+    with pytest.raises(
+        UsageError, match=r"not a model for CTranslate2 .* export MODEL_DIR --format"
+    ):
+        Ctranslate2Engine(tmp_path, one_kind.subwords, 1)
+
+
+def test_without_the_package(one_kind, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    with pytest.raises(UsageError, match=r"pip install -r requirements-ctranslate2\.txt"):
+        Ctranslate2Engine(one_kind.folder, one_kind.subwords, 1)
+
+
+def test_paddle_is_not_needed(one_kind):
+    code = f"""
+import sys
+sys.modules["paddle"] = sys.modules["paddlenlp"] = None  # to import them is an error
+from pathlib import Path
+from transformer_mt.data.subword import Subwords
+from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
+from transformer_mt.decoding.engine import Sentence
+from transformer_mt.config.schema import DecodingConfig
+
+folder = Path({str(one_kind.folder)!r})
+engine = Ctranslate2Engine(folder, Subwords.load(folder), 2)
+print(engine.search([Sentence({one_kind.sentences(1)[0].source})], DecodingConfig())[0][0].ids)
+"""
+    output = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    (expected,) = one_kind.engine.search(one_kind.sentences(1), DecodingConfig())
+    assert output == f"{expected[0].ids}\n"
+
+
+# ---- Others may use the export too ----
+
+
+def test_it_is_an_ordinary_model_of_ctranslate2(one_kind):
+    translator = ctranslate2.Translator(str(one_kind.folder))
+    sentences = one_kind.sentences()
+    pieces = [one_kind.subwords.source.pieces(sentence.source) for sentence in sentences]
+    results = translator.translate_batch(
+        pieces, beam_size=1, max_decoding_length=5, min_decoding_length=0, disable_unk=True
+    )
+    settings = SETTINGS.model_copy(
+        update={"beam_size": 1, "max_length_ratio": 0.01, "max_length_extra": 5}
+    )
+    found = one_kind.engine.search(sentences, settings)
+    expected = [one_kind.subwords.target.pieces(own[0].ids) for own in found]
+    assert [result.hypotheses[0] for result in results] == expected

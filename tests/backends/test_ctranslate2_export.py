@@ -1,0 +1,441 @@
+"""The export to CTranslate2: what is written, what is refused, and that nothing is lost.
+
+That the weights are in their places is tested with the engine, in tests/decoding.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import ctranslate2
+import numpy as np
+import pytest
+from ctranslate2 import specs
+
+from tests.support import ROOT, demo_pairs, make_config, make_model_directory, run, wide_model
+from transformer_mt.backends.ctranslate2 import export as exporter
+from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
+from transformer_mt.commands import export as export_verb
+from transformer_mt.commands.export import export
+from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.decoding.engine import Sentence
+from transformer_mt.decoding.paddle_engine import PaddleEngine
+from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.runtime import folders, tensors
+from transformer_mt.runtime.checksums import damage, write_checksums
+from transformer_mt.runtime.errors import UsageError, UserError
+
+PAIRS = demo_pairs(200)
+QUANTIZATIONS = ("int8", "int8_float32", "int16", "float16", "bfloat16")
+FILES = {
+    "SHA256SUMS",
+    "checkpoint",
+    "config.json",
+    "config.yaml",
+    "format_version",
+    "model.bin",
+    "shared_vocabulary.json",
+    "subword.model",
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A model directory, to be left as it is."""
+    folder = tmp_path_factory.mktemp("trained")
+    return make_model_directory(folder / "model", PAIRS, make_config(folder)).path
+
+
+@pytest.fixture
+def model_dir(trained, tmp_path):
+    return shutil.copytree(trained, tmp_path / "model")
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def names(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+def sentences(subwords):
+    return [Sentence(subwords.source.encode(source)) for source, _ in PAIRS[:20]]
+
+
+# ---- What is written ----
+
+
+def test_an_export(model_dir, capsys):
+    export(str(model_dir), "ctranslate2")
+    folder = model_dir / "export" / "ctranslate2"
+    output, messages = capsys.readouterr()
+    assert output == f"{folder}\n"
+    assert messages.startswith("step_10, to translate with: python -m transformer_mt translate")
+    assert names(folder) == FILES
+    assert names(folder.parent) == {"ctranslate2"}
+    assert damage(folder) is None
+    original, exported = ModelDirectory(model_dir), ModelDirectory(folder)
+    assert exported.load_config() == original.load_config()
+    assert exported.load_subwords().content() == original.load_subwords().content()
+    subwords = exported.load_subwords()
+    pieces = json.loads((folder / "shared_vocabulary.json").read_text())
+    assert pieces == subwords.source.pieces(range(subwords.source.size))
+
+
+def test_two_vocabularies(tmp_path):
+    config = make_config(tmp_path, subword={"joint": False}, model={"tie_embeddings": False})
+    directory = make_model_directory(tmp_path / "model", PAIRS, config)
+    export(str(directory.path), "ctranslate2", tmp_path / "out")
+    subwords = ModelDirectory(tmp_path / "out").load_subwords()
+    for name, side in (("source", subwords.source), ("target", subwords.target)):
+        pieces = json.loads((tmp_path / "out" / f"{name}_vocabulary.json").read_text())
+        assert pieces == side.pieces(range(side.size))
+    found = Ctranslate2Engine(tmp_path / "out", subwords, 1).log_probs([[9, 8]], [[7, 6, 5]])
+    expected = paddle_engine(directory).log_probs([[9, 8]], [[7, 6, 5]])
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def paddle_engine(directory, checkpoint=None):
+    config, subwords = directory.load_config(), directory.load_subwords()
+    return PaddleEngine.load([(config.model, directory.checkpoint(checkpoint))], subwords)
+
+
+def test_a_checkpoint_by_name(model_dir, tmp_path):
+    """The two differ, and each is exported as it is."""
+    weights = model_dir / "checkpoints" / "step_5" / "model.safetensors"
+    values = {name: np.float32(1.25) * value for name, value in tensors.read(weights).items()}
+    tensors.write(weights, values)
+    write_checksums(weights.parent)
+    directory = ModelDirectory(model_dir)
+    subwords = directory.load_subwords()
+    found = {}
+    for name in (None, "step_5", "step_10"):
+        export(str(model_dir), "ctranslate2", tmp_path / f"{name}", name)
+        engine = Ctranslate2Engine(tmp_path / f"{name}", subwords, 1)
+        found[name] = engine.log_probs([[9, 8]], [[7, 6, 5]])
+        expected = paddle_engine(directory, name).log_probs([[9, 8]], [[7, 6, 5]])
+        np.testing.assert_allclose(found[name], expected, rtol=1e-4)
+    assert found[None] == found["step_10"] != found["step_5"]
+
+
+@pytest.mark.parametrize("quantization", QUANTIZATIONS)
+def test_quantizations(model_dir, quantization):
+    """Each is exported, smaller, and runs; what it computes is near."""
+    export(str(model_dir), "ctranslate2")
+    export(str(model_dir), "ctranslate2", quantization=quantization)
+    exact, folder = (model_dir / "export" / f"ctranslate2{x}" for x in ("", f"_{quantization}"))
+    assert names(folder) == FILES
+    sizes = [(path / "model.bin").stat().st_size for path in (exact, folder)]
+    # Positions, norms and biases, a large part of so small a model, stay as they are in some.
+    assert sizes[1] < 0.95 * sizes[0]
+    subwords = ModelDirectory(folder).load_subwords()
+    engines = [Ctranslate2Engine(path, subwords, 1) for path in (exact, folder)]
+    rows = [subwords.source.encode(source) for source, _ in PAIRS[:20]]
+    targets = [subwords.target.encode(target) for _, target in PAIRS[:20]]
+    expected, found = (np.array(engine.log_probs(rows, targets)) for engine in engines)
+    assert (found != expected).any()
+    assert np.abs(found - expected).mean() < 0.1 * np.std(expected)
+    search = engines[1].search(sentences(subwords), DecodingConfig())
+    assert all(own[0].ids for own in search)
+
+
+def test_bfloat16_rounds_to_even():
+    """The upper half of a float32; a tie goes to the even one."""
+    bits = np.array([0x3F800000, 0x3F808000, 0x3F818000, 0x3F808001, 0x3F807FFF, 0xBF818000])
+    spec = specs.common_spec.LinearSpec()
+    spec.weight = bits.astype(np.uint32).view(np.float32)
+    spec.validate()
+    exporter._round_to_bfloat16(spec)
+    assert spec.weight.dtype == "bfloat16" and spec.weight.num_bytes() == 12
+    rounded = np.frombuffer(spec.weight.to_bytes(), np.uint16)
+    assert rounded.tolist() == [0x3F80, 0x3F80, 0x3F82, 0x3F81, 0x3F80, 0xBF82]
+
+
+def test_shared_weights_are_written_once(tmp_path):
+    """Positions of both sides, and tied embeddings."""
+    sizes = {}
+    for tied in (True, False):
+        config = make_config(tmp_path, model={"tie_embeddings": tied, "d_model": 64})
+        directory = make_model_directory(tmp_path / f"{tied}", PAIRS, config)
+        export(str(directory.path), "ctranslate2", tmp_path / f"out_{tied}")
+        sizes[tied] = (tmp_path / f"out_{tied}" / "model.bin").stat().st_size
+    subwords = ModelDirectory(tmp_path / "out_True").load_subwords()
+    matrix = 4 * 64 * subwords.source.size
+    assert abs(sizes[False] - sizes[True] - 2 * matrix) < 1000
+    assert sizes[True] < 2 * 4 * 64 * 1024 + matrix + 200_000
+
+
+def test_odd_subwords(tmp_path):
+    """Every piece is a word of its own to CTranslate2, whatever characters it has."""
+    odd = [
+        "a\rb",
+        "\u2028",
+        "\u00a0",
+        '"',
+        "\\",
+        "\u0301",
+        "👩‍👩‍👧",
+        "</s",
+        "<blank>",
+        "\ufeff",
+        "x y",
+    ]
+    vocabulary = WordVocabulary([*odd, *(f"w{i}" for i in range(10))])
+    subwords = Subwords(vocabulary, vocabulary)
+    config = make_config(tmp_path)
+    model = wide_model(config, subwords)
+    exporter.write_model(tmp_path, model, config, subwords)
+    translator = ctranslate2.Translator(str(tmp_path))
+    ids = list(range(len(odd)))
+    (result,) = translator.score_batch([vocabulary.pieces(ids)], [vocabulary.pieces(ids)])
+    assert result.tokens == [*odd, *vocabulary.pieces([vocabulary.eos])]
+    (expected,) = PaddleEngine([model], subwords).log_probs([ids], [ids])
+    assert sum(result.log_probs) == pytest.approx(expected, rel=1e-4)
+
+
+def test_translating_with_the_command(model_dir, tmp_path):
+    """The whole way: exported, moved, and used."""
+    done = run("export", model_dir, "--format", "ctranslate2", "--quantization", "int8")
+    assert done.returncode == 0, done.stderr
+    folder = model_dir / "export" / "ctranslate2_int8"
+    assert done.stdout == f"{folder}\n"
+    moved = folder.rename(tmp_path / "moved")
+    subwords = ModelDirectory(moved).load_subwords()
+    found = Ctranslate2Engine(moved, subwords, 2).search(sentences(subwords), DecodingConfig())
+    assert len(found) == 20
+
+
+# ---- What can't be exported ----
+
+
+def small(tmp_path):
+    vocabulary = WordVocabulary([f"w{i}" for i in range(10)])
+    subwords = Subwords(vocabulary, vocabulary)
+    config = make_config(tmp_path, model={"num_layers": 2})
+    return wide_model(config, subwords), config, subwords
+
+
+class Repeating(WordVocabulary):
+    """Two of its pieces look alike, and its eos has another name."""
+
+    def pieces(self, ids):
+        other = {1: "w0", self.eos: "END"}
+        return [other.get(i) or piece for i, piece in zip(ids, super().pieces(ids), strict=True)]
+
+
+def test_all_that_does_not_fit_is_listed_at_once(tmp_path, monkeypatch):
+    model, config, subwords = small(tmp_path)
+    subwords = Subwords(subwords.source, Repeating([f"w{i}" for i in range(10)]))
+    # A mechanism that this export knows nothing of, with a weight of its own.
+    model.add_parameter("copy_gate", model.create_parameter([16]))
+    monkeypatch.setattr(exporter, "KNOWN_SETTINGS", exporter.KNOWN_SETTINGS - {"d_ff"})
+    del model.decoder.norm._parameters["weight"]
+    del model.encoder.layers[1].self_attention.key_projection._parameters["weight"]
+    bias = model.decoder.layers[0].feed_forward.inner_projection.bias
+    bias.set_value(np.full(bias.shape, np.nan, "float32"))
+    weight = model.encoder.layers[0].feed_forward.inner_projection.weight
+    weight.set_value(np.full(weight.shape, 1e5, "float32"))
+    folder = tmp_path / "out"
+    folder.mkdir()
+    with pytest.raises(UserError) as caught:
+        exporter.write_model(folder, model, config, subwords, "float16")
+    assert str(caught.value).split("\n") == [
+        "the model can't be exported to CTranslate2:",
+        "  model.d_ff: 32: not known here",
+        "  target vocabulary: the piece 'w0' is there twice",
+        "  eos is '<e>' in the source, but 'END' in the target",
+        "  copy_gate: CTranslate2 has no such weight",
+        "  encoder.layers.0.feed_forward.inner_projection.weight: holds 1e+05, and float16 ends at"
+        " 65504",
+        "  decoder.layers.0.feed_forward.inner_projection.bias: not all of its values are finite",
+        "  encoder/layer_1/self_attention/linear_0/weight: CTranslate2 needs it",
+        "  decoder/layer_norm/gamma: CTranslate2 needs it",
+    ]
+    assert names(folder) == set()
+
+
+def test_a_model_that_copies_is_refused_with_the_reason(tmp_path):
+    config = make_config(tmp_path, model={"copying": True})
+    vocabulary = WordVocabulary([f"w{i}" for i in range(10)])
+    subwords = Subwords(vocabulary, vocabulary)
+    with pytest.raises(UserError) as caught:
+        exporter.write_model(tmp_path, wide_model(config, subwords), config, subwords)
+    assert str(caught.value).split("\n") == [
+        "the model can't be exported to CTranslate2:",
+        "  model.copying: True: CTranslate2 generates subwords, and can't copy them",
+        "  gate.bias: CTranslate2 has no such weight",
+        "  gate.weight: CTranslate2 has no such weight",
+    ]
+    assert names(tmp_path) == set()
+
+
+def test_a_vocabulary_of_another_size(tmp_path):
+    model, config, _ = small(tmp_path)
+    vocabulary = WordVocabulary([f"w{i}" for i in range(11)])
+    with pytest.raises(UserError, match=r"vocabulary 0 has size 15 but the model expected .* 14"):
+        exporter.write_model(tmp_path, model, config, Subwords(vocabulary, vocabulary))
+
+
+def test_a_refused_model_leaves_the_earlier_export(model_dir, monkeypatch):
+    export(str(model_dir), "ctranslate2")
+    before = content(model_dir / "export" / "ctranslate2")
+    monkeypatch.setattr(exporter, "KNOWN_SETTINGS", exporter.KNOWN_SETTINGS - {"d_ff"})
+    with pytest.raises(UserError, match="d_ff"):
+        export(str(model_dir), "ctranslate2")
+    assert content(model_dir / "export" / "ctranslate2") == before
+    assert names(model_dir / "export") == {"ctranslate2"}
+
+
+# ---- Where it goes ----
+
+
+def test_an_earlier_export_is_replaced(model_dir, tmp_path):
+    out = tmp_path / "out"
+    export(str(model_dir), "ctranslate2", out)
+    first = content(out)
+    export(str(model_dir), "ctranslate2", out, quantization="int8")
+    assert names(out) == FILES and content(out)["model.bin"] != first["model.bin"]
+    export(str(model_dir), "ctranslate2", out)
+    assert content(out) == first
+    assert names(tmp_path) == {"model", "out"}
+
+
+def test_without_a_way_to_exchange_names(model_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr(folders.ctypes, "CDLL", lambda name: object())
+    out = tmp_path / "out"
+    export(str(model_dir), "ctranslate2", out)
+    export(str(model_dir), "ctranslate2", out, quantization="int8")
+    assert names(out) == FILES and damage(out) is None
+    assert names(tmp_path) == {"model", "out"}
+
+
+def test_new_folders_and_empty_ones(model_dir, tmp_path):
+    (tmp_path / "empty").mkdir()
+    export(str(model_dir), "ctranslate2", tmp_path / "empty")
+    export(str(model_dir), "ctranslate2", tmp_path / "a" / "b" / "c")
+    assert names(tmp_path / "empty") == names(tmp_path / "a" / "b" / "c") == FILES
+    # Others may read it, as what is made in any other way.
+    assert (tmp_path / "empty").stat().st_mode == (tmp_path / "a").stat().st_mode
+
+
+def test_a_link_is_followed(model_dir, tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    for _ in range(2):
+        export(str(model_dir), "ctranslate2", tmp_path / "link")
+        assert (tmp_path / "link").is_symlink() and names(tmp_path / "real") == FILES
+
+
+def test_nothing_else_is_replaced(model_dir, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "mine").write_text("mine")
+    before = content(model_dir / "checkpoints" / "step_10")
+    for output in (tmp_path / "file", tmp_path / "folder", model_dir):
+        with pytest.raises(UsageError, match="is not an export: it is left as it is"):
+            export(str(model_dir), "ctranslate2", output)
+    assert (tmp_path / "file").read_text() == (tmp_path / "folder" / "mine").read_text() == "mine"
+    assert content(model_dir / "checkpoints" / "step_10") == before
+    assert names(tmp_path) == {"model", "file", "folder"}
+
+
+def full(*arguments):
+    raise OSError(28, "No space left on device")
+
+
+def test_a_full_disk(model_dir, monkeypatch):
+    export(str(model_dir), "ctranslate2")
+    folder = model_dir / "export" / "ctranslate2"
+    before = content(folder)
+    for step in ("write_checksums", "flush_to_disk", "_exchange"):
+        with monkeypatch.context() as context:
+            context.setattr(export_verb if step == "write_checksums" else folders, step, full)
+            with pytest.raises(UserError, match="ctranslate2: can't be written: No space left"):
+                export(str(model_dir), "ctranslate2", quantization=None)
+        assert content(folder) == before
+        assert names(folder.parent) == {"ctranslate2"}
+
+
+def test_nothing_is_left_where_it_fails_for_the_first_time(model_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr(export_verb, "write_checksums", full)
+    for output in (None, tmp_path / "out"):
+        with pytest.raises(UserError, match="can't be written"):
+            export(str(model_dir), "ctranslate2", output)
+    assert names(tmp_path) == {"model"}
+    assert not (model_dir / "export").exists()
+
+
+@pytest.mark.parametrize("step", ["write_checksums", "flush_to_disk", "_exchange"])
+def test_a_killed_process(model_dir, step):
+    """What is under the name is whole, and the next export does not mind what was left."""
+    export(str(model_dir), "ctranslate2")
+    folder = model_dir / "export" / "ctranslate2"
+    before = content(folder)
+    code = f"""
+import os, signal
+from transformer_mt.runtime import folders
+from transformer_mt.commands import export as run
+def end(*arguments):
+    os.kill(os.getpid(), signal.SIGKILL)
+(run if "{step}" == "write_checksums" else folders).{step} = end
+run.export({str(model_dir)!r}, "ctranslate2")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert content(folder) == before
+    export(str(model_dir), "ctranslate2")
+    assert content(folder) == before
+
+
+# ---- What can be wrong ----
+
+
+def test_no_such_checkpoint(model_dir):
+    with pytest.raises(UsageError, match="no checkpoint 'step_7'; it has best, last, step_5"):
+        export(str(model_dir), "ctranslate2", checkpoint="step_7")
+    assert not (model_dir / "export").exists()
+
+
+def test_damaged_weights(model_dir):
+    with open(model_dir / "checkpoints" / "step_10" / "model.safetensors", "ab") as file:
+        file.write(b"?")
+    with pytest.raises(UserError, match=r"damaged .*Use another checkpoint"):
+        export(str(model_dir), "ctranslate2")
+    assert not (model_dir / "export").exists()
+
+
+def test_without_the_package(model_dir, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    with pytest.raises(UsageError, match=r"pip install -r requirements-ctranslate2\.txt"):
+        export(str(model_dir), "ctranslate2")
+
+
+def test_a_quantization_for_another_format(model_dir):
+    with pytest.raises(UsageError, match="--quantization int8: only --format ctranslate2 has it"):
+        export(str(model_dir), "paddle", quantization="int8")
+
+
+def test_an_export_is_no_model_directory(model_dir):
+    export(str(model_dir), "ctranslate2")
+    with pytest.raises(UsageError, match="has no checkpoint"):
+        export(str(model_dir / "export" / "ctranslate2"), "ctranslate2")
+
+
+def test_the_command_says_what_is_wrong(tmp_path):
+    """No traceback, and the exit code of wrong arguments."""
+    done = run("export", tmp_path, "--format", "ctranslate2")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert (
+        done.stderr
+        == f"error: {tmp_path} is not a model directory (there is no config.yaml in it)\n"
+    )
+    for arguments in (("--format", "onnx"), (), ("--format", "ctranslate2", "--quantization", "x")):
+        done = run("export", tmp_path, *arguments)
+        assert done.returncode == 2 and "Traceback" not in done.stderr

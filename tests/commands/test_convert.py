@@ -1,0 +1,224 @@
+"""The verb `convert`: an older model directory keeps its weights, translations and training, to the
+last bit, and a pickle of anything but arrays is refused."""
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+
+from tests.support import (
+    ROOT,
+    demo_pairs,
+    make_config,
+    make_model_directory,
+    run,
+    train_subwords,
+    wide_model,
+    write_pairs,
+)
+from transformer_mt.commands import convert
+from transformer_mt.commands.export import export
+from transformer_mt.config.file import dump
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.runtime import tensors
+from transformer_mt.runtime.checksums import damage, write_checksums
+from transformer_mt.runtime.errors import UsageError, UserError
+
+PAIRS = demo_pairs(120)
+LINES = [source for source, _ in PAIRS[:20]]
+
+
+def as_before(directory: ModelDirectory) -> None:
+    """Gives a model directory the format before, as that was written: by `paddle.save`."""
+    best = directory.best()
+    for path in directory.checkpoints.iterdir():
+        for old, new in convert.PICKLES.items():
+            if (path / new).is_file():
+                arrays = tensors.read(path / new)
+                values = {name: paddle.to_tensor(array) for name, array in arrays.items()}
+                paddle.save(values, str(path / old))
+                (path / new).unlink()
+        write_checksums(path)
+    for folder in (directory.path, *(directory.path / "export").glob("*")):
+        config = folder / "config.yaml"
+        config.write_text(config.read_text().rpartition("# SHA-256")[0])
+        (folder / "format_version").write_text("1\n")
+        (folder / "SHA256SUMS").unlink()
+        if folder != directory.path:
+            (folder / "checkpoint").unlink()
+            write_checksums(folder)
+    (directory.path / "best").write_text(f"{best.name}\n")
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory) -> tuple[Path, Path]:
+    """A model directory of this format, and the same of the one before."""
+    folder = tmp_path_factory.mktemp("formats")
+    directory = make_model_directory(folder / "new", PAIRS, make_config(folder))
+    export(str(directory.path), "ctranslate2")
+    directory.set_best(directory.checkpoints / "step_5")
+    shutil.copytree(folder / "new", folder / "old")
+    as_before(ModelDirectory(folder / "old"))
+    return folder / "new", folder / "old"
+
+
+@pytest.fixture
+def old(both, tmp_path) -> Path:
+    return Path(shutil.copytree(both[1], tmp_path / "model"))
+
+
+def content(folder):
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_an_older_directory_says_how_to_convert_it(old):
+    with pytest.raises(UsageError, match=r"format version 1.*python -m transformer_mt convert /"):
+        Translator.load(old)
+
+
+def test_what_is_converted_is_what_this_version_writes(both, old):
+    convert.convert(str(old))
+    expected, found = content(both[0]), content(old)
+    of_export = "export/ctranslate2"
+    # Which checkpoint an older export was made of is not known.
+    del expected[f"{of_export}/checkpoint"]
+    for files in (expected, found):
+        del files[f"{of_export}/SHA256SUMS"]
+    assert sorted(found) == sorted(expected)
+    for name, value in expected.items():
+        assert found[name] == value, name
+    assert damage(old / of_export) is None
+    translators = [Translator.load(folder) for folder in (both[0], old)]
+    assert translators[0].translate(LINES) == translators[1].translate(LINES)
+    assert Translator.load(old / of_export).translate(LINES[:3])
+    convert.convert(str(old))  # once more changes nothing
+    assert content(old) == found | {
+        f"{of_export}/SHA256SUMS": content(old)[f"{of_export}/SHA256SUMS"]
+    }
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_a_conversion_that_was_killed_is_gone_on_with(both, old, steps):
+    code = f"""
+import os, signal
+from transformer_mt.commands import convert
+calls = []
+def write_checkpoint(*arguments, original=convert.write_checkpoint):
+    if len(calls) == {steps}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    calls.append(original(*arguments))
+convert.write_checkpoint = write_checkpoint
+if {steps} == 2:
+    convert.write_checksums = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+convert.convert({str(old)!r})
+"""
+    subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)})
+    convert.convert(str(old))
+    for name, value in content(both[0]).items():
+        if not name.startswith("export"):
+            assert content(old)[name] == value, name
+
+
+def test_training_goes_on_from_what_was_converted(tmp_path):
+    for name, pairs in (("train", PAIRS[:100]), ("dev", PAIRS[100:])):
+        write_pairs(tmp_path / "text", name, pairs)
+    recipe = tmp_path / "recipe.yaml"
+    training = {"max_steps": 6, "validate_every": 3, "save_every": 3, "devices": 1}
+    data = {"dev": "dev", "held_out": 0}
+    recipe.write_text(dump(make_config(tmp_path, training=training, data=data)), encoding="utf-8")
+    for name, steps in (("whole", 6), ("model", 3)):
+        model_dir = tmp_path / name
+        done = run("train", recipe, f"model_dir={model_dir}", f"training.max_steps={steps}")
+        assert done.returncode == 0, done.stderr
+    as_before(ModelDirectory(model_dir))
+    done = run("train", recipe, f"model_dir={model_dir}")
+    assert done.returncode == 2 and "convert" in done.stderr
+    assert run("convert", model_dir).returncode == 0
+    done = run("train", recipe, f"model_dir={model_dir}")
+    assert done.returncode == 0 and "going on from" in done.stderr
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        paths = (tmp_path / folder / "checkpoints/step_6" / name for folder in ("whole", "model"))
+        first, second = (path.read_bytes() for path in paths)
+        assert first == second, name
+
+
+def test_restart_deletes_an_older_run_whole(old):
+    directory = ModelDirectory(old)
+    config, subwords = make_config(old.parent), train_subwords(PAIRS)
+    directory.claim(restart=True)
+    directory.start(config, subwords, [])
+    directory.release()
+    names = {"SHA256SUMS", "config.yaml", "format_version", "subword.model"}
+    assert content(old).keys() == names
+    assert directory.load_config() == config
+
+
+def test_a_damaged_checkpoint_is_left_out(old, capsys):
+    (old / "checkpoints" / "step_10" / "model.pdparams").write_bytes(b"nothing")
+    convert.convert(str(old))
+    assert "step_10 is damaged" in capsys.readouterr().err
+    assert [path.name for path in ModelDirectory(old).saved_checkpoints()] == ["step_5"]
+    assert (old / "checkpoints" / "step_10.damaged").is_dir()
+
+
+# ---- Pickles ----
+
+
+class Payload:
+    def __init__(self, *call):
+        self.call = call
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Payload(os.system, ("touch marker",)),
+        Payload(eval, ("open('marker', 'w')",)),
+        {"weight": Payload(os.mkdir, ("marker",))},
+        {"weight": np.array([Payload(os.mkdir, ("marker",))], dtype=object)},
+        {"weight": np.array(["a"])},
+        {"weight": np.float32(3)},
+        {"weight": np.array([1], dtype=object)},
+        {3: np.zeros(2)},
+        [np.zeros(2)],
+    ],
+)
+def test_a_pickle_of_anything_but_arrays_is_refused(tmp_path, monkeypatch, value):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "model.pdparams"
+    path.write_bytes(pickle.dumps(value, protocol=4))
+    with pytest.raises(UserError, match="it holds something else than arrays"):
+        convert.read_pickle(path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model.pdparams"]
+
+
+def test_the_arrays_that_paddle_saves(tmp_path):
+    config = make_config(tmp_path)
+    model = wide_model(config, train_subwords(PAIRS))
+    paddle.save(model.state_dict(), str(tmp_path / "model.pdparams"))
+    arrays = convert.read_pickle(tmp_path / "model.pdparams")
+    expected = model.state_dict()
+    assert arrays.keys() == expected.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, expected[name].numpy(), err_msg=name)
+
+
+def test_paddles_own_file_can_be_written(both, tmp_path, capsys):
+    convert.write_pdparams(str(both[0]), "step_10", tmp_path / "step_10.pdparams")
+    assert capsys.readouterr().out == f"{tmp_path / 'step_10.pdparams'}\n"
+    found = paddle.load(str(tmp_path / "step_10.pdparams"))
+    expected = tensors.read(both[0] / "checkpoints" / "step_10" / "model.safetensors")
+    assert found.keys() == expected.keys()
+    for name, tensor in found.items():
+        np.testing.assert_array_equal(tensor.numpy(), expected[name], err_msg=name)

@@ -1,0 +1,518 @@
+"""The verbs `translate` and `score` in processes of their own: pipes, kills, several at once."""
+
+import contextlib
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.support import (
+    TIMEOUT,
+    children,
+    demo_pairs,
+    make_config,
+    make_model_directory,
+    run,
+    start,
+    words,
+    write_lines,
+)
+from transformer_mt import cli
+from transformer_mt.assembly.backends import find
+from transformer_mt.commands.translate import ModelChoice, align, translate
+from transformer_mt.decoding.stream import WINDOW
+from transformer_mt.evaluation import alignment_error_rate as alignment
+from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.runtime.errors import UsageError, UserError
+
+PAIRS = demo_pairs(400)
+SOURCES = [source for source, _ in PAIRS]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    config = make_config(folder, data={"max_length": 120})
+    return make_model_directory(folder / "model", PAIRS, config).path
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """Three windows and a bit of lines that are no two alike."""
+    draw = random.Random(1)
+    words = sorted({word for line in SOURCES for word in line.split()})
+    lines = [" ".join(draw.choices(words, k=draw.randrange(12))) for _ in range(3 * WINDOW + 100)]
+    return write_lines(tmp_path_factory.mktemp("source") / "in", lines)
+
+
+@pytest.fixture(scope="module")
+def expected(model, source, tmp_path_factory):
+    """Its translation by a single process that was never stopped."""
+    path = tmp_path_factory.mktemp("expected") / "out"
+    done = run("translate", model, "--input", source, "--output", path, "--threads", "1", *FAST)
+    assert done.returncode == 0 and done.stdout == done.stderr == ""
+    return path.read_bytes()
+
+
+FAST = ("--format", "jsonl", "--beam-size", "1", "--max-length-ratio", "0.5")
+
+
+def of_pool(process):
+    """The processes that translate, children of the one that was started."""
+    return [pid for pid in children(process.pid) if b"spawn_main" in command_line(pid)]
+
+
+def command_line(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+def wait_for(condition, process):
+    deadline = time.monotonic() + TIMEOUT
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def lines_in(path):
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+# ---- Pipes ----
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_each_line_is_answered_before_the_next_is_asked(model, threads):
+    process = start("translate", model, "--threads", threads, stdin=subprocess.PIPE, bufsize=1)
+    answers = []
+    for line in [*SOURCES[:3], "", "a\u2028b\t\x00c", SOURCES[3]]:
+        process.stdin.write(f"{line}\n")
+        process.stdin.flush()
+        answers.append(process.stdout.readline())
+    # Some at once, and a pause in the middle of a line.
+    process.stdin.write(f"{SOURCES[0]}\n{SOURCES[1]}\n{SOURCES[2][:5]}")
+    process.stdin.flush()
+    answers += [process.stdout.readline(), process.stdout.readline()]
+    process.stdin.write(SOURCES[2][5:])
+    process.stdin.close()
+    answers.append(process.stdout.readline())
+    assert process.stdout.read() == "" and process.wait(TIMEOUT) == 0
+    assert process.stderr.read() == ""
+    assert answers[6:] == answers[:3] and answers[3] == "\n"
+    assert all(answer.endswith("\n") for answer in answers)
+
+
+def test_a_stream_has_the_lines_of_a_file(model, source, expected):
+    done = run("translate", model, "--threads", "2", *FAST, stdin=source.read_bytes())
+    assert done.returncode == 0 and done.stderr == b""
+    ours, theirs = done.stdout.splitlines(), expected.splitlines()
+    assert len(ours) == len(theirs)
+    texts = [[json.loads(line)["source"] for line in lines] for lines in (ours, theirs)]
+    assert texts[0] == texts[1]
+
+
+# ---- Several processes, kills and going on ----
+
+
+def test_two_processes_write_what_one_does(model, source, expected, tmp_path):
+    output = tmp_path / "out"
+    done = run("translate", model, "--input", source, "--output", output, "--threads", "2", *FAST)
+    assert done.returncode == 0 and done.stdout == done.stderr == ""
+    assert output.read_bytes() == expected
+
+
+@pytest.mark.parametrize(("threads", "then"), [("1", "2"), ("2", "1")])
+def test_a_killed_translation_is_gone_on_with(model, source, expected, tmp_path, threads, then):
+    output, partial = tmp_path / "out", tmp_path / ".out.partial"
+    command = ["translate", model, "--input", source, "--output", output, *FAST]
+    process = start(*command, "--threads", threads)
+    wait_for(lambda: lines_in(partial) >= WINDOW, process)
+    workers = of_pool(process)
+    assert len(workers) == (2 if threads == "2" else 0)
+    process.kill()
+    process.wait()
+    wait_for_end_of(workers)
+    assert not output.exists()
+    partial.write_bytes(partial.read_bytes() + b'{"torn')
+
+    kept = partial.read_bytes()
+    done = run(*command, "--resume", "--beam-size", "2")
+    assert done.returncode == 2 and "begun with another decoding.beam_size" in done.stderr
+    assert partial.read_bytes() == kept
+
+    done = run(*command, "--resume", "--threads", then)
+    assert done.returncode == 0 and "going on after line" in done.stderr
+    assert output.read_bytes() == expected
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_a_full_disk_loses_no_line(model, source, expected, tmp_path):
+    """The kernel lets no file grow beyond a limit, as a full disk would."""
+    output = tmp_path / "out"
+    command = ["translate", model, "--input", source, "--output", output, "--threads", "1", *FAST]
+    limit = len(expected) * 7 // 10
+    done = run(
+        *command, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    )
+    kept, error = done.stderr.splitlines()
+    assert done.returncode == 1 and "can't be written: File too large" in error
+    assert f"{2 * WINDOW:,} lines are kept; to go on, add --resume" in kept
+    done = run(*command, "--resume")
+    assert done.returncode == 0 and f"going on after line {2 * WINDOW:,}" in done.stderr
+    assert output.read_bytes() == expected and os.listdir(tmp_path) == ["out"]
+
+
+def wait_for_end_of(pids):
+    deadline = time.monotonic() + 10
+    while any(b"spawn_main" in command_line(pid) for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("number", "group", "code"),
+    [(signal.SIGINT, True, 130), (signal.SIGTERM, False, 143)],
+)
+def test_an_interrupted_pool_ends_at_once(model, source, tmp_path, number, group, code):
+    """Ctrl-C at a terminal reaches the whole group, a kill the one process."""
+    output = tmp_path / "out"
+    process = start(
+        "translate", model, "--input", source, "--output", output, "--threads", "2", *FAST,
+        start_new_session=True,
+    )  # fmt: skip
+    wait_for(lambda: lines_in(tmp_path / ".out.partial") >= WINDOW, process)
+    workers = of_pool(process)
+    since = time.monotonic()
+    (os.killpg if group else os.kill)(process.pid, number)
+    _, messages = process.communicate(timeout=TIMEOUT)
+    assert time.monotonic() - since < 5
+    assert process.returncode == code
+    first, last = messages.splitlines()
+    assert "lines are kept; to go on, add --resume" in first and last == "interrupted"
+    wait_for_end_of(workers)
+    assert len(workers) == 2 and not output.exists()
+
+
+def test_interrupted_while_processes_start(model, source):
+    """When Python and Paddle have not set up anything yet, there is no noise either."""
+    for delay in (0, 0.2, 0.6):
+        process = start(
+            "translate", model, "--input", source, "--threads", "2", start_new_session=True
+        )
+        wait_for(lambda: of_pool(process), process)  # noqa: B023
+        time.sleep(delay)
+        os.killpg(process.pid, signal.SIGINT)
+        _, messages = process.communicate(timeout=TIMEOUT)
+        assert process.returncode == 130 and messages == "interrupted\n"
+
+
+def test_a_process_of_a_pool_ends_in_silence(model, source):
+    """Its stdout is that of the translations."""
+    process = start("translate", model, "--input", source, "--threads", "2", *FAST)
+    first = process.stdout.readline()
+    os.kill(of_pool(process)[0], signal.SIGTERM)
+    output, messages = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 1
+    assert messages.startswith("error: a process that translates was killed")
+    assert first and "SIGTERM" not in output and "detected" not in output
+
+
+def test_a_killed_process_of_a_pool(model, source, tmp_path):
+    process = start(
+        "translate", model, "--input", source, "--output", tmp_path / "out", "--threads", "2", *FAST
+    )
+    wait_for(lambda: lines_in(tmp_path / ".out.partial") >= WINDOW, process)
+    workers = of_pool(process)
+    os.kill(workers[0], signal.SIGKILL)
+    _, messages = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 1
+    kept, error = messages.splitlines()
+    assert "lines are kept" in kept
+    assert error.startswith("error: a process that translates was killed")
+    wait_for_end_of(workers)
+
+
+def test_errors_of_a_pool_are_those_of_one_process(model, tmp_path):
+    broken = shutil.copytree(model, tmp_path / "broken")
+    for path in (broken / "checkpoints").glob("*/model.safetensors"):
+        path.write_bytes(path.read_bytes()[:1000])
+    output = tmp_path / "out"
+    done = [
+        run("translate", broken, "--output", output, "--threads", threads, stdin="A dog.\n")
+        for threads in ("1", "2")
+    ]
+    assert done[0].returncode == done[1].returncode == 1
+    assert done[0].stderr == done[1].stderr and done[0].stderr.startswith("error: ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken"]
+
+
+def test_what_cannot_be_gone_on_with(model, source, tmp_path):
+    done = run("translate", model, "--resume", "--output", tmp_path / "out", stdin="x\n")
+    assert done.returncode == 2 and "--input and --output must be files" in done.stderr
+    done = run("translate", model, "--resume", "--input", source)
+    assert done.returncode == 2 and "--input and --output must be files" in done.stderr
+
+
+# ---- Where it is written ----
+
+
+def test_stdout_by_name_is_written_to(model, tmp_path):
+    """What `>>` was given keeps what it holds, whoever opens it."""
+    log, source = tmp_path / "log", write_lines(tmp_path / "in", SOURCES[:2])
+    expected = run("translate", model, "--input", source, "--threads", "1").stdout
+    log.write_text("old\n")
+    with open(log, "a") as stdout:
+        command = ["translate", model, "--input", source, "--output", "/dev/stdout"]
+        done = run(*command, "--threads", "1", stdout=stdout)
+    assert done.returncode == 0 and log.read_text() == "old\n" + expected
+    assert sorted(os.listdir(tmp_path)) == ["in", "log"]
+    done = run(*command, "--resume")
+    assert done.returncode == 2 and "--input and --output must be files" in done.stderr
+
+
+@pytest.fixture
+def same(tmp_path):
+    """Files of one line, one of them by three names; no file may change."""
+    for name in ("one", "two", "three"):
+        write_lines(tmp_path / name, SOURCES[:1])
+    os.link(tmp_path / "one", tmp_path / "hard")
+    (tmp_path / "soft").symlink_to("one")
+    yield tmp_path
+    names = ["hard", "one", "soft", "three", "two"]
+    assert sorted(os.listdir(tmp_path)) == names
+    assert all((tmp_path / name).read_text() == f"{SOURCES[0]}\n" for name in names)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ("translate --input one --output one", ("--output one", "--input one")),
+        ("translate --input one --output hard", ("--output hard", "--input one")),
+        ("translate --input one --output soft --resume", ("--output soft", "--input one")),
+        ("translate --input two --prefix one --output hard", ("--output hard", "--prefix one")),
+        ("score --source one --target two --output hard", ("--output hard", "--source one")),
+        ("score --source two --target one --output soft", ("--output soft", "--target one")),
+        ("align --source one --target two --output one", ("--output one", "--source one")),
+        ("align --source two --target one --output one", ("--output one", "--target one")),
+        (
+            "align --source two --target three --reference one --output hard",
+            ("--output hard", "--reference one"),
+        ),
+        ("evaluate --source one --reference two --output soft", ("--output soft", "--source one")),
+        ("evaluate --source one --reference two --json two", ("--json two", "--reference two")),
+        ("evaluate --source one --reference two --output two", ("--output two", "--reference two")),
+        ("evaluate --hypothesis one --reference two --json hard", ("--json hard", "--hypothesis")),
+        (
+            "evaluate --source one --reference two --output new --json ./new",
+            ("--json new", "--output new"),
+        ),
+    ],
+)
+def test_an_input_is_not_overwritten(same, monkeypatch, capsys, arguments, named):
+    """It is said before a model is looked for."""
+    monkeypatch.chdir(same)
+    verb, *rest = arguments.split()
+    model = [] if "--hypothesis" in rest else ["no-model"]
+    assert cli.main([verb, *model, *rest]) == 2
+    message = capsys.readouterr().err
+    written, read = named
+    assert message.startswith(f"error: {written} and {read}") and "are the same file" in message
+
+
+def test_streams_are_inputs_and_outputs_too(same):
+    """Of `translate < one >> hard`, and the like."""
+    texts = ["--source", same / "one", "--target", same / "two"]
+    for arguments, expected in [
+        (["translate"], "stdout and stdin"),
+        (["translate", "--output", same / "soft"], f"--output {same}/soft and stdin"),
+        (["score", *texts], f"stdout and --source {same}/one"),
+    ]:
+        verb, *rest = arguments
+        with open(same / "one") as stdin, open(same / "hard", "a") as stdout:
+            process = start(verb, "no-model", *rest, stdin=stdin, stdout=stdout)
+            _, messages = process.communicate(timeout=TIMEOUT)
+        assert process.returncode == 2
+        assert messages.startswith(f"error: {expected} are the same file")
+
+
+# ---- What is written ----
+
+
+def translated(model, source, **options):
+    output = source.with_name("out")
+    choice = ModelChoice(str(model), threads=1, decoding=options.pop("decoding", {}))
+    translate(choice, source, output, **options)
+    return output.read_text(encoding="utf-8").split("\n")[:-1]
+
+
+ODD = ["\ufeff", "\r\n", "\r", "\n", "\n\n", "\x00", "\u2028", "\x85", "\t", "שלום", "\u200f", " ",
+       "👩\u200d👩\u200d👧", "e\u0301", "A dog. "]  # fmt: skip
+ANYTHING = st.one_of(
+    st.binary(max_size=20),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=20).map(str.encode),
+    st.sampled_from(ODD).map(str.encode),
+    st.sampled_from(SOURCES).map(str.encode),
+)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(blocks=st.lists(ANYTHING, max_size=12))
+def test_any_bytes_one_line_for_one_line(model, tmp_path, blocks):
+    """Nothing crashes, nothing shifts: line by line it is what each line has alone."""
+    content = b"".join(blocks)
+    source = tmp_path / "in"
+    source.write_bytes(content)
+    count = content.count(b"\n") + (not content.endswith(b"\n") and content != b"")
+    lines = content.split(b"\n")[:count]
+    plain = translated(model, source)
+    assert len(plain) == count
+    assert not any("\r" in line for line in plain)
+    objects = [json.loads(line) for line in translated(model, source, format="jsonl")]
+    assert [found["outputs"][0]["text"] for found in objects] == plain
+    for number, (line, found) in enumerate(zip(lines, objects, strict=True)):
+        # The last line may lack its newline, and then a carriage return belongs to it.
+        is_ended = number < content.count(b"\n")
+        text = (line.removesuffix(b"\r") if is_ended else line).decode("utf-8", errors="replace")
+        assert found["source"] == (text.removeprefix("\ufeff") if number == 0 else text)
+        assert (found["outputs"][0]["text"] == "") or found["source"].strip()
+    columns = [line.split("\t") for line in translated(model, source, format="tsv")]
+    assert [len(row) for row in columns] == [3] * count
+    assert [row[1].strip() for row in columns] == [x.replace("\t", " ").strip() for x in plain]
+
+
+def test_n_best_and_alignments(model, tmp_path):
+    source = write_lines(tmp_path / "in", [*SOURCES[:4], "", " ".join(SOURCES[:12])])
+    options = {"decoding": {"beam_size": 4, "n_best": 3}, "alignment": True}
+    objects = [json.loads(line) for line in translated(model, source, format="jsonl", **options)]
+    for found in objects:
+        source_words = words(found["source"])
+        assert 1 <= len(found["outputs"]) <= (3 if source_words else 1)
+        for output in found["outputs"]:
+            pairs = [tuple(map(int, pair.split("-"))) for pair in output["alignment"].split()]
+            # Each word of the translation has its one word of the source.
+            assert sorted(target for _, target in pairs) == list(range(len(words(output["text"]))))
+            assert all(i < len(source_words) for i, _ in pairs)
+    rows = [line.split("\t") for line in translated(model, source, format="tsv", **options)]
+    assert [len(row) for row in rows] == [10] * 6
+    for row, found in zip(rows, objects, strict=True):
+        missing = [""] * (3 - len(found["outputs"]))
+        assert row[1::3] == [output["text"] for output in found["outputs"]] + missing
+        assert row[2::3] == [f"{output['score']:.6f}" for output in found["outputs"]] + missing
+        assert row[3::3] == [output["alignment"] for output in found["outputs"]] + missing
+
+
+def test_prefixes(model, tmp_path):
+    source = write_lines(tmp_path / "in", SOURCES[:3])
+    prefix = write_lines(tmp_path / "prefix", ["Ein Mann", "", "Zwei"])
+    first, second, third = translated(model, source, prefix=prefix)
+    assert first.startswith("Ein Mann") and third.startswith("Zwei")
+    assert second == translated(model, source)[1]
+
+    output = tmp_path / "other"
+    write_lines(prefix, ["a", "b", "c", "d"])
+    done = run("translate", model, "--input", source, "--prefix", prefix, "--output", output)
+    assert done.returncode == 1 and "in has 3 lines" in done.stderr and "has 4" in done.stderr
+    assert not output.exists()
+    for count in (2, 4):  # of stdin it is known at its end
+        done = run(
+            "translate", model, "--prefix", prefix, stdin="A dog.\n" * 5 if count == 4 else "x\n"
+        )
+        assert done.returncode == 1 and "stdin and" in done.stderr
+
+
+# ---- score ----
+
+
+def test_scores_are_those_of_force_decoding(model, tmp_path):
+    """Of sentences one by one; that the search gives the same is tested with ids."""
+    source = write_lines(tmp_path / "in", SOURCES[:20])
+    target = write_lines(tmp_path / "target", [target for _, target in PAIRS[:20]])
+    command = ["score", model, "--source", source, "--target", target, "--length-penalty", "0.5"]
+    one = run(*command, "--threads", "1", "--batch-tokens", "50")
+    two = run(*command, "--threads", "2", "--batch-tokens", "50")
+    assert one.returncode == two.returncode == 0 and one.stderr == two.stderr == ""
+    assert one.stdout == two.stdout
+    scores = [float(line) for line in one.stdout.splitlines()]
+    subwords = ModelDirectory(model).load_subwords()
+    engine = find(model, device="cpu").load()
+    expected = []
+    for pair in PAIRS[:20]:
+        ids = subwords.source.encode(pair[0]), subwords.target.encode(pair[1])
+        (log_prob,) = engine.log_probs([ids[0]], [ids[1]])
+        expected.append(log_prob / ((5 + len(ids[1]) + 1) / 6) ** 0.5)
+    assert scores == pytest.approx(expected, rel=1e-4)
+
+    write_lines(target, ["x"])
+    done = run(*command)
+    assert done.returncode == 1 and "20 lines" in done.stderr and done.stdout == ""
+
+
+# ---- align ----
+
+
+def test_alignments_and_their_error_rate(model, tmp_path):
+    """Links a line; against true links, which are here what was found but for some."""
+    sources = [*SOURCES[:20], "", "A dog"]
+    targets = [*(target for _, target in PAIRS[:20]), "Ein Hund", ""]
+    source, target = write_lines(tmp_path / "in", sources), write_lines(tmp_path / "out", targets)
+    output, reference = tmp_path / "links", tmp_path / "gold"
+    command = ["align", model, "--source", source, "--target", target, "--batch-tokens", "50"]
+    done = run(*command, "--threads", "2")
+    assert done.returncode == 0 and done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert len(lines) == 22 and lines[20:] == ["", ""]
+    links = [line.split() for line in lines]
+    for line, text in zip(links, targets[:20], strict=False):
+        assert len(line) == len(text.split())
+
+    choice = ModelChoice(str(model), threads=1, device="cpu")
+
+    def score(gold, into=None):
+        write_lines(reference, (" ".join(line) for line in gold))
+        return alignment.score_model(choice, source, target, reference, into)
+
+    gold = [[] if number < 2 else line for number, line in enumerate(links)]
+    gold[3] = [link.replace("-", "?") for link in links[3]]
+    scores = score(gold, output)
+    assert output.read_text() == done.stdout  # in one process or two, in large batches or small
+    found, right = sum(map(len, links)), sum(map(len, links[2:]))
+    sure = right - len(links[3])
+    assert (scores.lines, scores.links, scores.sure, scores.possible) == (22, found, sure, right)
+    assert scores.precision == pytest.approx(100 * right / found)
+    assert scores.recall == 100
+    assert scores.error_rate == pytest.approx(100 * (1 - (sure + right) / (found + sure)))
+
+    with pytest.raises(UsageError, match="--ensemble: what is attended to is one model's"):
+        align(replace(choice, ensemble=(str(model),)), source, target, output)
+    with pytest.raises(UserError, match=r"in has 22 lines, .*gold has 21"):
+        score([["0-0"]] * 21)
+    count = len(SOURCES[1].split())
+    with pytest.raises(UserError, match=f"gold, line 2: {count}-0: there are {count} words in the"):
+        score([["0-0"], ["0?0", f"{count}-0"], *[[]] * 20])
+    with pytest.raises(UserError, match="gold, line 2: '0:0' is no link"):
+        score([["0-0"], ["0:0"], *[[]] * 20])
+
+
+def test_the_error_rate_as_a_user_sees_it(model, tmp_path):
+    source = write_lines(tmp_path / "in", ["A dog"])
+    target = write_lines(tmp_path / "out", ["Ein Hund"])
+    reference = write_lines(tmp_path / "gold", ["0-0 1-0 0-1 1-1"])
+    command = ["align", model, "--source", source, "--target", target, "--reference", reference]
+    done = run(*command, "--threads", "1")
+    assert done.returncode == 0 and done.stderr == ""
+    assert done.stdout == (
+        "AER 33.33   precision 100.00   recall 50.00   (1 lines, 2 links; the reference has 4 sure "
+        "and 4 possible ones)\n"
+    )

@@ -1,0 +1,749 @@
+"""Every mistake in a config is told with its path, its value and what was expected, all at once."""
+
+import json
+import re
+import subprocess
+import sys
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer_mt.config import file as config_file
+from transformer_mt.config.schema import SECTIONS, Config, DecodingConfig
+from transformer_mt.runtime.errors import UsageError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+VALID = """\
+model_dir: runs/x
+data: {root: text, source_lang: en, target_lang: de}
+training: {max_steps: 10}
+"""
+
+
+@pytest.fixture
+def load(tmp_path):
+    """A function that loads a config given as text (or bytes), with overrides."""
+
+    def load_text(content, *overrides):
+        path = tmp_path / "config.yaml"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return config_file.load(path, list(overrides))
+
+    return load_text
+
+
+@pytest.fixture
+def problems(load, tmp_path):
+    """A function that gives the lines of the error, the first without the file's name."""
+
+    def problems_of(content, *overrides):
+        with pytest.raises(UsageError) as caught:
+            load(content, *overrides)
+        assert caught.value.exit_code == 2
+        first, *rest = str(caught.value).split("\n")
+        assert first.startswith(str(tmp_path / "config.yaml"))
+        return [
+            first.removeprefix(str(tmp_path / "config.yaml")),
+            *(line.removeprefix("  ") for line in rest),
+        ]
+
+    return problems_of
+
+
+def test_a_valid_config_and_its_defaults(load):
+    config = load(VALID)
+    assert config.model_dir == "runs/x"
+    assert (config.data.root, config.data.source_lang) == ("text", "en")
+    assert config.training.max_steps == 10 and config.training.max_epochs is None
+    # The paper's base model.
+    assert (config.model.num_layers, config.model.d_model, config.model.num_heads) == (6, 512, 8)
+    assert config.training.betas == [0.9, 0.98] and config.training.epsilon == 1e-9
+
+
+# ------------------------------------------------------------------------------ single problems
+
+
+@pytest.mark.parametrize(
+    "override, expected",
+    [
+        # unknown keys, and the nearest known one
+        ("model.num_head=8", "model.num_head: unknown key; did you mean model.num_heads?"),
+        ("training.max_stps=8", "training.max_stps: unknown key; did you mean training.max_steps?"),
+        ("beam_size=4", "beam_size: unknown key; did you mean decoding.beam_size?"),
+        ("model.beam_size=4", "model.beam_size: unknown key; did you mean decoding.beam_size?"),
+        (
+            "batch_tokens=4",
+            "batch_tokens: unknown key; did you mean training.batch_tokens or "
+            "decoding.batch_tokens?",
+        ),
+        ("modl.d_ff=4", "modl.d_ff: unknown key; did you mean model.d_ff?"),
+        # names that other toolkits have for it
+        ("training.lr=1", "training.lr: unknown key; did you mean training.learning_rate?"),
+        ("lr=1", "lr: unknown key; did you mean training.learning_rate?"),
+        (
+            "training.batch_size=64",
+            "training.batch_size: unknown key; did you mean training.batch_tokens?",
+        ),
+        ("decoding.beam=4", "decoding.beam: unknown key; did you mean decoding.beam_size?"),
+        ("model.n_heads=4", "model.n_heads: unknown key; did you mean model.num_heads?"),
+        (
+            "model.heads=4",
+            "model.heads: unknown key; did you mean guided_attention.heads or model.num_heads?",
+        ),
+        (
+            "model.layers=4",
+            "model.layers: unknown key; did you mean model.num_layers?",
+        ),
+        ("data.src=en", "data.src: unknown key; did you mean data.source_lang?"),
+        ("training.epochs=4", "training.epochs: unknown key; did you mean training.max_epochs?"),
+        ("Model.Hidden-Size=4", "Model.Hidden-Size: unknown key; did you mean model.d_model?"),
+        # what would disturb a terminal
+        (
+            "decoding.\x1b[31m=1",
+            "decoding.\\x1b[31m: unknown key; known keys: "
+            + ", ".join(SECTIONS["decoding"].model_fields),
+        ),
+        ("model_dri=x", "model_dri: unknown key; did you mean model_dir?"),
+        ("data.root.x=3", "data.root.x: unknown key; did you mean data.root?"),
+        (
+            "zzz=3",
+            "zzz: unknown key; known: model_dir, " + ", ".join(SECTIONS),
+        ),
+        (
+            "decoding.zzz=3",
+            "decoding.zzz: unknown key; known keys: "
+            + ", ".join(SECTIONS["decoding"].model_fields),
+        ),
+        # not of the form section.key=value
+        ("model=3", "model: a section; give one of its keys, as in model.num_layers=..."),
+        ("=3", "'=3': expected section.key=value, as in training.max_steps=1000"),
+        ("--fast", "'--fast': expected section.key=value, as in training.max_steps=1000"),
+        # wrong types
+        ("training.max_steps=abc", "training.max_steps: 'abc': expected a whole number"),
+        ("training.max_steps=10.0", "training.max_steps: 10.0: expected a whole number"),
+        ("training.max_steps=true", "training.max_steps: True: expected a whole number"),
+        ("training.max_steps=[1]", "training.max_steps: [1]: expected a whole number"),
+        ("training.max_steps=1_000", "training.max_steps: '1_000': expected a whole number"),
+        ("training.max_steps=0x10", "training.max_steps: '0x10': expected a whole number"),
+        ("training.max_steps=!!int x", "training.max_steps: '!!int x': expected a whole number"),
+        ("training.max_steps=[a: b", "training.max_steps: '[a: b': expected a whole number"),
+        ("training.learning_rate=fast", "training.learning_rate: 'fast': expected a number"),
+        ("training.betas=0.9", "training.betas: 0.9: expected a list, as in [0.9, 0.98]"),
+        ("training.betas=[0.9]", "training.betas: [0.9]: expected 2 values"),
+        ("training.betas=[0.9,0.98,1]", "training.betas: [0.9, 0.98, 1]: expected 2 values"),
+        (
+            "training.betas=[0.9,1.0]",
+            "training.betas.1: 1.0: expected at most 0.999999: float32 takes what is nearer to 1 "
+            "for 1",
+        ),
+        ("model.bias=yes", "model.bias: 'yes': expected true or false"),
+        ("model.bias=1", "model.bias: 1: expected true or false"),
+        ("model.norm=middle", "model.norm: 'middle': expected 'pre' or 'post'"),
+        ("model_dir=", "model_dir: '': expected text that is not empty"),
+        # out of range
+        ("training.max_steps=-1", "training.max_steps: -1: expected greater than 0"),
+        ("training.max_steps=0", "training.max_steps: 0: expected greater than 0"),
+        (
+            "training.max_steps=99999999999999999999",
+            "training.max_steps: 99999999999999999999: expected less than 2147483648",
+        ),
+        ("training.seed=-1", "training.seed: -1: expected at least 0"),
+        ("model.dropout=1", "model.dropout: 1: expected less than 1"),
+        ("model.dropout=-0.1", "model.dropout: -0.1: expected at least 0"),
+        ("training.learning_rate=0", "training.learning_rate: 0: expected greater than 0"),
+        ("training.learning_rate=1e999", "training.learning_rate: inf: expected a finite number"),
+        (
+            f"training.learning_rate={'9' * 5000}",
+            "training.learning_rate: inf: expected a finite number",
+        ),
+        (f"training.max_steps=-{'9' * 5000}", "training.max_steps: -inf: expected a whole number"),
+        ("training.clip_norm=-1e999", "training.clip_norm: -inf: expected a finite number"),
+        ("decoding.length_penalty=.inf", "decoding.length_penalty: '.inf': expected a number"),
+        ("decoding.length_penalty=nan", "decoding.length_penalty: 'nan': expected a number"),
+        ("subword.vocab_size=4", "subword.vocab_size: 4: expected greater than 4"),
+        # so large or small that arithmetic or memory would break
+        (
+            "decoding.length_penalty=500",
+            "decoding.length_penalty: 500: expected at most 10: higher powers of a length overflow",
+        ),
+        (
+            "decoding.max_length_ratio=1e308",
+            "decoding.max_length_ratio: 1e+308: expected at most 100",
+        ),
+        (
+            "decoding.temperature=1e-38",
+            "decoding.temperature: 1e-38: expected at least 0.001: below it, nothing but the most "
+            "probable subword is drawn, as with top_k: 1",
+        ),
+        ("subword.vocab_size=10000001", "subword.vocab_size: 10000001: expected at most 10000000"),
+        (
+            "subword.character_coverage=0.5",
+            "subword.character_coverage: 0.5: expected at least 0.98: SentencePiece takes no less",
+        ),
+        ("decoding.n_best=1001", "decoding.n_best: 1001: expected at most 1000"),
+        (
+            "decoding.max_length_extra=10001",
+            "decoding.max_length_extra: 10001: expected at most 10000",
+        ),
+        ("guided_attention.width=1e200", "guided_attention.width: 1e+200: expected at most 100"),
+        ("model.num_layers=1001", "model.num_layers: 1001: expected at most 1000"),
+        ("training.learning_rate=1e39", "training.learning_rate: 1e+39: expected at most 100"),
+        (
+            "training.epsilon=1e-40",
+            "training.epsilon: 1e-40: expected at least 1e-20: in float32, the square of a small "
+            "gradient is 0, which it keeps from dividing",
+        ),
+        # combinations
+        ("model.num_heads=7", "model.num_heads: 7: must divide model.d_model (512)"),
+        ("data.target_lang=en", "data.target_lang: 'en': must differ from data.source_lang"),
+        ("data.root=null", "data.root: null: data.dataset: files needs the folder that holds them"),
+        (
+            "training.max_steps=null",
+            "training.max_epochs: null: give training.max_steps or training.max_epochs",
+        ),
+        (
+            "training.schedule=inverse_sqrt",
+            "training.learning_rate: null: schedule inverse_sqrt needs a rate",
+        ),
+        (
+            "training.schedule=constant",
+            "training.learning_rate: null: schedule constant needs a rate",
+        ),
+        ("training.warmup_steps=0", "training.warmup_steps: 0: schedule noam needs at least 1"),
+        (
+            "training.weight_decay=0.1",
+            "training.weight_decay: 0.1: needs training.optimizer: adamw",
+        ),
+        (
+            "subword.source_vocab_size=500",
+            "subword.source_vocab_size: 500: a size of its own needs subword.joint: false",
+        ),
+        (
+            "subword.vocabulary=types.txt",
+            "subword.vocabulary: 'types.txt': a vocabulary file needs subword.type: vocabulary",
+        ),
+        (
+            "subword.type=vocabulary",
+            "subword.vocabulary: null: type: vocabulary needs the file with the types",
+        ),
+        (
+            "data.dataset=wmt14ende",
+            "subword.type: 'bpe': data.dataset: wmt14ende is BPE'd text, it needs type: vocabulary",
+        ),
+    ],
+)
+def test_a_mistake_is_told_with_path_value_and_what_was_expected(problems, override, expected):
+    assert problems(VALID, override) == [": 1 problem", expected]
+
+
+@pytest.mark.parametrize(
+    "sections, expected",
+    [
+        ("model: {num_head: 8}", "model.num_head: unknown key; did you mean model.num_heads?"),
+        ("modle: {num_heads: 8}", "modle: unknown key; did you mean model?"),
+        ("model: 8", "model: 8: expected a section with keys of its own"),
+        ("model:", "model: null: expected a section with keys of its own"),
+        ("model: [8]", "model: [8]: expected a section with keys of its own"),
+        ("model: {d_ff: '8'}", "model.d_ff: '8': expected a whole number"),
+        ("model: {d_ff: 2020-01-01}", "model.d_ff: '2020-01-01': expected a whole number"),
+        ("model: {dropout: .nan}", "model.dropout: '.nan': expected a number"),
+        # Given by neither side, so that only the defaults clash.
+        ("model: {d_model: 100}", "model.num_heads: 8: must divide model.d_model (100)"),
+    ],
+)
+def test_a_mistake_in_the_file(problems, sections, expected):
+    assert problems(VALID + sections) == [": 1 problem", expected]
+
+
+@pytest.mark.parametrize(
+    "options, reasons",
+    [
+        (
+            "model: {copying: true}\nsubword: {joint: false}",
+            ["model.copying: True: needs subword.joint: true: a subword is copied by its number"],
+        ),
+        (
+            "model: {copying: true, non_autoregressive: end}",
+            ["model.non_autoregressive: 'end': model.copying needs the words before"],
+        ),
+        (
+            "guided_attention: {by: diagonal}\nsubword: {sampling: 0.1}\n"
+            "scheduled_sampling: {decay: linear}",
+            [
+                "guided_attention.by: 'diagonal': needs scheduled_sampling.decay: null: it guides",
+                "guided_attention.by: 'diagonal': needs subword.sampling: null: it guides",
+            ],
+        ),
+        (
+            "model: {non_autoregressive: length}\nscheduled_sampling: {decay: linear}\n"
+            "guided_attention: {by: diagonal}\ndecoding: {sampling: true, n_best: 2}",
+            [
+                "guided_attention.by: 'diagonal': needs scheduled_sampling.decay: null",
+                "model.non_autoregressive: 'length': needs scheduled_sampling.decay: null",
+                "model.non_autoregressive: 'length': needs guided_attention.by: null",
+                "model.non_autoregressive: 'length': needs decoding.sampling: false",
+                "model.non_autoregressive: 'length': needs decoding.n_best: 1: it has one",
+            ],
+        ),
+        (
+            "model: {non_autoregressive: length}\ndata: {root: text, source_lang: en, "
+            "target_lang: de, max_length: 1025}",
+            [
+                "model.non_autoregressive: 'length': needs data.max_length of at most 1024: it "
+                "knows no greater length"
+            ],
+        ),
+        (
+            "guided_attention: {by: alignment}",
+            ["guided_attention.alignments: null: guided_attention.by: alignment needs the file"],
+        ),
+        (
+            "guided_attention: {by: alignment, alignments: a, layer: 4, heads: 9}\n"
+            "model: {num_layers: 6, num_decoder_layers: 3}\nsubword: {type: word}",
+            [
+                "guided_attention.layer: 4: the model has 3 decoder layers",
+                "guided_attention.heads: 9: the model has 8 heads",
+                "guided_attention.by: 'alignment': needs a subword.type other than word",
+            ],
+        ),
+        (
+            "guided_attention: {by: diagonal, alignments: a}",
+            ["guided_attention.alignments: 'a': needs guided_attention.by: alignment"],
+        ),
+        (
+            "guided_attention: {by: alignment, alignments: a}\n"
+            "subword: {type: bpe, vocab_size: 99, normalization: nmt_nfkc}",
+            ["guided_attention.by: 'alignment': needs subword.normalization: identity"],
+        ),
+        (
+            "scheduled_sampling: {decay: exponential, k: 1.0}",
+            ["scheduled_sampling.k: 1.0: exponential decay needs k below 1"],
+        ),
+        (
+            "scheduled_sampling: {decay: inverse_sigmoid, k: 0.5}",
+            ["scheduled_sampling.k: 0.5: inverse_sigmoid decay needs k of at least 1"],
+        ),
+        (
+            "scheduled_sampling: {decay: linear, backpropagate: true}",
+            ["scheduled_sampling.backpropagate: True: a choice has no gradient"],
+        ),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused_with_the_reason(problems, options, reasons):
+    valid = re.sub("(?m)^data:.*\n", "", VALID) if "data:" in options else VALID
+    found = problems(valid + options)[1:]
+    assert len(found) == len(reasons)
+    for problem, reason in zip(found, reasons, strict=True):
+        assert problem.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("guided", "expected_guided", "expected_alignment"),
+    [
+        ("{}", (1, 1), (1, 4)),
+        ("{by: diagonal, layer: 3, heads: 2}", (2, 2), (1, 4)),
+        ("{by: alignment, alignments: a, heads: 2}", (1, 2), (1, 2)),
+        ("{by: alignment, alignments: a, layer: 1}", (0, 1), (0, 1)),
+    ],
+)
+def test_the_heads_that_tell_of_words(load, guided, expected_guided, expected_alignment):
+    model = "model: {num_layers: 6, num_decoder_layers: 3, num_heads: 4}\n"
+    config = load(f"{VALID}{model}guided_attention: {guided}")
+    assert config.guided_heads == expected_guided
+    assert config.alignment_heads == expected_alignment
+    assert load(VALID + "model: {num_layers: 1}").alignment_heads == (0, 8)
+
+
+@pytest.mark.parametrize(
+    ("guided", "expected"),
+    [
+        ("{by: diagonal}", 1.0),
+        ("{by: alignment, alignments: a}", 0.05),
+        ("{by: diagonal, weight: 0.3}", 0.3),
+    ],
+)
+def test_the_weight_of_guided_attention_is_the_papers(load, guided, expected):
+    config = load(f"{VALID}guided_attention: {guided}")
+    assert config.guided_attention.weight_of_loss == expected
+
+
+def test_a_default_that_another_key_rules_out_is_a_problem(problems):
+    """Nothing is written for the keys that are complained of: they are missing."""
+    text = VALID.replace("training: {max_steps: 10}", "training: {schedule: constant}")
+    assert problems(text.replace("root: text, ", "")) == [
+        ": 3 problems",
+        "data.root: null: data.dataset: files needs the folder that holds them",
+        "training.max_epochs: null: give training.max_steps or training.max_epochs",
+        "training.learning_rate: null: schedule constant needs a rate",
+    ]
+
+
+def test_languages_and_splits_of_the_known_corpora(problems):
+    text = VALID.replace("{root: text, source_lang: en", "{dataset: multi30k, source_lang: fr")
+    assert problems(text, "data.dev=val") == [
+        ": 2 problems",
+        "data.dev: 'val': multi30k has the splits train, dev, test",
+        "data.target_lang: 'de': multi30k has the languages en and de",
+    ]
+
+
+def test_missing_sections_and_keys(problems):
+    assert problems("model_dir: x") == [
+        ": 2 problems",
+        "data: missing; expected a section with source_lang and target_lang",
+        "training: missing; expected a section with keys such as max_steps and max_epochs",
+    ]
+    assert problems("data: {root: x}\ntraining: {max_steps: 1}") == [
+        ": 3 problems",
+        "model_dir: missing; expected where everything of this run goes",
+        "data.source_lang: missing; expected ending of the source files",
+        "data.target_lang: missing; expected ending of the target files",
+    ]
+
+
+def test_all_problems_at_once(problems):
+    """A mistake hides no other: not in another section, nor in the same, nor in an override."""
+    text = """\
+model_dir: 3
+data: {dataset: wmt14ende, source_lang: en, target_lang: en, tran: x, max_length: -1}
+subword: {vocab_size: many}
+model: {d_model: 100, num_heads: 7, d_ff: x}
+training: {max_stps: 10, schedule: constant}
+decoding: 5
+foo: 3
+"""
+    found = problems(text, "model.nope=3", "trainig.seed=3", "training.betas=x")
+    expected = """
+        model_dir data.target_lang data.tran data.max_length subword.vocab_size subword.type
+        model.num_heads model.d_ff model.nope training.max_stps training.max_epochs
+        training.learning_rate training.betas trainig.seed decoding foo
+    """
+    assert sorted(line.split(": ")[0] for line in found[1:]) == sorted(expected.split())
+    assert found[0] == ": 16 problems"
+
+
+def test_long_values_are_cut(problems):
+    (_, line) = problems(VALID, "model.norm=" + "x" * 500)
+    assert len(line) < 120 and "xxx...: expected 'pre' or 'post'" in line
+    (_, line) = problems(VALID + "? " + "x" * 5000 + "\n: 1")
+    assert len(line) < 250 and "xxx...: unknown key; known: model_dir, data" in line
+
+
+def test_a_value_that_holds_itself_many_times(problems):
+    """Some hundred characters of YAML stand for 10^30 values."""
+    text = "x0: &x0 [0, 0]\n"
+    for i in range(100):
+        text += f"x{i + 1}: &x{i + 1} [*x{i}, *x{i}]\n"
+    found = problems(text + VALID + "model: *x100\n")
+    assert len("\n".join(found)) < 5000
+    (line,) = problems("x: &x [*x]\n" + VALID + "model: *x\n")[2:]
+    assert "model: [[" in line or "x: unknown key" in line
+
+
+def test_many_problems_are_counted(problems):
+    """Those of the known keys are among them that are listed."""
+    first, *lines = problems(VALID + "".join(f"key{i}: 1\n" for i in range(5000)), "model.d_ff=x")
+    assert first == ": 5001 problems"
+    assert lines[0] == "model.d_ff: 'x': expected a whole number"
+    assert len(lines) == 21 and lines[-1] == "... and 4,981 more"
+
+
+def test_nothing_that_is_printed_disturbs_a_terminal(problems):
+    """YAML can write any character, and so can whoever wrote the file."""
+    text = VALID + '"\\e[31m\\u202e": 1\nmodel: {"\\0": 1, norm: "\\e]0;\\a"}\nsubword: "\\x9b"\n'
+    text += 'decoding: {"\\n": 1}\n'
+    found = problems(text)
+    assert found[0] == ": 5 problems" and len(found) == 6
+    assert all(line.isprintable() for line in found)
+    for content in ('a: !!int "\\e"', "a: !<\x7f> 3", '"\\e": 1\n"\\e": 2', "a: !%1b%5b x"):
+        assert all(line.isprintable() for line in problems(content)), content
+
+
+def test_the_names_of_other_toolkits_stand_for_keys_that_there_are():
+    for name, key in config_file.OTHER_NAMES.items():
+        section, _, own = key.partition(".")
+        assert key == "model_dir" or own in SECTIONS[section].model_fields, (name, key)
+        assert name == name.lower()
+
+
+# -------------------------------------------------------------------------------- not a config
+
+
+@pytest.mark.parametrize(
+    "content, expected",
+    [
+        ("", ": expected `model_dir` and the sections data, subword, model, training, "),
+        ("# only this", ": expected `model_dir` and the sections"),
+        ("- model_dir: x", ": expected `model_dir` and the sections"),
+        ("just words", ": expected `model_dir` and the sections"),
+        ("model_dir: a: b", ", line 1, column 13: not valid YAML: mapping values are not allowed"),
+        ("a: 1\n\tb: 2", ", line 2: not valid YAML: a tab is no indentation; write spaces"),
+        ("a:\n  b: 1\n  \tc: 2\n", ", line 3: not valid YAML: a tab is no indentation"),
+        ("a: [1", "not valid YAML: expected ',' or ']'"),
+        (b"a: 1\nb: \xe9\n", ", line 2: not UTF-8"),
+        (VALID.encode("utf-16"), ", line 1: not UTF-8"),
+        (b"a: 1\nb: \0", ", line 2: not valid YAML: there is a control character (U+0000) in it"),
+        (b"a: 1\n\nb: \x1b[3m", ", line 3: not valid YAML: there is a control character (U+001B)"),
+        ("a: " + "[" * 3000, ": not valid YAML: nested too deeply"),
+        ("a: 1\nb: 2\na: 3", ", line 3, column 1: not valid YAML: the key 'a' is given twice"),
+        (
+            "a: {b: 1, c: 2, b: 1}",
+            ", line 1, column 17: not valid YAML: the key 'b' is given twice",
+        ),
+        ("1: x", ", line 1, column 1: not valid YAML: a key must be text, not '1'"),
+        ("[x]: y", ", line 1, column 1: not valid YAML: a key must be text, not a list"),
+        ("a: 1\n---\nb: 2", ", line 2, column 1: not valid YAML: but found another document"),
+        ("a: !!python/name:os.system", "not valid YAML: could not determine a constructor"),
+        ("a: !!int x", ", line 1, column 4: not valid YAML: not a int"),
+        ("a: !!bool x", ", line 1, column 4: not valid YAML: not a bool"),
+        ("a: !!float [x]", ", line 1, column 4: not valid YAML: expected a scalar node"),
+        (
+            "? " + "9" * 5000 + "\n: 1",
+            ", line 1, column 3: not valid YAML: a key must be text, not '999",
+        ),
+        ("a: *" + "n" * 5000, ", line 1, column 4: not valid YAML: found undefined alias 'nnn"),
+        ("a: *nowhere", ", line 1, column 4: not valid YAML: found undefined alias 'nowhere'"),
+        ("a: {<<: 3}", "not valid YAML: expected a mapping or list of mappings for merging"),
+    ],
+)
+def test_what_is_no_config_says_where(problems, content, expected):
+    (line,) = problems(content)
+    assert expected in line and len(line) < 300
+
+
+def test_a_missing_file_and_a_folder(tmp_path):
+    with pytest.raises(UsageError, match=r"no\.yaml: there is no such config file"):
+        config_file.load(tmp_path / "no.yaml")
+    with pytest.raises(UsageError, match=r"can't be read as a config: .*directory"):
+        config_file.load(tmp_path)
+
+
+# --------------------------------------------------------------------------------- YAML's types
+
+
+def test_numbers_and_words_are_as_people_mean_them(load):
+    config = load("""\
+model_dir: 2020-01-01
+data: {root: off, source_lang: no, target_lang: 'on', train: y, cache: 1_000}
+model: {dropout: .5, attention_dropout: 1e-3, bias: FALSE}
+training: {max_steps: 010, epsilon: 1e-9, learning_rate: 5, weight_decay: 0., clip_norm: 1E+1}
+""")
+    assert config.model_dir == "2020-01-01"
+    assert (config.data.source_lang, config.data.target_lang) == ("no", "on")
+    assert (config.data.root, config.data.train, config.data.cache) == ("off", "y", "1_000")
+    assert (config.model.dropout, config.model.attention_dropout) == (0.5, 0.001)
+    assert config.model.bias is False
+    assert (config.training.max_steps, config.training.epsilon) == (10, 1e-9)
+    assert (config.training.learning_rate, config.training.clip_norm) == (5.0, 10.0)
+
+
+def test_anchors_and_merge_keys(load, problems):
+    """`<<` puts the keys of one mapping into another, whose own keys win; none counts as twice."""
+    text = """\
+model_dir: &name shared
+data: {root: *name, source_lang: en, target_lang: de}
+training: &first {max_steps: 3, seed: 5}
+"""
+    config = load(text.replace("&first {", "{<<: {seed: 9, max_epochs: 2}, "))
+    assert (config.training.max_steps, config.training.seed) == (3, 5)
+    assert config.training.max_epochs == 2 and config.data.root == "shared"
+    assert problems(text + "evaluation: {<<: *first}")[1:] == [
+        "evaluation.max_steps: unknown key; did you mean training.max_steps?",
+        "evaluation.seed: unknown key; did you mean training.seed or decoding.seed?",
+    ]
+
+
+def test_a_byte_order_mark_and_windows_line_ends(load):
+    content = b"\xef\xbb\xbf" + VALID.replace("\n", "\r\n").encode()
+    assert load(content) == load(VALID)
+
+
+# ------------------------------------------------------------------------------------ overrides
+
+
+@pytest.mark.parametrize(
+    "override, value",
+    [
+        ("data.root=123", "123"),
+        ("data.root=a=b", "a=b"),
+        ("data.root=[x", "[x"),
+        ("data.train=null", "null"),
+        ("data.dev=null", None),
+        ("data.dev=", None),
+        ("data.dev=no", "no"),
+        ("model_dir=1e3", "1e3"),
+        ("training.betas=[0.9,0.98]", [0.9, 0.98]),
+        ("training.betas=[ 0.8 , 0.9 ]", [0.8, 0.9]),
+        ("training.epsilon=1e-9", 1e-9),
+        ("training.max_steps=7", 7),
+        ("training.learning_rate=1", 1.0),
+        ("training.clip_norm=null", None),
+        ("model.bias=false", False),
+        ("evaluation.tokenize=none", "none"),
+        ("evaluation.tokenize=null", None),
+        ("evaluation.tokenize=13a", "13a"),
+        ("decoding.beam_size=2", 2),  # a section that the file does not have
+    ],
+)
+def test_overrides_have_the_types_of_the_schema(load, override, value):
+    config = load(VALID, override)
+    for name in override.partition("=")[0].split("."):
+        config = getattr(config, name)
+    assert config == value and type(config) is type(value)
+
+
+def test_the_last_override_wins_and_overrides_mend_the_file(load):
+    text = VALID.replace("max_steps: 10", "max_steps: none")
+    config = load(text, "training.max_steps=3", "training.max_steps=4", "data.dataset=multi30k")
+    assert config.training.max_steps == 4
+
+
+# ----------------------------------------------------------------------------------- round trip
+
+small = st.integers(5, 2**31 - 1)
+vocabulary = st.integers(5, 10_000_000)
+share = st.floats(0, 1, exclude_max=True)
+positive = st.floats(0, exclude_min=True, allow_infinity=False)
+# Text that some reader of YAML takes for something else, and any other.
+CONFUSING = (
+    "no off y 1e5 1e-9 08 010 0x1f 1_000 12:30 .inf nan ~ null true = << 2020-01-01 - ? #x &a *a !x"
+    " [a] {b} 'c' %d @e `f : -1 1. .5 \ufeff \x85 \u2028 \r\n \x00 a:b >"
+)
+text = st.text(min_size=1) | st.sampled_from(CONFUSING.split(" "))
+
+
+@st.composite
+def configs(draw):
+    source_lang, target_lang = draw(st.lists(text, min_size=2, max_size=2, unique=True))
+    heads = draw(st.integers(1, 1000))
+    joint = draw(st.booleans())
+    values = {
+        "model_dir": draw(text),
+        "data": {
+            "root": draw(st.text()),
+            "train": draw(text),
+            "dev": draw(st.none() | text),
+            "source_lang": source_lang,
+            "target_lang": target_lang,
+            "max_length_ratio": draw(st.none() | st.floats(1, allow_infinity=False)),
+            "cache": draw(text),
+        },
+        "subword": {
+            "type": draw(st.sampled_from(["bpe", "unigram", "char", "word"])),
+            "vocab_size": draw(vocabulary),
+            "joint": joint,
+            "source_vocab_size": None if joint else draw(st.none() | vocabulary),
+            "character_coverage": draw(st.floats(0.98, 1)),
+        },
+        "model": {
+            "num_heads": heads,
+            "d_model": heads * draw(st.integers(1, 50)),
+            "dropout": draw(share),
+            "bias": draw(st.booleans()),
+        },
+        "training": {
+            "max_steps": draw(small),
+            "max_epochs": draw(st.none() | small),
+            "learning_rate": draw(st.floats(0, 100, exclude_min=True)),
+            "schedule": draw(st.sampled_from(["noam", "inverse_sqrt", "constant"])),
+            "betas": draw(st.lists(st.floats(0, 0.999), min_size=2, max_size=2)),
+            "epsilon": draw(st.floats(1e-20, 1)),
+            "clip_norm": draw(st.none() | positive),
+        },
+        "evaluation": {"tokenize": draw(st.sampled_from([None, "none", "13a", "zh"]))},
+    }
+    return Config.model_validate(values)
+
+
+@given(config=configs())
+def test_dump_then_load_gives_the_same_config(config, tmp_path_factory):
+    path = tmp_path_factory.getbasetemp() / "round_trip.yaml"
+    path.write_text(config_file.dump(config), encoding="utf-8")
+    assert config_file.load(path) == config
+    # Other readers of YAML, which follow version 1.1, see the same.
+    assert yaml.safe_load(config_file.dump(config)) == config.model_dump()
+
+
+SHIPPED = sorted((ROOT / "configs").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=[path.name for path in SHIPPED])
+def test_the_shipped_configs(path, tmp_path):
+    config = config_file.load(path)
+    assert config.model_dir == f"runs/{path.stem}"
+    (tmp_path / "config.yaml").write_text(config_file.dump(config), encoding="utf-8")
+    assert config_file.load(tmp_path / "config.yaml") == config
+
+
+# For each recipe of an option, the keys that turn it on.
+TURNED_ON_BY = {
+    "scheduled_sampling": ["scheduled_sampling.decay"],
+    "copying": ["model.copying"],
+    "guided_attention": ["guided_attention.by"],
+    "non_autoregressive": ["model.non_autoregressive"],
+}
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=[path.name for path in SHIPPED])
+def test_a_recipe_turns_on_its_option_and_no_other(path):
+    config = config_file.load(path)
+    keys = [key for keys in TURNED_ON_BY.values() for key in keys]
+    assert [key for key in keys if attrgetter(key)(config)] == TURNED_ON_BY.get(path.stem, [])
+
+
+def test_every_option_has_its_recipe():
+    assert set(TURNED_ON_BY) <= {path.stem for path in SHIPPED}
+
+
+def test_the_manual_has_every_key_and_its_default():
+    path = ROOT / "configs" / "demo.yaml"
+    text = path.read_text(encoding="utf-8")
+    given = yaml.safe_load(text)
+    for name, section in SECTIONS.items():
+        assert set(given[name]) == set(section.model_fields), name
+    # Where the search is as it is by default, the manual says so.
+    assert config_file.load(path).decoding == DecodingConfig()
+    own = text[text.index("\ndecoding:") : text.index("\nevaluation:")].lower()
+    for key, field in DecodingConfig.model_fields.items():
+        value = json.dumps(field.default).strip('"')
+        before, after = own.split(f"\n  {key}:")
+        assert f"default: {value}" in before[-300:] + after.split("\n")[0], key
+
+
+def test_every_key_is_described():
+    for name, section in SECTIONS.items():
+        for key, field in section.model_fields.items():
+            assert field.description, f"{name}.{key}"
+
+
+# ------------------------------------------------------------------------------- from the shell
+
+
+def test_nothing_heavy_is_imported():
+    code = (
+        "import sys, transformer_mt.config.file as c; c.load(sys.argv[1])\n"
+        "print(sorted({'paddle', 'paddlenlp', 'numpy', 'sentencepiece', 'sacrebleu', 'datasets'}"
+        " & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", code, str(ROOT / "configs" / "demo.yaml")]
+    assert subprocess.check_output(command, cwd=ROOT, text=True) == "[]\n"
+
+
+def test_train_ends_with_code_2_and_writes_nothing(tmp_path):
+    (tmp_path / "bad.yaml").write_text(VALID + "model: {num_heads: 7}")
+    command = [sys.executable, "-m", "transformer_mt", "train", "bad.yaml", "training.max_stps=3"]
+    run = subprocess.run(
+        command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert run.returncode == 2 and run.stdout == ""
+    assert run.stderr == (
+        "error: bad.yaml: 2 problems\n"
+        "  model.num_heads: 7: must divide model.d_model (512)\n"
+        "  training.max_stps: unknown key; did you mean training.max_steps?\n"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.yaml"]

@@ -1,0 +1,222 @@
+"""An output file that can be gone on with."""
+
+import errno
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from transformer_mt.decoding.resumable_file import partial_file
+from transformer_mt.runtime.errors import Interrupted, UsageError, UserError
+
+FROM = {"model": "abc", "--beam-size": 5}
+
+
+def write(path, lines, resume=False, made_from=FROM, fail=None):
+    """Writes what is not there yet, and fails before the line of this number."""
+    with partial_file(path, made_from, 3, resume) as file:
+        for number in range(file.lines, lines):
+            if number == fail:
+                raise Interrupted(2)
+            file.write_line(f"line {number}")
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def text(lines):
+    return "".join(f"line {i}\n" for i in range(lines))
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A file of ten lines, of which seven were written; there is an older one of its name."""
+    path = tmp_path / "out"
+    path.write_text("older")
+    with pytest.raises(Interrupted):
+        write(path, 10, fail=7)
+    return path
+
+
+def test_a_file_gets_its_name_when_it_is_whole(tmp_path):
+    path = tmp_path / "out"
+    with partial_file(path, FROM, 3, False) as file:
+        file.write_line("é")
+        assert not path.exists()
+    assert path.read_bytes() == "é\n".encode() and names(tmp_path) == ["out"]
+    write(path, 0)
+    assert path.read_bytes() == b""
+
+
+def test_what_is_left_is_gone_on_with(begun, tmp_path, capsys):
+    assert begun.read_text() == "older"
+    assert names(tmp_path) == [".out.partial", ".out.partial.json", "out"]
+    partial = tmp_path / ".out.partial"
+    assert partial.read_text() == text(7)
+    for torn in (text(7), text(6), text(7) + "lin", text(8)[:-1]):
+        partial.write_text(torn)
+        with pytest.raises(Interrupted):
+            write(begun, 10, resume=True, fail=6)
+        assert partial.read_text() == text(6)
+        messages = capsys.readouterr().err
+        assert "going on after line 6" in messages and "6 lines are kept" in messages
+    write(begun, 10, resume=True)
+    assert begun.read_text() == text(10) and names(tmp_path) == ["out"]
+
+
+def test_less_than_a_chunk_is_not_kept(tmp_path, capsys):
+    path = tmp_path / "out"
+    with pytest.raises(Interrupted):
+        write(path, 10, fail=2)
+    assert names(tmp_path) == [] and capsys.readouterr().err == ""
+
+
+def test_without_resume_it_begins_anew(begun, tmp_path):
+    write(begun, 4)
+    assert begun.read_text() == text(4) and names(tmp_path) == ["out"]
+
+
+def test_nothing_to_go_on_with(tmp_path, capsys):
+    path = tmp_path / "out"
+    write(path, 4, resume=True)
+    assert path.read_text() == text(4)
+    assert "nothing to go on with" in capsys.readouterr().err
+    (tmp_path / ".out.partial").write_text("")  # killed before the first lines
+    write(path, 5, resume=True)
+    assert path.read_text() == text(5) and names(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [({"model": "b"}, "model."), ({"model": "", "--beam-size": 1}, "model, --beam-size.")],
+)
+def test_another_command_does_not_go_on(begun, tmp_path, changes, named):
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(UsageError, match=f"--resume: .*out was begun with another .*{named}"):
+        write(begun, 10, resume=True, made_from=FROM | changes)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    (tmp_path / ".out.partial.json").write_text("{")
+    with pytest.raises(UsageError, match="begun with another model, --beam-size"):
+        write(begun, 10, resume=True)
+    write(begun, 10)
+    assert begun.read_text() == text(10)
+
+
+def test_two_at_once(begun, tmp_path):
+    code = (
+        "import sys, pathlib; from transformer_mt.decoding.resumable_file import partial_file\n"
+        "with partial_file(pathlib.Path(sys.argv[1]), {}, 3, False) as file:\n"
+        "    print('here', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(begun)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"here\n"
+        for resume in (True, False):
+            with pytest.raises(UserError, match="out is being written by another process"):
+                write(begun, 4, resume)
+        other.stdin.close()
+        assert other.wait() == 0
+    assert begun.read_bytes() == b""
+    write(begun, 4)
+
+
+def test_a_link_is_followed(tmp_path):
+    (tmp_path / "folder").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "folder" / "out")
+    write(link, 2)
+    assert link.is_symlink() and (tmp_path / "folder" / "out").read_text() == text(2)
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(UserError, match="out: can't be written: No such file"):
+        write(tmp_path / "no" / "out", 2)
+
+
+# Writes lines of some 100 bytes; the buffer of a file holds 80 of them, a chunk 3.
+WRITE = """
+import pathlib, resource, sys
+from transformer_mt.decoding.resumable_file import partial_file
+from transformer_mt.runtime.errors import UserError
+path, limit, resume = pathlib.Path(sys.argv[1]), int(sys.argv[2]), bool(int(sys.argv[3]))
+if limit:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+try:
+    with partial_file(path, {}, 3, resume) as file:
+        for number in range(file.lines, 1000):
+            file.write_line(f"{number:0100d}")
+except UserError as error:
+    sys.exit(str(error))
+"""
+WHOLE = "".join(f"{number:0100d}\n" for number in range(1000))
+
+
+def write_in_a_process(path, limit=0, resume=False):
+    command = [sys.executable, "-c", WRITE, str(path), str(limit), str(int(resume))]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def assert_kept(path, done, size):
+    """The disk was full when the file had this size, in bytes."""
+    assert done.returncode == 1 and "out: can't be written" in done.stderr
+    kept = path.with_name(".out.partial").read_text()
+    assert WHOLE.startswith(kept) and len(kept) > size - 3 * 101
+    lines = kept.count("\n") // 3 * 3
+    assert f"{lines:,} lines are kept; to go on, add --resume" in done.stderr
+    return lines
+
+
+# Within a line, at the end of one, at the end of a chunk, and where the buffer ends.
+@pytest.mark.parametrize("limit", [50_000, 101 * 500, 101 * 300, 8192 * 4])
+def test_a_file_that_can_not_grow_keeps_what_there_is(tmp_path, limit):
+    path = tmp_path / "out"
+    done = write_in_a_process(path, limit)
+    assert "File too large" in done.stderr
+    lines = assert_kept(path, done, limit)
+    # There is as little room as before.
+    done = write_in_a_process(path, limit, resume=True)
+    assert f"going on after line {lines:,}" in done.stderr
+    assert_kept(path, done, limit)
+    done = write_in_a_process(path, resume=True)
+    assert done.returncode == 0 and f"going on after line {lines:,}" in done.stderr
+    assert path.read_text() == WHOLE and names(tmp_path) == ["out"]
+
+
+def test_a_full_disk_keeps_what_there_is(tmp_path, request):
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("needs the right to mount a file system")
+    request.addfinalizer(lambda: subprocess.run(["umount", str(folder)], check=True))
+    other = folder / "other"
+    other.write_bytes(bytes(16_384))
+    path = folder / "out"
+    done = write_in_a_process(path)
+    assert "No space left" in done.stderr
+    # A page of 4,096 bytes is the unit; the description takes one.
+    lines = assert_kept(path, done, 65_536 - 16_384 - 3 * 4096)
+    other.unlink()
+    subprocess.run(["mount", "-o", "remount,size=1m", str(folder)], check=True)
+    done = write_in_a_process(path, resume=True)
+    assert done.returncode == 0 and f"going on after line {lines:,}" in done.stderr
+    assert path.read_text() == WHOLE and names(folder) == ["out"]
+
+
+def test_what_can_not_be_counted_is_kept(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "out"
+    with pytest.raises(Interrupted), partial_file(path, FROM, 3, False) as file:
+        for number in range(7):
+            file.write_line(f"line {number}")
+        monkeypatch.setattr("builtins.open", fail_to_open)
+        raise Interrupted(2)
+    monkeypatch.undo()
+    write(path, 12, resume=True)
+    assert path.read_text() == text(12)
+    assert "going on after line 6" in capsys.readouterr().err
+
+
+def fail_to_open(*_, **__):
+    raise OSError(errno.EIO, "Input/output error")

@@ -1,0 +1,84 @@
+"""Over-long input in parts."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support import demo_pairs, train_subwords
+from transformer_mt.decoding.segments import parts
+
+
+def by_words(text, max_length):
+    """The parts when each word is a subword."""
+    return [" ".join(part) for part in parts(text, str.split, max_length)]
+
+
+def by_characters(text, max_length):
+    return ["".join(part) for part in parts(text, list, max_length)]
+
+
+@pytest.mark.parametrize("text", ["", " ", "\t\u3000\u2028 "])
+def test_no_text_has_no_part(text):
+    assert by_words(text, 5) == by_characters(text, 5) == []
+
+
+def test_what_fits_is_whole():
+    assert by_words("One. Two. Three.", 3) == ["One. Two. Three."]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("One two. Three four. Five.", ["One two.", "Three four. Five."]),
+        ("One two! Three four? Five… Six.", ["One two!", "Three four? Five…", "Six."]),
+        ('She said "no." Then (yes!) he left.', ['She said "no."', "Then (yes!)", "he left."]),
+        # There is no end of a sentence in a number.
+        ("Only 3.50 now. Good one.", ["Only 3.50 now.", "Good one."]),
+        ("Wie? “Was?” «Wo?» Da!", ["Wie? “Was?” «Wo?»", "Da!"]),
+        ("हाँ जी। नहीं जी। ठीक।", ["हाँ जी।", "नहीं जी। ठीक।"]),
+        # As Moses' tokeniser writes it.
+        ("one two . three four .", ["one two .", "three four ."]),
+    ],
+)
+def test_sentences_stay_whole_where_they_can(text, expected):
+    assert by_words(text, 3) == expected
+
+
+def test_chinese_has_no_space_behind_a_sentence():
+    text = "你好吗？我很好。“走吧！”他说；真的。"
+    assert by_characters(text, 9) == ["你好吗？我很好。", "“走吧！”他说；", "真的。"]
+
+
+def test_only_a_sentence_that_is_too_long_is_cut_at_spaces():
+    text = "One two. " + "three " * 7 + "end. Four."
+    assert by_words(text, 3) == [
+        "One two.", "three three three", "three three three", "three end.", "Four."
+    ]  # fmt: skip
+
+
+def test_only_a_word_that_is_too_long_is_cut_anywhere():
+    assert by_characters("ab abcdefgh cd", 5) == ["ab", "abcde", "fgh", "cd"]
+
+
+TEXT = st.text(st.sampled_from("ab .!?。”\t\u2028\x00é中"), max_size=60)
+
+
+@given(text=TEXT, max_length=st.integers(1, 12))
+def test_nothing_is_lost_and_nothing_too_long(text, max_length):
+    for encode in (list, str.split):
+        found = parts(text, encode, max_length)
+        assert all(0 < len(part) <= max_length for part in found)
+        joined = "".join(symbol for part in found for symbol in part)
+        assert "".join(joined.split()) == "".join(text.split())
+        if len(encode(text.strip())) <= max_length:
+            assert len(found) <= 1
+
+
+def test_a_part_has_the_subwords_that_it_has_alone():
+    pairs = demo_pairs(300)
+    encode = train_subwords(pairs, 300).source.encode
+    text = " ".join(source for source, _ in pairs[:40])
+    found = parts(text, encode, 50)
+    assert all(len(ids) <= 50 for ids in found)
+    assert [i for ids in found for i in ids] == encode(text)  # here they are those of the whole
+    assert len(found) <= 2 * len(encode(text)) // 50 + 1

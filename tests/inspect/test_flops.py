@@ -1,0 +1,242 @@
+"""FLOPs against counts made by hand, and against what the layers of a running model are given."""
+
+import numpy as np
+import paddle
+import pytest
+
+from transformer_mt.config.schema import LONGEST_TARGET, ModelConfig
+from transformer_mt.inspect.flops import (
+    Flops,
+    decoding_flops,
+    mask_predict_flops,
+    mask_prediction_flops,
+    prediction_flops,
+    recomputed_flops,
+    training_flops,
+)
+from transformer_mt.mechanisms.mask_predict.model import NonAutoregressiveTransformer
+from transformer_mt.model import operations
+from transformer_mt.model.attention import Linear, ScaledDotProductAttention
+from transformer_mt.model.transformer import Transformer
+
+TINY = ModelConfig(num_layers=1, d_model=2, d_ff=3, num_heads=1)
+SIZES = {"num_encoder_layers": 2, "num_decoder_layers": 3, "d_model": 8, "num_heads": 2, "d_ff": 12}
+VOCAB_SIZE = 11
+
+
+class Multiplications:
+    """Counts those of the matrix products of a model, as it runs: each linear layer's by the shapes
+    that it meets, attention's one by one, and the logits' wherever they are asked for."""
+
+    def __init__(self, monkeypatch, *models):
+        self.count = 0
+        self._plain_logits = operations.logits
+        monkeypatch.setattr(operations, "logits", self._logits)
+        for layer in (sub for model in models for sub in model.sublayers(include_self=True)):
+            if isinstance(layer, Linear | paddle.nn.Linear):
+                layer.register_forward_post_hook(self._linear)
+            elif isinstance(layer, ScaledDotProductAttention):
+                layer.register_forward_post_hook(self._attention)
+            elif isinstance(layer, paddle.nn.MultiHeadAttention):
+                layer.register_forward_post_hook(self._paddles_attention)
+
+    def _logits(self, hidden, weight):
+        # Of the vocabulary, and of a target's lengths.
+        self.count += int(hidden.size // hidden.shape[-1] * weight.size)
+        return self._plain_logits(hidden, weight)
+
+    def _linear(self, layer, inputs, _):
+        self.count += int(inputs[0].size // inputs[0].shape[-1] * layer.weight.size)
+
+    def _attention(self, _, inputs, __):
+        query, key, value = inputs[:3]  # (batch, heads, len, d)
+        for _query in range(query.shape[2]):
+            for _key in range(key.shape[2]):
+                heads = query.shape[0] * query.shape[1]
+                self.count += heads * query.shape[3]  # the score
+                self.count += heads * value.shape[3]  # the value, weighted
+
+    def _paddles_attention(self, layer, inputs, _):
+        for _query in range(inputs[0].shape[1]):
+            for _key in range(inputs[1].shape[1]):
+                self.count += 2 * layer.num_heads * layer.head_dim
+
+
+def model(**options):
+    paddle.seed(1)
+    return Transformer(VOCAB_SIZE, VOCAB_SIZE, dropout=0.0, **SIZES, **options)
+
+
+def ids(*shape):
+    return paddle.to_tensor(np.random.default_rng(1).integers(4, VOCAB_SIZE, shape))
+
+
+# ---- Training ----
+
+
+def test_training_by_hand():
+    # 2 source tokens: 4 projections of 8, feed-forward 24; scores and weighted values 2 x 2 x 2.
+    encoder = 2 * (4 * 8 + 24) + 2 * (2 * 2 * 2 * 2)
+    # 3 target tokens: self-attention 4 x 8 and 3 x 3 x 2 twice, cross-attention's query and output
+    # 2 x 8, its key and value 2 x 8 of each source token, 3 x 2 x 2 twice, feed-forward 24.
+    decoder = 3 * 4 * 8 + 2 * (2 * 3 * 3 * 2) + 3 * 2 * 8 + 2 * 2 * 8 + 2 * (2 * 3 * 2 * 2) + 3 * 24
+    generator = 3 * (2 * 2 * 5)
+    assert (encoder, decoder, generator) == (144, 368, 60)
+    flops = training_flops(TINY, 5, 2, 3)
+    assert flops == Flops(3 * 144, 3 * 368, 3 * 60) and flops.total == 3 * (144 + 368 + 60)
+
+
+def test_copying_by_hand():
+    """The gate is a product of width 2 with 2 numbers; attention to each of 5 source tokens is
+    added up by a product with a matrix of 5 x 5, which has no gradient."""
+    copying = TINY.model_copy(update={"copying": True})
+    more = [
+        count(copying, 5, 5, 3).generator - count(TINY, 5, 5, 3).generator
+        for count in (training_flops, decoding_flops)
+    ]
+    gate, added_up = 3 * (2 * 2), 3 * (2 * 5 * 5)
+    assert more == [3 * gate + 2 * added_up, gate + added_up]
+    assert training_flops(copying, 5, 5, 3).decoder == training_flops(TINY, 5, 5, 3).decoder
+
+
+def test_earlier_passes_of_scheduled_sampling():
+    """Only the decoder and the generator go through the target again; backwards by request."""
+    once = training_flops(TINY, 5, 2, 3)
+    forward = prediction_flops(TINY, 5, 2, 3, passes=2, backpropagate=False)
+    assert forward == Flops(0, 2 * once.decoder / 3, 2 * once.generator / 3)
+    both = prediction_flops(TINY, 5, 2, 3, passes=2, backpropagate=True)
+    assert both == Flops(0, 2 * once.decoder, 2 * once.generator)
+
+
+def test_recompute_keeps_layers_whose_attention_is_read():
+    every = recomputed_flops(TINY.model_copy(update={"num_decoder_layers": 3}), 2, 3)
+    but_one = recomputed_flops(TINY.model_copy(update={"num_decoder_layers": 3}), 2, 3, 1)
+    assert but_one == every._replace(decoder=every.decoder * 2 / 3)
+
+
+def test_training_is_that_of_paddles_own_layers(monkeypatch):
+    source_len, target_len = 5, 7
+    theirs = paddle.nn.Transformer(
+        SIZES["d_model"],
+        SIZES["num_heads"],
+        num_encoder_layers=SIZES["num_encoder_layers"],
+        num_decoder_layers=SIZES["num_decoder_layers"],
+        dim_feedforward=SIZES["d_ff"],
+    )
+    generator = paddle.nn.Linear(SIZES["d_model"], VOCAB_SIZE)
+    counted = Multiplications(monkeypatch, theirs, generator)
+    shapes = [1, source_len, SIZES["d_model"]], [1, target_len, SIZES["d_model"]]
+    generator(theirs(*map(paddle.ones, shapes)))
+    forward = 2 * counted.count  # each with an addition
+    flops = training_flops(ModelConfig(**SIZES), VOCAB_SIZE, source_len, target_len)
+    assert flops.total == 3 * forward
+
+
+def test_many_sentences_at_once():
+    source_len, target_len = np.array([2.0, 5.0, 1.0]), np.array([3.0, 1.0, 4.0])
+    flops = training_flops(TINY, 5, source_len, target_len)
+    alone = [
+        training_flops(TINY, 5, *lengths) for lengths in zip(source_len, target_len, strict=True)
+    ]
+    for part in Flops._fields:
+        assert getattr(flops, part).tolist() == [getattr(each, part) for each in alone]
+
+
+def test_recompute_goes_through_the_layers_once_more(monkeypatch):
+    source_ids, target_ids = ids(1, 5), ids(1, 7)
+    counts = []
+    for recompute in (False, True):
+        transformer = model(recompute=recompute)
+        counted = Multiplications(monkeypatch, transformer)
+        transformer.train()
+        transformer(source_ids, target_ids).sum().backward()
+        counts.append(counted.count)
+    again = recomputed_flops(ModelConfig(**SIZES), 5, 7)
+    assert again.total == 2 * (counts[1] - counts[0]) > 0
+
+
+# ---- Decoding ----
+
+
+def test_decoding_by_hand():
+    encoder = 2 * (4 * 8 + 24) + 2 * (2 * 2 * 2 * 2)
+    # Key and value of cross-attention, once. Then three steps, of which the first attends to one
+    # position and the last to three: 8 for a score and a weighted value of each.
+    decoder = 2 * 2 * 8
+    generator = 0
+    for step in (1, 2, 3):
+        self_attention = 4 * 8 + step * 8
+        cross_attention = 2 * 8 + 2 * 8
+        decoder += self_attention + cross_attention + 24
+        generator += 2 * 2 * 5
+    assert decoding_flops(TINY, 5, 2, 3) == (encoder, decoder, generator) == (144, 344, 60)
+    beam = decoding_flops(TINY, 5, 2, 3, beam_size=4)
+    assert beam == (144, 32 + 4 * (344 - 32), 4 * 60)
+
+
+def test_decoding_is_what_the_model_computes_step_by_step(monkeypatch):
+    transformer = model()
+    transformer.eval()
+    counted = Multiplications(monkeypatch, transformer)
+    source_ids, steps = ids(1, 5), 4
+    with paddle.no_grad():
+        cache = transformer.start_cache(transformer.encode(source_ids), source_ids)
+        for _ in range(steps):
+            transformer.decode_step(ids(1, 1), np.zeros((1, 1), np.int64), cache)
+    flops = decoding_flops(ModelConfig(**SIZES), VOCAB_SIZE, 5, steps)
+    assert flops.total == 2 * counted.count
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_decoding_needs_less_than_to_read_the_whole_target_at_once(beam_size):
+    """But for the longer part of self-attention that a mask hides, training's forward pass."""
+    config = ModelConfig(**SIZES)
+    forward = Flops(*(part // 3 for part in training_flops(config, VOCAB_SIZE, 5, 7)))
+    flops = decoding_flops(config, VOCAB_SIZE, 5, 7, beam_size)
+    hidden_pairs = 7 * 6 // 2
+    assert flops.encoder == forward.encoder
+    assert flops.generator == beam_size * forward.generator
+    if beam_size == 1:
+        hidden = 3 * 4 * 8 * hidden_pairs
+        assert flops.decoder == forward.decoder - hidden
+    else:
+        assert flops.decoder < beam_size * forward.decoder
+
+
+# ---- All positions at once ----
+
+
+@pytest.mark.parametrize("kind", ["length", "end"])
+def test_filling_in_is_what_the_model_computes(monkeypatch, kind):
+    """A training step's forward pass, and a search of three iterations with two candidates."""
+    config = ModelConfig(**SIZES, non_autoregressive=kind)
+    longest = LONGEST_TARGET if kind == "length" else None
+    paddle.seed(1)
+    transformer = NonAutoregressiveTransformer(
+        VOCAB_SIZE, VOCAB_SIZE, dropout=0.0, longest=longest, **SIZES
+    )
+    transformer.eval()
+    counted = Multiplications(monkeypatch, transformer)
+    source_ids, target_ids = ids(1, 5), ids(1, 7)
+
+    def encode():
+        if kind == "end":
+            return transformer.encode(source_ids)
+        return transformer.encode_with_lengths(source_ids)[0]
+
+    def masked(count):
+        return paddle.arange(count)
+
+    with paddle.no_grad():
+        # Of 7 masks there are 4 on the average.
+        transformer.logits(target_ids, encode(), source_ids, masked(4))
+        flops = mask_prediction_flops(config, VOCAB_SIZE, 5, 7)
+        assert flops.total == 3 * 2 * counted.count
+
+        counted.count = 0
+        memory = encode()
+        for count in (7, 4, 2):  # 7 * 3 / 3, 7 * 2 / 3, 7 / 3, rounded down
+            for _ in range(2):
+                transformer.logits(target_ids, memory, source_ids, masked(count))
+    flops = mask_predict_flops(config, VOCAB_SIZE, 5, 7, iterations=3, candidates=2)
+    assert flops.total == 2 * counted.count

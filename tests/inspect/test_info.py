@@ -1,0 +1,389 @@
+"""The verb `info`, as a user meets it."""
+
+import math
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.support import ROOT, demo_pairs, make_config, make_model_directory, write_lines
+from transformer_mt import cli
+from transformer_mt.assembly.model import build_model
+from transformer_mt.config import file as config_file
+from transformer_mt.inspect import report
+from transformer_mt.inspect.flops import mask_predict_flops, mask_prediction_flops
+from transformer_mt.model_directory import ModelDirectory
+
+BASE, BIG = (ROOT / "configs" / f"wmt14_en_de_{size}.yaml" for size in ("base", "big"))
+# A Tesla P100's float32 peak; the paper trained on eight of them (section 5.2).
+P100 = 10.6
+PAPER_HOURS = {BASE: 12, BIG: 3.5 * 24}
+
+
+@pytest.fixture
+def info(capsys):
+    """Runs the verb; returns what it prints."""
+
+    def run(*arguments):
+        code = cli.main(["info", *map(str, arguments)])
+        out, err = capsys.readouterr()
+        assert (code, err) == (0, "")
+        return out
+
+    return run
+
+
+@pytest.fixture
+def refused(capsys):
+    """Runs the verb, which is to refuse; returns what it says."""
+
+    def run(*arguments):
+        try:
+            code = cli.main(["info", *map(str, arguments)])
+        except SystemExit as stop:  # argparse's way
+            code = stop.code
+        out, err = capsys.readouterr()
+        assert (code, out) == (2, "")
+        assert "error: " in err
+        return err
+
+    return run
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    """A config file; none of the data that it names is there."""
+    path = tmp_path / "recipe.yaml"
+    path.write_text(config_file.dump(make_config(tmp_path)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A model directory whose text has fewer subwords than its config allows."""
+    folder = tmp_path_factory.mktemp("info")
+    config = make_config(folder, subword={"vocab_size": 5000})
+    return make_model_directory(folder / "model", demo_pairs(60), config).path
+
+
+def tables(text):
+    """The cells of each line by how it begins, of each table by the first word of its title."""
+    found = {}
+    for block in text.split("\n\n"):
+        title, *lines = block.split("\n")
+        split = (re.split(" {2,}", line.strip()) for line in lines)
+        found[title.split()[0]] = {name: cells for name, *cells in split}
+    return found
+
+
+def number(text):
+    return int(text.replace(",", ""))
+
+
+def flops_per_token(layers, d_model, d_ff, vocab_size, length):
+    """Of training, for a token of the target and one of the source, counted by hand."""
+    linear = (
+        layers * (4 * d_model**2 + 2 * d_model * d_ff)  # encoder
+        + layers * (8 * d_model**2 + 2 * d_model * d_ff)  # decoder
+        + d_model * vocab_size
+    )
+    attention = 3 * layers * 2 * d_model * length  # three attentions, scores and weighted values
+    return 3 * 2 * (linear + attention)
+
+
+# ---- Parameters ----
+
+
+def test_a_model_is_counted_with_the_subwords_that_it_has(info, model):
+    directory = ModelDirectory(model)
+    config, subwords = directory.load_config(), directory.load_subwords()
+    assert subwords.target.size < config.subword.vocab_size
+    built = sum(int(tensor.size) for tensor in build_model(config.model, subwords).parameters())
+    text = info(model)
+    assert f"Vocabulary: {subwords.target.size:,}, joint (the model's)\n" in text
+    assert tables(text)["Parameters"]["total"] == [f"{built:,}"]
+
+
+def test_the_parts_add_up_to_the_total(info, recipe):
+    table = tables(info(recipe))["Parameters"]
+    (total,) = table.pop("total")
+    of_parts = [
+        math.prod(number(factor) for factor in cells[0].split(" x "))
+        for cells in table.values()
+        if "x" in cells[0]
+    ]
+    shared = [cells for cells in table.values() if "x" not in cells[0]]
+    assert shared == [["0", "0.0%", "the target embedding's"]] * 2
+    assert of_parts == [number(cells[1]) for cells in table.values() if "x" in cells[0]]
+    assert sum(of_parts) == number(total)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["subword.vocab_size=900"], "900, joint (of the config; a small text may have fewer)"),
+        (["subword.joint=false"], "200 source, 200 target"),
+        (["subword.joint=false", "subword.source_vocab_size=70"], "70 source, 200 target"),
+        (["subword.joint=false", "subword.target_vocab_size=70"], "200 source, 70 target"),
+    ],
+)
+def test_sizes_of_the_vocabulary_are_those_of_the_config(info, recipe, overrides, said):
+    assert f"Vocabulary: {said}" in info(recipe, *overrides)
+
+
+def test_wmt14s_vocabulary_is_known_without_the_data(info):
+    assert "Vocabulary: 33,709, joint (wmt14ende's 33,708, and padding)\n" in info(BASE)
+
+
+def test_a_vocabulary_that_is_there_is_counted(info, recipe, tmp_path):
+    types = ["<s>", "<e>", "<unk>", "ab@@", "c"]  # and padding
+    path = write_lines(tmp_path / "types.txt", types)
+    given = info(recipe, "subword.type=vocabulary", f"subword.vocabulary={path}")
+    assert f"Vocabulary: 6, joint (of {path})\n" in given
+    path = write_lines(tmp_path / "wmt" / "wmt14_ende_data_bpe" / "vocab_all.bpe.5", types[:4])
+    assert f"Vocabulary: 5, joint (of {path})\n" in info(BASE, f"data.root={tmp_path / 'wmt'}")
+
+
+def test_fine_tuning_has_the_subwords_of_the_first_model(info, recipe, model):
+    size = ModelDirectory(model).load_subwords().target.size
+    text = info(recipe, f"training.init_from={model}")
+    assert f"Vocabulary: {size:,}, joint (of training.init_from)\n" in text
+
+
+def test_fine_tuning_with_subwords_that_do_not_go_together(refused, recipe, tmp_path):
+    config = make_config(tmp_path, subword={"joint": False})
+    other = make_model_directory(tmp_path / "other", demo_pairs(60), config).path
+    said = refused(recipe, f"training.init_from={other}", "model.copying=true")
+    assert f"training.init_from: {other}: its subwords" in said
+    assert "model.copying: True: needs subword.joint: true" in said
+
+
+# ---- FLOPs and time ----
+
+
+@pytest.mark.parametrize(
+    ("path", "size"), [(BASE, (6, 512, 2048, 33_709)), (BIG, (6, 1024, 4096, 33_709))]
+)
+def test_wmt14s_hours_by_hand(info, path, size):
+    steps = config_file.load(path).training.max_steps
+    options = ["training.devices=8", "--tflops", P100, "--utilisation", 0.25, "--length", 20]
+    _, time, device_time = tables(info(path, *options))["Training"][f"{steps:,} updates"]
+    flops = steps * 25_000 * flops_per_token(*size, length=20)
+    minutes = flops / (8 * P100 * 1e12 * 0.25) / 60
+    assert time == f"{int(minutes / 60)} h {int(minutes % 60)} min"
+    assert device_time == f"{int(8 * minutes / 60)} h {int(8 * minutes % 60)} min"
+
+
+def test_the_papers_hours(info):
+    """By this count the paper reached a quarter of the peak of its GPUs with the base model, more
+    with the big one; what is taken if nothing is said lies between."""
+    reached = {}
+    for path, hours in PAPER_HOURS.items():
+        text = info(path, "training.devices=8", "--tflops", P100, "--utilisation", 1)
+        steps = config_file.load(path).training.max_steps
+        whole, _, minutes, _ = tables(text)["Training"][f"{steps:,} updates"][1].split()
+        reached[path] = (int(whole) + int(minutes) / 60) / hours
+    assert reached[BASE] == pytest.approx(0.25, abs=0.005)
+    assert reached[BIG] == pytest.approx(0.37, abs=0.005)
+    assert reached[BASE] < report.USUAL_UTILISATION < reached[BIG]
+    text = info(BASE, "training.devices=8", "--tflops", P100)
+    assert "At 30% of 10.6 TFLOP/s a device" in text
+
+
+def test_one_device_has_no_other_time(info, recipe):
+    text = info(recipe, "training.devices=1", "--tflops", 1)
+    assert "device time" not in text and len(tables(text)["Training"]["4 updates"]) == 2
+    assert "Devices:" not in text
+
+
+def test_longer_sentences_cost_more(info):
+    short, long = (
+        tables(info(BASE, "--length", length))["FLOPs"]["encoder"] for length in (10, 200)
+    )
+    assert float(short[0].split()[0]) < float(long[0].split()[0])
+
+
+def test_recompute_costs_a_third_more_in_the_layers(info, recipe):
+    plain, again = (
+        tables(info(recipe, f"training.recompute={value}"))["FLOPs"]["encoder"]
+        for value in ("false", "true")
+    )
+    ratio = float(again[0].split()[0]) / float(plain[0].split()[0])
+    assert ratio == pytest.approx(4 / 3, rel=0.01)  # three digits are shown
+    assert again[1:] == plain[1:]
+
+
+def test_a_beam_is_that_of_the_config(info, recipe):
+    assert "beam of 7" in info(recipe, "decoding.beam_size=7")
+    for override in ("decoding.beam_size=1", "decoding.sampling=true"):
+        assert "beam of" not in info(recipe, override)
+
+
+# ---- What is not known ----
+
+
+@pytest.mark.parametrize(("kind", "positions", "candidates"), [("length", 29, 2), ("end", 32, 1)])
+def test_all_positions_at_once(info, recipe, kind, positions, candidates):
+    """29 words and their end, of 30 subwords; with `end` as many as there may be, 29 + 3."""
+    text = info(
+        recipe,
+        f"model.non_autoregressive={kind}",
+        "decoding.iterations=3",
+        "decoding.length_candidates=2",
+        "decoding.max_length_ratio=1.0",
+        "decoding.max_length_extra=3",
+    )
+    assert f"3 iterations, {candidates} candidate" in text and "beam" not in text
+    config = config_file.load(recipe)
+    model = config.model.model_copy(update={"non_autoregressive": kind})
+    size = config.subword.vocab_size
+    expected = [
+        mask_prediction_flops(model, size, 30, positions),
+        mask_predict_flops(model, size, 30, positions, 1, 1),
+        mask_predict_flops(model, size, 30, positions, 3, candidates),
+    ]
+    shown = tables(text)["FLOPs"]["total"]
+    for cell, flops in zip(shown, expected, strict=True):
+        value, prefix = re.fullmatch(r"([0-9.]+) ([kM]?)FLOP", cell).groups()
+        digits = float(value) * {"": 1, "k": 1e3, "M": 1e6}[prefix]
+        assert digits == pytest.approx(flops.total / 30, rel=0.006)  # three digits are shown
+    # A batch has room for as many pairs as have positions there.
+    pairs = config.training.device_tokens // max(30, positions)
+    assert f"{pairs} pairs of 30 subwords" in text
+
+
+def test_passes_of_scheduled_sampling_are_counted(info, recipe):
+    plain = tables(info(recipe))["FLOPs"]["decoder"][0]
+    text = info(recipe, "scheduled_sampling.decay=linear", "scheduled_sampling.passes=4")
+    assert "3 passes more of the decoder" in text
+    times = float(tables(text)["FLOPs"]["decoder"][0].split()[0]) / float(plain.split()[0])
+    assert times == pytest.approx(2.0, rel=0.02)  # forward and backward is 3 times forward
+
+
+def test_what_is_not_known_is_said_with_how_to_tell_it(info, recipe):
+    text = " ".join(info(recipe).split())
+    assert "Time: not known. Give --tflops" in text and "at its peak in float32" in text
+    assert "training.devices is null" in text and "give training.devices=N" in text
+    assert "Updates:" not in text
+
+
+def test_epochs_alone_are_not_guessed(info, recipe):
+    overrides = [
+        "training.max_steps=null",
+        "training.max_epochs=7",
+        "--tflops",
+        1,
+        "--utilisation",
+        1,
+    ]
+    text = info(recipe, *overrides)
+    said = " ".join(text.split())
+    assert "training.max_epochs is 7, and how many updates an epoch has, only the data can" in said
+    assert "`train CONFIG --check` counts them. Give training.max_steps=N." in said
+    training = tables(text)["Training"]
+    assert "1 update" in training and not any(name.endswith("updates") for name in training)
+
+
+def test_an_end_that_may_come_earlier_is_said(info, recipe):
+    assert "Updates: training.max_epochs may end training earlier" in info(
+        recipe, "training.max_epochs=7"
+    )
+    assert "Updates: training.patience may end training earlier" in info(
+        recipe, "training.patience=7"
+    )
+
+
+# ---- Memory ----
+
+
+def test_memory_is_of_the_batch_of_a_process(info):
+    for devices, tokens in ((1, "3,125"), (8, "3,125"), (16, "196")):
+        text = info(BASE, f"training.devices={devices}")
+        assert f"batches of {tokens} target tokens\n" in text
+    # 33,709 x 512 and 44,138,496 for the layers; 4 bytes each; Adam has two more.
+    memory = tables(text)["Memory"]
+    assert memory["weights"] == ["246 MB", "246 MB"] == memory["gradients"]
+    assert memory["optimiser (adam)"] == ["491 MB", "491 MB"]
+
+
+def test_memory_of_usual_and_of_the_longest_sentences(info, recipe):
+    assert "13 pairs of 30 subwords  1 pair of 257 subwords" in info(recipe)
+    assert "40 pairs of 10 subwords  1 pair of 257 subwords" in info(recipe, "--length", 10)
+    # Shorter than usual: no longer ones are trained on.
+    text = info(recipe, "data.max_length=9")
+    assert "40 pairs of 10 subwords\n" in text and "sentences of 10 subwords" in text
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_half_precision_is_said_not_to_have_been_measured(info, recipe, precision):
+    text = info(recipe, f"training.precision={precision}")
+    assert f"weights in {precision}" in tables(text)["Memory"]
+    assert "they were never measured" in text
+    assert "never measured" not in info(recipe)
+
+
+# ---- Wrong use ----
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nothing.yaml"], ["nothing.yaml: there is no such config file or model directory"]),
+        (["{tmp}"], ["{tmp} is not a model directory"]),
+        (["{recipe}", "training.max_stps=3"], ["did you mean training.max_steps"]),
+        (["{recipe}", "--utilisation", "0.5"], ["--utilisation", "--tflops"]),
+        (["{recipe}", "--tflops", "0"], ["--tflops", "'0'", "above 0"]),
+        (["{recipe}", "--tflops", "inf"], ["--tflops", "'inf'"]),
+        (["{recipe}", "--tflops", "fast"], ["--tflops", "'fast'"]),
+        (["{recipe}", "--tflops", "1", "--utilisation", "30"], ["'30'", "at most 1"]),
+        (["{recipe}", "--length", "0"], ["--length", "'0'"]),
+        (["{recipe}", "--length", "258"], ["--length: 258", "257", "data.max_length: 256"]),
+        (["{recipe}", "--frobnicate"], ["--frobnicate"]),
+        (["{recipe}", "training.init_from={tmp}"], ["training.init_from: {tmp}"]),
+        (
+            ["{recipe}", "subword.type=vocabulary", "subword.vocabulary={tmp}/none"],
+            ["{tmp}/none: there is no such file", "subword.type=bpe", "subword.vocab_size=N"],
+        ),
+    ],
+)
+def test_wrong_use_is_refused_clearly(refused, recipe, tmp_path, arguments, words):
+    def filled(text):
+        return text.replace("{recipe}", str(recipe)).replace("{tmp}", str(tmp_path))
+
+    said = refused(*map(filled, arguments))
+    for word in words:
+        assert filled(word) in said
+
+
+def test_the_subwords_of_a_model_can_not_be_overridden(refused, info, model):
+    said = refused(model, "subword.vocab_size=900")
+    command = said.split("info ")[1].split()
+    assert "Vocabulary: 900, joint" in info(*command)
+
+
+def test_other_keys_of_a_model_can(info, model):
+    assert "13 pairs" in info(model) and "6 pairs" in info(model, "training.device_tokens=200")
+
+
+# ---- As a whole ----
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda p: p.stem)
+def test_every_shipped_config_has_a_plan(info, path):
+    text = info(path, "--tflops", "10")
+    assert "not known" not in text
+    assert max(map(len, text.split("\n"))) <= 100
+    sections = ["Vocabulary", "Parameters", "FLOPs", "Memory", "Training"]
+    starts = [text.index(section) for section in sections]
+    assert starts == sorted(starts)
+
+
+def test_it_answers_without_anything_heavy():
+    code = (
+        "import sys, transformer_mt.cli as cli; cli.main(sys.argv[1:])\n"
+        "print(sorted({'paddle', 'paddlenlp', 'numpy', 'sentencepiece', 'sacrebleu', 'datasets'}"
+        " & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", code, "info", str(BASE)]
+    assert subprocess.check_output(command, cwd=ROOT, text=True).endswith("\n[]\n")

@@ -1,0 +1,214 @@
+"""Bytes against those that a real update holds, as Paddle and NumPy count them."""
+
+import gc
+import tracemalloc
+from types import SimpleNamespace
+
+import numpy as np
+import paddle
+import pytest
+
+from tests.support import make_config
+from transformer_mt.data.batches import Batch, Update
+from transformer_mt.inspect.memory import (
+    activation_bytes,
+    half_weight_bytes,
+    optimizer_bytes,
+    weight_bytes,
+)
+from transformer_mt.inspect.parameters import VocabularySizes
+from transformer_mt.training.processes import Processes
+from transformer_mt.training.update import Updater
+
+MODEL = {"num_layers": 2, "d_model": 32, "num_heads": 4, "d_ff": 64, "dropout": 0.0}
+VOCABULARIES = VocabularySizes(300, 300, True)
+SOURCE_LEN, TARGET_LEN = 12, 16
+# From the first update on; words are replaced by means of predictions.
+ALL_REPLACED = {"decay": "linear", "k": 1e-9, "mixing": "top_k"}
+BACKPROPAGATED = {**ALL_REPLACED, "backpropagate": True}
+
+
+def make_updater(tmp_path, model=(), training=(), vocabularies=VOCABULARIES, **sections):
+    config = make_config(
+        tmp_path, model={**MODEL, **dict(model)}, training=dict(training), **sections
+    )
+    target = SimpleNamespace(size=vocabularies.target, pad=0)
+    subwords = SimpleNamespace(source=target, target=target, joint=True)
+    return config, Updater(config, subwords, Processes())
+
+
+def full_update(rows, vocab_size=VOCABULARIES.target):
+    """One batch without padding."""
+    random = np.random.default_rng(rows)
+    source = random.integers(4, vocab_size, (rows, SOURCE_LEN))
+    target_input, target_output = random.integers(4, vocab_size, (2, rows, TARGET_LEN))
+    tokens = rows * TARGET_LEN
+    return Update([Batch(source, target_input, target_output, tokens)], tokens)
+
+
+def held():
+    """Bytes of all of Paddle's tensors, and of NumPy's arrays (and Python's objects) since
+    tracemalloc was started; dropout draws its masks with NumPy."""
+    tensors = paddle.base.core.host_memory_stat_current_value("Allocated", 0)
+    return tensors + tracemalloc.get_traced_memory()[0]
+
+
+def tensor_bytes(tensors):
+    return sum(int(tensor.size) * tensor.element_size() for tensor in tensors)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_weights_gradients_and_optimiser_state_are_those_of_an_update(tmp_path, optimizer, bias):
+    config, updater = make_updater(tmp_path, {"bias": bias}, {"optimizer": optimizer})
+    gradients = []
+
+    def note_gradients():  # before they are let go
+        gradients.extend(parameter.grad for parameter in updater.model.parameters())
+        return 0.0
+
+    updater._gradient_norm = note_gradients
+    updater.update(full_update(4), 1)
+    assert tensor_bytes(updater.model.parameters()) == weight_bytes(config.model, VOCABULARIES)
+    assert tensor_bytes(gradients) == weight_bytes(config.model, VOCABULARIES)
+    state = [
+        value
+        for value in updater.optimizer.state_dict().values()
+        if isinstance(value, paddle.Tensor)
+    ]
+    assert tensor_bytes(state) == optimizer_bytes(config.model, config.training, VOCABULARIES)
+
+
+def held_at_the_loss(updater, rows, vocab_size):
+    """Bytes that an update of `rows` pairs holds when its loss has been computed, beyond those
+    before it."""
+    updater.update(full_update(2, vocab_size), 1)  # the optimiser makes its state
+    update = full_update(rows, vocab_size)
+    found = []
+    hook = updater.objective.criterion.register_forward_post_hook(lambda *_: found.append(held()))
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        before = held()
+        updater.update(update, 2)
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+        hook.remove()
+    return found[0] - before
+
+
+@pytest.mark.parametrize(
+    ("model", "training", "sections"),
+    [
+        ({}, {}, {}),
+        ({"dropout": 0.1}, {}, {}),
+        ({"dropout": 0.1, "attention_dropout": 0.1, "feed_forward_dropout": 0.1}, {}, {}),
+        ({"embedding_dropout": 0.2, "norm": "pre", "bias": False}, {}, {}),
+        ({"num_encoder_layers": 3, "num_decoder_layers": 1, "norm": "pre", "num_heads": 8}, {}, {}),
+        ({"copying": True}, {}, {}),
+        ({"dropout": 0.1, "norm": "post"}, {"recompute": True}, {}),
+        ({"dropout": 0.1, "norm": "pre"}, {"recompute": True}, {}),
+        ({"num_decoder_layers": 3, "copying": True}, {"recompute": True}, {}),
+        ({}, {}, {"guided_attention": {"by": "diagonal"}}),
+        (
+            {"num_decoder_layers": 3, "norm": "pre"},
+            {"recompute": True},
+            {"guided_attention": {"by": "diagonal"}},
+        ),
+        ({"dropout": 0.1}, {}, {"scheduled_sampling": {**ALL_REPLACED, "mixing": "argmax"}}),
+        ({"dropout": 0.1}, {}, {"scheduled_sampling": ALL_REPLACED}),
+        ({"dropout": 0.1}, {}, {"scheduled_sampling": BACKPROPAGATED}),
+        ({"norm": "pre"}, {}, {"scheduled_sampling": {**BACKPROPAGATED, "passes": 3}}),
+        ({}, {"recompute": True}, {"scheduled_sampling": BACKPROPAGATED}),
+    ],
+)
+def test_activations_are_what_is_held_when_the_loss_is_known(tmp_path, model, training, sections):
+    """By what a larger batch holds more: what does not depend on the batch (the states of random
+    generators, Python's objects) is not an activation. 1 % is for ids and masks, which are small
+    beside tensors of width d_model, and not counted."""
+    # With recompute the vocabulary has to be large for that to be the most.
+    vocab_size = 1000 if training else 300
+    vocabularies = VocabularySizes(vocab_size, vocab_size, True)
+    config, updater = make_updater(tmp_path, model, training, vocabularies, **sections)
+    few, many = 8, 32
+    sizes = [
+        activation_bytes(config, vocab_size, rows, SOURCE_LEN, TARGET_LEN) for rows in (few, many)
+    ]
+    found = [held_at_the_loss(updater, rows, vocab_size) for rows in (few, many)]
+    assert found[1] - found[0] == pytest.approx(sizes[1] - sizes[0], rel=0.01)
+
+
+def peak(updater, rows, vocab_size):
+    """The most that Paddle's tensors hold in an update of `rows` pairs, beyond those before it."""
+    updater.update(full_update(2, vocab_size), 1)
+    update, core = full_update(rows, vocab_size), paddle.base.core
+    gc.collect()
+    before = core.host_memory_stat_current_value("Allocated", 0)
+    core.host_memory_stat_reset_peak_value("Allocated", 0)
+    updater.update(update, 2)
+    return core.host_memory_stat_peak_value("Allocated", 0) - before
+
+
+@pytest.mark.parametrize(
+    ("norm", "training", "vocab_size", "least"),
+    [
+        ("pre", {}, 20, 0.98),
+        ("post", {}, 1000, 0.98),
+        ("post", {"recompute": True}, 1000, 0.98),
+        ("pre", {"recompute": True}, 20, 0.9),
+        ("post", {"recompute": True}, 20, 0.9),
+    ],
+)
+def test_no_moment_of_an_update_needs_more(tmp_path, norm, training, vocab_size, least):
+    """Neither the loss nor, with recompute and a small vocabulary, the backward pass through a
+    layer. 2 % is for what is not counted: ids, masks, and gradients on their way. Where a layer is
+    computed again the count may be higher: not all that it counts is there in the same moment."""
+    vocabularies = VocabularySizes(vocab_size, vocab_size, True)
+    config, updater = make_updater(tmp_path, {"norm": norm}, training, vocabularies)
+    few, many = 8, 32
+    sizes = [
+        activation_bytes(config, vocab_size, rows, SOURCE_LEN, TARGET_LEN) for rows in (few, many)
+    ]
+    peaks = [peak(updater, rows, vocab_size) for rows in (few, many)]
+    assert least <= (peaks[1] - peaks[0]) / (sizes[1] - sizes[0]) <= 1.02
+    # The gradients that are there by then have taken the place of activations.
+    assert peaks[1] < sizes[1] + weight_bytes(config.model, vocabularies)
+
+
+def test_half_precision_copies_the_matrices_of_products(tmp_path):
+    """What every product reads, by the layers that have one; norms, biases and the embeddings that
+    are only looked up stay in float32."""
+    config, updater = make_updater(tmp_path, training={"precision": "bfloat16"})
+    matrices = [
+        layer.weight for layer in updater.model.sublayers() if isinstance(layer, paddle.nn.Linear)
+    ]
+    matrices.append(updater.model.generator.weight)
+    copies = half_weight_bytes(config.model, config.training, VOCABULARIES)
+    assert copies == sum(2 * int(matrix.size) for matrix in matrices)
+    untied = config.model.model_copy(update={"tie_embeddings": False})
+    assert half_weight_bytes(untied, config.training, VOCABULARIES) == copies
+
+
+def test_half_precision_by_hand(tmp_path):
+    """Of one pair, 3 source and 2 target tokens of width 4: 12 and 8 numbers, and 6 in the inner
+    layer of each. Not measured, for a CPU does not train so."""
+    sizes = {"num_layers": 1, "d_model": 4, "num_heads": 2, "d_ff": 6, "norm": "post"}
+    training = {"precision": "bfloat16"}
+    config = make_config(tmp_path, model={**sizes, "dropout": 0.1}, training=training)
+    embedded = 4 * (12 + 8) + (12 + 8)  # and dropout's byte
+    # In two bytes: what three projections read, queries, keys, values, output before and after its
+    # heads are joined; the mask.
+    encoder = 2 * (3 * 12 + 3 * 12 + 2 * 12) + 2 * 3 * 3
+    encoder += 4 * 12 + 12  # the sum that is normed in float32, dropout's byte
+    encoder += 2 * (12 + 3 * 6) + 4 * 12 + 12  # what both of feed-forward's products read
+    decoder = 2 * (3 * 8 + 3 * 8 + 2 * 8) + 2 * 2 * 2 + 4 * 8 + 8
+    # Cross-attention: keys and values, and what they are projected from, are of the source.
+    decoder += 2 * (8 + 2 * 12 + 8 + 2 * 12 + 2 * 8) + 2 * 2 * 3 + 4 * 8 + 8
+    decoder += 2 * (8 + 2 * 6) + 4 * 8 + 8
+    loss = 2 * 5 * (2 + 4 + 4)  # logits, the same in float32, probabilities
+    counted = activation_bytes(config, 5, 1, 3, 2)
+    assert counted == embedded + encoder + decoder + loss
+    float32 = make_config(tmp_path, model={**sizes, "dropout": 0.1})
+    assert counted < activation_bytes(float32, 5, 1, 3, 2)

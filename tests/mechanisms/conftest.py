@@ -1,0 +1,3 @@
+"""The fixtures of these tests."""
+
+from tests.reference_fixtures import normal, randomise, rng, seeded  # noqa: F401

@@ -1,0 +1,319 @@
+"""Copying against its definition, in NumPy's float64: the mixture, its gradient, its extremes; and
+the model's ways through it, which must agree.
+
+Logits here are of the order of 1 to 10: two correct float32 computations agree to 1e-5.
+"""
+
+import numpy as np
+import paddle
+import paddle.nn.functional as F
+import pytest
+
+from tests.support import log_softmax
+from transformer_mt.mechanisms.copying.model import CopyableSource, CopyingTransformer, mixture
+from transformer_mt.model import DecoderCache, HostDecoder, HostDecoding, Transformer, operations
+from transformer_mt.training.loss import LabelSmoothedCrossEntropy
+
+TOLERANCE = 1e-5
+PAD, BOS, EOS = 0, 1, 2
+VOCABULARY = 13
+SMALL = {"d_model": 8, "num_heads": 2, "d_ff": 16, "dropout": 0.0}
+LAYERS = {"num_encoder_layers": 2, "num_decoder_layers": 2}
+
+
+def small_model(kind=CopyingTransformer, **options):
+    return kind(VOCABULARY, VOCABULARY, **{**SMALL, **LAYERS, **options})
+
+
+@pytest.fixture
+def source_ids():
+    """With ids that stand more than once, next to each other and apart, and with padding."""
+    return paddle.to_tensor(
+        [[3, 4, 3, 3, 5, EOS], [7, 7, 8, EOS, PAD, PAD], [9, EOS, PAD, PAD, PAD, PAD]]
+    )
+
+
+@pytest.fixture
+def target_ids():
+    return paddle.to_tensor([[BOS, 3, 4, 5], [BOS, 6, 7, PAD], [BOS, 8, PAD, PAD]])
+
+
+@pytest.fixture
+def weights(rng, source_ids):
+    """Attention of 4 heads and 5 queries, float64 (3, 4, 5, 6): sums of 1, nothing at padding."""
+    drawn = rng.gamma(0.3, size=(3, 4, 5, 6)) + 1e-6
+    drawn *= (source_ids.numpy() != PAD)[:, np.newaxis, np.newaxis]
+    return drawn / drawn.sum(axis=-1, keepdims=True)
+
+
+def log_mixture(logits, gate, weights, source_ids):
+    """Formula (9) of See et al., id by id and place by place, in logarithms. float64: logits
+    (batch, target_len, vocabulary), gate (batch, target_len), weights as above."""
+    batch, target_len, vocabulary = logits.shape
+    log_probs = log_softmax(logits)
+    result = np.empty(logits.shape)
+    for row in range(batch):
+        for place in range(target_len):
+            log_generate = -np.logaddexp(0, -gate[row, place])  # of the sigmoid
+            log_copy = -np.logaddexp(0, gate[row, place])
+            for v in range(vocabulary):
+                heads = weights[row, :, place, source_ids[row] == v]  # (places, heads)
+                with np.errstate(divide="ignore"):
+                    copied = np.log(heads.sum() / weights.shape[1])
+                result[row, place, v] = np.logaddexp(
+                    log_generate + log_probs[row, place, v], log_copy + copied
+                )
+    return result
+
+
+def mixed(logits, gate, weights, source_ids):
+    """What the model makes of logits (batch, target_len, vocabulary), gate (batch, target_len) and
+    weights (batch, heads, target_len, source_len)."""
+    copied, ids = CopyableSource.of(source_ids, PAD).pointed_at(weights)
+    rows = logits.reshape([-1, logits.shape[-1]]) * 1.0  # which it writes over
+    parts = (x.reshape([-1, x.shape[-1]]) for x in (gate.unsqueeze(2), copied, ids))
+    return mixture(rows, *parts).reshape(logits.shape)
+
+
+def variable(x):
+    return paddle.to_tensor(x, stop_gradient=False)
+
+
+# ---- The mixture ----
+
+
+def test_what_a_source_offers(source_ids):
+    source = CopyableSource.of(source_ids, PAD)
+    assert source.ids.tolist() == [
+        [3, 4, PAD, PAD, 5, EOS],
+        [7, PAD, 8, EOS, PAD, PAD],
+        [9, EOS, PAD, PAD, PAD, PAD],
+    ]
+    real = source_ids.numpy() != PAD
+    for row, columns in enumerate(([0, 1, 0, 0, 4, 5], [0, 0, 2, 3], [0, 1])):
+        expected = np.eye(6)[columns]
+        np.testing.assert_array_equal(source.places.numpy()[row][real[row]], expected)
+
+
+@pytest.mark.parametrize("by_numpy", [True, False])
+def test_the_mixture_is_its_definition(rng, source_ids, weights, monkeypatch, by_numpy):
+    """Without NumPy it is computed as on a GPU."""
+    if not by_numpy:
+        monkeypatch.setattr(operations, "is_float32_on_cpu", lambda x: False)
+    logits = 3 * rng.standard_normal((3, 5, VOCABULARY)).astype("float32")
+    gate = 3 * rng.standard_normal((3, 5)).astype("float32")
+    ours = mixed(variable(logits), variable(gate), variable(weights), source_ids)
+    expected = log_mixture(
+        logits.astype("float64"), gate.astype("float64"), weights, source_ids.numpy()
+    )
+    np.testing.assert_allclose(np.exp(expected).sum(axis=-1), 1.0, rtol=1e-12)
+    np.testing.assert_allclose(log_softmax(ours), expected, atol=TOLERANCE)
+    for row in range(3):  # elsewhere they are the generator's, to the last bit
+        elsewhere = ~np.isin(np.arange(VOCABULARY), [*source_ids.numpy()[row]])
+        np.testing.assert_array_equal(ours.numpy()[row][:, elsewhere], logits[row][:, elsewhere])
+
+
+@pytest.mark.parametrize("by_numpy", [True, False])
+def test_the_gradient_is_the_slope_of_the_definition(
+    rng, source_ids, weights, monkeypatch, by_numpy
+):
+    """Of log p in a random direction, by each logit, gate and weight: by central differences in
+    float64."""
+    if not by_numpy:
+        monkeypatch.setattr(operations, "is_float32_on_cpu", lambda x: False)
+    given = [
+        2 * rng.standard_normal((3, 5, VOCABULARY)),
+        rng.standard_normal((3, 5)),
+        weights,
+    ]
+    direction = rng.standard_normal((3, 5, VOCABULARY))
+    inputs = [variable(x.astype("float32")) for x in given]
+    log_p = F.log_softmax(mixed(*inputs, source_ids))
+    (log_p * paddle.to_tensor(direction.astype("float32"))).sum().backward()
+
+    def value(moved, row):
+        part = [x[row : row + 1] for x in moved]
+        log_p = log_mixture(*part, source_ids.numpy()[row : row + 1])
+        return (log_softmax(log_p) * direction[row]).sum()  # a moved weight alone: no sum of 1
+
+    step = 1e-6
+    for number, x in enumerate(inputs):
+        gradient = x.grad.numpy().reshape(given[number].shape)
+        for index in np.ndindex(gradient.shape):
+            if number == 2 and source_ids.numpy()[index[0], index[3]] == PAD:
+                continue  # attention lets no gradient through there
+            sides = []
+            for signed in (step, -step):
+                moved = [x.copy() for x in given]
+                moved[number][index] += signed
+                sides.append(value(moved, index[0]))
+            slope = (sides[0] - sides[1]) / (2 * step)
+            assert gradient[index] == pytest.approx(slope, rel=1e-4, abs=1e-4), (number, index)
+
+
+@pytest.mark.parametrize("gate", [-1000.0, -50.0, 0.0, 50.0, 1000.0])
+@pytest.mark.parametrize("sharp", [True, False])
+def test_extremes(rng, source_ids, weights, gate, sharp):
+    """Whatever is said with certainty, and however wrong it is: a loss of 1,000 nats, not infinity,
+    and a gradient."""
+    logits = rng.choice([-100.0, 0.0, 100.0], (3, 5, VOCABULARY))
+    if sharp:  # all attention to one place, exactly 0 to all others
+        weights = np.broadcast_to(np.eye(6)[[0, 1, 0]][:, np.newaxis, np.newaxis], weights.shape)
+    gates = np.full((3, 5), gate)
+    inputs = [variable(x.astype("float32")) for x in (logits, gates, weights)]
+    targets = rng.integers(PAD + 1, VOCABULARY, (3, 5))
+    ours = mixed(*inputs, source_ids)
+    loss, _ = LabelSmoothedCrossEntropy(0.1, PAD)(ours, paddle.to_tensor(targets))
+    loss.backward()
+
+    expected = log_mixture(logits, gates, weights, source_ids.numpy())
+    # Of 1,000 float32 keeps 6e-5.
+    np.testing.assert_allclose(log_softmax(ours), expected, rtol=1e-5, atol=1e-4)
+    at_targets = np.take_along_axis(expected, targets[..., np.newaxis], axis=-1).sum()
+    assert float(loss) == pytest.approx(
+        -(0.9 * at_targets + 0.1 * expected.mean(axis=-1).sum()), rel=1e-4
+    )
+    for x in inputs:
+        assert np.isfinite(x.grad.numpy()).all()
+
+
+def test_attention_that_underflows(source_ids):
+    """Weights of the least numbers there are, and 0: the gradient by the scores is finite too."""
+    scores = variable(np.linspace(-300, 0, 3 * 4 * 5 * 6).reshape(3, 4, 5, 6).astype("float32"))
+    logits = variable(np.zeros((3, 5, VOCABULARY), "float32"))
+    gate = variable(np.full((3, 5), -50, "float32"))
+    copied_weights = F.softmax(scores, axis=-1) * (scores > -200).astype("float32") * 1e-38
+    out = mixed(logits, gate, copied_weights, source_ids)
+    F.softmax(out, axis=-1)[:, :, 3].log().sum().backward()
+    for x in (scores, logits, gate):
+        assert np.isfinite(x.grad.numpy()).all()
+
+
+# ---- The model ----
+
+
+class TestModel:
+    def test_is_the_mixture_of_what_the_plain_parts_say(self, randomise, source_ids, target_ids):
+        model = randomise(small_model())
+        hidden, _, cross_weights = model.decode(
+            target_ids, model.encode(source_ids), source_ids, need_weights=True
+        )
+        hidden = hidden.numpy().astype("float64")
+        gate = hidden @ model.gate.weight.numpy() + model.gate.bias.numpy()
+        generated = hidden @ model.generator.weight.numpy().T
+        expected = log_mixture(
+            generated, gate[..., 0], cross_weights[1].numpy(), source_ids.numpy()
+        )
+        ours = model(source_ids, target_ids)
+        np.testing.assert_allclose(log_softmax(ours), expected, atol=TOLERANCE)
+        assert np.abs(expected - log_softmax(generated)).max() > 0.1
+
+        with_weights, weights = model(source_ids, target_ids, need_weights=True)
+        np.testing.assert_array_equal(with_weights, ours)
+        np.testing.assert_array_equal(weights.cross[1], cross_weights[1])
+        memory = model.encode(source_ids)
+        some = model.logits(target_ids, memory, source_ids, paddle.to_tensor([0, 3, 5, 8]))
+        np.testing.assert_allclose(
+            some, ours.reshape([12, VOCABULARY]).numpy()[[0, 3, 5, 8]], atol=TOLERANCE
+        )
+
+    def test_recompute_changes_nothing(self, randomise, source_ids, target_ids):
+        """The last layer, whose attention is read, is kept; the others are computed again."""
+        plain = randomise(small_model())
+        recomputing = small_model(recompute=True)
+        recomputing.set_state_dict(plain.state_dict())
+        for model in (plain, recomputing):
+            model.train()
+            model.logits_then = model(source_ids, target_ids)
+            (model.logits_then**2).mean().backward()
+        np.testing.assert_array_equal(recomputing.logits_then, plain.logits_then)
+        for (name, ours), theirs in zip(
+            recomputing.named_parameters(), plain.parameters(), strict=True
+        ):
+            np.testing.assert_allclose(
+                ours.grad, theirs.grad, rtol=1e-5, atol=TOLERANCE, err_msg=name
+            )
+
+    def test_generates_at_first_and_copies_if_the_gate_says_so(self, source_ids, target_ids):
+        model = small_model()
+        model.gate.weight.set_value(paddle.zeros([8, 1]))
+        hidden = model.decode(target_ids, model.encode(source_ids), source_ids)
+        generated = np.exp(log_softmax(model.generator(hidden)))  # as without copying
+        p = np.exp(log_softmax(model(source_ids, target_ids)))
+        absent = ~np.isin(np.arange(VOCABULARY), source_ids.numpy()[0])
+        np.testing.assert_allclose(p[0][:, absent], 0.9 * generated[0][:, absent], rtol=1e-5)
+        model.gate.bias.set_value(paddle.full([1], -50.0))
+        p = np.exp(log_softmax(model(source_ids, target_ids)))
+        assert p[0][:, absent].max() < 1e-20
+        np.testing.assert_allclose(p[:, :, PAD], 0.0, atol=1e-20)
+        np.testing.assert_allclose(p[2][:, [9, EOS]].sum(axis=-1), 1.0, rtol=1e-6)
+
+    def test_all_parameters_get_a_gradient(self, randomise, source_ids, target_ids):
+        model = randomise(small_model())
+        F.log_softmax(model(source_ids, target_ids))[:, :, 3:6].sum().backward()
+        for name, parameter in model.named_parameters():
+            assert bool(paddle.isfinite(parameter.grad).all()), name
+            if not name.endswith("key_projection.bias"):
+                assert float(parameter.grad.abs().max()) > 1e-6, name
+
+    @pytest.mark.parametrize("bias", [-50.0, 50.0])
+    def test_a_gate_that_is_sure_leaves_a_gradient_of_numbers(
+        self, randomise, source_ids, target_ids, bias
+    ):
+        model = randomise(small_model())
+        model.gate.bias.set_value(paddle.full([1], bias))
+        logits = model(source_ids, target_ids)
+        loss, _ = LabelSmoothedCrossEntropy(0.1, PAD)(logits, target_ids)
+        loss.backward()
+        assert np.isfinite(float(loss))
+        for name, parameter in model.named_parameters():
+            assert bool(paddle.isfinite(parameter.grad).all()), name
+
+    def test_more_padding_changes_nothing(self, randomise, source_ids, target_ids):
+        model = randomise(small_model())
+        before = model(source_ids, target_ids)
+        padded = paddle.concat([source_ids, paddle.full([3, 4], PAD, "int64")], axis=1)
+        np.testing.assert_allclose(model(padded, target_ids), before, atol=TOLERANCE)
+
+    @pytest.mark.parametrize("norm", ["post", "pre"])
+    def test_step_by_step_with_beams_that_fork_and_sentences_that_leave(
+        self, rng, randomise, source_ids, norm
+    ):
+        """By Paddle and by NumPy, against reading each hypothesis at once."""
+        model = randomise(small_model(norm=norm))
+        with paddle.no_grad():
+            memory = model.encode(source_ids)
+            cache = model.start_cache(memory, source_ids)
+            host = HostDecoding(HostDecoder(model), memory, source_ids)
+        sentences = np.arange(3)
+        histories = np.zeros((3, 1, 0), np.int64)  # (sentences, width, length)
+        for step in range(8):
+            width = 1 if step == 0 else 3
+            parents = rng.integers(0, histories.shape[1], (len(sentences), width))
+            ids = rng.integers(2, VOCABULARY, parents.shape)
+            histories = np.take_along_axis(histories, parents[:, :, np.newaxis], axis=1)
+            histories = np.concatenate([histories, ids[:, :, np.newaxis]], axis=2)
+            rows = paddle.to_tensor(histories.reshape(-1, step + 1))
+            own_sources = paddle.to_tensor(np.repeat(source_ids.numpy()[sentences], width, 0))
+            expected = model(own_sources, rows)[:, -1].numpy()
+            for logits in (
+                model.decode_step(paddle.to_tensor(ids), parents, cache).numpy(),
+                host.step(ids, parents),
+            ):
+                np.testing.assert_allclose(logits.reshape(expected.shape), expected, atol=TOLERANCE)
+            if step == 3:
+                sentences, histories = np.array([2, 0]), histories[[2, 0]]
+                cache.select(sentences)
+                host.select(sentences)
+
+    def test_a_plain_model_and_its_decoding_know_nothing_of_it(self, source_ids):
+        model = small_model(Transformer)
+        assert not any("gate" in name for name in model.state_dict())
+        assert type(model.start_cache(model.encode(source_ids), source_ids)) is DecoderCache
+
+    @pytest.mark.parametrize(
+        ("sizes", "options"), [((12, 11), {}), ((11, 11), {"source_pad_id": 3})]
+    )
+    def test_needs_one_vocabulary(self, sizes, options):
+        with pytest.raises(ValueError, match="copying needs one vocabulary"):
+            CopyingTransformer(*sizes, **SMALL, **LAYERS, **options)

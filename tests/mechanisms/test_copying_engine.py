@@ -1,0 +1,179 @@
+"""Search and scores with models that copy, as with others: by NumPy and by Paddle, step by step and
+at once, alone and in an ensemble.
+
+The models were never trained, but their weights are wide (see support.wide_model), so that they are
+as sure of what they say, and of when to copy, as trained ones.
+"""
+
+import itertools
+
+import numpy as np
+import paddle
+import pytest
+
+from tests.support import demo_pairs, make_config, train_subwords, wide_model
+from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.decoding.engine import Sentence, length_penalty
+from transformer_mt.decoding.paddle_engine import PaddleEngine
+from transformer_mt.mechanisms.copying.model import CopyingTransformer
+
+PAIRS = demo_pairs(200)
+# Of sums of float32 log-probabilities, see test_paddle_engine.py.
+TOLERANCE = 1e-4
+SETTINGS = DecodingConfig(beam_size=4, max_length_ratio=1.0, max_length_extra=5)
+
+
+@pytest.fixture(scope="module")
+def subwords():
+    return train_subwords(PAIRS, 300)
+
+
+@pytest.fixture(scope="module")
+def make_model(tmp_path_factory, subwords):
+    folder = tmp_path_factory.mktemp("copying")
+
+    def make(copying, seed=7, subwords=subwords):
+        config = make_config(folder, model={"copying": copying, "num_layers": 2})
+        model = wide_model(config, subwords, seed)
+        if copying:  # rather than generate
+            model.gate.bias.set_value(paddle.full([1], -2.0))
+        return model
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def model(make_model):
+    return make_model(True)
+
+
+@pytest.fixture(scope="module")
+def sentences(subwords):
+    rows = [subwords.source.encode(source) for source, _ in PAIRS[:24]]
+    return [Sentence(row, number=number) for number, row in enumerate(rows)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"beam_size": 1}, {"n_best": 3}, {"sampling": True, "n_best": 2}],
+    ids=["beam", "greedy", "n-best", "sampling"],
+)
+def test_numpy_finds_what_paddle_finds_and_scores_are_those_of_force_decoding(
+    model, subwords, sentences, changes
+):
+    settings = SETTINGS.model_copy(update=changes)
+    on_host = PaddleEngine([model], subwords)
+    on_device = PaddleEngine([model], subwords)
+    assert len(on_host._host_decoders) == 1
+    on_device._host_decoders = []
+    found = on_host.search(sentences, settings)
+    different = 0
+    for ours, theirs in zip(found, on_device.search(sentences, settings), strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            if one.ids != other.ids:
+                different += 1  # a tie, or a random number between two roundings
+            else:
+                assert one.score == pytest.approx(other.score, rel=1e-5, abs=TOLERANCE)
+    assert different <= 1
+    sources = [sentence.source for sentence, own in zip(sentences, found, strict=True) for _ in own]
+    hypotheses = [hypothesis for own in found for hypothesis in own]
+    forced = on_host.log_probs(sources, [hypothesis.ids for hypothesis in hypotheses])
+    for hypothesis, log_prob in zip(hypotheses, forced, strict=True):
+        assert hypothesis.log_prob == pytest.approx(log_prob, rel=1e-5, abs=TOLERANCE)
+    # They do copy: of the 300 ids, a source has about ten.
+    shares = [
+        np.isin(hypothesis.ids, source).mean()
+        for hypothesis, source in zip(hypotheses, sources, strict=True)
+        if hypothesis.ids
+    ]
+    assert np.mean(shares) > 0.25
+
+
+def test_force_decoding_is_the_mixture(model, subwords, sentences):
+    """One sentence at a time, from the parts of the model, in float64."""
+    engine = PaddleEngine([model], subwords)
+    targets = [subwords.target.encode(target) for _, target in PAIRS[:5]] + [[]]
+    rows = [sentence.source for sentence in sentences[:6]]
+    for row, target, log_prob in zip(rows, targets, engine.log_probs(rows, targets), strict=True):
+        source = paddle.to_tensor([[*row, subwords.source.eos]])
+        read = paddle.to_tensor([[subwords.target.bos, *target]])
+        hidden, _, cross_weights = model.decode(read, model.encode(source), source, True)
+        hidden = hidden.numpy()[0].astype("float64")
+        generated = np.exp(hidden @ model.generator.weight.numpy().T)
+        generated /= generated.sum(axis=1, keepdims=True)
+        p_gen = 1 / (1 + np.exp(-hidden @ model.gate.weight.numpy() - model.gate.bias.numpy()))
+        weights = cross_weights[1].numpy()[0].mean(axis=0)  # (target_len, source_len)
+        expected = 0.0
+        for place, wanted in enumerate([*target, subwords.target.eos]):
+            copied = sum(
+                weights[place, i] for i, id in enumerate(source.tolist()[0]) if id == wanted
+            )
+            p = p_gen[place, 0] * generated[place, wanted] + (1 - p_gen[place, 0]) * copied
+            expected += np.log(p)
+        assert log_prob == pytest.approx(expected, rel=1e-5, abs=TOLERANCE)
+
+
+def test_a_wide_beam_finds_the_best_of_all(make_model):
+    """Every output of up to three of four words, scored one by one."""
+    vocabulary = WordVocabulary(["a", "b", "c", "d"])
+    subwords = Subwords(vocabulary, vocabulary)
+    words = vocabulary.encode("a b c d")
+    settings = DecodingConfig(beam_size=100, n_best=10, max_length_ratio=0.001, max_length_extra=3)
+    for seed in range(5):
+        engine = PaddleEngine([make_model(True, seed, subwords)], subwords)
+        source = [words[0], words[2], words[0]]
+        outputs = [list(o) for n in range(4) for o in itertools.product(words, repeat=n)]
+        log_probs = engine.log_probs([source] * len(outputs), outputs)
+        scores = [
+            log_prob / length_penalty(len(output) + 1, settings)
+            for output, log_prob in zip(outputs, log_probs, strict=True)
+        ]
+        best = sorted(zip(scores, outputs, strict=True), reverse=True)[:10]
+        (found,) = engine.search([Sentence(source)], settings)
+        assert [hypothesis.ids for hypothesis in found] == [output for _, output in best]
+        np.testing.assert_allclose(
+            [hypothesis.score for hypothesis in found], [score for score, _ in best], rtol=1e-5
+        )
+
+
+def test_an_ensemble_with_a_plain_model(model, make_model, subwords, sentences):
+    """The mean of the probabilities, of a model that copies and one that does not."""
+    models = [model, make_model(False, 8)]
+    both = PaddleEngine(models, subwords)
+    target = subwords.target.encode(PAIRS[0][1])
+    source = paddle.to_tensor([[*sentences[0].source, subwords.source.eos]])
+    read = paddle.to_tensor([[subwords.target.bos, *target]])
+    probabilities = []
+    for one in models:
+        logits = one(source, read).numpy()[0].astype("float64")
+        probabilities.append(np.exp(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)))
+    mean = np.mean(probabilities, axis=0)
+    expected = sum(np.log(mean[n, i]) for n, i in enumerate([*target, subwords.target.eos]))
+    assert both.log_probs([sentences[0].source], [target])[0] == pytest.approx(expected, rel=1e-5)
+    on_device = PaddleEngine(models, subwords)
+    on_device._host_decoders = []
+    for engine in (both, on_device):
+        found = engine.search(sentences[:8], SETTINGS)
+        forced = both.log_probs([s.source for s in sentences[:8]], [own[0].ids for own in found])
+        for (hypothesis,), log_prob in zip(found, forced, strict=True):
+            assert hypothesis.log_prob == pytest.approx(log_prob, rel=1e-5, abs=TOLERANCE)
+
+
+def test_alignment_is_the_models_attention(model, subwords, sentences):
+    found = PaddleEngine([model], subwords).search(sentences[:3], SETTINGS, need_attention=True)
+    for sentence, (hypothesis,) in zip(sentences, found, strict=False):
+        source = paddle.to_tensor([[*sentence.source, subwords.source.eos]])
+        read = paddle.to_tensor([[subwords.target.bos, *hypothesis.ids]])
+        _, weights = model(source, read, need_weights=True)
+        expected = weights.cross[0].numpy()[0].mean(axis=0)
+        shape = (len(hypothesis.ids), len(sentence.source))
+        assert hypothesis.attention.shape == shape
+        np.testing.assert_allclose(
+            hypothesis.attention, expected[: shape[0], : shape[1]], atol=1e-5
+        )
+
+
+def test_the_config_decides(make_model):
+    assert isinstance(make_model(True), CopyingTransformer)
+    assert not isinstance(make_model(False), CopyingTransformer)

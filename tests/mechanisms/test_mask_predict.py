@@ -1,0 +1,404 @@
+"""Mask-Predict against a plain one, sentence by sentence and id by id; then with real models."""
+
+import numpy as np
+import paddle
+import pytest
+
+from tests.support import (
+    demo_pairs,
+    log_softmax,
+    make_config,
+    make_model_directory,
+    train_subwords,
+    wide_model,
+    write_lines,
+)
+from transformer_mt.commands import translate as run
+from transformer_mt.commands.attention import draw
+from transformer_mt.commands.translate import ModelChoice
+from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.decoding.engine import Sentence, length_limits, length_penalty
+from transformer_mt.decoding.paddle_engine import PaddleEngine
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.mechanisms.mask_predict import predictor as paddle_predictor
+from transformer_mt.mechanisms.mask_predict import search as mask_predict
+from transformer_mt.mechanisms.mask_predict.search import best_lengths
+from transformer_mt.runtime.errors import UsageError
+
+PAIRS = demo_pairs(300)
+KINDS = ["length", "end"]
+
+
+class Ids:
+    """A vocabulary of eight ids."""
+
+    size, pad, unk, bos, eos = 8, 0, 1, 2, 3
+
+
+class TableModel:
+    """Probabilities that depend on the sentence, the place, and all ids that can be seen there."""
+
+    def __init__(self, kind, sentences, seed=5):
+        random = np.random.default_rng(seed)
+        self.places = random.standard_normal((sentences, 40, Ids.size))
+        # By how far away it is.
+        self.seen = 0.3 * random.standard_normal((Ids.size, 81, Ids.size))
+        self.lengths = log_softmax(random.standard_normal((sentences, 12)))
+        self.kind = kind
+        self.reads = []
+
+    def log_probs(self, sentence, ids, place):
+        """Of every id at one place of one target without padding: float64 (vocabulary,)."""
+        logits = self.places[sentence, place].copy()
+        for other, seen in enumerate(ids):
+            logits += self.seen[seen, 40 + other - place]
+        return log_softmax(logits)
+
+    # ---- As mask_predict.Predictor ----
+
+    def length_log_probs(self):
+        return self.lengths if self.kind == "length" else None
+
+    def best(self, sentences, ids, masked, may_end):
+        assert ids.shape == masked.shape == may_end.shape and masked.any(axis=1).all()
+        self.reads.append((sentences.copy(), ids.copy()))
+        found, values = [], []
+        for row, place in np.argwhere(masked):
+            own = [i for i in ids[row] if i != Ids.pad]
+            log_probs = self.log_probs(sentences[row], own, place)
+            log_probs[[Ids.pad, Ids.unk, Ids.bos]] = -np.inf
+            if not may_end[row, place]:
+                log_probs[Ids.eos] = -np.inf
+            found.append(log_probs.argmax())
+            values.append(log_probs.max())
+        return np.array(found), np.array(values)
+
+
+def plain_fill(model, sentence, length, iterations, first_end):
+    """Section 3.1 of the paper, for one target: its ids and their log-probabilities."""
+    ids, values = [Ids.bos] * length, [0.0] * length
+    for t in range(iterations):
+        count = int(length * ((iterations - t) / iterations) + 1e-9)
+        order = sorted(range(length), key=lambda place: values[place])
+        masked = sorted(order[:count]) if t else list(range(length))
+        visible = [Ids.bos if place in masked else ids[place] for place in range(length)]
+        for place in masked:
+            log_probs = model.log_probs(sentence, visible, place)
+            allowed = [i for i in range(Ids.size) if i not in (Ids.pad, Ids.unk, Ids.bos)]
+            if place < first_end:
+                allowed.remove(Ids.eos)
+            ids[place] = max(allowed, key=lambda i: log_probs[i])
+            values[place] = log_probs[ids[place]]
+    return ids, values
+
+
+def settings_with(**changes):
+    return DecodingConfig(**{"max_length_ratio": 1.5, "max_length_extra": 2, **changes})
+
+
+def some_sentences(count, random):
+    return [Sentence(random.integers(4, 8, random.integers(0, 8)).tolist()) for _ in range(count)]
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 4, 10])
+@pytest.mark.parametrize("kind", KINDS)
+def test_against_a_plain_one(kind, iterations):
+    sentences = some_sentences(30, np.random.default_rng(iterations))
+    model = TableModel(kind, len(sentences))
+    settings = settings_with(iterations=iterations, min_length_ratio=0.4, length_candidates=3)
+    found = mask_predict.search(model, sentences, settings, Ids)
+    repeated = 0
+    for number, (sentence, [hypothesis]) in enumerate(zip(sentences, found, strict=True)):
+        shortest, longest = length_limits(len(sentence.source), settings)
+        if kind == "end":
+            ids, values = plain_fill(model, number, longest, iterations, shortest)
+            cut = ids.index(Ids.eos) if Ids.eos in ids else longest
+            expected, log_prob = ids[:cut], sum(values[: cut + 1])
+            repeated += cut < longest
+        else:
+            lengths = [n for n in range(1, 13) if shortest <= n <= longest]
+            lengths.sort(key=lambda n: -model.lengths[number, n - 1])
+            filled = [plain_fill(model, number, n, iterations, n) for n in lengths[:3]]
+            # The words' log-probabilities and that of there being so many, for each word.
+            expected, values = max(
+                filled,
+                key=lambda both: (
+                    (sum(both[1]) + model.lengths[number, len(both[1]) - 1]) / len(both[1])
+                ),
+            )
+            log_prob = sum(values)
+            repeated += expected != filled[0][0]
+        assert hypothesis.ids == expected
+        assert hypothesis.log_prob == pytest.approx(log_prob, abs=1e-9)
+        penalty = length_penalty(len(expected) + 1, settings)
+        assert hypothesis.score == pytest.approx(log_prob / penalty, abs=1e-9)
+    assert repeated > 5  # outputs that were cut, or lengths that were not the most probable
+
+
+def test_how_many_are_masked():
+    """N * (T - t) / T of N = 12, 7, 2, 1 in T = 4: counted by hand."""
+    model = TableModel("length", 4)
+    targets = mask_predict.Targets(np.arange(4), *[np.array([12, 7, 2, 1])] * 2)
+    mask_predict.fill(model, targets, 4, Ids)
+    masks = [
+        dict(zip(rows.tolist(), (ids == Ids.bos).sum(axis=1).tolist(), strict=True))
+        for rows, ids in model.reads
+    ]
+    assert masks == [
+        {0: 12, 1: 7, 2: 2, 3: 1},
+        {0: 9, 1: 5, 2: 1},
+        {0: 6, 1: 3, 2: 1},
+        {0: 3, 1: 1},
+    ]
+
+
+def test_one_iteration_reads_nothing_but_masks():
+    model = TableModel("length", 3)
+    settings = settings_with(iterations=1)
+    mask_predict.search(model, some_sentences(3, np.random.default_rng(1)), settings, Ids)
+    ((_, ids),) = model.reads
+    assert set(ids.reshape(-1)) == {Ids.bos, Ids.pad}
+
+
+@pytest.mark.parametrize(
+    ("shortest", "longest", "count", "expected"),
+    [
+        (0, 9, 1, [3]),
+        (0, 9, 3, [3, 5, 1]),
+        (0, 9, 9, [3, 5, 1, 2, 4]),  # no more than there are
+        (4, 9, 2, [5, 4]),
+        (0, 2, 2, [1, 2]),
+        (8, 9, 3, [5]),  # beyond what the model knows
+        (0, 0, 3, [0]),  # no word is allowed
+    ],
+)
+def test_which_lengths_are_tried(shortest, longest, count, expected):
+    log_probs = np.log([0.2, 0.1, 0.4, 0.05, 0.25])
+    assert best_lengths(log_probs, shortest, longest, count).tolist() == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_no_word_is_allowed(kind):
+    settings = settings_with(max_length_ratio=0.1, max_length_extra=0)
+    found = mask_predict.search(TableModel(kind, 2), [Sentence([4]), Sentence([])], settings, Ids)
+    assert [(own[0].ids, own[0].log_prob) for own in found] == [([], 0.0), ([], 0.0)]
+
+
+# ---- With real models ----
+
+
+@pytest.fixture(scope="module")
+def subwords():
+    return train_subwords(PAIRS, 400)
+
+
+@pytest.fixture(scope="module")
+def make_engine(tmp_path_factory, subwords):
+    """Engines of models that were never trained, but are as sure as trained ones are."""
+
+    def make(kind):
+        folder = tmp_path_factory.mktemp("engine")
+        config = make_config(folder, model={"non_autoregressive": kind})
+        model = wide_model(config, subwords)
+        if kind == "length":  # else one length wins, for all sources
+            weight = model.length_embedding.weight
+            weight.set_value(0.2 * weight)
+        return PaddleEngine([model], subwords)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def sentences(subwords):
+    return [Sentence(subwords.source.encode(source)) for source, _ in PAIRS[:40]]
+
+
+SETTINGS = settings_with(iterations=3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_batch_does_not_matter(make_engine, sentences, kind):
+    engine = make_engine(kind)
+    together = engine.search(sentences, SETTINGS)
+    random = np.random.default_rng(3)
+    different = 0
+    for size in (1, 9):
+        order = random.permutation(len(sentences))
+        for start in range(0, len(order), size):
+            part = order[start : start + size]
+            found = engine.search([sentences[i] for i in part], SETTINGS)
+            for i, [hypothesis] in zip(part, found, strict=True):
+                # A rounding may turn a tie, of two ids or of two places to mask.
+                different += hypothesis.ids != together[i][0].ids
+    assert different <= 2
+    assert len({tuple(own[0].ids) for own in together}) > 25  # they are told apart
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_predictor_gives_the_best_of_the_softmax(make_engine, sentences, subwords, kind):
+    model = make_engine(kind)._models[0]
+    target = subwords.target
+    sources = paddle.to_tensor(
+        [[*sentence.source[:6], subwords.source.eos] for sentence in sentences[:3]]
+    )
+    source = sources[1:2]
+    rows = np.array([[target.bos, 9, target.bos, 20, target.bos]])
+    may_end = np.array([[False, False, False, True, True]])
+    with paddle.no_grad():
+        predictor = paddle_predictor.PaddlePredictor(model, sources, target)
+        masked = rows == target.bos
+        ids, log_probs = predictor.best(np.array([1]), rows, masked, may_end)
+        logits = model(source, paddle.to_tensor(rows)).numpy()[0]
+    expected = log_softmax(logits)
+    expected[:, [target.pad, target.unk, target.bos]] = -np.inf
+    expected[~may_end[0], target.eos] = -np.inf
+    assert ids.tolist() == expected.argmax(axis=1)[masked[0]].tolist()
+    np.testing.assert_allclose(log_probs, expected.max(axis=1)[masked[0]], rtol=1e-5, atol=1e-5)
+    if kind == "length":
+        lengths = log_softmax(model.encode_with_lengths(source)[1].numpy()[0])
+        np.testing.assert_allclose(predictor.length_log_probs()[1], lengths, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_never_put_out(make_engine, sentences, subwords, kind):
+    """Also where the model would like nothing better; and eos is what outputs are cut at."""
+    engine = make_engine(kind)
+    model, target = engine._models[0], subwords.target
+    special = [target.pad, target.unk, target.bos, target.eos]
+    # The first feature of what the generator reads is large, and it is theirs alone.
+    model.decoder.norm.bias.set_value(np.eye(1, 16, dtype=np.float32)[0] * 100)
+    weight = model.generator.weight.numpy()
+    weight[:, 0] = 0.0
+    weight[special, 0] = 10.0
+    model.generator.weight.set_value(weight)
+    for [hypothesis] in engine.search(sentences[:20], SETTINGS):
+        assert not set(special) & set(hypothesis.ids)
+        assert bool(hypothesis.ids) == (kind == "length")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_device_finds_what_the_cpu_finds(make_engine, sentences, monkeypatch, kind):
+    """What chooses on a GPU, run on the CPU; and logits in pieces."""
+    engine = make_engine(kind)
+    on_host = engine.search(sentences[:20], SETTINGS)
+    monkeypatch.setattr(paddle_predictor, "is_float32_on_cpu", lambda x: False)
+    monkeypatch.setattr(paddle_predictor, "POSITIONS", 7)
+    on_device = engine.search(sentences[:20], SETTINGS)
+    for [ours], [theirs] in zip(on_host, on_device, strict=True):
+        assert ours.ids == theirs.ids
+        assert ours.log_prob == pytest.approx(theirs.log_prob, rel=1e-4, abs=1e-4)
+
+
+def test_the_limits_of_lengths(make_engine, sentences):
+    for kind in KINDS:
+        settings = settings_with(
+            min_length_ratio=1.0, min_length_extra=2, max_length_ratio=1.0, max_length_extra=3
+        )
+        for sentence, [hypothesis] in zip(
+            sentences[:20], make_engine(kind).search(sentences[:20], settings), strict=True
+        ):
+            assert len(hypothesis.ids) - len(sentence.source) in (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "need_attention", "prefix", "reason"),
+    [
+        ({"sampling": True}, False, [], "--sampling .* none after another"),
+        ({"n_best": 2}, False, [], "--n-best 2 .* one output of a line"),
+        ({}, True, [], "--alignment: .* masks"),
+        ({}, False, [5], "--prefix: .* all of it is predicted at once"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(make_engine, changes, need_attention, prefix, reason):
+    engine = make_engine("length")
+    settings = SETTINGS.model_copy(update=changes)
+    with pytest.raises(UsageError, match=f"non-autoregressive.*{reason}"):
+        engine.search([Sentence([5, 6], prefix)], settings, need_attention)
+
+
+def test_no_member_of_an_ensemble_and_no_scores(make_engine, subwords, tmp_path):
+    engine = make_engine("end")
+    plain = wide_model(make_config(tmp_path), subwords)
+    for models in ([plain, *engine._models], [*engine._models, plain]):
+        with pytest.raises(UsageError, match="--ensemble: a non-autoregressive model can't"):
+            PaddleEngine(models, subwords)
+    with pytest.raises(UsageError, match="no probability to a whole translation"):
+        engine.log_probs([[5]], [[6]])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_attention_is_not_that_of_words(make_engine, kind):
+    """Neither all weights of a sentence, nor those that tell which words belong together."""
+    engine = make_engine(kind)
+    with pytest.raises(UsageError, match="a non-autoregressive model attends from masks"):
+        engine.attention([5], [6])
+    with pytest.raises(UsageError, match="a non-autoregressive model attends from masks"):
+        engine.cross_attention([[5]], [[6]])
+
+
+# ---- Refused by the config alone ----
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory):
+    """Model directories of a non-autoregressive and of a plain model, whose checkpoints are empty:
+    who loads them is told that, and not what is asked for here."""
+    folder = tmp_path_factory.mktemp("directories")
+    found = []
+    for name, kind in (("masks", "length"), ("plain", None)):
+        config = make_config(folder, model={"non_autoregressive": kind})
+        found.append(make_model_directory(folder / name, PAIRS, config).path)
+        for path in found[-1].glob("checkpoints/*/*"):
+            path.unlink()
+    write_lines(folder / "text", ["A dog."])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "reason"),
+    [
+        ({"n_best": 2}, {}, "--n-best 2 .*decoding.n_best.*one output of a line"),
+        ({"sampling": True}, {}, "--sampling .*decoding.sampling.* none after another"),
+        ({"sampling": True, "n_best": 3}, {}, "--sampling .*decoding.sampling.*"),
+        ({}, {"prefix": True}, "--prefix: .* all of it is predicted at once"),
+        ({}, {"alignment": True}, "--alignment: .* masks"),
+    ],
+)
+def test_translating_is_refused_before_the_model_is_loaded(
+    directories, tmp_path, changes, options, reason
+):
+    directory, _ = directories
+    text = directory.parent / "text"
+    if "prefix" in options:
+        options = {"prefix": text}
+    choice = ModelChoice(str(directory), decoding=changes, device="cpu")
+    with pytest.raises(UsageError, match=f"non-autoregressive.*{reason}"):
+        run.translate(choice, text, tmp_path / "out", format="jsonl", **options)
+    assert not list(tmp_path.iterdir())
+    if not options:
+        with pytest.raises(UsageError, match=f"non-autoregressive.*{reason}"):
+            Translator.load(directory, device="cpu", **changes)
+
+
+def test_reading_is_refused_before_the_model_is_loaded(directories, tmp_path):
+    directory, _ = directories
+    text = directory.parent / "text"
+    choice = ModelChoice(str(directory), device="cpu")
+    for call, reason in (
+        (lambda: run.score(choice, text, text, tmp_path / "out"), "gives no probability"),
+        (lambda: run.align(choice, text, text, tmp_path / "out"), "attends from masks"),
+        (lambda: draw(str(directory), "A dog.", tmp_path / "out", device="cpu"), "from masks"),
+        (lambda: draw(str(directory), "A", tmp_path / "out", "B", device="cpu"), "from masks"),
+    ):
+        with pytest.raises(UsageError, match=f"a non-autoregressive model .*{reason}"):
+            call()
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_ensemble_is_refused_before_its_models_are_loaded(directories):
+    for first, second in (directories, directories[::-1], directories[:1] * 2):
+        choice = ModelChoice(str(first), ensemble=(str(second),), device="cpu")
+        with pytest.raises(UsageError, match="--ensemble: a non-autoregressive model can't"):
+            choice.find()
+        with pytest.raises(UsageError, match="--ensemble: a non-autoregressive model can't"):
+            Translator.load(first, ensemble=(str(second),), device="cpu")

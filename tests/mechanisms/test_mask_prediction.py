@@ -1,0 +1,323 @@
+"""What a non-autoregressive model is trained on: masks, lengths, losses; and that it learns."""
+
+import math
+
+import numpy as np
+import paddle
+import pytest
+
+from tests.support import (
+    LEARNER,
+    LEARNING,
+    demo_pairs,
+    learn,
+    log_softmax,
+    make_config,
+    prepared,
+    take_steps,
+    train_subwords,
+    wide_model,
+)
+from transformer_mt.assembly.model import model as assembly
+from transformer_mt.config.schema import LONGEST_TARGET
+from transformer_mt.data.batches import Batch, collate
+from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.decoding.engine import length_limits
+from transformer_mt.decoding.translator import Translator
+from transformer_mt.mechanisms.mask_predict import objective as mask_prediction
+from transformer_mt.mechanisms.mask_predict.objective import random_masks
+from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.training.processes import Processes
+from transformer_mt.training.trainer import Trainer
+from transformer_mt.training.update import seed_generators
+from transformer_mt.training.validation import validate
+
+PAIRS = demo_pairs(160)
+TRAIN, DEV = PAIRS[:120], PAIRS[120:]
+KINDS = ["length", "end"]
+
+
+@pytest.fixture(scope="module")
+def subwords() -> Subwords:
+    return train_subwords(PAIRS)
+
+
+@pytest.fixture
+def make_trainer(tmp_path, subwords):
+    def make(kind, folder="model", **training):
+        config = make_config(
+            tmp_path,
+            model_dir=str(tmp_path / folder),
+            model={"non_autoregressive": kind},
+            training=training,
+        )
+        return Trainer(config, prepared(config, TRAIN, subwords, DEV), Processes())
+
+    return make
+
+
+# ---- Masks ----
+
+
+def test_all_numbers_of_masks_are_equally_probable():
+    """Of a row of 4: each number a quarter, and of each number all sets alike. 40,000 draws: six
+    deviations of a share p are 6 * sqrt(p / 40,000)."""
+    seed_generators(1)
+    rows = 40_000
+    masks = random_masks(np.tile([True] * 4 + [False] * 2, (rows, 1)))
+    assert not masks[:, 4:].any()
+    drawn, counts = np.unique(masks[:, :4], axis=0, return_counts=True)
+    assert len(drawn) == 15  # all but none at all
+    for mask, count in zip(drawn, counts, strict=True):
+        sets = {1: 4, 2: 6, 3: 4, 4: 1}[int(mask.sum())]
+        share = 1 / 4 / sets
+        assert abs(count / rows - share) < 6 * np.sqrt(share / rows)
+
+
+def test_rows_of_any_length_have_a_mask():
+    seed_generators(2)
+    is_real = np.arange(9) < np.arange(9)[:, np.newaxis]
+    for _ in range(50):
+        masks = random_masks(is_real)
+        assert not masks[~is_real].any()
+        assert masks.any(axis=1).tolist() == [False] + [True] * 8
+
+
+# ---- What is wanted ----
+
+
+def some_batch(trainer, count=6):
+    return collate(trainer.data.train, np.arange(count), trainer.data.subwords)
+
+
+def test_the_canvas_holds_the_words(make_trainer, subwords):
+    trainer = make_trainer("length")
+    batch = some_batch(trainer)
+    canvas = trainer.updater.objective.canvas(batch)
+    rows = [subwords.target.encode(target) for _, target in TRAIN[:6]]
+    assert canvas.shape == (6, max(map(len, rows)))
+    for own, ids in zip(canvas.tolist(), rows, strict=True):
+        assert own == ids + [subwords.target.pad] * (canvas.shape[1] - len(ids))
+
+
+def test_the_canvas_holds_ends_up_to_the_greatest_length(make_trainer, subwords):
+    trainer = make_trainer("end")
+    target = subwords.target
+    canvas = trainer.updater.objective.canvas(some_batch(trainer, 40))
+    longer = 0
+    for own, (source, text) in zip(canvas.tolist(), TRAIN, strict=False):
+        limit = length_limits(len(subwords.source.encode(source)), trainer.config.decoding)[1]
+        ids = target.encode(text)
+        length = max(limit, len(ids) + 1)
+        longer += length > limit
+        ends = [target.eos] * (length - len(ids))
+        assert own == ids + ends + [target.pad] * (len(own) - length)
+    assert 0 < longer < 40  # both cases are there
+
+
+# ---- Losses ----
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_losses_are_those_of_masked_tokens(make_trainer, subwords, monkeypatch, kind):
+    """In float64, sentence by sentence without padding, with every second token masked. However an
+    update is cut into batches, each counts as much."""
+    trainer = make_trainer(kind, label_smoothing=0.2)
+    objective, target = trainer.updater.objective, subwords.target
+    model = objective.model = wide_model(trainer.config, subwords)
+    if kind == "length":
+        model.length_embedding.weight.set_value(0.2 * model.length_embedding.weight)
+    batch = some_batch(trainer)
+
+    def every_second(is_real):
+        return is_real & (np.arange(is_real.shape[1]) % 2 == 0)
+
+    monkeypatch.setattr(mask_prediction, "random_masks", every_second)
+    loss, nll = objective.losses(batch, step=1)
+    sums = np.zeros(3)  # smoothed, plain, of the length
+    for source, row in zip(batch.source, objective.canvas(batch), strict=True):
+        source, wanted = source[source != subwords.source.pad], row[row != target.pad]
+        read = wanted.copy()
+        read[::2] = target.bos
+        source = paddle.to_tensor(source[np.newaxis])
+        log_probs = log_softmax(model(source, paddle.to_tensor(read[np.newaxis])).numpy()[0])
+        for place in range(0, len(wanted), 2):
+            own = -log_probs[place, wanted[place]]
+            sums[:2] += 0.8 * own - 0.2 * log_probs[place].mean(), own
+        if kind == "length":
+            lengths = log_softmax(model.encode_with_lengths(source)[1].numpy())[0]
+            sums[2] -= lengths[len(wanted) - 1]
+    # Float32 sums of some hundred numbers. Masked tokens stand for about as many that are not.
+    assert float(loss) == pytest.approx(2 * (sums[0] + sums[2]), rel=1e-5)
+    assert float(nll) == pytest.approx(2 * (sums[1] + sums[2]), rel=1e-5)
+    first, rest = (
+        objective.losses(collate(trainer.data.train, rows, subwords), step=1)
+        for rows in (np.arange(1), np.arange(1, 6))
+    )
+    for whole, *parts in zip((loss, nll), first, rest, strict=True):
+        assert float(whole) == pytest.approx(sum(map(float, parts)), rel=1e-5)
+
+
+def test_the_length_and_all_words_are_what_the_dev_set_costs(make_trainer, subwords):
+    """-log p(length) - sum of log p(word), of the paper's section 2.2, once."""
+    trainer = make_trainer("length", label_smoothing=0.0)
+    model = trainer.model
+    model.eval()
+    batch = some_batch(trainer)
+    expected = 0.0
+    for source, row in zip(batch.source, trainer.updater.objective.canvas(batch), strict=True):
+        source, wanted = source[source != subwords.source.pad], row[row != subwords.target.pad]
+        source = paddle.to_tensor(source[np.newaxis])
+        lengths = log_softmax(model.encode_with_lengths(source)[1].numpy())[0]
+        masks = paddle.full([1, len(wanted)], subwords.target.bos, "int64")
+        log_probs = log_softmax(model(source, masks).numpy()[0])
+        expected -= lengths[len(wanted) - 1] + log_probs[np.arange(len(wanted)), wanted].sum()
+    for value in trainer.updater.losses(batch):
+        assert float(value) == pytest.approx(expected, rel=1e-5)
+
+
+def of_targets(subwords, *targets):
+    """A batch of one source and these targets, ids without eos."""
+    length = max(map(len, targets)) + 1
+    read = np.full((len(targets), length), subwords.target.pad)
+    said = read.copy()
+    for row, ids in enumerate(targets):
+        read[row, : len(ids) + 1] = [subwords.target.bos, *ids]
+        said[row, : len(ids) + 1] = [*ids, subwords.target.eos]
+    source = np.array([[5, 6, subwords.source.eos]] * len(targets))
+    return Batch(source, read, said, sum(map(len, targets)) + len(targets))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_empty_targets_may_be_alone_in_a_batch(make_trainer, subwords, kind):
+    """As they are in a dev set, whose pairs are sorted by length. Their length is then taken for 1,
+    the least there is."""
+    objective = make_trainer(kind).updater.objective
+    objective.model.eval()
+    alone, among = of_targets(subwords, [], []), of_targets(subwords, [], [], [7])
+    loss, nll = (float(value) for value in objective.losses(alone))
+    assert 0 < nll < 100 and 0 < loss < 100
+    if kind == "length":
+        logits = objective.model.encode_with_lengths(paddle.to_tensor(alone.source))[1].numpy()
+        assert nll == pytest.approx(-log_softmax(logits)[:, 0].sum(), rel=1e-5)
+    assert float(objective.losses(among)[1]) > nll
+
+
+def test_a_target_that_is_longer_than_any_length(make_trainer, subwords):
+    objective = make_trainer("length").updater.objective
+    objective.model.eval()
+    batch = of_targets(subwords, [7] * (LONGEST_TARGET + 1))
+    logits = objective.model.encode_with_lengths(paddle.to_tensor(batch.source))[1]
+    assert logits.shape[1] == LONGEST_TARGET
+    loss = objective.length_loss(logits, np.array([LONGEST_TARGET + 1]))
+    assert float(loss) == pytest.approx(-log_softmax(logits.numpy())[0, -1], rel=1e-5)
+    assert math.isfinite(float(objective.losses(batch)[0]))
+
+
+@pytest.mark.parametrize("step", [1, None])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_decoder_reads_nothing_of_what_is_masked(make_trainer, subwords, kind, step):
+    """Training masks some, measuring the dev set masks all, without drawing anything."""
+    trainer = make_trainer(kind)
+    objective = trainer.updater.objective
+    canvas = objective.canvas(some_batch(trainer))
+    reads = []
+    logits = objective.model.logits
+
+    def watched(target, memory, source, positions):
+        reads.append((target.numpy(), positions.numpy()))
+        return logits(target, memory, source, positions)
+
+    objective.model.logits = watched
+    seed_generators(5)
+    objective.losses(some_batch(trainer), step)
+    after = np.random.random_sample()
+    seed_generators(5)
+    assert (after == np.random.random_sample()) == (step is None)
+    ((target, positions),) = reads
+    masked = np.zeros(canvas.size, bool)
+    masked[positions] = True
+    masked = masked.reshape(canvas.shape)
+    is_real = canvas != subwords.target.pad
+    assert not masked[~is_real].any()
+    assert masked[is_real].all() == (step is None)
+    np.testing.assert_array_equal(target[masked], subwords.target.bos)
+    np.testing.assert_array_equal(target[~masked], canvas[~masked])
+
+
+def test_masks_follow_from_the_seed_and_the_step(make_trainer):
+    """Whatever was drawn before: a stopped run goes on as if it had not been stopped."""
+
+    def trained():
+        trainer = make_trainer("length", max_steps=3)
+        take_steps(trainer, 3)
+        np.random.random_sample(7)
+        return trainer.model.generator.weight.numpy()
+
+    np.testing.assert_array_equal(trained(), trained())
+
+
+# ---- A run ----
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_are_no_larger_than_they_may_be(make_trainer, kind):
+    """With what the decoder reads, which with `end` is more than there are words."""
+    trainer = make_trainer(kind)
+    most = trainer.config.training.device_tokens
+    corpus, objective = trainer.data.train, trainer.updater.objective
+    batches = [rows for update in trainer.epoch_updates(0) for rows in update]
+    assert sum(map(len, batches)) == len(corpus) and len(batches) > 3
+    for rows in batches:
+        batch = collate(corpus, rows, trainer.data.subwords)
+        sizes = objective.canvas(batch).size, batch.source.size
+        assert max(sizes) <= most or len(rows) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_validation(make_trainer, kind):
+    trainer = make_trainer(kind)
+    scores = [validate(trainer.config, trainer.data, trainer.updater) for _ in range(2)]
+    assert scores[0] == scores[1]
+    assert 0 < scores[0].nll < scores[0].loss < 50
+
+
+def test_it_begins_with_the_weights_of_a_teacher(make_trainer, tmp_path):
+    teacher = make_trainer(None, "teacher")
+    directory = ModelDirectory(tmp_path / "teacher")
+    directory.claim()
+    directory.start(teacher.config, teacher.data.subwords, [])
+    teacher._save(directory)
+    directory.release()
+    student = make_trainer("length", "student", init_from=str(directory.path), seed=9)
+    left = assembly.take_weights(directory.checkpoint("last"), student.model)
+    assert left == ["length_embedding.weight is missing"]
+    own = dict(student.model.named_parameters())
+    for name, weight in teacher.model.named_parameters():
+        np.testing.assert_array_equal(own[name], weight)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_learning(tmp_path, kind):
+    """To copy three to five digits, all at once: how many, and which where."""
+    random = np.random.default_rng(1)
+    digits = [" ".join(map(str, random.integers(0, 10, n))) for n in [3, 4, 5] * 800]
+    pairs = [(row, row) for row in dict.fromkeys(digits)]
+    vocabulary = WordVocabulary([str(digit) for digit in range(10)])
+    config = make_config(
+        tmp_path,
+        model={**LEARNER, "non_autoregressive": kind},
+        training={**LEARNING, "max_steps": 300, "batch_tokens": 300, "device_tokens": 300},
+        decoding={"iterations": 1, "length_candidates": 1},
+    )
+    subwords = Subwords(vocabulary, vocabulary)
+    engine = learn(config, pairs[100:], subwords)
+    translator = Translator(engine, subwords, config.decoding, 100, "de")
+    found = translator.translate(source for source, _ in pairs[:100])
+    wrong = [
+        f"{source}: {output}"
+        for (source, target), output in zip(pairs, found, strict=False)
+        if output != target
+    ]
+    assert not wrong, f"{len(wrong)} of 100: {wrong[:5]}"

@@ -1,0 +1,187 @@
+"""The model that sees the whole target: against NumPy in float64, and what it must not depend on.
+
+As in test_transformer, two correct computations of these logits agree to 1e-5.
+"""
+
+import numpy as np
+import paddle
+import pytest
+
+from tests.reference import (
+    PAD,
+    SMALL,
+    SOURCE_VOCABULARY,
+    TARGET_VOCABULARY,
+    TOLERANCE,
+    NumpyTransformer,
+)
+from transformer_mt.mechanisms.mask_predict.model import NonAutoregressiveTransformer
+from transformer_mt.model import Transformer
+from transformer_mt.model.cpu_decoder import HostDecoder
+
+MASK = 1
+LONGEST = 30
+
+
+def small_model(predicts_length=True, **options):
+    return NonAutoregressiveTransformer(
+        SOURCE_VOCABULARY,
+        TARGET_VOCABULARY,
+        longest=LONGEST if predicts_length else None,
+        **{**SMALL, **options},
+    )
+
+
+@pytest.fixture
+def source_ids():
+    return paddle.to_tensor([[3, 4, 5, 6, 2], [7, 8, 2, PAD, PAD], [9, 2, PAD, PAD, PAD]])
+
+
+@pytest.fixture
+def target_ids():
+    return paddle.to_tensor([[MASK, 3, MASK, 5], [6, MASK, MASK, PAD], [MASK, 8, PAD, PAD]])
+
+
+class NumpyNonAutoregressive(NumpyTransformer):
+    """All keys are seen, and the token LENGTH comes before the source, without a position."""
+
+    def attention(self, name, query, memory=None, causal=False):
+        return super().attention(name, query, memory)
+
+    def encode(self, source_ids):
+        x = self.embed("source_embedding", source_ids)
+        if "length_embedding.weight" not in self.weights:
+            return self.stack("encoder", x), None
+        table = self.weights["length_embedding.weight"]
+        token = table[:1] * np.sqrt(table.shape[1])
+        encoded = self.stack("encoder", np.concatenate([token, x]))
+        return encoded[1:], table[1:] @ encoded[0]
+
+    def logits(self, source_ids, target_ids):
+        memory, _ = self.encode(source_ids)
+        hidden = self.stack("decoder", self.embed("target_embedding", target_ids), memory)
+        return hidden @ self.weights["generator.weight"].T
+
+
+@pytest.mark.parametrize("predicts_length", [True, False])
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_equals_numpy(randomise, source_ids, target_ids, norm, predicts_length):
+    model = randomise(small_model(predicts_length, norm=norm))
+    logits = model(source_ids, target_ids)
+    assert logits.shape == [3, 4, TARGET_VOCABULARY]
+    reference = NumpyNonAutoregressive(model, num_heads=2, is_pre_norm=norm == "pre")
+    memory = model.encode(source_ids)
+    if predicts_length:
+        memory, length_logits = model.encode_with_lengths(source_ids)
+        np.testing.assert_array_equal(memory, model.encode(source_ids))
+        assert length_logits.shape == [3, LONGEST]
+    for row in range(3):
+        source, target = source_ids[row].numpy(), target_ids[row].numpy()
+        source, target = source[source != PAD], target[target != PAD]
+        np.testing.assert_allclose(
+            logits[row, : len(target)], reference.logits(source, target), atol=TOLERANCE
+        )
+        expected, expected_lengths = reference.encode(source)
+        np.testing.assert_allclose(memory[row, : len(source)], expected, atol=TOLERANCE)
+        if predicts_length:
+            # Sums of products with rows as wide as randomise makes them, up to 10.
+            np.testing.assert_allclose(length_logits[row], expected_lengths, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("predicts_length", [True, False])
+class TestIndependence:
+    """Equality is exact here: what is masked out must not enter the sums at all."""
+
+    def test_of_the_embedding_of_padding(self, randomise, source_ids, target_ids, predicts_length):
+        model = randomise(small_model(predicts_length, tie_embeddings=False))
+        before = model(source_ids, target_ids).numpy()
+        for embedding in (model.source_embedding, model.target_embedding):
+            weight = embedding.weight.numpy()
+            weight[PAD] = 7.0
+            embedding.weight.set_value(weight)
+        after = model(source_ids, target_ids).numpy()
+        real = target_ids.numpy() != PAD
+        np.testing.assert_array_equal(after[real], before[real])
+        assert not np.array_equal(after[~real], before[~real])
+
+    def test_of_gradients_from_padding(self, randomise, source_ids, target_ids, predicts_length):
+        model = randomise(small_model(predicts_length, tie_embeddings=False))
+        logits = model(source_ids, target_ids)
+        (logits[target_ids != PAD] ** 2).mean().backward()
+        for embedding in (model.source_embedding, model.target_embedding):
+            gradient = embedding.weight.grad.numpy()
+            assert np.all(gradient[PAD] == 0.0)
+            assert np.abs(gradient[3]).max() > 0.0
+
+
+@pytest.mark.parametrize("predicts_length", [True, False])
+def test_every_position_sees_the_whole_target(randomise, source_ids, target_ids, predicts_length):
+    """Before it and after it, and itself; of its own sentence alone."""
+    model = randomise(small_model(predicts_length))
+    before = model(source_ids, target_ids).numpy()
+    for column in range(4):
+        changed = target_ids.clone()
+        changed[0, column] = 9
+        after = model(source_ids, changed).numpy()
+        assert np.all(np.abs(after[0] - before[0]).max(-1) > 1e-3)
+        np.testing.assert_array_equal(after[1:], before[1:])
+
+
+def test_the_length_depends_on_no_padding(randomise, source_ids):
+    model = randomise(small_model())
+    _, before = model.encode_with_lengths(source_ids)
+    _, alone = model.encode_with_lengths(source_ids[1:2, :3])
+    np.testing.assert_allclose(alone[0], before[1], atol=TOLERANCE)
+    assert not np.allclose(before[0], before[1], atol=1e-2)
+
+
+def test_all_parameters_get_a_gradient(randomise, source_ids, target_ids):
+    model = randomise(small_model(tie_embeddings=False))
+    memory, length_logits = model.encode_with_lengths(source_ids)
+    logits = model.logits(target_ids, memory, source_ids)
+    ((logits**2).mean() + (length_logits**2).mean()).backward()
+    for name, parameter in model.named_parameters():
+        # The same term added to all scores of a row is lost in the softmax.
+        if not name.endswith("key_projection.bias"):
+            assert float(parameter.grad.abs().max()) > 1e-6, name
+    # The token's own row, the embedding of no length.
+    assert float(model.length_embedding.weight.grad[0].abs().max()) > 1e-6
+
+
+def test_the_weights_are_those_of_the_source_alone(randomise, source_ids):
+    model = randomise(small_model())
+    memory, weights = model.encode(source_ids, need_weights=True)
+    np.testing.assert_array_equal(memory, model.encode(source_ids))
+    assert [w.shape for w in weights] == [[3, 2, 5, 5]] * 2
+    sums = weights[0].sum(-1).numpy()
+    assert np.all((sums > 0) & (sums < 1))  # LENGTH has the rest
+
+
+def test_recompute_changes_nothing(randomise, source_ids, target_ids):
+    gradients = []
+    plain = randomise(small_model())
+    for model in (plain, small_model(recompute=True)):
+        model.set_state_dict(plain.state_dict())
+        (model(source_ids, target_ids) ** 2).mean().backward()
+        gradients.append({name: p.grad.numpy() for name, p in model.named_parameters()
+                          if p.grad is not None})  # fmt: skip
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        np.testing.assert_allclose(gradients[1][name], gradient, atol=1e-6, err_msg=name)
+
+
+def test_it_has_no_steps(source_ids):
+    model = small_model()
+    assert not HostDecoder.can_decode(model)
+    with pytest.raises(TypeError, match="step by step"):
+        model.start_cache(model.encode(source_ids), source_ids)
+    with pytest.raises(TypeError, match="predicts no length"):
+        small_model(predicts_length=False).encode_with_lengths(source_ids)
+
+
+def test_common_weights_have_the_names_of_the_autoregressive_model():
+    """So that it can begin with a teacher's."""
+    plain = dict(Transformer(SOURCE_VOCABULARY, TARGET_VOCABULARY, **SMALL).named_parameters())
+    own = dict(small_model().named_parameters())
+    assert own.keys() - plain.keys() == {"length_embedding.weight"}
+    assert own.keys() >= plain.keys()

@@ -1,0 +1,79 @@
+"""Which positions are whose past, against lists of them."""
+
+import numpy as np
+import pytest
+
+from transformer_mt.model.ancestors import AncestorMask
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(3762)
+
+
+def test_follows_every_hypothesis_to_its_past(rng):
+    """Against lists of positions, through random forks, and sentences that leave."""
+    mask = AncestorMask()
+    sentences, width = 5, 1
+    positions = 0
+    pasts = [[[]] for _ in range(sentences)]  # of each sentence's hypotheses
+    for step in range(8):
+        new_width = 1 if step == 0 else 3
+        parents = rng.integers(0, width, (sentences, new_width))
+        got = mask.grow(parents)
+        pasts = [
+            [[*own[parent], positions + i] for i, parent in enumerate(row)]
+            for own, row in zip(pasts, parents, strict=True)
+        ]
+        positions += new_width
+        width = new_width
+        if step == 0:
+            assert got is None  # there is but one hypothesis and its own position
+            continue
+        assert got.shape == (sentences, 1, width, positions)
+        for sentence in range(sentences):
+            for i in range(width):
+                allowed = np.flatnonzero(~got[sentence, 0, i]).tolist()
+                assert allowed == pasts[sentence][i]
+        if step == 4:
+            kept = np.array([3, 0, 4])
+            mask.select(kept)
+            pasts = [pasts[i] for i in kept]
+            sentences = 3
+    assert mask.length == 8
+
+
+def test_pruning_forgets_only_what_is_no_past_of_any(rng):
+    """Each position carries its number; what a hypothesis may see stays what it was."""
+    mask = AncestorMask()
+    sentences, width = 4, 3
+    numbers = np.zeros((sentences, 0), np.int64)  # of the positions kept
+    pasts = [[[]] * width for _ in range(sentences)]
+    pruned = 0
+    for step in range(120):
+        # Mostly the first hypothesis lives on, as in a beam.
+        parents = np.where(rng.random((sentences, width)) < 0.8, 0, rng.integers(0, width))
+        got = mask.grow(parents)
+        new = step * width + np.arange(width)
+        numbers = np.concatenate([numbers, np.broadcast_to(new, (sentences, width))], axis=1)
+        pasts = [
+            [[*own[parent], new[i]] for i, parent in enumerate(row)]
+            for own, row in zip(pasts, parents, strict=True)
+        ]
+        for sentence in range(sentences):
+            for i in range(width):
+                assert numbers[sentence][~got[sentence, 0, i]].tolist() == pasts[sentence][i]
+        kept = mask.prune()
+        if kept is not None:
+            pruned += 1
+            numbers = np.take_along_axis(numbers, kept, axis=1)
+    assert pruned > 1 and numbers.shape[1] < 300
+    assert mask.length == 120
+
+
+def test_a_single_hypothesis_needs_no_mask():
+    mask = AncestorMask()
+    for _ in range(4):
+        assert mask.grow(np.zeros((2, 1), np.int64)) is None
+    mask.select(np.array([1]))
+    assert mask.grow(np.zeros((1, 1), np.int64)) is None

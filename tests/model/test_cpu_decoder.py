@@ -1,0 +1,290 @@
+"""The fast decoder takes what it repeats, and leaves everything else to Paddle's layers."""
+
+import numpy as np
+import paddle
+import paddle.nn.functional as F
+import pytest
+from paddle import nn
+
+from tests.support import log_softmax
+from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.decoding.batch import target_arrays
+from transformer_mt.decoding.engine import Sentence
+from transformer_mt.decoding.paddle_engine import PaddleEngine
+from transformer_mt.mechanisms.copying.model import CopyingTransformer
+from transformer_mt.model.attention import MultiHeadAttention
+from transformer_mt.model.cpu_decoder import HostDecoder
+from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
+from transformer_mt.model.layers import LayerNorm, PositionwiseFeedForward
+from transformer_mt.model.transformer import Transformer
+
+WORDS = [f"w{number}" for number in range(12)]
+VOCABULARY = WordVocabulary(WORDS)
+SUBWORDS = Subwords(VOCABULARY, VOCABULARY)
+SMALL = {"d_model": 8, "num_heads": 2, "d_ff": 16, "num_encoder_layers": 1, "num_decoder_layers": 2}
+SETTINGS = DecodingConfig(beam_size=3, n_best=3, max_length_ratio=1.0, max_length_extra=3)
+TOLERANCE = 1e-4
+
+
+def make_model(kind=Transformer, **options):
+    """Of wide weights, so that its outputs are no ties, in which all differ from their defaults."""
+    paddle.seed(1)
+    options = {"pad_id": VOCABULARY.pad, "share_source_embedding": True, **options}
+    model = kind(VOCABULARY.size, VOCABULARY.size, **{**SMALL, "dropout": 0.0, **options})
+    random = np.random.default_rng(2)
+    for parameter in model.parameters():
+        noise = 0.4 * random.standard_normal(tuple(parameter.shape))
+        parameter.set_value((parameter.numpy() + noise).astype("float32"))
+    model.eval()
+    return model
+
+
+def search(model):
+    """A batch of a short and a long sentence, and what is found for them."""
+    rows = [VOCABULARY.encode(" ".join(text)) for text in (WORDS[:2], WORDS[3:8])]
+    sentences = [Sentence(row, number=number) for number, row in enumerate(rows)]
+    return rows, PaddleEngine([model], SUBWORDS).search(sentences, SETTINGS)
+
+
+def own_log_prob(model, source, target):
+    """What the model gives a target that it reads at once."""
+    read, wanted = target_arrays([target], VOCABULARY)
+    with paddle.no_grad():
+        logits = model(paddle.to_tensor([[*source, VOCABULARY.eos]]), paddle.to_tensor(read))
+    return np.take_along_axis(log_softmax(logits.numpy()[0]), wanted[0][:, None], axis=1).sum()
+
+
+def assert_engine_is_the_model(model):
+    """Returns what the engine finds."""
+    sources, found = search(model)
+    for source, own in zip(sources, found, strict=True):
+        assert len(own) == 3
+        for hypothesis in own:
+            expected = own_log_prob(model, source, hypothesis.ids)
+            assert hypothesis.log_prob == pytest.approx(expected, abs=TOLERANCE)
+    return found
+
+
+KINDS = {
+    "post": {},
+    "pre": {"norm": "pre"},
+    "no bias": {"bias": False, "norm": "pre"},
+    "untied": {"tie_embeddings": False},
+    "apart": {"share_source_embedding": False},
+    "dropout": {"dropout": 0.3, "attention_dropout": 0.3, "recompute": True},
+    "copying": {"kind": CopyingTransformer},
+    "copying, pre": {"kind": CopyingTransformer, "norm": "pre", "bias": False},
+}
+
+
+@pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
+def test_decodes_every_kind_that_there_is(options):
+    model = make_model(**options)
+    assert HostDecoder.can_decode(model)
+    assert_engine_is_the_model(model)
+    model.train()
+    assert HostDecoder.can_decode(model)
+
+
+# ---- Layers that are not what they were ----
+
+
+def changed(output):
+    """Another output than the layer's, of the same kind. What is forbidden, and 0, stays so."""
+    return (changed(output[0]), *output[1:]) if isinstance(output, tuple) else output * 1.3
+
+
+def as_subclass(layer):
+    kind = type(layer)
+    forward = lambda self, *args, **options: changed(kind.forward(self, *args, **options))  # noqa: E731
+    layer.__class__ = type(f"Other{kind.__name__}", (kind,), {"forward": forward})
+
+
+def with_own_forward(layer):
+    forward = layer.forward
+    layer.forward = lambda *args, **options: changed(forward(*args, **options))
+
+
+def with_hook(layer):
+    layer.register_forward_post_hook(lambda layer, inputs, output: changed(output))
+
+
+def with_hook_before(layer):
+    layer.register_forward_pre_hook(
+        lambda layer, inputs: (
+            (changed(inputs[0]), *inputs[1:])
+            if inputs and inputs[0] is not None and inputs[0].dtype == paddle.float32
+            else None
+        )
+    )
+
+
+def parts_that_decode(model):
+    return [
+        name
+        for name, _ in model.named_sublayers()
+        if not name.startswith(("encoder", "source_embedding"))
+    ]
+
+
+@pytest.mark.parametrize("change", [as_subclass, with_own_forward, with_hook, with_hook_before])
+def test_any_layer_that_was_changed_is_left_to_paddle(change):
+    options = {"kind": CopyingTransformer, "norm": "pre"}
+    model = make_model(**options)
+    names = parts_that_decode(model)
+    assert len(names) > 50
+    before = log_probs(search(model)[1])
+    differ = 0
+    for name in names:
+        model = make_model(**options)
+        change(dict(model.named_sublayers())[name])
+        assert not HostDecoder.can_decode(model), name
+        if "layers.1" not in name:  # the second layer is as the first
+            found = assert_engine_is_the_model(model)
+            differ += not np.allclose(before, log_probs(found), atol=TOLERANCE)
+    assert differ > 20  # of most layers the output is read
+    with pytest.raises(ValueError, match="HostDecoder"):
+        HostDecoder(model)
+
+
+def log_probs(found):
+    return [hypothesis.log_prob for own in found for hypothesis in own]
+
+
+class GeluFeedForward(PositionwiseFeedForward):
+    def forward(self, x):
+        return self.output_projection(F.gelu(self.inner_projection(x)))
+
+
+class RootMeanSquareNorm(LayerNorm):
+    def forward(self, x):
+        return x * (x.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * self.weight
+
+
+class UnscaledEmbedding(TokenEmbedding):
+    def forward(self, ids):
+        return F.embedding(ids, self.weight)
+
+
+class NoPositions(PositionalEncoding):
+    def forward(self, x, offset=0):
+        return x
+
+
+class Talking(MultiHeadAttention):
+    def forward(self, query, key, value, mask=None, need_weights=True, cache=None):
+        output, weights = super().forward(query, key, value, mask, need_weights, cache)
+        return output + query, weights
+
+
+class Offset(nn.Layer):
+    """No class of this program's at all."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x) + 0.5
+
+
+OTHERS = {
+    "feed-forward": ("decoder.layers.1", "feed_forward", GeluFeedForward(8, 16)),
+    "norm": ("decoder.layers.0.cross_attention_residual", "norm", RootMeanSquareNorm(8)),
+    "last norm": ("decoder", "norm", RootMeanSquareNorm(8)),
+    "self-attention": ("decoder.layers.0", "self_attention", Talking(8, 2)),
+    "cross-attention": ("decoder.layers.1", "cross_attention", Talking(8, 2)),
+    "positions": ("", "positional_encoding", NoPositions(8, 100)),
+    "embedding": ("", "target_embedding", UnscaledEmbedding(VOCABULARY.size, 8)),
+    "wrapped": ("decoder.layers.0", "feed_forward", Offset(PositionwiseFeedForward(8, 16))),
+    "generator": ("", "generator", Offset(nn.Linear(8, VOCABULARY.size))),
+}
+
+
+@pytest.mark.parametrize(("path", "name", "part"), OTHERS.values(), ids=OTHERS)
+def test_another_layer_is_left_to_paddle(path, name, part):
+    model = make_model(norm="pre", tie_embeddings=False)
+    part.eval()
+    setattr(model if not path else dict(model.named_sublayers())[path], name, part)
+    assert not HostDecoder.can_decode(model)
+    assert_engine_is_the_model(model)
+
+
+# ---- Settings that are not what they were ----
+
+
+def test_settings_that_are_read_are_repeated():
+    model = make_model(norm="pre")
+    model.target_embedding.scale = 0.7
+    model.decoder.layers[0].feed_forward_residual.norm._epsilon = 1e-3
+    model.decoder.norm = None
+    for attention in (layer.cross_attention for layer in model.decoder.layers):
+        attention.num_heads, attention.d_k, attention.d_v = 4, 2, 2
+    assert HostDecoder.can_decode(model)
+    assert_engine_is_the_model(model)
+
+
+def mixed_norms(model):
+    model.decoder.layers[0].feed_forward_residual.is_pre_norm = True
+
+
+def another_head_size(model):
+    model.decoder.layers[0].self_attention.d_k = 8
+
+
+def a_setting_that_is_not_known(model):
+    model.decoder.layers[0].feed_forward.activation = "gelu"
+
+
+def a_method_of_its_own(model):
+    residual = model.decoder.layers[0].self_attention_residual
+    residual.enter = lambda x: x * 2
+
+
+def a_step_of_its_own(model):
+    step = model.decode_step
+    model.decode_step = lambda *args: step(*args) * 1.0
+
+
+def one_more_part(model):
+    model.decoder.layers[0].adapter = nn.Linear(8, 8)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        mixed_norms,
+        another_head_size,
+        a_setting_that_is_not_known,
+        a_method_of_its_own,
+        a_step_of_its_own,
+        one_more_part,
+    ],
+)
+def test_settings_and_methods_that_were_changed(change):
+    model = make_model()
+    change(model)
+    assert not HostDecoder.can_decode(model)
+    assert_engine_is_the_model(model)
+
+
+def test_weights_that_are_not_float32():
+    model = make_model()
+    model.decoder.layers[0].feed_forward.to(dtype="float64")
+    assert not HostDecoder.can_decode(model)
+
+
+def test_a_layer_that_trains_while_the_others_do_not():
+    model = make_model(dropout=0.5)
+    model.decoder.layers[0].feed_forward_residual.dropout.train()
+    assert not HostDecoder.can_decode(model)
+
+
+def test_the_encoder_may_be_anything():
+    """Paddle encodes in any case."""
+    model = make_model(share_source_embedding=False)
+    with_own_forward(model.encoder.layers[0].feed_forward)
+    as_subclass(model.source_embedding)
+    assert HostDecoder.can_decode(model)
+    assert_engine_is_the_model(model)

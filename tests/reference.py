@@ -1,0 +1,85 @@
+"""The Transformer once more in NumPy and float64, and the small one that it is compared with."""
+
+import numpy as np
+
+TOLERANCE = 1e-5
+PAD, BOS = 0, 1
+SOURCE_VOCABULARY, TARGET_VOCABULARY = 13, 11
+SMALL = {
+    "d_model": 8,
+    "num_heads": 2,
+    "d_ff": 16,
+    "num_encoder_layers": 2,
+    "num_decoder_layers": 2,
+    "dropout": 0.0,
+}
+
+
+class NumpyTransformer:
+    """The paper again, sentence by sentence without padding, head by head, in float64."""
+
+    def __init__(self, model, num_heads, is_pre_norm):
+        self.weights = {
+            name: value.numpy().astype("float64") for name, value in model.state_dict().items()
+        }
+        self.num_heads, self.is_pre_norm = num_heads, is_pre_norm
+
+    def linear(self, name, x):
+        return x @ self.weights[f"{name}.weight"] + self.weights.get(f"{name}.bias", 0.0)
+
+    def norm(self, name, x):
+        scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+        return scaled * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
+
+    def embed(self, name, ids):
+        weight = self.weights[f"{name}.weight"]
+        width = weight.shape[1]
+        x = weight[ids] * np.sqrt(width)
+        for position in range(len(ids)):
+            for i in range(0, width, 2):
+                angle = position / 10000.0 ** (i / width)
+                x[position, i : i + 2] += [np.sin(angle), np.cos(angle)]
+        return x
+
+    def attention(self, name, query, memory=None, causal=False):
+        memory = query if memory is None else memory
+        queries = self.linear(f"{name}.query_projection", query)
+        keys = self.linear(f"{name}.key_projection", memory)
+        values = self.linear(f"{name}.value_projection", memory)
+        width = queries.shape[-1] // self.num_heads
+        heads = []
+        for head in range(self.num_heads):
+            part = slice(head * width, (head + 1) * width)
+            output = np.zeros((len(query), width))
+            for row in range(len(query)):
+                seen = row + 1 if causal else len(memory)
+                scores = keys[:seen, part] @ queries[row, part] / np.sqrt(width)
+                weights = np.exp(scores) / np.exp(scores).sum()
+                output[row] = weights @ values[:seen, part]
+            heads.append(output)
+        return self.linear(f"{name}.output_projection", np.concatenate(heads, -1))
+
+    def feed_forward(self, name, x):
+        inner = np.maximum(self.linear(f"{name}.inner_projection", x), 0.0)
+        return self.linear(f"{name}.output_projection", inner)
+
+    def residual(self, name, x, sublayer, *arguments, **options):
+        norm = f"{name}_residual.norm"
+        if self.is_pre_norm:
+            return x + sublayer(name, self.norm(norm, x), *arguments, **options)
+        return self.norm(norm, x + sublayer(name, x, *arguments, **options))
+
+    def stack(self, name, x, memory=None):
+        for number in range(2):
+            layer = f"{name}.layers.{number}"
+            causal = memory is not None
+            x = self.residual(f"{layer}.self_attention", x, self.attention, causal=causal)
+            if memory is not None:
+                x = self.residual(f"{layer}.cross_attention", x, self.attention, memory)
+            x = self.residual(f"{layer}.feed_forward", x, self.feed_forward)
+        return self.norm(f"{name}.norm", x) if self.is_pre_norm else x
+
+    def logits(self, source_ids, target_ids):
+        memory = self.stack("encoder", self.embed("source_embedding", source_ids))
+        hidden = self.stack("decoder", self.embed("target_embedding", target_ids), memory)
+        return hidden @ self.weights["generator.weight"].T

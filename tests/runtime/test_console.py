@@ -1,0 +1,126 @@
+"""What people read: no control characters, and paths that can be typed."""
+
+import dataclasses
+import shlex
+import subprocess
+import unicodedata
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.support import PairList, demo_pairs, make_config, make_model_directory, prepared
+from transformer_mt import cli
+from transformer_mt.assembly import backends as engines
+from transformer_mt.commands import train as run
+from transformer_mt.runtime import console
+from transformer_mt.runtime.checksums import write_checksums
+from transformer_mt.runtime.errors import UsageError
+from transformer_mt.training.resume import checked_state
+
+# Clears the screen, sets the title, and shows what follows from right to left.
+EVIL = "\x1b[2J\x1b]0;title\x07\x9b31m\u202e\u2066\u2028\r\x00"
+
+
+def is_harmless(text):
+    return not any(
+        (unicodedata.category(c) == "Cc" and c not in "\n\t")
+        or unicodedata.bidirectional(c)
+        in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+        or c in "\u2028\u2029"
+        for c in text
+    )
+
+
+@given(st.text())
+@example(EVIL)
+@example("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029\x7f\x80\x85\x9f")
+def test_what_is_visible(text):
+    shown = console.visible(text)
+    assert is_harmless(shown)
+    assert is_harmless(text) == (shown == text)
+
+
+def test_as_escapes():
+    assert console.visible("a\tb\n\x1b[1m é \u202e\u2029שלום\u200f") == (
+        "a\tb\n\\x1b[1m é \\u202e\\u2029שלום\u200f"
+    )
+
+
+def test_messages(capsys):
+    console.say(f"a {EVIL}\nb")
+    console.warn(EVIL)
+    shown = capsys.readouterr().err
+    assert is_harmless(shown) and "a \\x1b[2J" in shown and "warning: \\x1b" in shown
+    assert shown.count("\n") == 3
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """In a folder whose name a shell would take apart."""
+    folder = tmp_path_factory.mktemp("console") / "R&D $HOME 'x'"
+    return make_model_directory(folder / "model", demo_pairs(100), make_config(folder))
+
+
+def test_a_format_version(model, tmp_path, capsys):
+    path = tmp_path / "model"
+    path.mkdir()
+    (path / "config.yaml").write_bytes((model.path / "config.yaml").read_bytes())
+    (path / "format_version").write_text(f"1{EVIL}\n")
+    assert cli.main(["translate", str(path), "--input", str(path / "config.yaml")]) == 2
+    shown = capsys.readouterr().err
+    assert is_harmless(shown) and "format version 1\\x1b[2J" in shown
+
+
+def test_samples_of_the_test_set(model, tmp_path, capsys):
+    evil = PairList([(f"A {EVIL} dog.", f"Ein {EVIL} Hund.")] * 3)
+    config = make_config(tmp_path, evaluation={"samples": 3})
+    config = config.model_copy(update={"model_dir": str(model.path)})
+    data = prepared(config, evil, model.load_subwords())
+    data = dataclasses.replace(data, test_split=evil)
+    run.score_test(config, data, model)
+    shown = capsys.readouterr()
+    assert is_harmless(shown.out) and is_harmless(shown.err)
+    assert shown.out.count("source      A \\x1b[2J") == 3
+    assert shown.out.count("reference   Ein \\x1b[2J") == 3
+
+
+# ---- Paths in commands ----
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["a", "b_c-1.2", "a b", "R&D", "it's", "$HOME", "~", "-rf", "--help", "a\nb", "ü", "*"],
+)
+def test_a_quoted_path_can_be_typed(path, tmp_path):
+    (tmp_path / path).write_text("")
+    command = f"ls -d {console.quoted(path)}"
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout in (f"{path}\n", f"./{path}\n")
+
+
+def test_commands_that_are_advised(model, capsys):
+    """Each takes the path as one word."""
+    run._next_steps(model)
+    commands = capsys.readouterr().out.strip().split("\n")[1:]
+    path = str(model.path)
+    assert len(commands) == 2
+    for command in commands:
+        assert shlex.split(command, comments=True)[2] == path
+    with pytest.raises(UsageError) as caught:
+        engines.find(model.path, "ctranslate2")
+    command = str(caught.value).partition("Make it with: ")[2]
+    assert shlex.split(command)[:5] == ["python", "-m", "transformer_mt", "export", path]
+    with pytest.raises(Exception, match="was trained on another text") as caught:
+        data = prepared(model.load_config(), demo_pairs(5), model.load_subwords())
+        checked_state(with_corpus(model), data, model)
+    command = str(caught.value).rpartition(" with ")[2]
+    assert shlex.split(command) == [f"training.init_from={path}", "model_dir=FOLDER"]
+
+
+def with_corpus(model):
+    """A checkpoint that tells what text it was trained on."""
+    checkpoint = model.saved_checkpoints()[-1]
+    (checkpoint / "state.json").write_text('{"corpus": "another", "progress": {}}')
+    write_checksums(checkpoint)
+    return checkpoint

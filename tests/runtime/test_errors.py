@@ -1,0 +1,34 @@
+"""What is said of errors."""
+
+import errno
+
+import pytest
+
+from transformer_mt.runtime.errors import describe, is_lost_connection
+
+# As gloo says it, through Paddle.
+LOST = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [::1]:2811"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_lost"),
+    [
+        (RuntimeError(LOST), True),
+        (ValueError(f"(External) {LOST} (at /paddle/paddle/fluid/x.cc:1)"), True),
+        (RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:81] Timed out after 1800 s"), True),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "runs/igloo/model"), False),
+        (RuntimeError("/home/gloo/texts/train.en is damaged"), False),
+        (ValueError("gloo"), False),
+    ],
+)  # fmt: skip
+def test_a_lost_connection_is_known_by_where_it_comes_from(error, is_lost):
+    assert is_lost_connection(error) == is_lost
+    assert ("another of the training processes has ended" in describe(error)) == is_lost
+
+
+def test_no_temporary_folder_names_the_folders():
+    error = FileNotFoundError(
+        errno.ENOENT, "No usable temporary directory found in ['/full', '/var/tmp']"
+    )
+    said = describe(error)
+    assert "/full" in said and "TMPDIR" in said and "should not happen" not in said

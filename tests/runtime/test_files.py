@@ -1,0 +1,417 @@
+"""Files appear whole or not at all, and lines end in \\n alone."""
+
+import errno
+import gzip
+import hashlib
+import os
+import random
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer_mt.runtime import files
+from transformer_mt.runtime.errors import Interrupted, UsageError, UserError
+from transformer_mt.runtime.files import atomic, byte_lines, content_hash, count_lines, lines
+
+ROOT = Path(__file__).resolve().parents[2]
+# Everything that some other reader of text takes for the end of a line.
+NO_ENDS = "a\x0bb\x0cc\x1cd\x85e\u2028f\u2029g\rh"
+
+
+# ------------------------------------------------------------------------------------- reading
+
+
+def test_lines_end_in_newline_alone(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes(f"{NO_ENDS}\nsecond\r\n\n\r\nlast".encode())
+    assert list(lines(path)) == [NO_ENDS, "second", "", "", "last"]
+    assert count_lines(path) == 5
+
+
+@pytest.mark.parametrize(
+    "content, expected",
+    [
+        (b"", []),
+        (b"\n", [""]),
+        (b"a", ["a"]),
+        (b"a\n", ["a"]),
+        (b"a\n\n", ["a", ""]),
+        (b"a\r\r\n", ["a\r"]),
+        (b"a\r", ["a\r"]),  # nothing ends this line, so its \r is text
+        (b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", ["a", "\ufeffb"]),  # only the first is a mark
+        (b"\xef\xbb\xbf", [""]),
+        (b"a\0b\n", ["a\0b"]),
+    ],
+)
+def test_the_ends_of_files(tmp_path, content, expected):
+    path = tmp_path / "text"
+    path.write_bytes(content)
+    assert list(lines(path)) == expected
+    assert count_lines(path) == len(expected)
+
+
+# A line that begins with a byte order mark or ends in \r reads differently, by definition.
+any_line = st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"])).filter(
+    lambda line: not line.endswith("\r") and not line.startswith("\ufeff")
+)
+
+
+@given(
+    text=st.lists(st.tuples(any_line, st.sampled_from(["\n", "\r\n"]))),
+    last=any_line,
+    compressed=st.booleans(),
+)
+def test_lines_are_what_was_written(text, last, compressed, tmp_path_factory):
+    path = tmp_path_factory.getbasetemp() / ("any.gz" if compressed else "any")
+    content = ("".join(line + end for line, end in text) + last).encode()
+    path.write_bytes(gzip.compress(content) if compressed else content)
+    expected = [line for line, _ in text] + ([last] if last else [])
+    assert list(lines(path)) == expected
+    assert list(byte_lines(path)) == [line.encode() for line in expected]
+    assert count_lines(path) == len(expected)
+    assert content_hash(path) == hashlib.sha256(content).hexdigest()
+
+
+def test_counting_over_the_blocks_it_reads(tmp_path):
+    path = tmp_path / "long"
+    path.write_bytes(b"x" * (1 << 20) + b"\n" + b"y" * (1 << 20))
+    assert count_lines(path) == 2
+
+
+def test_invalid_utf8_names_file_line_and_byte(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes("gut\nü\n".encode() + "schön".encode("latin-1") + b"\nrest\n")
+    found = []
+    with pytest.raises(UserError) as caught:
+        found.extend(lines(path))
+    assert found == ["gut", "ü"]
+    assert str(caught.value).startswith(f"{path}, line 3: not UTF-8 (byte 0xf6 at position 4)")
+    assert "iconv" in str(caught.value)
+
+
+def _truncated(content: bytes) -> bytes:
+    return gzip.compress(content)[:-12]
+
+
+def _damaged(content: bytes) -> bytes:
+    compressed = bytearray(gzip.compress(content))
+    compressed[10] = 0xFF  # the first byte behind the header: a kind of block that there is not
+    return bytes(compressed)
+
+
+def _other_content(content: bytes) -> bytes:
+    return gzip.compress(content)[:-8] + bytes(8)  # where the checksum and the size are
+
+
+@pytest.mark.parametrize("damage", [_truncated, _damaged, _other_content, bytes])
+@pytest.mark.parametrize("read", [lambda path: list(lines(path)), count_lines, content_hash])
+def test_a_damaged_gz_names_the_file(tmp_path, damage, read):
+    path = tmp_path / "text.gz"
+    path.write_bytes(damage(random.Random(1).randbytes(3000).hex().encode()))
+    with pytest.raises(UserError, match=r"text\.gz: can't be read to its end") as caught:
+        read(path)
+    assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize("read", [lambda path: list(lines(path)), count_lines, content_hash])
+def test_what_can_not_be_opened(tmp_path, read):
+    with pytest.raises(UsageError, match="no: there is no such file"):
+        read(tmp_path / "no")
+    with pytest.raises(UsageError, match="can't be read: Is a directory"):
+        read(tmp_path)
+
+
+# ------------------------------------------------------------------------------------- writing
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_content_appears_when_it_is_whole(tmp_path):
+    path = tmp_path / "out"
+    path.write_text("old")
+    with atomic(path) as file:
+        file.write(f"ä\r\n{NO_ENDS}\n")
+        file.flush()
+        assert path.read_text() == "old"
+    assert path.read_bytes() == f"ä\r\n{NO_ENDS}\n".encode()
+    with atomic(path, "wb") as file:
+        file.write(b"\xff\n")
+    assert path.read_bytes() == b"\xff\n"
+    assert names(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("old", [None, "old"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("x"),
+        UserError("its own words"),
+        UsageError("its own words"),
+        Interrupted(2),
+        KeyboardInterrupt(),
+        # The trouble of another file, which is none of this one's.
+        FileNotFoundError(errno.ENOENT, "No such file or directory", "elsewhere"),
+        BrokenPipeError(errno.EPIPE, "Broken pipe"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_inside_is_passed_on_and_leaves_no_trace(tmp_path, error, old):
+    path = tmp_path / "out"
+    if old:
+        path.write_text(old)
+    with pytest.raises(type(error)) as caught, atomic(path) as file:
+        file.write("new")
+        raise error
+    assert caught.value is error
+    assert names(tmp_path) == (["out"] if old else [])
+    assert not old or path.read_text() == old
+
+
+def test_a_write_that_fails_is_about_this_file(tmp_path):
+    path = tmp_path / "out"
+    with pytest.raises(UserError) as caught, atomic(path) as file:
+        file.write("new")
+        raise OSError(errno.ENOSPC, "No space left on device")  # as a write would
+    assert str(caught.value) == f"{path}: can't be written: No space left on device"
+    assert caught.value.exit_code == 1 and names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "path, reason",
+    [
+        ("no/out", "No such file or directory"),
+        ("file/out", "Not a directory"),
+        ("folder", "Is a directory"),
+        (".", "Is a directory"),
+        ("x" * 300, "File name too long"),
+    ],
+)
+def test_where_nothing_can_be_written(tmp_path, monkeypatch, path, reason):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UserError, match=f"can't be written: {reason}"), atomic(path) as file:
+        file.write("x")
+    assert names(tmp_path) == ["file", "folder"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full, as Linux has it")
+def test_a_full_device():
+    message = "/dev/full: can't be written: No space left"
+    with pytest.raises(UserError, match=message), atomic("/dev/full") as file:
+        file.write("x")
+    assert not os.path.isfile("/dev/full")
+
+
+def test_devices_and_pipes_stay_what_they_are(tmp_path):
+    """A rename would put a file in their place."""
+    with atomic(os.devnull) as file:
+        file.write("x")
+    assert not os.path.isfile(os.devnull)
+
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    received = []
+    reader = threading.Thread(target=lambda: received.append(pipe.read_text()))
+    reader.start()
+    with atomic(pipe) as file:
+        file.write("through\n")
+    reader.join(timeout=10)
+    assert received == ["through\n"] and pipe.is_fifo()
+
+
+def test_a_link_is_followed(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real/file")
+    with atomic(tmp_path / "link") as file:
+        file.write("x")
+    assert (tmp_path / "link").is_symlink() and names(tmp_path / "real") == ["file"]
+    assert names(tmp_path) == ["link", "real"]
+
+
+# ---- Descriptors: what a shell has redirected is written to, and not replaced ----
+
+WRITE_TO = """
+import pathlib, sys
+from transformer_mt.runtime.files import atomic
+print("before")
+with atomic(pathlib.Path(sys.argv[1])) as file:
+    file.write("written\\n")
+print("after")
+"""
+OWN_NAMES = ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "/proc/thread-self/fd/1", "link"]
+
+
+def write_to(path, folder, **streams):
+    command = [sys.executable, "-c", WRITE_TO, str(path)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run(command, cwd=folder, check=True, timeout=60, env=environment, **streams)
+
+
+@pytest.fixture
+def link(tmp_path):
+    """Of a link, in a folder that is one too."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "stdout").symlink_to("/dev/stdout")
+    (tmp_path / "also").symlink_to("folder")
+    (tmp_path / "link").symlink_to("also/stdout")
+
+
+@pytest.mark.parametrize("name", OWN_NAMES)
+def test_what_was_redirected_to_is_not_replaced(tmp_path, link, name):
+    path = tmp_path / "log"
+    path.write_text("old\n")
+    before = path.stat().st_ino
+    with open(path, "a") as stdout:  # as >> does
+        write_to(name, tmp_path, stdout=stdout)
+    assert path.read_text() == "old\nbefore\nwritten\nafter\n"
+    with open(path, "w") as stdout:  # as > does
+        write_to(name, tmp_path, stdout=stdout)
+    assert path.read_text() == "before\nwritten\nafter\n"
+    assert path.stat().st_ino == before
+    assert names(tmp_path) == ["also", "folder", "link", "log"]
+
+
+def test_a_descriptor_of_another_process_is_appended_to(tmp_path):
+    path = tmp_path / "log"
+    path.write_text("old\n")
+    with open(path, "r+") as held:
+        name = f"/proc/{os.getpid()}/fd/{held.fileno()}"
+        write_to(name, tmp_path, stdout=subprocess.DEVNULL)
+    assert path.read_text() == "old\nwritten\n" and names(tmp_path) == ["log"]
+
+
+def test_a_pipe_as_stdout(tmp_path):
+    command = [sys.executable, "-c", WRITE_TO, "/dev/stdout"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, timeout=60, env=environment, check=True)
+    assert done.stdout == b"before\nwritten\nafter\n"
+
+
+def test_a_descriptor_that_is_not_open():
+    with pytest.raises(UserError, match="fd/987: can't be written"), atomic("/dev/fd/987"):
+        pass
+
+
+def test_what_may_be_replaced(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "dangling").symlink_to("not there yet")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("file", "link", "dangling", "not there", "folder/../file", "fd/1"):
+        assert files.is_replaceable(tmp_path / name), name
+    for path in (tmp_path / "pipe", tmp_path / "folder", "/dev/null", "/dev/stdin", "/dev/fd/0"):
+        assert not files.is_replaceable(path), path
+
+
+# ---- The same file by another name ----
+
+
+def test_files_are_told_apart_by_what_they_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("in", "other"):
+        (tmp_path / name).write_text(name)
+    os.link("in", "hard")
+    (tmp_path / "soft").symlink_to("in")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "to_folder").symlink_to("folder")
+    files.require_distinct({"--output": Path("out")}, {"--input": Path("in"), "--prefix": None})
+    files.require_distinct({"--output": Path("other"), "stdout": None}, {"--input": Path("in")})
+    same = ["in", "./in", tmp_path / "in", "hard", "soft", "folder/../in", "to_folder/../hard"]
+    for name in same:
+        message = f"--output {name} and --prefix in are the same file. Write into another one"
+        with pytest.raises(UsageError) as caught:
+            inputs = {"--input": Path("other"), "--prefix": Path("in")}
+            files.require_distinct({"--output": Path(name)}, inputs)
+        assert str(caught.value).startswith(message.replace(" ./in", " in"))
+    # Neither is there yet.
+    for one, other in (("x", "./x"), ("folder/x", "to_folder/x")):
+        with pytest.raises(UsageError, match=r"--json .*x and --output .*x are the same file"):
+            files.require_distinct({"--output": Path(one), "--json": Path(other)}, {})
+
+
+def test_streams_and_devices(tmp_path):
+    """Descriptors are files too, if a shell has made them so."""
+    path = tmp_path / "file"
+    path.touch()
+    with open(path) as file:
+        with pytest.raises(UsageError, match=r"^--output .*file and stdin are the same file"):
+            files.require_distinct({"--output": path}, {"stdin": file.fileno()})
+        with pytest.raises(UsageError, match=r"^stdout and --input .*file are the same file"):
+            files.require_distinct({"stdout": file.fileno()}, {"--input": path})
+        with pytest.raises(UsageError, match=r"--output /dev/fd/.* are the same file"):
+            files.require_distinct(
+                {"--output": Path(f"/dev/fd/{file.fileno()}")}, {"--input": path}
+            )
+    null = Path(os.devnull)
+    files.require_distinct({"--output": null, "--json": null}, {"--input": null})
+    reading, writing = os.pipe()
+    files.require_distinct({"stdout": writing}, {"stdin": reading})
+    for descriptor in (reading, writing):
+        os.close(descriptor)
+
+
+# ---- What a process that was killed has left ----
+
+HOLD = """
+import sys
+from transformer_mt.runtime.files import atomic
+with atomic(sys.argv[1]) as file:
+    file.write("from another process")
+    file.flush()
+    print("here", flush=True)
+    sys.stdin.read()
+"""
+
+
+def writing_process(path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout.readline() == b"here\n"
+    return process
+
+
+def test_what_was_killed_leaves_nothing_for_long(tmp_path):
+    path = tmp_path / "out"
+    with writing_process(path) as killed:
+        killed.kill()
+    (left,) = names(tmp_path)
+    assert left == f".out.{killed.pid}.tmp"
+    # What has another name is none of ours.
+    others = [".out.tmp", ".out.x1.tmp", f".other.{killed.pid}.tmp", f".out.{killed.pid}.tmp2"]
+    for name in others:
+        (tmp_path / name).touch()
+    with writing_process(path) as living:
+        with atomic(path) as file:
+            file.write("x")
+        assert names(tmp_path) == sorted([*others, f".out.{living.pid}.tmp", "out"])
+        living.stdin.close()
+        assert living.wait(timeout=60) == 0
+    assert path.read_text() == "from another process"
+    assert names(tmp_path) == sorted([*others, "out"])
+
+
+def test_folders_that_were_left(tmp_path):
+    for number in (1, 2):
+        (tmp_path / f".out.{number}.tmp" / "deep").mkdir(parents=True)
+        (tmp_path / f".out.{number}.tmp" / "deep" / "file").write_text("x")
+    (tmp_path / ".out.3.tmp").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    os.mkfifo(tmp_path / ".out.4.tmp")
+    with files.held(tmp_path / ".out.1.tmp"):
+        files.clear_leftovers(tmp_path / "out")
+        assert {".out.1.tmp", "elsewhere"} <= set(names(tmp_path))
+        assert ".out.2.tmp" not in names(tmp_path)
+        assert (tmp_path / ".out.1.tmp" / "deep" / "file").exists()
+    files.clear_leftovers(tmp_path / "out")
+    assert ".out.1.tmp" not in names(tmp_path)
+    files.clear_leftovers(tmp_path / "no" / "out")  # there is nothing, which is no error

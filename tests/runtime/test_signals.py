@@ -1,0 +1,262 @@
+"""Signals, sent to real processes: an exception at once, or at the end of a block held together."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import termios
+
+import pytest
+
+from tests.support import (
+    ROOT,
+    TIMEOUT,
+    demo_pairs,
+    make_config,
+    make_model_directory,
+    write_lines,
+    write_pairs,
+)
+from transformer_mt.config.file import dump
+
+CODES = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+
+PROGRAM = """
+import sys, time
+from transformer_mt.runtime import signals
+from transformer_mt.runtime.errors import Interrupted
+
+signals.install()
+
+def wait(seconds=20):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.01)
+
+def say(text):
+    print(text, flush=True)
+
+try:
+    {body}
+except Interrupted as stop:
+    say("interrupted")
+    sys.exit(stop.exit_code)
+"""
+
+
+def start(body):
+    code = PROGRAM.format(body=body.strip().replace("\n", "\n    "))
+    return subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, encoding="utf-8"
+    )
+
+
+@pytest.mark.parametrize(("number", "code"), CODES)
+def test_a_signal_is_an_exception(number, code):
+    process = start("say('ready')\nwait()\nsay('too late')")
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    assert process.communicate(timeout=10)[0] == "interrupted\n"
+    assert process.returncode == code
+
+
+HELD = """
+with signals.held_back():
+    with signals.held_back():
+        say("ready")
+        wait(0.5)
+        say("inner")
+    say("outer")
+say("too late")
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), CODES)
+def test_a_signal_is_held_back_to_the_end_of_the_outermost_block(number, code):
+    process = start(HELD)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    assert process.communicate(timeout=10)[0] == "inner\nouter\ninterrupted\n"
+    assert process.returncode == code
+
+
+def test_without_a_signal_nothing_happens():
+    output, _ = start(HELD).communicate(timeout=10)
+    assert output == "ready\ninner\nouter\ntoo late\n"
+
+
+def test_no_handler_of_ordinary_errors_swallows_it():
+    process = start(
+        """
+try:
+    say("ready")
+    wait()
+except Exception:
+    say("swallowed")
+"""
+    )
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=10)[0] == "interrupted\n"
+
+
+def test_a_signal_is_raised_once():
+    process = start(
+        """
+try:
+    with signals.held_back():
+        say("ready")
+        wait(0.5)
+except Interrupted:
+    with signals.held_back():
+        say("once")
+say("done")
+"""
+    )
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=10)[0] == "once\ndone\n"
+    assert process.returncode == 0
+
+
+def test_a_second_ctrl_c_is_not_held_back():
+    process = start(
+        """
+with signals.held_back():
+    say("ready")
+    while not signals.pending():
+        wait(0.01)
+    say("pending")
+    wait()
+"""
+    )
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "pending\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=10)[0] == "interrupted\n"
+    assert process.returncode == 130
+
+
+def test_a_lost_terminal_is_ignored_under_nohup():
+    process = start(
+        """
+say("ready")
+wait(1)
+say("done")
+"""
+    )
+    process.kill()
+    process = subprocess.Popen(
+        ["nohup", *process.args], cwd=ROOT, stdout=subprocess.PIPE, encoding="utf-8"
+    )
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGHUP)
+    assert process.communicate(timeout=10)[0] == "done\n"
+    assert process.returncode == 0
+
+
+# ---- From the first moment of a run to its last ----
+
+# Runs the program, which sends itself a signal when it begins to import the named module, or
+# when Python is ending.
+AT_A_MODULE = """
+import atexit, os, runpy, sys
+
+number, moment = int(sys.argv[1]), sys.argv[2]
+
+def send():
+    os.kill(os.getpid(), number)
+
+class Sender:
+    def find_spec(self, name, path=None, target=None):
+        if name == moment:
+            send()
+
+if moment == "the end":
+    atexit.register(send)
+sys.meta_path.insert(0, Sender())
+del sys.argv[1:3]
+runpy.run_module("transformer_mt", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model directory, text to translate, and a config to train from."""
+    folder = tmp_path_factory.mktemp("signals")
+    pairs = demo_pairs(120)
+    write_pairs(folder / "text", "train", pairs)
+    write_lines(folder / "in", [source for source, _ in pairs[:3]])
+    config = make_config(folder, data={"held_out": 0})
+    (folder / "recipe.yaml").write_text(dump(config), encoding="utf-8")
+    make_model_directory(folder / "translator", pairs, config)
+    return folder
+
+
+def run_with_signal(folder, number, moment, *arguments) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", AT_A_MODULE, str(int(number)), moment, *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=TIMEOUT,
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "moment"),
+    [
+        (signal.SIGINT, 130, "transformer_mt.cli"),
+        (signal.SIGTERM, 143, "argparse"),
+        (signal.SIGHUP, 129, "transformer_mt.commands.translate"),
+        (signal.SIGINT, 130, "numpy.linalg"),
+        (signal.SIGTERM, 143, "paddle.base.libpaddle"),
+        # Paddle has put a handler of its own in place by then.
+        (signal.SIGTERM, 143, "paddle.nn"),
+        (signal.SIGHUP, 129, "paddle.nn"),
+    ],
+)
+def test_a_signal_while_modules_are_imported(folder, number, code, moment):
+    command = ("translate", folder / "translator", "--threads", "1", "--input", folder / "in")
+    done = run_with_signal(folder, number, moment, *command)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "interrupted\n")
+
+
+def test_a_signal_while_paddlenlp_is_imported(folder):
+    """Which switches every handler of SIGTERM off."""
+    command = ("train", folder / "recipe.yaml", "--check")
+    done = run_with_signal(folder, signal.SIGTERM, "paddlenlp.ops", *command)
+    assert done.returncode == 143 and done.stderr.endswith("...\ninterrupted\n")
+
+
+def test_a_signal_when_all_is_done(folder):
+    command = ("translate", folder / "translator", "--threads", "1", "--input", folder / "in")
+    done = run_with_signal(folder, signal.SIGTERM, "the end", *command)
+    assert done.returncode in (0, 143) and len(done.stdout.splitlines()) == 3
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+def test_a_lost_terminal_saves_a_training(folder, tmp_path):
+    """With it, what the run says can't be written any more; SIGHUP comes to the run alone."""
+    terminal, end = pty.openpty()
+    termios.tcsetwinsize(end, (24, 80))
+    model_dir = tmp_path / "model"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "transformer_mt", "train", folder / "recipe.yaml",
+         "training.devices=1", "training.max_steps=100000", "training.log_every=1",
+         f"model_dir={model_dir}"],
+        cwd=ROOT, stdin=end, stdout=end, stderr=end, start_new_session=True,
+        preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),
+    )  # fmt: skip
+    os.close(end)
+    said = b""
+    while not re.search(rb"[3-9]\d*/100000", said):  # the progress bar
+        said += os.read(terminal, 1000)
+    os.close(terminal)
+    assert process.wait(timeout=TIMEOUT) == 129, said
+    (saved,) = (model_dir / "checkpoints").iterdir()
+    assert int(saved.name.removeprefix("step_")) >= 3

@@ -1,0 +1,76 @@
+"""Tensors in safetensors files: what is written comes back, and other tools read it."""
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from tests.support import ROOT
+from transformer_mt.runtime import tensors
+
+ARRAYS = {
+    "b": np.arange(6, dtype=np.float32).reshape(2, 3).T,  # not contiguous
+    "a": np.array(1.5, np.float32),
+    "count": np.array([3], np.int64),
+    "none": np.zeros((0, 4), np.float32),
+}
+
+
+def test_what_is_written_comes_back(tmp_path):
+    tensors.write(tmp_path / "x.safetensors", ARRAYS)
+    found = tensors.read(tmp_path / "x.safetensors")
+    assert found.keys() == ARRAYS.keys()
+    for name, array in ARRAYS.items():
+        assert found[name].dtype == array.dtype and found[name].shape == array.shape
+        np.testing.assert_array_equal(found[name], array)
+    with safe_open(tmp_path / "x.safetensors", "np") as file:
+        assert sorted(file.keys()) == sorted(ARRAYS)
+
+
+def test_the_same_arrays_are_the_same_bytes(tmp_path):
+    tensors.write(tmp_path / "x", ARRAYS)
+    tensors.write(tmp_path / "y", dict(reversed(ARRAYS.items())))
+    assert (tmp_path / "x").read_bytes() == (tmp_path / "y").read_bytes()
+
+
+def test_others_may_read_it_as_the_umask_has_it(tmp_path):
+    before = os.umask(0o027)
+    try:
+        tensors.write(tmp_path / "x", ARRAYS)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("content", [b"", b"weights!\n", b"\xff" * 100, b"\x02\0\0\0\0\0\0\0{}"])
+def test_what_is_no_such_file(tmp_path, content):
+    (tmp_path / "x").write_bytes(content)
+    if content.endswith(b"{}"):
+        assert tensors.read(tmp_path / "x") == {}
+        return
+    with pytest.raises(ValueError):
+        tensors.read(tmp_path / "x")
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from transformer_mt.runtime import tensors
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+try:
+    tensors.write(Path(sys.argv[1]), {"a": np.zeros(10_000, np.float32)})
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+def test_a_full_disk_is_an_error_of_the_system(tmp_path):
+    command = [sys.executable, "-c", FULL, str(tmp_path / "x")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == f"{os.strerror(errno.EFBIG)}\n", done.stderr

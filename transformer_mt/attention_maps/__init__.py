@@ -1,1 +1,0 @@
-"""Pages that show what a model attends to."""

@@ -1,0 +1,138 @@
+"""The verb `attention`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from transformer_mt.assembly import backends as engines
+from transformer_mt.data.subword import Vocabulary
+from transformer_mt.decoding.engine import Sentence
+from transformer_mt.inspect import attention_page as page
+from transformer_mt.inspect.attention_page import Axis, Map, Token
+from transformer_mt.mechanisms.mask_predict import search as mask_predict
+from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.runtime.errors import UsageError
+from transformer_mt.runtime.files import atomic
+
+
+def draw(
+    model_dir: str,
+    text: str,
+    output: Path,
+    target: str | None = None,
+    checkpoint: str | None = None,
+    device: str | None = None,
+) -> None:
+    """Writes a page with the attention maps of a sentence and its translation.
+
+    Args:
+        text: the sentence, one line.
+        target: its translation; None: the best one that the model finds.
+        checkpoint: as in `ModelDirectory.checkpoint`.
+        device: as in `device.use`.
+
+    Raises:
+        UsageError: there is no such model, it is an export or non-autoregressive, or a text is
+            empty or too long.
+        UserError: the model is damaged, or the page can't be written.
+    """
+    folder = Path(model_dir)
+    if (held := engines.exported(folder)) is not None:
+        raise UsageError(
+            f"{folder} is an export for --engine {held}, which does not give the weights of every "
+            "layer and head. Give the model directory that it was made of"
+        )
+    spec = engines.find(folder, "paddle", checkpoint, device=device)
+    directory = ModelDirectory(folder)
+    config = directory.load_config()
+    if config.model.non_autoregressive is not None:
+        mask_predict.refuse("attention")
+    subwords = directory.load_subwords()
+    limit = config.data.max_length
+    text, source_ids = _read("--text", text, subwords.source, limit)
+    if not source_ids:
+        raise UsageError("--text: there is no text in it")
+    if target is not None:
+        target, target_ids = _read("--target", target, subwords.target, limit)
+
+    engine = spec.load()
+    label = "Translation, given"
+    if target is None:
+        label = "Translation, found by the model"
+        target_ids = engine.search([Sentence(source_ids)], config.decoding)[0][0].ids
+        target = subwords.target.decode(target_ids)
+    attention = engine.attention(source_ids, target_ids)
+
+    source = Axis(_tokens(attention.source, subwords.source), config.data.source_lang)
+    read = Axis(_tokens(attention.read, subwords.target), config.data.target_lang)
+    said = Axis(_tokens(attention.said, subwords.target), config.data.target_lang)
+    content = page.html(
+        f"{folder.resolve().name}, {spec.checkpoints[0].name}",
+        [
+            page.Sentence("Source", text, source.lang),
+            page.Sentence(label, target, said.lang),
+        ],
+        [
+            Map(
+                "Encoder self-attention",
+                "Each row is a subword of the source; the columns are what it attends to.",
+                source,
+                source,
+                attention.encoder,
+            ),
+            Map(
+                "Decoder self-attention",
+                "Each row is the position at which the decoder puts out this subword; the columns "
+                "are what the decoder reads.",
+                said,
+                read,
+                attention.decoder,
+            ),
+            Map(
+                "Cross-attention",
+                "Each row is the position at which the decoder puts out this subword; the columns "
+                "are the source.",
+                said,
+                source,
+                attention.cross,
+            ),
+        ],
+    )
+    with atomic(output) as file:
+        file.write(content)
+
+
+def _read(option: str, text: str, vocabulary: Vocabulary, limit: int) -> tuple[str, list[int]]:
+    """A line as it is translated, and its ids.
+
+    Raises:
+        UsageError: it is more than a line, or has more than `limit` subwords.
+    """
+    # Bytes of the command line that are not UTF-8 are U+FFFD, as those of a file are.
+    text = os.fsencode(text).decode("utf-8", "replace").strip()
+    if "\n" in text:
+        raise UsageError(f"{option}: there is an end of line in it; give one line")
+    ids = vocabulary.encode(text)
+    if len(ids) > limit:
+        raise UsageError(
+            f"{option}: {len(ids)} subwords, but the model reads at most {limit} at once "
+            "(data.max_length; `translate` cuts such a line into parts). Give a shorter one"
+        )
+    return text, ids
+
+
+def _tokens(ids: list[int], vocabulary: Vocabulary) -> list[Token]:
+    kinds = {vocabulary.unk: "unknown"}
+    kinds |= dict.fromkeys((vocabulary.pad, vocabulary.bos, vocabulary.eos), "special")
+    return [
+        Token(_visible(piece), kinds.get(id, ""))
+        for id, piece in zip(ids, vocabulary.pieces(ids), strict=True)
+    ]
+
+
+def _visible(piece: str) -> str:
+    """A subword of which nothing would be seen, such as U+200B, by its code points."""
+    if any(character.isprintable() for character in piece):
+        return piece
+    return " ".join(f"U+{ord(character):04X}" for character in piece)

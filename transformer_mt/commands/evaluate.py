@@ -1,0 +1,115 @@
+"""The verb `evaluate`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformer_mt.assembly.backends import EngineSpec
+from transformer_mt.commands.translate import ModelChoice, require_equal, translator_of
+from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.decoding.stream import input_lines
+from transformer_mt.evaluation.metrics import Scores, score, score_for, tokenizer_for_text
+from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.runtime.console import progress
+from transformer_mt.runtime.errors import UsageError
+from transformer_mt.runtime.files import atomic, lines
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The scores of a model's translations, and the seconds that they took, its loading not
+    counted."""
+
+    model: str
+    scores: Scores
+    seconds: float
+
+    @property
+    def lines_per_second(self) -> float:
+        return self.scores.lines / max(1e-9, self.seconds)
+
+    def as_dict(self) -> dict[str, Any]:
+        speed = {"seconds": self.seconds, "lines_per_second": self.lines_per_second}
+        return {"model": self.model, **self.scores.as_dict(), **speed}
+
+    def __str__(self) -> str:
+        return (
+            f"{self.scores}\n"
+            f"  {self.lines_per_second:,.1f} lines/s: {self.seconds:.1f} s, the model being loaded"
+        )
+
+
+def score_file(hypothesis: Path, reference: Path) -> Scores:
+    """Scores a file of translations; Chinese is recognised and tokenised as such."""
+    references = list(lines(reference))
+    return score(list(input_lines(hypothesis)), references, tokenizer_for_text(references))
+
+
+def score_models(
+    models: list[ModelChoice], source: Path, reference: Path, output: Path | None
+) -> list[Evaluation]:
+    """Translates `source` with each of the models, keeps that in `output` if given, and scores it.
+
+    Raises:
+        UsageError: there are several models, and they can't all do what is asked for.
+        UserError: anything wrong with a model directory or the files.
+    """
+    if output and len(models) > 1:
+        raise UsageError("evaluate: --output is for what one MODEL_DIR translates")
+    if len(models) > 1 and any(model.ensemble for model in models):
+        raise UsageError("evaluate: --ensemble goes together with one MODEL_DIR")
+    found = [model.find() for model in models]
+    sources = list(input_lines(source))
+    references = list(lines(reference))
+    require_equal(source, len(sources), reference, len(references))
+    evaluations = []
+    for model, (spec, decoding) in zip(models, found, strict=True):
+        hypotheses, seconds = _translated(spec, decoding, sources)
+        if output:
+            with atomic(output) as file:
+                file.writelines(f"{hypothesis}\n" for hypothesis in hypotheses)
+        config = ModelDirectory(spec.folder).load_config()
+        scores = score_for(config, hypotheses, references)
+        evaluations.append(Evaluation(model.model_dir, scores, seconds))
+    return evaluations
+
+
+def as_table(evaluations: list[Evaluation]) -> str:
+    """Several models side by side, and the signatures of their scores."""
+    rows = [("", "BLEU", "chrF", "length ratio", "lines/s")]
+    notes: dict[str, None] = {}
+    for one in evaluations:
+        scores = one.scores
+        rows.append(
+            (
+                one.model,
+                f"{scores.bleu:.2f}",
+                f"{scores.chrf:.2f}",
+                f"{scores.length_ratio:.3f}",
+                f"{one.lines_per_second:,.1f}",
+            )
+        )
+        notes |= dict.fromkeys(filter(None, (scores.signature, scores.chrf_signature, scores.note)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
+    ]
+    return "\n".join([*table, *(f"  {note}" for note in notes)])
+
+
+def _translated(
+    spec: EngineSpec, decoding: DecodingConfig, sources: list[str]
+) -> tuple[list[str], float]:
+    """The translations, and the seconds that they took, without loading the model."""
+    decoding = decoding.model_copy(update={"n_best": 1})
+    with (
+        translator_of(spec, decoding) as translator,
+        progress(total=len(sources), title="translating", unit="lines") as bar,
+    ):
+        translator.warm_up(spec.threads if spec.runs_in_processes else 1)
+        started = time.perf_counter()
+        hypotheses = translator.translate(sources, bar.update)
+        return hypotheses, time.perf_counter() - started

@@ -1,0 +1,102 @@
+"""The verb `info`: how large a model is, and what training it takes, before it is paid for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from transformer_mt.config import file as config_file
+from transformer_mt.config.schema import Config
+from transformer_mt.inspect.parameters import VocabularySizes
+from transformer_mt.inspect.report import Speed, report
+from transformer_mt.runtime.errors import UsageError
+
+if TYPE_CHECKING:
+    from transformer_mt.data.subword import Subwords
+
+# Tokens of a sentence, its end among them, unless others are asked for.
+USUAL_LENGTH = 30
+# PaddleNLP's vocabulary of WMT14. Padding is not in it; `WordVocabulary` adds that.
+WMT14ENDE_TYPES = 33_708
+
+
+def info(path: Path, overrides: list[str], length: int | None, speed: Speed | None) -> None:
+    """Prints what a config, or the model in a directory, amounts to.
+
+    Args:
+        path: a config file or a model directory.
+        overrides: `section.key=value` over the config's.
+        length: tokens of a sentence, its end among them, on either side; None: the usual, or less
+            if training takes no sentence of that length.
+        speed: of the devices; None: the time is left open.
+
+    Raises:
+        UsageError: there is no such config or model, or it is wrong; or training takes no sentence
+            of that length.
+    """
+    if not path.exists():
+        raise UsageError(f"{path}: there is no such config file or model directory")
+    if path.is_dir():
+        config, vocabularies, origin = _of_model(path, overrides)
+    else:
+        config = config_file.load(path, overrides)
+        vocabularies, origin = _of_config(config)
+    longest = config.data.max_length + 1
+    if length is None:
+        length = min(USUAL_LENGTH, longest)
+    if length > longest:
+        raise UsageError(
+            f"--length: {length}: the longest sentence of training has {longest} subwords "
+            f"(data.max_length: {config.data.max_length}, and its end)"
+        )
+    print("\n".join(report(config, vocabularies, origin, length, speed)))
+
+
+def _of_model(path: Path, overrides: list[str]) -> tuple[Config, VocabularySizes, str]:
+    from transformer_mt.model_directory import ModelDirectory
+
+    directory = ModelDirectory(path)
+    config = directory.load_config(overrides)
+    if any(override.startswith("subword.") for override in overrides):
+        raise UsageError(
+            "subword: a model keeps the subwords that it has. To count with others, give its "
+            f"config: info {path / 'config.yaml'} {' '.join(overrides)}"
+        )
+    return config, _sizes(directory.load_subwords()), "the model's"
+
+
+def _of_config(config: Config) -> tuple[VocabularySizes, str]:
+    """The sizes of the vocabularies as far as they are known without the text, and how they are."""
+    subword = config.subword
+    if config.training.init_from is not None:
+        from transformer_mt.model_directory import subwords_to_keep
+
+        return _sizes(subwords_to_keep(config)), "of training.init_from"
+    if subword.type != "vocabulary":
+        source = subword.source_vocab_size or subword.vocab_size
+        target = subword.target_vocab_size or subword.vocab_size
+        origin = "of the config; a small text may have fewer"
+        return VocabularySizes(source, target, subword.joint), origin
+    if subword.vocabulary is None and config.data.root is None:
+        size = WMT14ENDE_TYPES + 1
+        return VocabularySizes(size, size, True), f"wmt14ende's {WMT14ENDE_TYPES:,}, and padding"
+    return _of_vocabulary_file(config)
+
+
+def _of_vocabulary_file(config: Config) -> tuple[VocabularySizes, str]:
+    from transformer_mt.data.corpus import wmt14ende_vocabulary
+    from transformer_mt.data.subword import Subwords
+
+    given = config.subword.vocabulary
+    path = wmt14ende_vocabulary(config.data) if given is None else Path(given)
+    if not path.is_file():
+        raise UsageError(
+            f"subword.vocabulary: {path}: there is no such file, and the model is as large as the "
+            "vocabulary in it. To count without it: subword.type=bpe subword.vocabulary=null "
+            "subword.vocab_size=N"
+        )
+    return _sizes(Subwords.from_vocabulary(path)), f"of {path}"
+
+
+def _sizes(subwords: Subwords) -> VocabularySizes:
+    return VocabularySizes(subwords.source.size, subwords.target.size, subwords.joint)

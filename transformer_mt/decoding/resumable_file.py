@@ -1,0 +1,176 @@
+"""An output file that is written under another name until it is whole, and can be gone on with."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from transformer_mt.runtime import signals
+from transformer_mt.runtime.console import say
+from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.runtime.files import atomic
+
+
+class PartialFile:
+    """Lines for `path` that go into `.NAME.partial` beside it; what they follow from is kept in
+    `.NAME.partial.json`.
+
+    Attributes:
+        lines: how many there are.
+    """
+
+    def __init__(self, path: Path, chunk: int) -> None:
+        self._path = path
+        self._final = Path(os.path.realpath(path))
+        self._partial = self._final.with_name(f".{self._final.name}.partial")
+        self._description = self._final.with_name(f".{self._final.name}.partial.json")
+        self._chunk = chunk
+        with self._errors():
+            self._file = self._locked()
+        self.lines = 0
+
+    def begin(self, made_from: dict[str, Any]) -> None:
+        with self._errors():
+            self._file.truncate(0)
+            with atomic(self._description) as file:
+                json.dump(made_from, file)
+
+    def resume(self, made_from: dict[str, Any]) -> None:
+        """Goes on with what is there, or begins if that is nothing.
+
+        Raises:
+            UsageError: it follows from something else.
+        """
+        with self._errors():
+            self.lines, size = self._whole_chunks()
+        if not self.lines:
+            say(f"{self._path}: there is nothing to go on with; beginning with the first line")
+            self.begin(made_from)
+            return
+        try:
+            then = json.loads(self._description.read_bytes())
+        except (OSError, ValueError):
+            then = {}
+        other = [key for key in made_from if then.get(key) != made_from[key]]
+        if other:
+            raise UsageError(
+                f"--resume: {self._path} was begun with another {', '.join(other)}. Repeat the "
+                "command as it was, or leave out --resume to begin anew"
+            )
+        with self._errors():
+            self._file.truncate(size)
+            self._file.seek(size)
+        say(f"{self._path}: going on after line {self.lines:,}")
+
+    def write_line(self, line: str) -> None:
+        with self._errors():
+            self._file.write(f"{line}\n".encode())
+            self.lines += 1
+            if self.lines % self._chunk == 0:
+                self._file.flush()
+
+    def finish(self) -> None:
+        """Gives the file its name."""
+        with self._errors():
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            os.replace(self._partial, self._final)
+        with suppress(OSError):
+            self._description.unlink()
+        self._file.close()
+
+    def leave(self) -> None:
+        """Keeps what is there to be gone on with, if there is any of that."""
+        if self._file.closed:  # it is finished
+            return
+        with suppress(OSError):  # the error that ended the block, such as a full disk, is raised
+            self._file.flush()
+        try:
+            lines, _ = self._whole_chunks()
+        except OSError:
+            say(f"{self._path}: what was written is kept; to go on, add --resume to the command")
+        else:
+            if lines:
+                say(
+                    f"{self._path}: {lines:,} lines are kept; to go on, add --resume to the command"
+                )
+            else:
+                for path in (self._partial, self._description):
+                    with suppress(OSError):
+                        path.unlink()
+        self.close()
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._file.close()
+
+    def _locked(self) -> IO[bytes]:
+        while True:
+            file = open(self._partial, "a+b")  # noqa: SIM115 (open while we live)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(self._partial)):
+                    return file
+            except BlockingIOError:
+                file.close()
+                raise UserError(f"{self._path} is being written by another process") from None
+            except FileNotFoundError:
+                pass
+            # Whoever held it has given it its name, or removed it, in the meantime.
+            file.close()
+
+    def _whole_chunks(self) -> tuple[int, int]:
+        """How many lines the file holds, as a multiple of the chunk, and their size in bytes. The
+        last line may be torn, if the process was killed."""
+        lines = position = size = 0
+        # Not by the handle that writes: on a full disk it still holds what it could not write, and
+        # tries to do that before it reads.
+        with open(self._partial, "rb") as file:
+            for number, line in enumerate(file, 1):
+                position += len(line)
+                if number % self._chunk == 0 and line.endswith(b"\n"):
+                    lines, size = number, position
+        return lines, size
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UserError(f"{self._path}: can't be written: {error.strerror or error}") from error
+
+
+@contextmanager
+def partial_file(
+    path: Path, made_from: dict[str, Any], chunk: int, resume: bool
+) -> Iterator[PartialFile]:
+    """A file that gets its name when the block ends. If the block fails, or the process is killed,
+    what was written stays under another one.
+
+    Args:
+        made_from: what the content follows from, in JSON's types.
+        chunk: the file is gone on with after a multiple of so many lines.
+        resume: go on with what is there, if anything is.
+
+    Raises:
+        UsageError: to go on, all of `made_from` must be as it was.
+        UserError: the file can't be written, or another process writes it.
+    """
+    file = PartialFile(path, chunk)
+    try:
+        (file.resume if resume else file.begin)(made_from)
+    except BaseException:
+        file.close()
+        raise
+    try:
+        yield file
+        with signals.held_back():
+            file.finish()
+    except BaseException:
+        file.leave()
+        raise

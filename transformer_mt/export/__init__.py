@@ -1,1 +1,0 @@
-"""Trained models in the formats of other programs."""

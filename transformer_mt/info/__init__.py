@@ -1,1 +1,0 @@
-"""How large a model is, and what training it takes: counted from the config, nothing heavy."""

@@ -1,0 +1,182 @@
+"""Decoding all positions at once, and once more those that the model is least sure of.
+
+Mask-Predict (Ghazvininejad et al. 2019, arXiv 1904.09324, section 3). It knows ids and their
+probabilities, neither models nor text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, NoReturn, Protocol
+
+import numpy as np
+
+from transformer_mt.config.schema import NEEDED_BY, DecodingConfig
+from transformer_mt.data.subword import Vocabulary
+from transformer_mt.decoding.engine import Hypothesis, Sentence, length_limits, length_penalty
+from transformer_mt.runtime.errors import UsageError
+
+
+class Predictor(Protocol):
+    """The model, which has read the sources of some sentences."""
+
+    def length_log_probs(self) -> np.ndarray | None:
+        """log p(length) of the lengths 1, 2, ... of each target, (sentences, lengths); None: the
+        model does not predict them."""
+
+    def best(
+        self, sentences: np.ndarray, ids: np.ndarray, masked: np.ndarray, may_end: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The most probable id at each masked position, int64 (count,), and its log-probability,
+        float64 (count,), row after row.
+
+        Args:
+            sentences: int64 (rows,), which sentence each row is a target of.
+            ids: int64 (rows, target_len), with the mask's id where masked, and padded.
+            masked: bool (rows, target_len).
+            may_end: bool (rows, target_len), True where the id may be eos.
+        """
+
+
+class Targets(NamedTuple):
+    """Empty targets, to be filled in: int64 (rows,) each. `ends` is the first place that may be
+    eos."""
+
+    sentences: np.ndarray
+    lengths: np.ndarray
+    ends: np.ndarray
+
+
+# What can't be asked of a model that does not predict words one after another, and why.
+IMPOSSIBLE = {
+    "prefix": "does not go with --prefix: an output is not continued, all of it is predicted at "
+    "once",
+    "alignment": "does not go with --alignment: its attention is that of masks, not of words",
+    "scores": "gives no probability to a whole translation: it has one of each word, which differs "
+    "with the words that are masked",
+    "attention": "attends from masks, in whose places words stand only when it is done",
+    "ensemble": "can't be a member: the words before, which the members of an ensemble go on from "
+    "together, are not there",
+}
+
+
+def require_possible(settings: DecodingConfig, asked: Iterable[str] = ()) -> None:
+    """
+    Args:
+        asked: keys of IMPOSSIBLE.
+
+    Raises:
+        UsageError: something is asked for that can't be had of a non-autoregressive model.
+    """
+    for key, needed, reason in NEEDED_BY["model.non_autoregressive"]:
+        section, _, name = key.partition(".")
+        if section == "decoding" and (value := getattr(settings, name)) != needed:
+            flag = "--" + name.replace("_", "-")
+            if value is not True:
+                flag += f" {value}"
+            raise UsageError(
+                f"a non-autoregressive model does not go with {flag} ({key}): {reason}"
+            )
+    for what in asked:
+        refuse(what)
+
+
+def refuse(what: str) -> NoReturn:
+    """Raises a UsageError that says why a non-autoregressive model can't do this; `what` is a key
+    of IMPOSSIBLE."""
+    option = "--ensemble: " if what == "ensemble" else ""
+    raise UsageError(f"{option}a non-autoregressive model {IMPOSSIBLE[what]}")
+
+
+def search(
+    predictor: Predictor, sentences: list[Sentence], settings: DecodingConfig, target: Vocabulary
+) -> list[list[Hypothesis]]:
+    """One hypothesis of each sentence.
+
+    Where the model predicts lengths, the `settings.length_candidates` most probable ones are filled
+    in side by side, and of the results that counts whose words and length have the highest
+    log-probability for each word (section 3.3 leaves the length's out); none of them is eos. Where
+    it does not, a target of the greatest length allowed is filled in, and cut at its first eos.
+
+    A hypothesis' log-probability is the sum of those that its words (and the eos that it was cut
+    at) had when they were predicted.
+    """
+    limits = [length_limits(len(sentence.source), settings) for sentence in sentences]
+    shortest, longest = np.array(limits, np.int64).reshape(-1, 2).T
+    length_log_probs = predictor.length_log_probs()
+    if length_log_probs is None:
+        targets = Targets(np.arange(len(sentences)), longest, ends=shortest)
+    else:
+        count = settings.length_candidates
+        candidates = [
+            best_lengths(*own, count)
+            for own in zip(length_log_probs, shortest, longest, strict=True)
+        ]
+        rows = np.repeat(np.arange(len(sentences)), [len(own) for own in candidates])
+        lengths = np.concatenate([*candidates, np.zeros(0, np.int64)])
+        targets = Targets(rows, lengths, ends=lengths)
+
+    ids, log_probs = fill(predictor, targets, settings.iterations, target)
+    found: list[list[tuple[float, Hypothesis]]] = [[] for _ in sentences]
+    for sentence, length, own_ids, own in zip(*targets[:2], ids, log_probs, strict=True):
+        ends = np.flatnonzero(own_ids[:length] == target.eos)
+        words = own_ids[: ends[0] if len(ends) else length].tolist()
+        counted = own[: min(len(words) + 1, length)]
+        log_prob = float(counted.sum())
+        score = log_prob / length_penalty(len(words) + 1, settings)
+        # With that of the length: a wrong one, if shorter, often has surer words.
+        of_length = 0.0 if length_log_probs is None else length_log_probs[sentence, length - 1]
+        mean = (log_prob + of_length) / max(1, len(counted))
+        found[sentence].append((mean, Hypothesis(words, log_prob, score)))
+    # Of equal ones, that of the more probable length.
+    return [[max(own, key=lambda item: item[0])[1]] for own in found]
+
+
+def best_lengths(log_probs: np.ndarray, shortest: int, longest: int, count: int) -> np.ndarray:
+    """The `count` most probable lengths, best first, of those that are allowed: int64, fewer if
+    there are fewer, and 0 if there is none.
+
+    Args: `log_probs` (lengths,) of the lengths 1, 2, ...; what is beyond them can't be reached.
+    """
+    shortest = min(max(shortest, 1), len(log_probs))
+    allowed = log_probs[shortest - 1 : longest]
+    if not len(allowed):
+        return np.zeros(1, np.int64)
+    return shortest + np.argsort(-allowed, kind="stable")[:count]
+
+
+def fill(
+    predictor: Predictor, targets: Targets, iterations: int, target: Vocabulary
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fills in the targets, section 3.1.
+
+    Of a target of N ids all are predicted in the first of T iterations, and in iteration t (from 0)
+    the N * (T - t) / T (rounded down) whose log-probability is the lowest; the others keep theirs.
+
+    Returns: ids, int64 (rows, longest), and their log-probabilities, float64, the same shape; pad
+        and 0 beyond a target's length.
+    """
+    places = np.arange(max(targets.lengths, default=0))
+    is_real = places < targets.lengths[:, np.newaxis]
+    may_end = places >= targets.ends[:, np.newaxis]
+    # No decoder of this kind reads a beginning, so that bos is free to stand for a mask.
+    ids = np.where(is_real, target.bos, target.pad)
+    log_probs = np.zeros(ids.shape)
+    for iteration in range(iterations):
+        counts = targets.lengths * (iterations - iteration) // iterations
+        ranks = _ranks(np.where(is_real, log_probs, np.inf))
+        masked = is_real & (ranks < counts[:, np.newaxis])
+        rows = np.flatnonzero(masked.any(axis=1))  # short ones are done before the others
+        if not len(rows):
+            break
+        ids[masked] = target.bos
+        ids[masked], log_probs[masked] = predictor.best(
+            targets.sentences[rows], ids[rows], masked[rows], may_end[rows]
+        )
+    return ids, log_probs
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """The rank of each number in its row, from 0 for the lowest; of equal ones the first is lower:
+    int64 (rows, len)."""
+    return values.argsort(axis=1, kind="stable").argsort(axis=1)

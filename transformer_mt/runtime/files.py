@@ -1,0 +1,303 @@
+"""Files written whole or not at all, and text read by lines that end in `\\n` alone."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import gzip
+import hashlib
+import os
+import re
+import shutil
+import stat
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from transformer_mt.runtime.errors import UsageError, UserError
+
+# A descriptor as a path: of a process, of one of its threads, or of this process.
+_DESCRIPTOR = re.compile(r"(?:/proc/(\d+)(?:/task/\d+)?|/dev)/fd/(\d+)")
+# Links that are followed before a path is taken for a loop of them, as Linux does.
+_MOST_LINKS = 40
+
+
+@contextmanager
+def atomic(path: str | Path, mode: str = "w") -> Iterator[IO]:
+    """Opens a file that appears under its name when the block ends, and not if it fails.
+
+    A link is followed. What may not be replaced (see `is_replaceable`) is written to as it is. What
+    a process that was killed has left of the same file is removed.
+
+    Raises:
+        UserError: the file can't be written. Other errors of the block are passed on.
+    """
+    path = Path(path)
+    text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+    if not is_replaceable(path):
+        with _write_errors(path, path), _open_as_it_is(path, mode, **text) as file:
+            yield file
+        return
+    final = Path(os.path.realpath(path))
+    clear_leftovers(final)
+    temporary = final.with_name(f".{final.name}.{os.getpid()}.tmp")
+    try:
+        with _write_errors(path, temporary), _open_held(temporary, mode, **text) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            # Before it is closed: until then nobody takes it for a leftover.
+            os.replace(temporary, final)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def is_replaceable(path: str | Path) -> bool:
+    """Whether `path` names a regular file that another one may take the place of, or nothing yet.
+
+    A device, a pipe and a folder are no regular files. A descriptor, such as /dev/stdout or
+    /dev/fd/3, may be one of a regular file; but whoever has opened that goes on writing there.
+    """
+    if _descriptor(path) is not None:
+        return False
+    return os.path.isfile(path) or not os.path.exists(path)
+
+
+def require_distinct(
+    written: dict[str, Path | int | None], read: dict[str, Path | int | None]
+) -> None:
+    """Checks that nothing is written into a regular file that is read, or twice into the same one,
+    by whatever names.
+
+    Args:
+        written, read: paths, or numbers of open descriptors, by what a message is to call them;
+            None is left out.
+
+    Raises:
+        UsageError: naming two that are the same file.
+    """
+    seen = {name: file for name, file in read.items() if file is not None}
+    for name, file in written.items():
+        if file is None:
+            continue
+        for other, other_file in seen.items():
+            if (identity := _identity(file)) and identity == _identity(other_file):
+                raise UsageError(
+                    f"{_called(name, file)} and {_called(other, other_file)} are the same file. "
+                    "Write into another one"
+                )
+        seen[name] = file
+
+
+def _called(name: str, file: Path | int) -> str:
+    return name if isinstance(file, int) else f"{name} {file}"
+
+
+def _identity(file: Path | int) -> tuple[int, int] | str | None:
+    """What no other file has, of a regular one or one that is not there yet; None: of any other."""
+    try:
+        status = os.stat(file)
+    except OSError:
+        return os.path.realpath(file)
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
+
+
+def _descriptor(path: str | Path) -> tuple[int | None, int] | None:
+    """Of a path that names a descriptor, perhaps through links, its process (None: this one) and
+    its number; None of any other path."""
+    path = os.fspath(path)
+    for _ in range(_MOST_LINKS):
+        folder, name = os.path.split(path)
+        folder = os.path.realpath(folder)
+        if match := _DESCRIPTOR.fullmatch(f"{folder}/{name}"):
+            is_own = match[1] is None or os.path.realpath("/proc/self") == f"/proc/{match[1]}"
+            return None if is_own else int(match[1]), int(match[2])
+        try:
+            path = os.path.join(folder, os.readlink(f"{folder}/{name}"))
+        except OSError:  # it is no link
+            break
+    return None
+
+
+def _open_as_it_is(path: Path, mode: str, **options: Any) -> IO:
+    """Opens what is no file that may be replaced, for writing; nothing that it holds is lost."""
+    descriptor = _descriptor(path)
+    if descriptor is None:
+        return open(path, mode, **options)
+    process, number = descriptor
+    if process is not None:
+        return open(path, mode.replace("w", "a"), **options)
+    # What was printed before comes first.
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    # Not opened anew, which would truncate it, and write at a place of its own.
+    return open(os.dup(number), mode, **options)
+
+
+def _open_held(path: Path, mode: str, **options: Any) -> IO:
+    """Opens a new file, which `clear_leftovers` lets be until it is closed."""
+    while True:
+        file = open(path, mode, opener=_open_no_link, **options)  # noqa: SIM115 (held open)
+        if _hold(file.fileno(), path):
+            return file
+        file.close()  # it has just been taken for a leftover
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Inside the block `clear_leftovers` lets a file or a folder be.
+
+    Raises:
+        OSError: it is not there.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if not _hold(descriptor, path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _hold(descriptor: int, path: Path) -> bool:
+    """Locks what is open; returns whether `path` still names it."""
+    with suppress(OSError):  # a file system without locks has none that would be in the way
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return _names(path, descriptor)
+
+
+def _names(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def clear_leftovers(final: Path) -> None:
+    """Removes what processes that were killed have left of a file or a folder: `.NAME.PID.tmp`
+    beside it, unless a process holds it (see `held`)."""
+    name = re.compile(rf"\.{re.escape(final.name)}\.\d+\.tmp")
+    try:
+        left = [path for path in final.parent.iterdir() if name.fullmatch(path.name)]
+    except OSError:
+        return
+    for path in left:
+        with suppress(OSError):  # it is held, or gone, or not ours to remove
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not _names(path, descriptor):
+                    continue
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+            finally:
+                os.close(descriptor)
+
+
+@contextmanager
+def _write_errors(path: Path, opened: Path) -> Iterator[None]:
+    """Says of an OSError that `path` can't be written, unless it is about something else."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # A write that fails names no file; an error that names another one came from there.
+        if error.filename not in (None, str(opened)):
+            raise
+        raise UserError(f"{path}: can't be written: {error.strerror or error}") from error
+
+
+@contextmanager
+def _read_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, zlib.error, OSError) as error:
+        raise UserError(f"{path}: can't be read to its end: {error}") from None
+
+
+def open_bytes(path: Path) -> IO[bytes]:
+    """A file for reading, decompressed if its name ends in .gz."""
+    try:
+        return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")
+    except FileNotFoundError:
+        raise UsageError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise UsageError(f"{path}: can't be read: {error.strerror or error}") from None
+
+
+def byte_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file without their ends (`\\n` or `\\r\\n`)."""
+    with open_bytes(path) as file, _read_errors(path):
+        yield from map(without_end, file)
+
+
+def without_end(line: bytes) -> bytes:
+    return line.removesuffix(b"\r\n" if line.endswith(b"\r\n") else b"\n")
+
+
+def lines(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 text file; U+2028, U+0085 and the like are text, not ends of lines.
+
+    Raises:
+        UserError: naming the line that is not UTF-8.
+    """
+    for number, line in enumerate(byte_lines(path), 1):
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{path}, line {number}: not UTF-8 (byte {line[error.start]:#04x} at position "
+                f"{error.start + 1}). Convert the file, for example with iconv -f LATIN1 -t UTF-8"
+            ) from None
+        yield text.removeprefix("\ufeff") if number == 1 else text
+
+
+def count_lines(path: Path) -> int:
+    """The number of lines; a last one without a newline counts."""
+    count, last = 0, b"\n"
+    with open_bytes(path) as file, _read_errors(path):
+        while block := file.read(1 << 20):
+            count += block.count(b"\n")
+            last = block[-1:]
+    return count + (last != b"\n")
+
+
+def content_hash(path: Path) -> str:
+    """The SHA-256 of what a file holds (when decompressed), in hexadecimal."""
+    digest = hashlib.sha256()
+    with open_bytes(path) as file, _read_errors(path):
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def open_lock(path: Path) -> IO[bytes]:
+    """Opens a file to be locked; it is made if it is not there. A link is not followed: what it
+    leads to is not ours to open for writing.
+
+    Raises:
+        OSError: it can't be opened.
+    """
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+b")
+
+
+def flush_to_disk(path: Path) -> None:
+    """Returns when a file, or the names in a folder, would outlive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
