@@ -15,7 +15,7 @@ from transformer_mt.data import encoded as encoded_module
 from transformer_mt.data.alignments import Alignments, encoded_alignments
 from transformer_mt.data.batches import collate, read_update
 from transformer_mt.data.encoded import Limits, encoded_corpus
-from transformer_mt.mechanisms.guided_attention import alignments as alignments_module
+from transformer_mt.data import alignments as alignments_module
 from transformer_mt.runtime.errors import UsageError, UserError
 
 PAIRS = demo_pairs(200)

@@ -18,7 +18,7 @@ from tests.support import (
     train_subwords,
     wide_model,
 )
-from transformer_mt.assembly.model import model as assembly
+from transformer_mt.assembly import model as assembly
 from transformer_mt.config.schema import LONGEST_TARGET
 from transformer_mt.data.batches import Batch, collate
 from transformer_mt.data.subword import Subwords, WordVocabulary
