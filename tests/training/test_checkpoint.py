@@ -10,7 +10,7 @@ import paddle
 import pytest
 
 from tests.support import ROOT
-from transformer_mt.assembly.model import model as assembly
+from transformer_mt.assembly import model as assembly
 from transformer_mt.config.schema import TrainingConfig
 from transformer_mt.model import Transformer
 from transformer_mt.model_directory import ModelDirectory

@@ -16,7 +16,7 @@ from tests.support import (
     take_steps,
     train_subwords,
 )
-from transformer_mt.assembly.model import model as assembly
+from transformer_mt.assembly import model as assembly
 from transformer_mt.data.subword import Subwords
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.checksums import damage
