@@ -9,6 +9,7 @@ import paddle
 import paddle.nn.functional as F
 import pytest
 
+from tests.reference import build
 from tests.support import log_softmax
 from transformer_mt.mechanisms.copying.model import CopyableSource, CopyingTransformer, mixture
 from transformer_mt.model import DecoderCache, HostDecoder, HostDecoding, Transformer, operations
@@ -22,7 +23,7 @@ LAYERS = {"num_encoder_layers": 2, "num_decoder_layers": 2}
 
 
 def small_model(kind=CopyingTransformer, **options):
-    return kind(VOCABULARY, VOCABULARY, **{**SMALL, **LAYERS, **options})
+    return build(kind, VOCABULARY, VOCABULARY, **{**SMALL, **LAYERS, **options})
 
 
 @pytest.fixture
@@ -316,4 +317,4 @@ class TestModel:
     )
     def test_needs_one_vocabulary(self, sizes, options):
         with pytest.raises(ValueError, match="copying needs one vocabulary"):
-            CopyingTransformer(*sizes, **SMALL, **LAYERS, **options)
+            build(CopyingTransformer, *sizes, **SMALL, **LAYERS, **options)

@@ -14,6 +14,7 @@ from tests.reference import (
     TARGET_VOCABULARY,
     TOLERANCE,
     NumpyTransformer,
+    build,
 )
 from transformer_mt.mechanisms.mask_predict.model import NonAutoregressiveTransformer
 from transformer_mt.model import Transformer
@@ -24,7 +25,8 @@ LONGEST = 30
 
 
 def small_model(predicts_length=True, **options):
-    return NonAutoregressiveTransformer(
+    return build(
+        NonAutoregressiveTransformer,
         SOURCE_VOCABULARY,
         TARGET_VOCABULARY,
         longest=LONGEST if predicts_length else None,
@@ -181,7 +183,9 @@ def test_it_has_no_steps(source_ids):
 
 def test_common_weights_have_the_names_of_the_autoregressive_model():
     """So that it can begin with a teacher's."""
-    plain = dict(Transformer(SOURCE_VOCABULARY, TARGET_VOCABULARY, **SMALL).named_parameters())
+    plain = dict(
+        build(Transformer, SOURCE_VOCABULARY, TARGET_VOCABULARY, **SMALL).named_parameters()
+    )
     own = dict(small_model().named_parameters())
     assert own.keys() - plain.keys() == {"length_embedding.weight"}
     assert own.keys() >= plain.keys()

@@ -6,6 +6,7 @@ import paddle.nn.functional as F
 import pytest
 from paddle import nn
 
+from tests.reference import build
 from tests.support import log_softmax
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
@@ -31,7 +32,7 @@ def make_model(kind=Transformer, **options):
     """Of wide weights, so that its outputs are no ties, in which all differ from their defaults."""
     paddle.seed(1)
     options = {"pad_id": VOCABULARY.pad, "share_source_embedding": True, **options}
-    model = kind(VOCABULARY.size, VOCABULARY.size, **{**SMALL, "dropout": 0.0, **options})
+    model = build(kind, VOCABULARY.size, VOCABULARY.size, **{**SMALL, "dropout": 0.0, **options})
     random = np.random.default_rng(2)
     for parameter in model.parameters():
         noise = 0.4 * random.standard_normal(tuple(parameter.shape))
