@@ -12,7 +12,7 @@ import pytest
 from tests.reference import build
 from tests.support import log_softmax
 from transformer_mt.mechanisms.copying.model import CopyableSource, CopyingTransformer, mixture
-from transformer_mt.model import DecoderCache, HostDecoder, HostDecoding, Transformer, operations
+from transformer_mt.model import CpuDecoder, CpuDecoderState, DecoderCache, Transformer, operations
 from transformer_mt.training.loss import LabelSmoothedCrossEntropy
 
 TOLERANCE = 1e-5
@@ -285,7 +285,7 @@ class TestModel:
         with paddle.no_grad():
             memory = model.encode(source_ids)
             cache = model.start_cache(memory, source_ids)
-            host = HostDecoding(HostDecoder(model), memory, source_ids)
+            host = CpuDecoderState(CpuDecoder(model), memory, source_ids)
         sentences = np.arange(3)
         histories = np.zeros((3, 1, 0), np.int64)  # (sentences, width, length)
         for step in range(8):

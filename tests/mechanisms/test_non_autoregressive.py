@@ -18,7 +18,7 @@ from tests.reference import (
 )
 from transformer_mt.mechanisms.mask_predict.model import NonAutoregressiveTransformer
 from transformer_mt.model import Transformer
-from transformer_mt.model.cpu_decoder import HostDecoder
+from transformer_mt.model.cpu_decoder import CpuDecoder
 
 MASK = 1
 LONGEST = 30
@@ -174,7 +174,7 @@ def test_recompute_changes_nothing(randomise, source_ids, target_ids):
 
 def test_it_has_no_steps(source_ids):
     model = small_model()
-    assert not HostDecoder.can_decode(model)
+    assert not CpuDecoder.can_decode(model)
     with pytest.raises(TypeError, match="step by step"):
         model.start_cache(model.encode(source_ids), source_ids)
     with pytest.raises(TypeError, match="predicts no length"):

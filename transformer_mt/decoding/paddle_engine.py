@@ -20,7 +20,7 @@ from transformer_mt.decoding.log_probs import LogProbs, mixture
 from transformer_mt.mechanisms.mask_predict import search as mask_predict
 from transformer_mt.mechanisms.mask_predict.model import NonAutoregressiveTransformer
 from transformer_mt.mechanisms.mask_predict.predictor import PaddlePredictor
-from transformer_mt.model.cpu_decoder import HostDecoder, HostDecoding
+from transformer_mt.model.cpu_decoder import CpuDecoder, CpuDecoderState
 from transformer_mt.model.transformer import Transformer
 
 
@@ -49,8 +49,8 @@ class PaddleEngine:
         )
         self._source = subwords.source
         self._target = subwords.target
-        on_host = all(HostDecoder.can_decode(model) for model in models)
-        self._host_decoders = [HostDecoder(model) for model in models] if on_host else []
+        on_host = all(CpuDecoder.can_decode(model) for model in models)
+        self._host_decoders = [CpuDecoder(model) for model in models] if on_host else []
         self._is_non_autoregressive = any(
             isinstance(model, NonAutoregressiveTransformer) for model in models
         )
@@ -102,7 +102,7 @@ class PaddleEngine:
         if not self._host_decoders:
             return _DeviceStepper(self._models, source, never)
         decodings = [
-            HostDecoding(decoder, model.encode(source), source)
+            CpuDecoderState(decoder, model.encode(source), source)
             for model, decoder in zip(self._models, self._host_decoders, strict=True)
         ]
         return _HostStepper(decodings, never)
@@ -199,7 +199,7 @@ class PaddleEngine:
 class _HostStepper:
     """A batch of source sentences as the search sees it, on a CPU; one model or several."""
 
-    def __init__(self, decodings: list[HostDecoding], never: tuple[int, ...]) -> None:
+    def __init__(self, decodings: list[CpuDecoderState], never: tuple[int, ...]) -> None:
         self._decodings = decodings
         self._never = never
 

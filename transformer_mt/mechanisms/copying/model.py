@@ -212,8 +212,8 @@ def _at(x: Tensor, ids: Tensor) -> Tensor:
     return x.flatten().gather(places.flatten()).reshape(ids.shape)
 
 
-class HostCopying:
-    """What a `CopyingTransformer` makes of the logits, in NumPy: a part of `HostDecoding`.
+class CpuCopying:
+    """What a `CopyingTransformer` makes of the logits, in NumPy: a part of `CpuDecoderState`.
 
     `source_ids` are int64 (sentences, source_len), on the CPU.
     """
@@ -238,8 +238,8 @@ class HostCopying:
         return logits
 
     def select(self, sentences: np.ndarray) -> None:
-        """As `HostDecoding.select`."""
+        """As `CpuDecoderState.select`."""
         self._ids, self._places = self._ids[sentences], self._places[sentences]
 
 
-cpu_decoder.register(CopyingTransformer, {"gate": Linear}, HostCopying)
+cpu_decoder.register(CopyingTransformer, {"gate": Linear}, CpuCopying)
