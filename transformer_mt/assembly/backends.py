@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from transformer_mt.assembly.heads import alignment_heads
 from transformer_mt.decoding.engine import Engine
 from transformer_mt.mechanisms.mask_predict import search as mask_predict
 from transformer_mt.model_directory import ModelDirectory, made_of_checkpoint, named
@@ -64,7 +65,7 @@ class EngineSpec:
         return PaddleEngine.load(
             [(config.model, path) for config, path in zip(configs, self.checkpoints, strict=True)],
             subwords,
-            configs[0].alignment_heads,
+            alignment_heads(configs[0]),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from transformer_mt.assembly.heads import alignment_heads
 from transformer_mt.assembly.model import build_model, load_weights
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config
@@ -97,7 +98,7 @@ def _write_model(
     else:
         from transformer_mt.backends.paddle_inference import export as paddle_inference
 
-        paddle_inference.write_model(folder, model, config.alignment_heads)
+        paddle_inference.write_model(folder, model, alignment_heads(config))
 
 
 def _check_replaceable(folder: Path) -> None:

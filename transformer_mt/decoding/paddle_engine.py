@@ -10,7 +10,8 @@ import numpy as np
 import paddle
 
 from transformer_mt.assembly.model import build_model, load_weights
-from transformer_mt.config.schema import DecodingConfig, Heads, ModelConfig
+from transformer_mt.config.heads import Heads
+from transformer_mt.config.schema import DecodingConfig, ModelConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding import batch

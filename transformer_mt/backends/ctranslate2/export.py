@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from transformer_mt.assembly.heads import alignment_heads
 from transformer_mt.backends.ctranslate2.engine import POSITIONS, import_ctranslate2
 from transformer_mt.config.schema import Config, ModelConfig
 from transformer_mt.data.subword import Subwords
@@ -113,14 +114,14 @@ class _Weights:
 def _spec(config: Config) -> Any:
     from ctranslate2 import specs
 
-    settings = config.model
+    settings, heads = config.model, alignment_heads(config)
     return specs.TransformerSpec.from_config(
         (settings.encoder_layers, settings.decoder_layers),
         settings.num_heads,
         pre_norm=settings.norm == "pre",
         # What `return_attention` gives: the mean of the first heads of a layer.
-        alignment_layer=config.alignment_heads.layer,
-        alignment_heads=config.alignment_heads.heads,
+        alignment_layer=heads.layer,
+        alignment_heads=heads.heads,
     )
 
 

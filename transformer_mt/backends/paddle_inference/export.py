@@ -30,7 +30,7 @@ from paddle import Tensor, nn
 from paddle.static import InputSpec
 
 from transformer_mt.backends.paddle_inference.engine import DECODER, ENCODER
-from transformer_mt.config.schema import Heads
+from transformer_mt.config.heads import Heads
 from transformer_mt.mechanisms.copying.model import CopyingTransformer
 from transformer_mt.model.layers import LayerCache
 from transformer_mt.model.transformer import Transformer
