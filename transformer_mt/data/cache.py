@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from transformer_mt.runtime.checksums import damage, write_checksums
 from transformer_mt.runtime.console import say
 from transformer_mt.runtime.errors import UserError
 from transformer_mt.runtime.files import open_lock
@@ -25,22 +26,19 @@ ABANDONED_AFTER = 24 * 3600  # seconds
 PATIENCE = 1.0  # seconds
 
 
-def entry(
-    folder: Path, make: Callable[[Path], None], is_whole: Callable[[Path], bool] = Path.is_dir
-) -> Path:
-    """A folder of the cache. If it is not there, or not whole, it is made anew: `make` writes into
-    a temporary folder beside it, which gets its name when all is written.
+def entry(folder: Path, make: Callable[[Path], None]) -> Path:
+    """A folder of the cache. If it is missing or damaged, `make` writes it anew.
 
     A whole entry is neither locked nor written to, so a cache can be read-only.
 
     Raises:
         UserError: the cache can't be written or locked. Errors of `make` are passed on.
     """
-    if is_whole(folder):
+    if damage(folder) is None:
         return folder
     with _locked(folder.parent):
         # Another process may have made it while this one waited.
-        if not is_whole(folder):
+        if damage(folder) is not None:
             if folder.is_dir():
                 say(f"{folder} is damaged; it is made anew")
             _make(folder, make)
@@ -53,6 +51,7 @@ def _make(folder: Path, make: Callable[[Path], None]) -> None:
         _clear_abandoned(folder.parent)
         temporary = Path(tempfile.mkdtemp(prefix=".building-", dir=folder.parent))
         make(temporary)
+        write_checksums(temporary)
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(temporary, folder)
     except OSError as error:
