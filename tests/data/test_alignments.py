@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support import demo_pairs, train_subwords, words, write_lines
+from transformer_mt.data import alignments as alignments_module
 from transformer_mt.data import encoded as encoded_module
 from transformer_mt.data.alignments import Alignments, encoded_alignments
 from transformer_mt.data.batches import collate, read_update
 from transformer_mt.data.encoded import Limits, encoded_corpus
-from transformer_mt.data import alignments as alignments_module
 from transformer_mt.runtime.errors import UsageError, UserError
 
 PAIRS = demo_pairs(200)

@@ -38,8 +38,9 @@ def engines(tmp_path_factory):
     folders = {name: folder / name for name in ("ctranslate2", "inference")}
     for path in folders.values():
         path.mkdir()
-    ctranslate2.write_model(folders["ctranslate2"], model, config, subwords, None)
-    paddle_inference.write_model(folders["inference"], model, config.alignment_heads)
+    heads = config.alignment_heads
+    ctranslate2.write_model(folders["ctranslate2"], model, config, subwords, heads)
+    paddle_inference.write_model(folders["inference"], model, config, subwords, heads)
     for path in folders.values():
         subwords.save(path)
         write_checksums(path)
