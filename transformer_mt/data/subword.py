@@ -94,6 +94,9 @@ class SentencePieceVocabulary(Vocabulary):
         if len(special) < 4 or not special <= set(range(self.size)):
             raise ValueError("it has no four different ids for pad, unk, bos and eos")
 
+    def __reduce__(self) -> tuple:
+        return SentencePieceVocabulary, (self._model,)  # to pickle it by its content
+
     def encode(self, text: str) -> list[int]:
         return self._processor.encode(text)
 
