@@ -132,6 +132,7 @@ class Trainer:
         self.processes = processes
         self.progress = Progress(batch_plan(config.training))
         self.updater = Updater(config, data.subwords, processes)
+        self.updater.total_steps = self.total_steps
         self.model = self.updater.model
         # The checkpoint that was saved because training was stopped, and from which it goes on. A
         # run that was never stopped does not have it, so it goes when the next is saved.
