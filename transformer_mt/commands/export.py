@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from transformer_mt.assembly.model import build_model, load_weights
+from transformer_mt.assembly.model import build_model
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config
 from transformer_mt.data.subword import Subwords
@@ -22,6 +22,7 @@ from transformer_mt.runtime.checksums import CHECKSUMS, listed, sealed, write_ch
 from transformer_mt.runtime.console import quoted, say
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.folders import whole_folder
+from transformer_mt.weights import load_weights
 
 # The folder of each format under MODEL_DIR/export.
 FOLDERS = {"ctranslate2": "ctranslate2", "paddle": "paddle_inference"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import paddle
 
-from transformer_mt.assembly.model import build_model, load_weights
+from transformer_mt.assembly.model import build_model
 from transformer_mt.config.schema import DecodingConfig, Heads, ModelConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
@@ -22,6 +22,7 @@ from transformer_mt.mechanisms.mask_predict.model import NonAutoregressiveTransf
 from transformer_mt.mechanisms.mask_predict.predictor import PaddlePredictor
 from transformer_mt.model.cpu_decoder import HostDecoder, HostDecoding
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.weights import load_weights
 
 
 class PaddleEngine:
