@@ -10,17 +10,17 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-NAMES = "Anna Boris Clara David Emil Frida".split()
+NAMES = ["Anna", "Boris", "Clara", "David", "Emil", "Frida"]
 VERBS = {"sees": "sieht", "takes": "nimmt", "buys": "kauft", "finds": "findet", "has": "hat"}
 ADJECTIVES = {"red": "rote", "old": "alte", "small": "kleine", "green": "grüne", "new": "neue"}
 NOUNS = {"house": "Haus", "book": "Buch", "car": "Auto", "bed": "Bett", "picture": "Bild"}
-NUMBERS = "3 7 12 15 28 34 51 60 77 89".split()
+NUMBERS = ["3", "7", "12", "15", "28", "34", "51", "60", "77", "89"]
 TIMES = {"today": "heute", "tomorrow": "morgen", "often": "oft", "never": "nie"}
 
 # How many pairs are in each part of the corpus.
 SIZES = {"train": 400, "dev": 12, "test": 8}
 # Longest sentence of the golden models in subwords, so that a long line is translated in parts.
-MAX_LENGTH = 30
+MAX_LENGTH = 14
 # Words longer than this are cut in the text that has its subwords marked.
 STEM = 3
 
@@ -66,25 +66,28 @@ def write(folder: Path) -> None:
                 words = [pair[side] for pair in part]
                 if kind == "cut":
                     words = [[cut(word) for word in line] for line in words]
-                    types |= dict.fromkeys(" ".join(sum(words, [])).split(" "))
+                    types |= dict.fromkeys(" ".join(map(" ".join, words)).split(" "))
                 _write(folder / kind / f"{name}.{lang}", [" ".join(line) for line in words])
     # PaddleNLP's vocabularies begin with these three.
     _write(folder / "cut" / "vocabulary", ["<s>", "<e>", "<unk>", *sorted(types)])
     _write(folder / "links", [links for _, _, links in all_pairs[: SIZES["train"]]])
 
-    test = all_pairs[-SIZES["test"] :]
-    sources = [" ".join(source) for source, _, _ in test]
-    targets = [" ".join(target) for _, target, _ in test]
-    # Besides the test set: an empty line, unknown characters, and a line of several parts.
-    sources += ["", "Anna sees the ‖ book today .", " ".join(sources)]
-    targets += ["", "Anna sieht heute das ‖ Buch .", " ".join(targets)]
-    for name, lines in {"source": sources, "target": targets}.items():
+    test = [[" ".join(side) for side in pair[:2]] for pair in all_pairs[-SIZES["test"] :]]
+    # Besides the test set: an empty line, an unknown character, and translations that are wrong.
+    odd = [("", ""), ("Anna sees the ‖ book today .", "Anna sieht heute das ‖ Buch .")]
+    wrong = [(test[i][0], test[i - 1][1]) for i in range(3)] + [("", "Haus"), ("Emil", "")]
+    files = {
+        # and a line that is translated in parts.
+        "source": [*(source for source, _ in (*test, *odd)), " ".join(line for line, _ in test)],
+        "pairs.source": [source for source, _ in (*test, *odd, *wrong)],
+        "pairs.target": [target for _, target in (*test, *odd, *wrong)],
+    }
+    for name, lines in files.items():
         _write(folder / name, lines)
-        _write(
-            folder / f"{name}.cut", [" ".join(map(cut, line.split(" "))) for line in lines]
-        )
-    # Every translation is to begin with a wrong word, or freely.
-    _write(folder / "prefix", ["heute" if i % 2 else "" for i in range(len(sources))])
+        cut_lines = [" ".join(map(cut, line.split(" "))) for line in lines]
+        _write(folder / f"{name}.cut", cut_lines)
+    # Some translations are to begin with this word, which may be wrong.
+    _write(folder / "prefix", ["heute" if i % 2 else "" for i in range(len(files["source"]))])
 
 
 def _write(path: Path, lines: list[str]) -> None:

@@ -32,7 +32,8 @@ def train(name: str) -> None:
 def keep(name: str) -> None:
     """Copies a model directory of the current folder to where the golden models are."""
     checkpoints = sorted(Path(name, "checkpoints").iterdir(), key=lambda path: path.stat().st_mtime)
-    for checkpoint in checkpoints[:-1]:  # nothing goes on from these, and git is to stay small
+    # Few are trained further, and without the others the repository stays small.
+    for checkpoint in checkpoints[: -1 if name in recipes.CONTINUED else None]:
         (checkpoint / "optimizer.safetensors").unlink()
     shutil.rmtree(MODELS / name, ignore_errors=True)
     shutil.copytree(name, MODELS / name, ignore=shutil.ignore_patterns(".lock"))

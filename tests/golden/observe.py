@@ -7,8 +7,10 @@ command line and the files of a model directory. `logits` is the only function t
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -40,11 +42,13 @@ def logits(model_dir: Path) -> np.ndarray:
     model = build_model(directory.load_config().model, subwords)
     load_weights(directory.checkpoint("last"), model)
     model.eval()
-    sides = []
-    for vocabulary, begin in ((subwords.source, []), (subwords.target, [subwords.target.bos])):
-        rows = [begin + list(range(4, 4 + length)) for length in (9, 5)]
-        rows[1] += [vocabulary.pad] * 4
-        sides.append(paddle.to_tensor(rows))
+    source, target = subwords.source, subwords.target
+    sides = [
+        paddle.to_tensor(
+            [[4, 5, 6, 7, 8, 9, 10, 11], [12, 13, 14, 15, source.eos, *[source.pad] * 3]]
+        ),
+        paddle.to_tensor([[target.bos, 4, 5, 6], [target.bos, 7, 8, target.pad]]),
+    ]
     with paddle.no_grad():
         return model(*sides).numpy()
 
@@ -83,9 +87,14 @@ def is_cut(name: str) -> bool:
     return recipes.config(name)["subword"].get("type") == "vocabulary"
 
 
-def text_files(name: str) -> tuple[str, str]:
-    """The source and its translation, in the form that a model reads."""
-    return ("source.cut", "target.cut") if is_cut(name) else ("source", "target")
+def _text(name: str, file: str) -> str:
+    """A file of `corpus.write`, in the form that a model reads."""
+    return f"{file}.cut" if is_cut(name) else file
+
+
+def _pairs(name: str) -> list[object]:
+    """The arguments that name lines and their translations."""
+    return ["--source", _text(name, "pairs.source"), "--target", _text(name, "pairs.target")]
 
 
 def engine_options(name: str, engine: str) -> list[object]:
@@ -96,31 +105,33 @@ def engine_options(name: str, engine: str) -> list[object]:
     return [name, "--engine", engine, "--threads", 1]
 
 
+def recorded_logits(name: str) -> list[list[list[float]]]:
+    """With as many digits as a float32 has."""
+    rows = logits(Path(name))
+    return [[[float(f"{x:.9g}") for x in step] for step in row] for row in rows]
+
+
 # ---- Observations: each gives what JSON can hold for the model of a name ----
 
 
 def translations(name: str, engine: str, *options: object) -> list[Any]:
     """As `translate` writes them: text, or with --format what the line says."""
-    source, _ = text_files(name)
-    arguments = [*engine_options(name, engine), "--input", source, *options]
+    arguments = [*engine_options(name, engine), "--input", _text(name, "source"), *options]
     lines = output_of("translate", *arguments)
     if "jsonl" in options:
-        return [json.loads(line)["outputs"] for line in lines]
+        return [[_short(output) for output in json.loads(line)["outputs"]] for line in lines]
     if "tsv" in options:
         return [[_value(column) for column in line.split("\t")] for line in lines]
     return lines
 
 
 def scores(name: str, engine: str, *options: object) -> list[float]:
-    source, target = text_files(name)
-    arguments = [*engine_options(name, engine), "--source", source, "--target", target, *options]
+    arguments = [*engine_options(name, engine), *_pairs(name), *options]
     return [float(line) for line in output_of("score", *arguments)]
 
 
 def alignments(name: str, engine: str) -> list[str]:
-    source, target = text_files(name)
-    arguments = [*engine_options(name, engine), "--source", source, "--target", target]
-    return output_of("align", *arguments)
+    return output_of("align", *engine_options(name, engine), *_pairs(name))
 
 
 def alignment_error_rate(name: str) -> list[float]:
@@ -158,7 +169,7 @@ def attention(name: str) -> list[dict[str, Any]]:
 def information(name: str) -> list[float]:
     """The numbers that `info` prints, of this model and of one with other settings."""
     return _numbers(command("info", name, "--tflops", 1)) + _numbers(
-        command("info", name, "model.d_model=64", "training.recompute=true", "--length", 20)
+        command("info", name, "model.d_model=64", "training.recompute=true", "--length", 10)
     )
 
 
@@ -166,24 +177,34 @@ def average(name: str) -> dict[str, Any]:
     """The mean weights of the last two checkpoints, and a translation with them."""
     copy = _copy(name, "averaged")
     path = command("average", copy, "--last", 2).strip()
-    source, _ = text_files(name)
     options = ["--engine", "paddle", "--threads", 1, "--checkpoint", Path(path).name]
     return {
         "checkpoint": Path(path).name,
         "weights": _summary(Path(path)),
-        "translations": output_of("translate", copy, *options, "--input", source),
+        "translations": output_of("translate", copy, *options, "--input", _text(name, "source")),
     }
 
 
-def beginning(name: str) -> dict[str, Any]:
-    """The first updates of a new training."""
-    return _trained(name, f"{name}_new", UPDATES)
+def beginning(name: str, part: str) -> Any:
+    """A part of what the first updates of a new training leave. How such a model translates is
+    left out: nothing of that is sure yet, and rounding decides."""
+    found = _trained(name, f"{name}_new", UPDATES)[part]
+    if part != "metrics":
+        return found
+    by_text = ("bleu", "chrf")
+    return [
+        {key: value for key, value in line.items() if key not in by_text}
+        for line in found
+        if line["kind"] in ("train", "dev")
+    ]
 
 
-def continuation(name: str) -> dict[str, Any]:
-    """The first updates of a training that goes on from the kept checkpoint."""
+def continuation(name: str, part: str) -> Any:
+    """The same of a training that goes on from the kept checkpoint."""
     steps = recipes.config(name)["training"]["max_steps"]
-    return _trained(name, _copy(name, "continued"), steps + UPDATES)
+    if not Path(f"{name}_continued").exists():
+        _copy(name, "continued")
+    return _trained(name, f"{name}_continued", steps + UPDATES)[part]
 
 
 def plan(name: str) -> dict[str, Any]:
@@ -194,7 +215,9 @@ def plan(name: str) -> dict[str, Any]:
     return {"config": yaml.safe_load(text[: text.index(facts)])} | {"report": _numbers(facts)}
 
 
+@functools.cache
 def _trained(name: str, model_dir: str, steps: int) -> dict[str, Any]:
+    """What a training up to a step leaves."""
     changes = [f"training.{key}={steps}" for key in ("max_steps", "validate_every", "save_every")]
     command("train", recipe(name), f"model_dir={model_dir}", *changes, "training.log_every=1")
     directory = Path(model_dir)
@@ -223,15 +246,24 @@ def _copy(name: str, what: str) -> str:
     return other
 
 
-def _summary(checkpoint: Path) -> dict[str, list[float]]:
-    """Of each weight and each value of the optimizer two numbers that change with every element:
-    products with fixed random signs, and the sum of squares."""
+def _summary(checkpoint: Path) -> dict[str, list[float | None]]:
+    """Of each tensor of a checkpoint two numbers, of size 1, that every element changes: the
+    logarithm of its norm (None: it is zero), and its product with random signs, by its norm.
+
+    Biases of keys are left out. They change no output, for a softmax stays the same where all of
+    its inputs rise; so their gradient is nothing but rounding, which Adam makes whole steps of.
+    Powers of Adam's betas are left out, too: they follow from the step.
+    """
     found = {}
     for path in sorted(checkpoint.glob("*.safetensors")):
-        for key, value in load_file(path).items():
-            value = value.astype(np.float64).ravel()
+        for key, tensor in load_file(path).items():
+            if "key_projection.bias" in key or key.endswith("_pow_acc"):
+                continue
+            value = tensor.astype(np.float64).ravel()
             signs = np.random.default_rng(0).choice([-1.0, 1.0], value.size)
-            found[f"{path.stem}: {key}"] = [float(signs @ value), float(value @ value)]
+            norm = float(np.sqrt(value @ value))
+            numbers = [math.log(norm), float(signs @ value) / norm] if norm else [None]
+            found[f"{path.stem}: {key}"] = [x and float(f"{x:.12g}") for x in numbers]
     return found
 
 
@@ -250,6 +282,16 @@ def _numbers(text: str) -> list[float]:
     return [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", text)]
 
 
+def _short(output: dict[str, Any]) -> list[Any]:
+    """An output of jsonl with less to store: subwords as one text, and no names."""
+    pieces = " ".join(output["pieces"])
+    return [
+        output["text"],
+        pieces,
+        *(value for key, value in output.items() if key not in ("text", "pieces")),
+    ]
+
+
 def _value(column: str) -> float | str:
     return float(column) if re.fullmatch(r"-?\d+\.\d+", column) else column
 
@@ -265,18 +307,18 @@ Observation = Callable[[str], Any]
 def of_model(name: str) -> dict[str, Observation]:
     """The observations of a golden model, by their names."""
     found: dict[str, Observation] = {
-        "logits": lambda name: logits(Path(name)).tolist(),
+        "logits": recorded_logits,
         "evaluation": evaluation,
         "information": information,
-        "beginning": beginning,
-        "continuation": continuation,
+        **_beginning(),
     }
+    if name in recipes.CONTINUED:
+        for part in ("metrics", "config", "state", "weights", "hypotheses"):
+            found[f"continuation: {part}"] = partial(continuation, part=part)
 
     def add(function, title: str, engines: tuple[str, ...], *options: object) -> None:
         for engine in engines:
-            found[f"{engine}: {title}"] = partial(
-                _call, function, engine=engine, options=options
-            )
+            found[f"{engine}: {title}"] = partial(_call, function, engine=engine, options=options)
 
     if recipes.is_non_autoregressive(name):
         add(translations, "as configured", ENGINES, "--format", "jsonl")
@@ -292,7 +334,7 @@ def of_model(name: str) -> dict[str, Observation]:
     add(scores, "scores", QUICK_ENGINES)
     add(alignments, "alignments", QUICK_ENGINES)
     if name == "plain":
-        sampling = ("--sampling", "--temperature", 1.5, "--n-best", 3, "--format", "jsonl")
+        sampling = ("--sampling", "--temperature", 1.2, "--n-best", 3, "--format", "jsonl")
         average_penalty = ("--length-penalty", 0.5, "--length-penalty-kind", "average")
         earlier = ("--ensemble", f"plain:{recipes.EARLIER}")
         add(scores, "scores", ("paddle_inference",))
@@ -318,6 +360,11 @@ def of_model(name: str) -> dict[str, Observation]:
     return found
 
 
+def _beginning() -> dict[str, Observation]:
+    parts = ("metrics", "config", "weights")
+    return {f"beginning: {part}": partial(beginning, part=part) for part in parts}
+
+
 def _call(function, name: str, engine: str, options: tuple[object, ...]) -> Any:
     return function(name, engine, *options)
 
@@ -332,4 +379,4 @@ def observe(name: str, observation: Observation) -> Any:
 
 def all_observations() -> dict[str, dict[str, Observation]]:
     models = {name: of_model(name) for name in recipes.MODELS}
-    return models | {name: {"beginning": beginning} for name in recipes.BEGINNINGS}
+    return models | {name: _beginning() for name in recipes.BEGINNINGS}

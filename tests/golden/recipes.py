@@ -32,16 +32,16 @@ BASE: Recipe = {
         "dropout": 0.05,
     },
     "training": {
-        "max_steps": 600,
+        "max_steps": 500,
         "batch_tokens": 600,
         "device_tokens": 600,
         "schedule": "inverse_sqrt",
-        "warmup_steps": 100,
+        "warmup_steps": 60,
         "learning_rate": 0.02,
         "clip_norm": 1.0,
         "log_every": 100,
-        "validate_every": 600,
-        "save_every": 600,
+        "validate_every": 1200,
+        "save_every": 1200,
         "keep_last": 1,
         "devices": 1,
         "seed": 3,
@@ -51,11 +51,11 @@ BASE: Recipe = {
 }
 
 # The plain model has another checkpoint besides the last.
-EARLIER = "step_300"
+EARLIER = "step_250"
 
 # What each golden model has in place of BASE.
 MODELS: dict[str, Recipe] = {
-    "plain": {"training": {"save_every": 300, "keep_last": 2}},
+    "plain": {"training": {"save_every": 250, "keep_last": 2}},
     # As many settings of the model as possible that are not the plain model's.
     "apart": {
         "subword": {"joint": False, "source_vocab_size": 130, "target_vocab_size": 120},
@@ -91,15 +91,21 @@ MODELS: dict[str, Recipe] = {
     "scheduled": {
         "scheduled_sampling": {
             "decay": "exponential",
-            "start": 300,
+            "start": 250,
             "minimum": 0.5,
             "mixing": "sampled",
             "passes": 3,
         },
     },
-    "length": {"model": {"non_autoregressive": "length"}},
+    "length": {
+        "subword": {"type": "word"},
+        "model": {"non_autoregressive": "length"},
+        "training": {"max_steps": 1200},
+    },
     "end": {
+        "subword": {"type": "word"},
         "model": {"non_autoregressive": "end"},
+        "training": {"max_steps": 1200},
         "decoding": {"max_length_ratio": 1.5, "max_length_extra": 4, "iterations": 3},
     },
     "sampled": {
@@ -111,8 +117,10 @@ MODELS: dict[str, Recipe] = {
         "subword": {"type": "vocabulary", "vocabulary": "cut/vocabulary"},
         "model": {"norm": "post"},
     },
-    "words": {"subword": {"type": "word", "vocab_size": 100}},
 }
+
+# Those that keep the optimizer, so that training can go on.
+CONTINUED = ("plain", "apart", "scheduled")
 
 # Trainings of which only the first updates are recorded.
 BEGINNINGS: dict[str, Recipe] = {

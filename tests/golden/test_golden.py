@@ -1,10 +1,10 @@
-"""What the program did when the golden models were made, it does today.
+"""What the program did when the golden models were made, it still does.
 
-Texts are compared exactly. Numbers may differ by rounding: CPUs of another kind add the same
-float32 products in another order (with AVX2, AVX-512 or SSE instructions), and every sum carries a
-relative error of some 1e-7, which deep sums and Adam's division by small moments multiply. The
-tolerances below are ... GOLDEN_TOLERANCE=0 asks for the same numbers to the last bit, as the CPU that
-made them has them.
+Texts are compared exactly, numbers within a tolerance. Another kind of CPU adds the same float32
+products in another order (SSE, AVX2 or AVX-512 instructions), so every sum has another relative
+error of about 1e-7. Layers add such errors up, and texts are of models that are sure of them.
+GOLDEN_TOLERANCE=0 in the environment asks for equal numbers, to the last bit; that can only hold on
+a CPU of the kind that recorded them.
 """
 
 import json
