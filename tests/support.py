@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import paddle
 import yaml
 
+from tests.forked import ForkedProcess
 from transformer_mt.assembly import build_model
 from transformer_mt.config import Config, SubwordConfig
 from transformer_mt.data.encoded import Limits, encoded_corpus
@@ -25,6 +27,8 @@ from transformer_mt.training.update import Outcome, make_optimizer
 ROOT = Path(__file__).resolve().parent.parent
 # Long enough for a busy machine: a process imports for two to five seconds, then works for one.
 TIMEOUT = 300
+# Is in the environment with --all (see conftest.py): no process is forked, all start afresh.
+ONLY_FRESH = "TESTS_ONLY_FRESH_PROCESSES"
 
 
 def demo_pairs(count: int) -> list[tuple[str, str]]:
@@ -61,8 +65,15 @@ def write_pairs(folder: Path, name: str, pairs, langs=("en", "de")) -> None:
 # ---- The program in processes of its own ----
 
 
-def start(*arguments, **options) -> subprocess.Popen:
-    """Starts `python -m transformer_mt`, with pipes for its output, which is text."""
+def start(*arguments, is_fresh=False, file_size: int | None = None, **options) -> subprocess.Popen:
+    """Starts `python -m transformer_mt`, with pipes for its output, which is text.
+
+    Args:
+        is_fresh: whether the process must begin as one of a user does, before all imports. Others
+            are forked from a process that has imported everything, except with `--all`.
+        file_size: bytes beyond which the process can write no file, as if the disk were full.
+        options: of subprocess.Popen.
+    """
     options = {
         "cwd": ROOT,
         "stdin": subprocess.DEVNULL,
@@ -73,6 +84,11 @@ def start(*arguments, **options) -> subprocess.Popen:
         **options,
     }
     command = [sys.executable, "-m", "transformer_mt", *(str(argument) for argument in arguments)]
+    if not is_fresh and ONLY_FRESH not in os.environ:
+        return ForkedProcess(command, file_size, **options)
+    if file_size is not None:
+        limits = (file_size, file_size)
+        options["preexec_fn"] = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     return subprocess.Popen(command, **options)
 
 

@@ -1,4 +1,4 @@
-"""Attacks: small ones in every run, large ones with `bash scripts/test.sh --all`."""
+"""Attacks: small ones in every run, large ones with `bash scripts/test.sh --attack`."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from transformer_mt.export.run import export
 @pytest.fixture(scope="session")
 def is_large(request) -> bool:
     """Whether the large attack was asked for."""
-    return request.config.getoption("--all")
+    return request.config.getoption("--attack")
 
 
 @pytest.fixture(scope="module")

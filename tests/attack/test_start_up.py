@@ -26,7 +26,7 @@ def test_signals(recipe, model, verb, is_large):
         after = UP + 4.0 * (number + drawn.random()) / count
         kind = drawn.choice(list(CODES))
         where = f"{verb}, {kind.name} after {after:.2f} s"
-        process = start(*command, stdin=subprocess.PIPE)
+        process = start(*command, is_fresh=True, stdin=subprocess.PIPE)
         time.sleep(after)
         process.send_signal(kind)
         try:

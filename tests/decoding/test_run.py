@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -163,9 +162,7 @@ def test_a_full_disk_loses_no_line(model, source, expected, tmp_path):
     output = tmp_path / "out"
     command = ["translate", model, "--input", source, "--output", output, "--threads", "1", *FAST]
     limit = len(expected) * 7 // 10
-    done = run(
-        *command, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    )
+    done = run(*command, file_size=limit)
     kept, error = done.stderr.splitlines()
     assert done.returncode == 1 and "can't be written: File too large" in error
     assert f"{2 * WINDOW:,} lines are kept; to go on, add --resume" in kept

@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import time
@@ -266,16 +265,15 @@ def test_asked_to_stop(recipe, unbroken, tmp_path, devices, number, code):
 # ---- A full disk ----
 
 
-def little_room():
-    """No file may grow beyond this, as if the disk were full: less than a checkpoint's weights."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+# Bytes, as if the disk were full: less than a checkpoint's weights.
+LITTLE_ROOM = 50_000
 
 
 @pytest.mark.parametrize("devices", [1, 2])
 def test_a_full_disk(recipe, unbroken, tmp_path, devices):
     model_dir = tmp_path / "model"
     finish(recipe, model_dir, devices, "training.max_steps=5", "training.average_last=null")
-    done = run(*arguments(recipe, model_dir, devices), preexec_fn=little_room)
+    done = run(*arguments(recipe, model_dir, devices), file_size=LITTLE_ROOM)
     assert done.returncode == 1
     assert "step_10: the checkpoint can't be written: File too large" in done.stderr
     assert "The checkpoints before it are whole" in done.stderr
@@ -290,7 +288,7 @@ def test_a_full_disk(recipe, unbroken, tmp_path, devices):
 def test_a_full_disk_when_asked_to_stop(recipe, tmp_path):
     model_dir = tmp_path / "model"
     more = ("training.save_every=1000", "training.validate_every=1000", "training.max_steps=10000")
-    process = start(*arguments(recipe, model_dir, 2, *more), preexec_fn=little_room)
+    process = start(*arguments(recipe, model_dir, 2, *more), file_size=LITTLE_ROOM)
     messages_until(process, "step 4/")
     process.send_signal(signal.SIGINT)
     _, messages = process.communicate(timeout=TIMEOUT)
