@@ -1,4 +1,4 @@
-"""Runs the program in processes that are forked from one that has imported everything.
+"""Python in processes that are forked from one that has imported everything.
 
 A process that imports Paddle and PaddleNLP spends five seconds of a core before its work begins,
 and the tests start hundreds of processes. A forked process has its own pid, signals, streams,
@@ -30,7 +30,9 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent
 # From Linux' prctl.h.
@@ -40,18 +42,19 @@ LAZY = ("paddlenlp.datasets", "paddle.inference", "ctranslate2", "sacrebleu")
 
 
 class ForkedProcess(subprocess.Popen):
-    """A forked `python -m transformer_mt`, which is a child of this process like any other.
+    """A forked Python, which is a child of this process like any other.
 
-    It takes the options of subprocess.Popen, of which only the streams, their encoding, `cwd`,
-    `env` and `start_new_session` have an effect; and `file_size`, the number of bytes beyond which
-    no file may grow.
+    It takes a command `[python, ...]` with `-m MODULE`, `-c CODE` or a file, and the options of
+    subprocess.Popen, of which only the streams, their encoding, `cwd`, `env` and
+    `start_new_session` have an effect; and `file_size`, the number of bytes beyond which no file
+    may grow.
     """
 
     _server: socket.socket | None = None
 
     def __init__(self, arguments, file_size: int | None = None, **options) -> None:
         self._request = {
-            "arguments": [str(argument) for argument in arguments],
+            "arguments": [str(argument) for argument in arguments[1:]],
             "cwd": os.path.realpath(options.get("cwd") or os.getcwd()),
             "env": dict(options.get("env") or os.environ),
             "new_session": options.get("start_new_session", False),
@@ -160,8 +163,8 @@ def serve(requests: socket.socket) -> dict | None:
             os.close(number)
 
 
-def run_program(request: dict) -> int:
-    """Does what `python -m transformer_mt` does; returns the exit code."""
+def run(request: dict) -> int:
+    """Does what Python does with its arguments; returns the exit code."""
     if request["new_session"]:
         os.setsid()
     if request["file_size"] is not None:
@@ -169,12 +172,26 @@ def run_program(request: dict) -> int:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
-    sys.path[0] = request["cwd"]
-    sys.argv = request["arguments"][2:]
+    kind, *rest = request["arguments"]
     try:
-        runpy.run_module("transformer_mt", run_name="__main__", alter_sys=True)
+        if kind == "-m":
+            sys.path[0], sys.argv = request["cwd"], rest
+            runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        elif kind == "-c":
+            sys.path[0], sys.argv = "", ["-c", *rest[1:]]
+            main = sys.modules["__main__"] = ModuleType("__main__")
+            exec(compile(rest[0], "<string>", "exec"), main.__dict__)
+        else:
+            sys.path[0], sys.argv = os.path.dirname(kind), [kind, *rest]
+            runpy.run_path(kind, run_name="__main__")
     except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else 0
+        if stop.code is None or isinstance(stop.code, int):
+            return stop.code or 0
+        print(stop.code, file=sys.stderr)
+        return 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
     return 0
 
 
@@ -183,7 +200,7 @@ def main() -> None:
         import_all()
         request = serve(requests)
     if request is not None:
-        code = run_program(request)
+        code = run(request)
         # Ends as Python does, but frees nothing, which would take a second.
         threading._shutdown()
         atexit._run_exitfuncs()

@@ -65,8 +65,8 @@ def write_pairs(folder: Path, name: str, pairs, langs=("en", "de")) -> None:
 # ---- The program in processes of its own ----
 
 
-def start(*arguments, is_fresh=False, file_size: int | None = None, **options) -> subprocess.Popen:
-    """Starts `python -m transformer_mt`, with pipes for its output, which is text.
+def python(*arguments, is_fresh=False, file_size: int | None = None, **options) -> subprocess.Popen:
+    """Starts Python, with pipes for its output, which is text.
 
     Args:
         is_fresh: whether the process must begin as one of a user does, before all imports. Others
@@ -83,7 +83,7 @@ def start(*arguments, is_fresh=False, file_size: int | None = None, **options) -
         "env": os.environ | {"PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8"},
         **options,
     }
-    command = [sys.executable, "-m", "transformer_mt", *(str(argument) for argument in arguments)]
+    command = [sys.executable, *map(str, arguments)]
     if not is_fresh and ONLY_FRESH not in os.environ:
         return ForkedProcess(command, file_size, **options)
     if file_size is not None:
@@ -92,30 +92,36 @@ def start(*arguments, is_fresh=False, file_size: int | None = None, **options) -
     return subprocess.Popen(command, **options)
 
 
+def run_python(*arguments, **options) -> subprocess.CompletedProcess:
+    """Runs Python to its end, as `python` starts it."""
+    return finished(python(*arguments, **options))
+
+
+def finished(process: subprocess.Popen, stdin: str | bytes | None = None):
+    try:
+        output, messages = process.communicate(stdin, timeout=TIMEOUT)
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess(process.args, process.returncode, output, messages)
+
+
+def start(*arguments, **options) -> subprocess.Popen:
+    """Starts `python -m transformer_mt` as `python` does."""
+    return python("-m", "transformer_mt", *arguments, **options)
+
+
 def run(*arguments, stdin: str | bytes | None = None, **options) -> subprocess.CompletedProcess:
     """Runs the program to its end. With `stdin` as bytes, its output is bytes too."""
     if stdin is not None:
         options["stdin"] = subprocess.PIPE
         if isinstance(stdin, bytes):
             options["encoding"] = None
-    process = start(*arguments, **options)
-    try:
-        output, messages = process.communicate(stdin, timeout=TIMEOUT)
-    finally:
-        process.kill()
-    return subprocess.CompletedProcess(arguments, process.returncode, output, messages)
+    return finished(start(*arguments, **options), stdin)
 
 
 def run_benchmark(script: Path, *arguments) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, str(script), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        # What this project sets for itself must not reach the other side.
-        env=os.environ | {"FLAGS_use_stride_kernel": "0"},
-        timeout=600,
-    )
+    # What this project sets for itself must not reach the other side.
+    return run_python(script, *arguments, env=os.environ | {"FLAGS_use_stride_kernel": "0"})
 
 
 def children(pid: int) -> list[int]:

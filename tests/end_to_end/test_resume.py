@@ -245,7 +245,8 @@ def test_interrupted_while_text_is_encoded(large, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("devices", "number", "code"), [(1, signal.SIGINT, 130), (2, signal.SIGTERM, 143)]
+    ("devices", "number", "code"),
+    [(1, signal.SIGINT, 130), pytest.param(2, signal.SIGTERM, 143, marks=pytest.mark.slow)],
 )
 def test_asked_to_stop(recipe, unbroken, tmp_path, devices, number, code):
     model_dir = tmp_path / "model"
@@ -269,7 +270,7 @@ def test_asked_to_stop(recipe, unbroken, tmp_path, devices, number, code):
 LITTLE_ROOM = 50_000
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_full_disk(recipe, unbroken, tmp_path, devices):
     model_dir = tmp_path / "model"
     finish(recipe, model_dir, devices, "training.max_steps=5", "training.average_last=null")
@@ -285,6 +286,7 @@ def test_a_full_disk(recipe, unbroken, tmp_path, devices):
     assert left_by(model_dir)[last] == left_by(unbroken(devices))[last]
 
 
+@pytest.mark.slow
 def test_a_full_disk_when_asked_to_stop(recipe, tmp_path):
     model_dir = tmp_path / "model"
     more = ("training.save_every=1000", "training.validate_every=1000", "training.max_steps=10000")
