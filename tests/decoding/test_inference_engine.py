@@ -70,7 +70,13 @@ def exported_directory(folder, variant):
 
 
 def both_engines(directory):
-    specs = [engines.find(directory.path, name, device="cpu") for name in engines.ENGINES[:2]]
+    return engines_of(directory.path)
+
+
+@functools.cache
+def engines_of(path):
+    """They are loaded once, for all tests: what one search leaves must not matter to the next."""
+    specs = [engines.find(path, name, device="cpu") for name in engines.ENGINES[:2]]
     return [spec.load() for spec in specs]
 
 

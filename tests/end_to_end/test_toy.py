@@ -15,6 +15,7 @@ def test_two_pairs_are_learnt_to_the_word(tmp_path):
     model, cache = tmp_path / "model", tmp_path / "cache"
     done = run(
         *("train", "configs/toy_de_en.yaml", f"model_dir={model}", f"data.cache={cache}"),
+        "training.devices=1",
         is_fresh=True,
     )
     assert done.returncode == 0, done.stderr
