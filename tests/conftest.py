@@ -1,5 +1,6 @@
 """What all tests share: the levels of the suite, the real corpora, and reproducible examples."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -40,6 +41,11 @@ def pytest_collection_modifyitems(config, items):
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if item not in set(slow)]
     items.sort(key=lambda item: "end_to_end" not in item.path.parts)
+
+
+def pytest_collection_finish():
+    """Everything that has been imported stays. A garbage collection does not look at it again."""
+    gc.freeze()
 
 
 def wants_all(config) -> bool:
