@@ -270,7 +270,8 @@ def test_asked_to_stop(recipe, unbroken, tmp_path, devices, number, code):
 LITTLE_ROOM = 50_000
 
 
-@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow  # tests/attack/test_full_disk.py fills a disk once
+@pytest.mark.parametrize("devices", [1, 2])
 def test_a_full_disk(recipe, unbroken, tmp_path, devices):
     model_dir = tmp_path / "model"
     finish(recipe, model_dir, devices, "training.max_steps=5", "training.average_last=null")
@@ -349,7 +350,15 @@ def damage(path: Path) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "optimizer.safetensors",
+        # tests/attack/test_damage.py damages every file of a run.
+        pytest.param("model.safetensors", marks=pytest.mark.slow),
+        pytest.param("state.json", marks=pytest.mark.slow),
+    ],
+)
 def test_a_damaged_checkpoint_is_passed_over(recipe, unbroken, half_way, name):
     damage(half_way / "checkpoints" / "step_25" / name)
     done = finish(recipe, half_way, 1)
@@ -405,6 +414,7 @@ def test_at_its_end_a_run_is_scored_again_and_not_trained(recipe, unbroken, tmp_
     assert_same(model_dir, unbroken(1))
 
 
+@pytest.mark.slow  # tests/end_to_end/test_whole_run.py restarts a run once
 def test_restart_begins_anew(recipe, unbroken, half_way):
     done = finish(recipe, half_way, 1, "--restart")
     assert "going on from" not in done.stderr

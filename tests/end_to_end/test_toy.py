@@ -16,7 +16,6 @@ def test_two_pairs_are_learnt_to_the_word(tmp_path):
     done = run(
         *("train", "configs/toy_de_en.yaml", f"model_dir={model}", f"data.cache={cache}"),
         "training.devices=1",
-        is_fresh=True,
     )
     assert done.returncode == 0, done.stderr
     # Word for word, and each side for itself: its words, and the four special pieces.
@@ -28,6 +27,6 @@ def test_two_pairs_are_learnt_to_the_word(tmp_path):
     assert tested["lines"] == 2
 
     sources, targets = zip(*reversed(PAIRS), strict=True)
-    done = run("translate", model, stdin="\n".join(sources), is_fresh=True)
+    done = run("translate", model, stdin="\n".join(sources))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == list(targets)

@@ -36,6 +36,7 @@ TRAINING = {
     "validate_every": 30,
     "save_every": 20,
     "keep_last": 2,
+    "devices": 1,
 }
 MODEL = {"d_model": 32, "num_heads": 4, "d_ff": 64, "dropout": 0.1}
 
@@ -155,8 +156,7 @@ def wait_for_metrics(process, model, old=()):
 
 def test_interrupted_training_leaves_a_usable_model(folder, tmp_path):
     recipe, model = folder / "recipe.yaml", tmp_path / "model"
-    arguments = ["train", recipe, f"model_dir={model}"]
-    arguments += ["training.max_steps=100000", "training.devices=1"]
+    arguments = ["train", recipe, f"model_dir={model}", "training.max_steps=100000"]
     log = ""
     for number, code, extra in [(signal.SIGINT, 130, []), (signal.SIGTERM, 143, ["--restart"])]:
         process = start(*arguments, *extra)
@@ -217,7 +217,7 @@ def wmt_root(shared_data, tmp_path):
 
 def test_bpe_is_removed_and_the_tokenised_text_scored(wmt_root, tmp_path):
     data = {"dataset": "wmt14ende", "root": str(wmt_root), "dev": "dev", "test": "test"}
-    training = {**TRAINING, "max_steps": 30, "validate_every": 15, "devices": 1}
+    training = {**TRAINING, "max_steps": 30, "validate_every": 15}
     recipe = write_recipe(tmp_path, data=data, subword={"type": "vocabulary"}, training=training)
     recipe.write_text(recipe.read_text().replace("  vocab_size: 200\n", ""))
     done = run("train", recipe)
@@ -252,7 +252,7 @@ def test_chinese_is_scored_as_chinese(shared_data, tmp_path):
         tmp_path,
         data={"source_lang": "en", "target_lang": "zh", "test": "test", "held_out": 10},
         subword={"vocab_size": 1500, "joint": False, "type": "unigram"},
-        training={**TRAINING, "max_steps": 20, "validate_every": 20, "devices": 1},
+        training={**TRAINING, "max_steps": 20, "validate_every": 20},
     )
     done = run("train", recipe)
     assert done.returncode == 0, done.stderr
