@@ -31,6 +31,11 @@ TIMEOUT = 300
 ONLY_FRESH = "TESTS_ONLY_FRESH_PROCESSES"
 
 
+def examples(few: int, many: int) -> int:
+    """How many examples a test draws: `many` with `--all`, where processes are fresh too."""
+    return many if ONLY_FRESH in os.environ else few
+
+
 def demo_pairs(count: int) -> list[tuple[str, str]]:
     """English-German pairs of the demo corpus, the same on every machine, and all different."""
     sides = []

@@ -12,6 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support import examples
 from transformer_mt import config_file
 from transformer_mt.config import SECTIONS, Config, DecodingConfig
 from transformer_mt.errors import UsageError
@@ -660,7 +661,7 @@ def configs(draw):
     return Config.model_validate(values)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(40, 100))
 @given(config=configs())
 def test_dump_then_load_gives_the_same_config(config, tmp_path_factory):
     path = tmp_path_factory.getbasetemp() / "round_trip.yaml"

@@ -19,6 +19,7 @@ from tests.support import (
     TIMEOUT,
     children,
     demo_pairs,
+    examples,
     make_config,
     make_model_directory,
     run,
@@ -367,7 +368,9 @@ ANYTHING = st.one_of(
 )
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(10, 30), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(blocks=st.lists(ANYTHING, max_size=12))
 def test_any_bytes_one_line_for_one_line(model, tmp_path, blocks):
     """Nothing crashes, nothing shifts: line by line it is what each line has alone."""
