@@ -1,25 +1,18 @@
 """The script that measures large corpora runs, on a small one."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT, demo_pairs, write_pairs
+from tests.support import ROOT, demo_pairs, run_python, write_pairs
 
 SCRIPT = ROOT / "scripts" / "benchmark_data.py"
 
 
-def run(*arguments, **environment) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"PYTHONPATH": str(ROOT), **environment},
-    )
+def run(*arguments, **environment):
+    environment = os.environ | {"PYTHONPATH": str(ROOT), **environment}
+    return run_python(SCRIPT, *arguments, env=environment)
 
 
 @pytest.mark.slow
