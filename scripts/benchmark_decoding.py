@@ -243,7 +243,9 @@ class Comparison:
         if not text.sources:
             raise Failure("there is no line to translate")
         self.paddlenlp = self.worker(PaddleNLPTranslation, *self.judge.ask("export", text))
-        yield f"{len(text.sources):,} of {len(files[0]):,} lines. {self.check_logits()}"
+        left_out = len(files[0]) - len(text.sources)
+        note = f" ({left_out} empty or over-long ones left out)" if left_out else ""
+        yield f"{len(text.sources):,} lines{note}. {self.check_logits(len(text.sources))}"
         few = text.first(options.single)
         models, notes = self.models()
         one_core, all_cores = (
@@ -262,7 +264,7 @@ class Comparison:
         yield f"BLEU is sacreBLEU's {self.quality[OURS].signature}"
         yield from notes
 
-    def check_logits(self) -> str:
+    def check_logits(self, lines: int) -> str:
         """Compares the logits of both models.
 
         Raises:
@@ -276,7 +278,7 @@ class Comparison:
         found = f"The logits of both models differ by at most {difference:.1e}"
         if not difference <= TOLERANCE:
             raise Failure(f"{found}, so the copied weights are wrong")
-        return f"{found} (on {COMPARED} sentences and their references, or all if there are fewer)."
+        return f"{found}, on {min(COMPARED, lines)} sentences and their references."
 
     def models(self) -> tuple[dict[str, tuple[Path, str | None]], list[str]]:
         """The arguments of each `OurTranslation`, and notes on exports that failed."""

@@ -43,6 +43,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -241,18 +242,27 @@ class Comparison:
         self.size = size
         self.options = options
         self.folder = folder
-        self.recipe = write_recipe(SIZES[size], options, folder)
+        never = 10**9
+        training = {"max_steps": never, "validate_every": never, "save_every": never}
+        self.recipe = harness.write_recipe(
+            folder,
+            options,
+            data={"held_out": 0},
+            subword={"vocab_size": VOCAB_SIZE},
+            model=SIZES[size],
+            training={**training, "log_every": 1},
+        )
         say(f"{size}: encoding the corpus")
         with Worker(folder, 1, OurTraining, self.recipe, []) as ours:
             self.corpus: Corpus = ours.ask("corpus")
 
     def results(self) -> Iterator[str]:
-        corpus = self.corpus
-        size = (
-            "{num_layers} + {num_layers} layers, d_model {d_model}, d_ff {d_ff}, {num_heads} heads"
+        corpus, size = self.corpus, SIZES[self.size]
+        yield (
+            f"### {self.size}: {size['num_layers']} + {size['num_layers']} layers, d_model "
+            f"{size['d_model']}, d_ff {size['d_ff']}, {size['num_heads']} heads, "
+            f"{corpus.arguments['trg_vocab_size']:,} subwords"
         )
-        vocab_size = corpus.arguments["trg_vocab_size"]
-        yield f"### {self.size}: {size.format(**SIZES[self.size])}, {vocab_size:,} subwords"
         arguments = corpus.arguments, corpus.source, corpus.target, corpus.batches
         kind = paddlenlp_competitor.PaddleNLPTraining
         with Worker(self.folder, 1, kind, *arguments) as paddlenlp:
@@ -279,72 +289,60 @@ class Comparison:
             say(f"{self.size}: starting the processes of the steps, with one step of each")
             for worker in workers.values():
                 worker.ask("steps", 0, 0)
+            product.ask("rate")
             slowest = max(worker.ask("steps", 0, 1) for worker in workers.values())
-            batches, rounds = self.corpus.batches[1:], self.options.rounds
-            count = min(int(self.options.seconds / slowest), len(batches) // rounds)
-            count = max(1, count)
+            batches, rounds = len(self.corpus.batches) - 1, self.options.rounds
+            count = max(1, min(int(self.options.seconds / slowest), batches // rounds))
 
-            def competitor(worker: Worker) -> Callable[[int], TrainingTurn]:
-                def work(number: int) -> tuple[int, float, float]:
-                    first = 1 + number * count % max(1, len(batches) - count + 1)
-                    sentences = np.concatenate(self.corpus.batches[first : first + count])
-                    seconds = worker.ask("steps", first, first + count)
-                    tokens = int(self.corpus.target.lengths[sentences].sum())
-                    return tokens, seconds, float(self.corpus.flops[sentences].sum())
+            def turn(worker: Worker, number: int) -> TrainingTurn:
+                first = 1 + number * count % max(1, batches - count + 1)
+                sentences = np.concatenate(self.corpus.batches[first : first + count])
+                tokens = int(self.corpus.target.lengths[sentences].sum())
+                product_rate = product.ask("rate")
+                seconds = worker.ask("steps", first, first + count)
+                flops = float(self.corpus.flops[sentences].sum())
+                return TrainingTurn(tokens, seconds, flops, product_rate)
 
-                return after_product(product, work)
-
-            competitors = {name: competitor(worker) for name, worker in workers.items()}
-            return harness.take_turns(
-                f"{self.size}: {count} steps per turn, target tokens", rounds, competitors
-            )
+            competitors = {name: partial(turn, worker) for name, worker in workers.items()}
+            title = f"{self.size}: {count} steps per turn, target tokens"
+            return harness.take_turns(title, rounds, competitors)
 
     def training(self, paddlenlp: Worker) -> Turns:
         """Whole training with the defaults of each competitor, on all cores."""
-        corpus, seconds = self.corpus, self.options.seconds
+        corpus = self.corpus
         flops_per_token = corpus.flops.sum() / corpus.target.lengths.sum()
-
-        def train_paddlenlp(number: int) -> tuple[int, float, float]:
-            tokens, taken = paddlenlp.ask("train", seconds)
-            return tokens, taken, flops_per_token * tokens
-
-        def train_ours(number: int) -> tuple[int, float, float]:
-            first, last, taken = run_train(self.recipe, self.folder, seconds)
-            tokens = int(corpus.step_tokens[first:last].sum())
-            return tokens, taken, flops_per_token * tokens
-
+        train_paddlenlp = partial(paddlenlp.ask, "train")
+        train_ours = partial(run_train, self.recipe, self.folder, corpus.step_tokens)
+        train_paddlenlp(0.0)  # warms up
         with Worker(self.folder, cores(), MatrixProduct) as product:
-            paddlenlp.ask("train", 0.0)
+            product.ask("rate")
+
+            def turn(train: Callable[[float], tuple[int, float]], number: int) -> TrainingTurn:
+                product_rate = product.ask("rate")
+                tokens, seconds = train(self.options.seconds)
+                return TrainingTurn(tokens, seconds, flops_per_token * tokens, product_rate)
+
             competitors = {
-                f"{PADDLENLP}, as its example": after_product(product, train_paddlenlp),
-                f"{OURS} `train`": after_product(product, train_ours),
+                f"{PADDLENLP}, as its example": partial(turn, train_paddlenlp),
+                f"{OURS} `train`": partial(turn, train_ours),
             }
-            return harness.take_turns(
-                f"{self.size}: whole training, target tokens", self.options.rounds, competitors
-            )
+            title = f"{self.size}: whole training, target tokens"
+            return harness.take_turns(title, self.options.rounds, competitors)
 
 
-def after_product(
-    product: Worker, work: Callable[[int], tuple[int, float, float]]
-) -> Callable[[int], TrainingTurn]:
-    """A competitor whose turn is `work`, which returns tokens, seconds and FLOPs."""
-    product.ask("rate")  # warms up
-
-    def turn(number: int) -> TrainingTurn:
-        product_rate = product.ask("rate")
-        return TrainingTurn(*work(number), product_rate)
-
-    return turn
-
-
-def run_train(recipe: Path, folder: Path, seconds: float) -> tuple[int, int, float]:
+def run_train(
+    recipe: Path, folder: Path, step_tokens: np.ndarray, seconds: float
+) -> tuple[int, float]:
     """Runs `train` for some time.
 
     The time is taken between two lines of metrics.jsonl, which has one per step, and starts after
     WARM_UP_STEPS or more.
 
+    Args:
+        step_tokens: real target tokens of each step.
+
     Returns:
-        The number of steps done when the time started, and when it ended, and the seconds between.
+        Real target tokens, and seconds.
 
     Raises:
         Failure: the run has ended by itself.
@@ -352,9 +350,8 @@ def run_train(recipe: Path, folder: Path, seconds: float) -> tuple[int, int, flo
     model_dir, log = folder / "model", folder / "train.log"
     command = [sys.executable, "-m", "transformer_mt", "train", recipe, "--device", "cpu"]
     with open(log, "w") as output:
-        process = subprocess.Popen(
-            command, cwd=harness.ROOT, stdout=output, stderr=subprocess.STDOUT
-        )
+        streams = {"stdout": output, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(command, cwd=harness.ROOT, **streams)
     first = last = 0
     started = float("inf")
     try:
@@ -363,7 +360,7 @@ def run_train(recipe: Path, folder: Path, seconds: float) -> tuple[int, int, flo
             if not first and step >= WARM_UP_STEPS:
                 first, started = step, now
             elif step > last and now - started >= seconds:
-                return first, step, now - started
+                return int(step_tokens[first:step].sum()), now - started
             last = step
             time.sleep(0.005)
         raise Failure(f"`transformer_mt train` has ended:\n{harness.tail(log)}")
@@ -379,20 +376,6 @@ def steps_done(metrics: Path) -> int:
         return 0
     whole_lines = metrics.read_bytes().split(b"\n")[:-1]
     return json.loads(whole_lines[-1])["step"] if whole_lines else 0
-
-
-def write_recipe(size: dict[str, int], options: argparse.Namespace, folder: Path) -> Path:
-    """Writes a config with defaults for everything except the size, whose training never ends."""
-    never = 10**9
-    training = {"max_steps": never, "validate_every": never, "save_every": never, "log_every": 1}
-    return harness.write_recipe(
-        folder,
-        options,
-        data={"held_out": 0},
-        subword={"vocab_size": VOCAB_SIZE},
-        model=size,
-        training=training,
-    )
 
 
 # --------------------------------------------------------------------------------------- output

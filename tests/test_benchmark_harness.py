@@ -32,12 +32,21 @@ def test_a_worker_is_one_object_in_a_process_of_its_own(tmp_path):
         assert worker.ask("add", 3)[0] == [1, 2, 3]
         values, process, threads = worker.ask("add", 4)
         assert values == [1, 2, 3, 4] and process != os.getpid() and threads == "3"
-        with pytest.raises(harness.Failure, match=r"^ValueError: the text of the error$"):
-            worker.ask("fail")
         with pytest.raises(harness.Failure, match=r"was killed:\nadding 3\nadding 4$"):
             worker.ask("die")
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
+
+
+def test_an_error_in_a_worker_is_told(tmp_path):
+    for kind, arguments, method, error in (
+        (Remembering, (1,), "fail", "ValueError: the text of the error"),
+        (int, ("x",), "bit_length", "ValueError: invalid literal for int() with base 10: 'x'"),
+    ):
+        with harness.Worker(tmp_path, 1, kind, *arguments) as worker:
+            with pytest.raises(harness.Failure) as failure:
+                worker.ask(method)
+            assert str(failure.value) == error
 
 
 def test_competitors_take_turns():

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import json
 import multiprocessing
 import os
@@ -22,8 +21,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -175,30 +172,31 @@ def evaluate(
 
 
 class Worker:
-    """An object in a process of its own, which runs one method at a time and sleeps in between.
-
-    The process and the object are made by the first `ask`.
-    """
+    """An object in a process of its own, which runs one method at a time and sleeps in between."""
 
     def __init__(self, folder: Path, threads: int, kind: type, *arguments: Any) -> None:
-        """
+        """Starts the process, which makes the object kind(*arguments).
+
         Args:
             folder: where the output of the process goes.
             threads: the number of OpenMP threads.
-            kind, arguments: the object is kind(*arguments).
         """
         self._log = folder / f"{kind.__name__}.log"
-        self._made_by = kind, arguments
         context = multiprocessing.get_context("spawn")
-        self._executor = ProcessPoolExecutor(1, context, _start, (self._log, threads))
+        self._connection, its_end = context.Pipe()
+        its_arguments = its_end, self._log, threads, kind, arguments
+        self._process = context.Process(target=_serve, args=its_arguments, daemon=True)
+        self._process.start()
+        its_end.close()
 
     def __enter__(self) -> Worker:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for process in self._executor._processes.values():
-            process.kill()
-        self._executor.shutdown()
+        self._connection.close()  # ends a process that waits for work
+        self._process.join(timeout=3)
+        self._process.kill()
+        self._process.join()
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """Calls a method of the object, waits, and returns its result.
@@ -206,36 +204,36 @@ class Worker:
         Raises:
             Failure: the process has died, or the method has raised an exception.
         """
-        made_by, self._made_by = self._made_by, None
+        with contextlib.suppress(BrokenPipeError):  # its last message may say why it has ended
+            self._connection.send((method, arguments))
         try:
-            return self._executor.submit(_call, made_by, method, arguments).result()
-        except BrokenProcessPool:
+            answer, error = self._connection.recv()
+        except (EOFError, OSError):
             raise Failure(f"a process was killed:\n{tail(self._log)}") from None
-        except Exception as error:
-            raise Failure(f"{type(error).__name__}: {error}") from None
+        if error:
+            raise Failure(error)
+        return answer
 
 
-def _start(log: Path, threads: int) -> None:
-    """Prepares the process of a worker."""
-    # The parent handles Ctrl-C. If the parent dies, the kernel ends this process.
+def _serve(connection: Any, log: Path, threads: int, kind: type, arguments: tuple) -> None:
+    # The parent handles Ctrl-C, and then ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    # multiprocessing forbids daemons to start processes, which would outlive them. The processes
+    # that transformer_mt starts end with their parent.
+    multiprocessing.current_process()._config["daemon"] = False
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.environ["OMP_NUM_THREADS"] = str(threads)
-
-
-_object: Any = None  # of a worker's process
-
-
-def _call(made_by: tuple[type, tuple] | None, method: str, arguments: tuple) -> Any:
-    global _object
-    if made_by:
-        kind, its_arguments = made_by
-        _object = kind(*its_arguments)
-    return getattr(_object, method)(*arguments)
+    try:
+        served = kind(*arguments)
+        while True:
+            method, its_arguments = connection.recv()
+            connection.send((getattr(served, method)(*its_arguments), None))
+    except EOFError:  # the parent has closed its end
+        pass
+    except Exception as error:
+        connection.send((None, f"{type(error).__name__}: {error}"))
 
 
 # ---------------------------------------------------------------------------------------- turns
