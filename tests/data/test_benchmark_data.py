@@ -24,9 +24,9 @@ def test_it_measures_and_cleans_up(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("1,500 pairs, ")
-    titles = [line.split(" | ")[0] for line in lines if line.startswith("| ")]
-    assert titles[1:4] == ["| first start", "| second start", "| encoding"]
-    assert lines[-1].startswith("Padding at 4,096 tokens a batch: ")
+    titles = [line.split(" | ")[0] for line in lines if line.startswith("|")]
+    assert titles[2:5] == ["| first start", "| second start", "| encoding"]
+    assert any(line.startswith("Padding at 4,096 tokens a batch: ") for line in lines)
     assert not list(temporary.glob("benchmark_data-*"))
 
 
