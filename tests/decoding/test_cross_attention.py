@@ -8,8 +8,9 @@ import pytest
 from tests.support import demo_pairs, make_config, make_model_directory, write_lines
 from transformer_mt.assembly import backends as engines
 from transformer_mt.assembly.model import build_model, load_weights
+from transformer_mt.commands.align import align
 from transformer_mt.commands.export import export
-from transformer_mt.commands.translate import ModelChoice, align
+from transformer_mt.commands.model_choice import ModelChoice
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.translator import MAX_AT_ONCE, Line, Translator
 

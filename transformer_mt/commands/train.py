@@ -1,13 +1,15 @@
-"""The verbs `train` and `average`: from a config to a trained model and its score."""
+"""The command `train`: from a config to a trained model and its score."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from pathlib import Path
 
 import paddle
 
+from transformer_mt.commands.arguments import add_device, add_overrides
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config
 from transformer_mt.data.prepare import PreparedData, prepare
@@ -23,6 +25,37 @@ from transformer_mt.training import resume
 from transformer_mt.training import workers as launch
 from transformer_mt.training.processes import Processes
 from transformer_mt.training.trainer import Trainer, seconds_per_step
+
+HELP = """\
+examples:
+  python -m transformer_mt train configs/demo.yaml
+  python -m transformer_mt train my.yaml --check
+  python -m transformer_mt train my.yaml training.max_steps=20000 model_dir=runs/long
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="CONFIG", help="the recipe, a YAML file as in configs/")
+    add_overrides(parser)
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="read config and data, show what would be trained and for how long, and stop",
+    )
+    parser.add_argument(
+        "--restart",
+        action="store_true",
+        help="delete what runs have written in model_dir, and train from the beginning",
+    )
+    add_device(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    config = config_file.load(options.config, options.overrides)
+    if options.check:
+        check(config, options.device)
+    else:
+        train(config, options.device, options.restart)
 
 
 def check(config: Config, device: str | None) -> None:
@@ -177,17 +210,6 @@ def _score(
     with progress(total=len(sources), title=title, unit="lines") as bar:
         hypotheses = list(translator.translate(sources, bar.update))
     return score_for(config, hypotheses, references), sources, hypotheses, references
-
-
-def average(model_dir: str, kind: str, count: int) -> None:
-    """Averages checkpoints of a model, and says how to use the result."""
-    directory = ModelDirectory(model_dir)
-    kept = directory.load_config().training.keep_last
-    if kind == "last" and count > kept:
-        raise UsageError(f"--last {count}: only the last {kept} are kept (training.keep_last)")
-    path = averages.average(directory, kind, count)
-    print(path)
-    say(f"to translate with it: --checkpoint {path.name}")
 
 
 def _report(data: PreparedData, file) -> None:
