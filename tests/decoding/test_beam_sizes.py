@@ -39,8 +39,9 @@ def engines(tmp_path_factory):
     folders = {name: folder / name for name in ("ctranslate2", "inference")}
     for path in folders.values():
         path.mkdir()
-    ctranslate2.write_model(folders["ctranslate2"], model, config, subwords, None)
-    paddle_inference.write_model(folders["inference"], model, alignment_heads(config))
+    heads = alignment_heads(config)
+    ctranslate2.write_model(folders["ctranslate2"], model, config, subwords, heads)
+    paddle_inference.write_model(folders["inference"], model, config, subwords, heads)
     for path in folders.values():
         subwords.save(path)
         write_checksums(path)

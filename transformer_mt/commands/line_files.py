@@ -11,9 +11,9 @@ from typing import IO
 
 from tqdm import tqdm
 
-from transformer_mt.commands.model_choice import ModelChoice, translator_of
+from transformer_mt.assembly.translator import Translator, translator_of
+from transformer_mt.commands.model_choice import ModelChoice
 from transformer_mt.decoding.stream import in_windows, input_lines
-from transformer_mt.decoding.translator import Translator
 from transformer_mt.runtime.console import progress
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import atomic, count_lines, require_distinct
@@ -30,7 +30,7 @@ def reading_pairs(
     Args:
         into: the output; None: stdout.
         title: of the progress bar.
-        asked: what the model is to do; a key of `mask_predict.IMPOSSIBLE`.
+        asked: what the model does; see `backends.require_possible`.
 
     Raises:
         UserError: something is wrong with the model directory or the files.
@@ -38,13 +38,13 @@ def reading_pairs(
     if into is None and sys.stdout is None:
         raise UsageError("stdout is closed: give --output FILE")
     require_distinct(written(into), {"--source": source, "--target": target})
-    spec, decoding = model.find(asked)
+    spec = model.find(asked)
     total, count = line_count(source), line_count(target)
     if None not in (total, count):
         require_equal(source, total, target, count)
     with contextlib.ExitStack() as stack:
         stream = stack.enter_context(opened(into))
-        translator = stack.enter_context(translator_of(spec, decoding))
+        translator = stack.enter_context(translator_of(spec))
         bar = stack.enter_context(progress(total=total, title=title, unit="lines"))
         pairs = paired(in_windows(input_lines(source)), source, target)
         yield translator, chain.from_iterable(pairs), bar, line_writer(stream)

@@ -10,15 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from transformer_mt.assembly import backends as engines
-from transformer_mt.assembly.backends import EngineSpec
+from transformer_mt.assembly import backends
+from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.commands.arguments import add_checkpoint, add_device, positive
-from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import DecodingConfig
-from transformer_mt.decoding.pool import pool
-from transformer_mt.decoding.translator import Translator
-from transformer_mt.mechanisms.mask_predict import search as mask_predict
-from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.console import warn
 from transformer_mt.runtime.errors import UsageError
 
@@ -30,7 +25,7 @@ def add_model_choice(parser: argparse.ArgumentParser, settings: Iterable[str] = 
     config's decoding section."""
     parser.add_argument(
         "--engine",
-        choices=engines.ENGINES,
+        choices=tuple(backends.BACKENDS),
         help="what computes (paddle, or what an export was made for)",
     )
     add_checkpoint(parser)
@@ -68,7 +63,7 @@ def _setting(text: str) -> int | float | str | None:
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """Which model a command uses, and how; see `engines.find`.
+    """Which model a command uses, and how; see `backends.find`.
 
     Attributes:
         threads: the number of cores; None: all.
@@ -97,15 +92,15 @@ class ModelChoice:
             decoding={name: given[name] for name in SETTINGS if name in given},
         )
 
-    def find(self, *asked: str) -> tuple[EngineSpec, DecodingConfig]:
+    def find(self, *asked: str) -> EngineSpec:
         """
         Args:
-            asked: keys of `mask_predict.IMPOSSIBLE`, of what it is to do besides searching.
+            asked: what the model does besides searching; see `backends.require_possible`.
 
         Raises:
             UsageError: there is no such model, or it can't be used so.
         """
-        spec = engines.find(
+        spec = backends.find(
             self.model_dir,
             self.engine,
             self.checkpoint,
@@ -113,17 +108,15 @@ class ModelChoice:
             self.threads or len(os.sched_getaffinity(0)),
             self.device,
         )
-        config = ModelDirectory(spec.folder).load_config()
         try:
-            decoding = config_file.with_changes(config.decoding, self.decoding)
+            spec = backends.with_decoding(spec, self.decoding, asked)
         except UsageError as error:
             raise UsageError(_with_flags(str(error))) from None
-        if config.model.non_autoregressive is not None:
-            mask_predict.require_possible(decoding, asked)
-        for name, reason in _without_effect(config.model.non_autoregressive, decoding):
+        kind, decoding = spec.config.model.non_autoregressive, spec.config.decoding
+        for name, reason in _without_effect(kind, decoding):
             if name in self.decoding:
                 warn(f"--{name.replace('_', '-')} makes no difference {reason}")
-        return spec, decoding
+        return spec
 
 
 def _without_effect(kind: str | None, decoding: DecodingConfig) -> Iterator[tuple[str, str]]:
@@ -142,14 +135,3 @@ def _without_effect(kind: str | None, decoding: DecodingConfig) -> Iterator[tupl
 def _with_flags(message: str) -> str:
     """A message about settings, with the names of their flags in place of their keys."""
     return re.sub(r"decoding\.(\w+)", lambda match: "--" + match[1].replace("_", "-"), message)
-
-
-@contextlib.contextmanager
-def translator_of(spec: EngineSpec, decoding: DecodingConfig) -> Iterator[Translator]:
-    """The translator of an engine that is loaded here, or in several processes."""
-    changes = decoding.model_dump()
-    if spec.runs_in_processes and spec.threads > 1:
-        with pool(spec, spec.threads) as runner:
-            yield Translator.of(spec, runner, **changes)
-        return
-    yield Translator.of(spec, spec.load(), **changes)

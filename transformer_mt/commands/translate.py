@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from transformer_mt import __version__
-from transformer_mt.assembly.backends import EngineSpec
+from transformer_mt.assembly.translator import translator_of
+from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.commands.arguments import add_files, add_model_dir, require_files
 from transformer_mt.commands.line_files import (
     line_count,
@@ -22,13 +23,11 @@ from transformer_mt.commands.line_files import (
     require_equal,
     written,
 )
-from transformer_mt.commands.model_choice import ModelChoice, add_model_choice, translator_of
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.commands.model_choice import ModelChoice, add_model_choice
 from transformer_mt.decoding import output
 from transformer_mt.decoding.resumable_file import partial_file
 from transformer_mt.decoding.stream import WINDOW, arriving, in_windows, input_lines
 from transformer_mt.decoding.translator import Line
-from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.checksums import CHECKSUMS
 from transformer_mt.runtime.console import progress
 from transformer_mt.runtime.errors import UsageError
@@ -115,7 +114,8 @@ def translate(
         raise UsageError("stdin or stdout is closed: give --input FILE and --output FILE")
     require_distinct(written(target), {**_read(source), "--prefix": prefix})
     asked = ["prefix"] * (prefix is not None) + ["alignment"] * alignment
-    spec, decoding = model.find(*asked)
+    spec = model.find(*asked)
+    decoding = spec.config.decoding
     if format == "plain" and decoding.n_best > 1:
         raise UsageError(
             f"--n-best {decoding.n_best}: plain text has one translation for each line. Add "
@@ -134,7 +134,7 @@ def translate(
     with contextlib.ExitStack() as stack:
         done, flush = 0, lambda: None
         if can_resume:
-            made_from = _made_from(spec, decoding, source, prefix, format, alignment)
+            made_from = _made_from(spec, source, prefix, format, alignment)
             file = stack.enter_context(partial_file(target, made_from, WINDOW, resume))
             write_line, done = file.write_line, file.lines
         else:
@@ -142,7 +142,7 @@ def translate(
             write_line, flush = line_writer(stream), stream.flush
         # A file's windows do not depend on how fast it is read, nor does its translation.
         lines = in_windows(input_lines(source, done)) if is_file else _arriving(source)
-        translator = stack.enter_context(translator_of(spec, decoding))
+        translator = stack.enter_context(translator_of(spec))
         bar = stack.enter_context(
             progress(total=total, initial=done, title="translating", unit="lines")
         )
@@ -185,26 +185,25 @@ def _flushing(lines: Iterator[Item], flush: Callable[[], object]) -> Iterator[It
 
 def _made_from(
     spec: EngineSpec,
-    decoding: DecodingConfig,
     source: Path,
     prefix: Path | None,
     format: str,
     alignment: bool,
 ) -> dict[str, Any]:
     """Everything that a translation depends on, under names that a person understands."""
-    config = ModelDirectory(spec.folder).load_config()
-    model = hashlib.sha256(ModelDirectory(spec.folder).load_subwords().content())
+    config = spec.config
+    model = hashlib.sha256(spec.subwords.content())
     for folder in spec.checkpoints or [spec.folder]:
         with contextlib.suppress(OSError):  # Loading the model will report it.
             model.update((folder / CHECKSUMS).read_bytes())
     return {
         "version of this program": __version__,
         "model": model.hexdigest(),
-        "--engine": spec.name,
+        "--engine": spec.backend.name,
         "--device": spec.device,
         "data.max_length": config.data.max_length,
         "data.target_lang": config.data.target_lang,
-        **{f"decoding.{key}": value for key, value in decoding.model_dump().items()},
+        **{f"decoding.{key}": value for key, value in config.decoding.model_dump().items()},
         "--format": format,
         "--alignment": alignment,
         "input": content_hash(source),

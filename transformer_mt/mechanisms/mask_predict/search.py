@@ -72,11 +72,8 @@ def require_possible(settings: DecodingConfig, asked: Iterable[str] = ()) -> Non
     for key, needed, reason in NEEDED:
         section, _, name = key.partition(".")
         if section == "decoding" and (value := getattr(settings, name)) != needed:
-            flag = "--" + name.replace("_", "-")
-            if value is not True:
-                flag += f" {value}"
             raise UsageError(
-                f"a non-autoregressive model does not go with {flag} ({key}): {reason}"
+                f"{key}: {value} does not go with a non-autoregressive model: {reason}"
             )
     for what in asked:
         refuse(what)
