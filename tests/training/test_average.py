@@ -7,13 +7,13 @@ import paddle
 import pytest
 
 from tests.reference import build
-from transformer_mt.assembly.model import load_weights
 from transformer_mt.model import Transformer
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime import tensors
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.training import checkpoint
 from transformer_mt.training.average import average
+from transformer_mt.weights import load_weights
 
 STEPS = (2, 4, 6, 10)
 BEST = [(9.0, 4), (8.0, 10), (7.0, 2)]

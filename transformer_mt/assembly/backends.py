@@ -28,8 +28,9 @@ class Paddle(Backend):
     name = "paddle"
 
     def load(self, spec: EngineSpec) -> Engine:
-        from transformer_mt.assembly.model import build_model, load_weights
+        from transformer_mt.assembly.model import build_model
         from transformer_mt.runtime import device as devices
+        from transformer_mt.weights import load_weights
 
         devices.use(spec.device)
         models = []

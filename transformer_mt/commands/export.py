@@ -8,7 +8,7 @@ from pathlib import Path
 
 from transformer_mt.assembly.backends import BACKENDS
 from transformer_mt.assembly.heads import alignment_heads
-from transformer_mt.assembly.model import build_model, load_weights
+from transformer_mt.assembly.model import build_model
 from transformer_mt.commands.arguments import add_checkpoint, add_model_dir
 from transformer_mt.config import file as config_file
 from transformer_mt.model_directory import (
@@ -23,6 +23,7 @@ from transformer_mt.runtime.checksums import CHECKSUMS, listed, sealed
 from transformer_mt.runtime.console import quoted, say
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.folders import published
+from transformer_mt.weights import load_weights
 
 # The backend of each format.
 FORMATS = {backend.export_format: backend for backend in BACKENDS.values() if backend.export_format}
