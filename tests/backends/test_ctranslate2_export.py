@@ -16,9 +16,10 @@ import pytest
 from ctranslate2 import specs
 
 from tests.support import ROOT, demo_pairs, make_config, make_model_directory, run, wide_model
+from transformer_mt.assembly.backends import find
+from transformer_mt.assembly.heads import alignment_heads
 from transformer_mt.backends.ctranslate2 import export as exporter
 from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
-from transformer_mt.commands import export as export_verb
 from transformer_mt.commands.export import export
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
@@ -101,8 +102,7 @@ def test_two_vocabularies(tmp_path):
 
 
 def paddle_engine(directory, checkpoint=None):
-    config, subwords = directory.load_config(), directory.load_subwords()
-    return PaddleEngine.load([(config.model, directory.checkpoint(checkpoint))], subwords)
+    return find(directory.path, checkpoint=checkpoint, device="cpu").load()
 
 
 def test_a_checkpoint_by_name(model_dir, tmp_path):
@@ -189,7 +189,7 @@ def test_odd_subwords(tmp_path):
     subwords = Subwords(vocabulary, vocabulary)
     config = make_config(tmp_path)
     model = wide_model(config, subwords)
-    exporter.write_model(tmp_path, model, config, subwords)
+    exporter.write_model(tmp_path, model, config, subwords, alignment_heads(config))
     translator = ctranslate2.Translator(str(tmp_path))
     ids = list(range(len(odd)))
     (result,) = translator.score_batch([vocabulary.pieces(ids)], [vocabulary.pieces(ids)])
@@ -243,7 +243,7 @@ def test_all_that_does_not_fit_is_listed_at_once(tmp_path, monkeypatch):
     folder = tmp_path / "out"
     folder.mkdir()
     with pytest.raises(UserError) as caught:
-        exporter.write_model(folder, model, config, subwords, "float16")
+        exporter.write_model(folder, model, config, subwords, alignment_heads(config), "float16")
     assert str(caught.value).split("\n") == [
         "the model can't be exported to CTranslate2:",
         "  model.d_ff: 32: not known here",
@@ -264,7 +264,8 @@ def test_a_model_that_copies_is_refused_with_the_reason(tmp_path):
     vocabulary = WordVocabulary([f"w{i}" for i in range(10)])
     subwords = Subwords(vocabulary, vocabulary)
     with pytest.raises(UserError) as caught:
-        exporter.write_model(tmp_path, wide_model(config, subwords), config, subwords)
+        model = wide_model(config, subwords)
+        exporter.write_model(tmp_path, model, config, subwords, alignment_heads(config))
     assert str(caught.value).split("\n") == [
         "the model can't be exported to CTranslate2:",
         "  model.copying: True: CTranslate2 generates subwords, and can't copy them",
@@ -278,7 +279,8 @@ def test_a_vocabulary_of_another_size(tmp_path):
     model, config, _ = small(tmp_path)
     vocabulary = WordVocabulary([f"w{i}" for i in range(11)])
     with pytest.raises(UserError, match=r"vocabulary 0 has size 15 but the model expected .* 14"):
-        exporter.write_model(tmp_path, model, config, Subwords(vocabulary, vocabulary))
+        subwords = Subwords(vocabulary, vocabulary)
+        exporter.write_model(tmp_path, model, config, subwords, alignment_heads(config))
 
 
 def test_a_refused_model_leaves_the_earlier_export(model_dir, monkeypatch):
@@ -354,7 +356,7 @@ def test_a_full_disk(model_dir, monkeypatch):
     before = content(folder)
     for step in ("write_checksums", "flush_to_disk", "_exchange"):
         with monkeypatch.context() as context:
-            context.setattr(export_verb if step == "write_checksums" else folders, step, full)
+            context.setattr(folders, step, full)
             with pytest.raises(UserError, match="ctranslate2: can't be written: No space left"):
                 export(str(model_dir), "ctranslate2", quantization=None)
         assert content(folder) == before
@@ -362,7 +364,7 @@ def test_a_full_disk(model_dir, monkeypatch):
 
 
 def test_nothing_is_left_where_it_fails_for_the_first_time(model_dir, tmp_path, monkeypatch):
-    monkeypatch.setattr(export_verb, "write_checksums", full)
+    monkeypatch.setattr(folders, "write_checksums", full)
     for output in (None, tmp_path / "out"):
         with pytest.raises(UserError, match="can't be written"):
             export(str(model_dir), "ctranslate2", output)
@@ -382,7 +384,7 @@ from transformer_mt.runtime import folders
 from transformer_mt.commands import export as run
 def end(*arguments):
     os.kill(os.getpid(), signal.SIGKILL)
-(run if "{step}" == "write_checksums" else folders).{step} = end
+folders.{step} = end
 run.export({str(model_dir)!r}, "ctranslate2")
 """
     done = subprocess.run(

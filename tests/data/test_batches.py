@@ -183,7 +183,7 @@ def test_the_shares_of_all_processes_make_the_update(rows, world_size):
 def corpus_of(sentences, folder) -> EncodedCorpus:
     vocabulary = Subwords(Numbers(), Numbers())
     return encoded_corpus(
-        sentences, content="", subwords=vocabulary, limits=Limits(), dropped={}, cache=folder,
+        sentences, content="", subwords=vocabulary, limits=Limits(), cache=folder,
         title="", total=0,
     )  # fmt: skip
 
@@ -260,7 +260,7 @@ def sampled(tmp_path_factory):
         subwords = train_subwords(pairs[:300], 400, type=kind, joint=False)
         cache = tmp_path_factory.mktemp(kind)
         corpus = encoded_corpus(
-            pairs, content="", subwords=subwords, limits=Limits(), dropped={}, cache=cache,
+            pairs, content="", subwords=subwords, limits=Limits(), cache=cache,
             title="", total=0,
         )  # fmt: skip
         made[kind] = corpus, subwords
@@ -421,7 +421,6 @@ def multi30k(shared_data, tmp_path_factory) -> tuple[EncodedCorpus, Subwords]:
         content="multi30k",
         subwords=subwords,
         limits=Limits(256, 6.0),
-        dropped={},
         cache=tmp_path_factory.mktemp("cache"),
         title="encoding",
         total=0,

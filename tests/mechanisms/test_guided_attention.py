@@ -20,12 +20,13 @@ from tests.support import (
     write_pairs,
 )
 from transformer_mt.assembly import training as assembly
+from transformer_mt.assembly.data import prepare_for
+from transformer_mt.assembly.heads import alignment_heads
 from transformer_mt.commands import train as run
 from transformer_mt.config.schema import Config
 from transformer_mt.data import pharaoh
 from transformer_mt.data.alignments import encoded_alignments
 from transformer_mt.data.batches import collate
-from transformer_mt.data.prepare import prepare
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.decoding.translator import Translator
@@ -60,7 +61,7 @@ def make_trainer(tmp_path):
         data = prepared(config, PAIRS, SUBWORDS, dev)
         if guided.get("by") == "alignment":
             aligned = encoded_alignments(
-                tmp_path / "links", data.train, SUBWORDS, ("en", "de"), len(PAIRS), tmp_path
+                tmp_path / "links", data.train, SUBWORDS, ("en", "de"), tmp_path
             )
             data = replace(data, alignments=aligned)
         return assembly.make_trainer(config, data)
@@ -267,10 +268,10 @@ def changed(config, **sections):
 
 def test_the_pairs_that_are_kept_have_their_own_links(recipe):
     config, path = recipe
-    data = prepare(config)
+    data = prepare_for(config)
     assert data.train.lines.tolist() == [*range(50), *range(51, 101)]
     batch = collate(data.train, np.array([49, 50]), data.subwords, data.alignments)
-    alone = prepare(changed(config, data={"drop_duplicates": True})).alignments
+    alone = prepare_for(changed(config, data={"drop_duplicates": True})).alignments
     np.testing.assert_array_equal(
         alone.matrix(np.array([49, 50]), *batch.alignment.shape[1:]), batch.alignment
     )
@@ -282,8 +283,8 @@ def test_the_pairs_that_are_kept_have_their_own_links(recipe):
         report,
     )
     plain = changed(config, guided_attention={"by": None, "alignments": None})
-    assert prepare(plain).alignments is None
-    assert not any("alignments" in line for line in prepare(plain).report())
+    assert prepare_for(plain).alignments is None
+    assert not any("alignments" in line for line in prepare_for(plain).report())
 
 
 def test_a_run_goes_on_with_the_same_alignments_only(recipe, capfd):
@@ -297,7 +298,7 @@ def test_a_run_goes_on_with_the_same_alignments_only(recipe, capfd):
 
     longer = changed(config, training={"max_steps": 4})
     for settings, problem in (
-        ({"weight": 0.5}, "guided_attention.weight: null, now 0.5"),
+        ({"weight": 0.5}, "guided_attention.weight: 0.05, now 0.5"),
         ({"by": "diagonal", "alignments": None}, "guided_attention.by: alignment, now diagonal"),
     ):
         with pytest.raises(UsageError, match=problem):
@@ -336,11 +337,11 @@ def test_a_guided_model_aligns_words_as_it_was_told(tmp_path):
         )
         data = prepared(config, pairs[50:], subwords)
         if by is not None:
-            aligned = encoded_alignments(path, data.train, subwords, ("en", "de"), 350, tmp_path)
+            aligned = encoded_alignments(path, data.train, subwords, ("en", "de"), tmp_path)
             data = replace(data, alignments=aligned)
         trainer = assembly.make_trainer(config, data)
         take_steps(trainer, steps)
-        engine = PaddleEngine([trainer.model], subwords, config.alignment_heads)
+        engine = PaddleEngine([trainer.model], subwords, alignment_heads(config))
         translator = Translator(engine, subwords, config.decoding, 100, "de", "en")
         found = [set(line.links) for line in translator.alignments(pairs[:50])]
         rates[by] = error_rate.score(found, [(set(true), set(true))] * 50).error_rate

@@ -276,10 +276,7 @@ def test_batches_are_no_larger_than_they_may_be(make_trainer, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_validation(make_trainer, kind):
     trainer = make_trainer(kind)
-    scores = [
-        validate(trainer.config, trainer.data, trainer.updater, trainer._make_engine)
-        for _ in range(2)
-    ]
+    scores = [validate(trainer.config, trainer.data, trainer.updater) for _ in range(2)]
     assert scores[0] == scores[1]
     assert 0 < scores[0].nll < scores[0].loss < 50
 

@@ -6,6 +6,7 @@ import numpy as np
 import paddle
 import pytest
 
+from tests.reference import build
 from transformer_mt.model import Transformer
 from transformer_mt.runtime import tensors
 from transformer_mt.runtime.errors import UsageError, UserError
@@ -20,8 +21,14 @@ BEST = [(9.0, 4), (8.0, 10), (7.0, 2)]
 
 
 def small_model():
-    return Transformer(
-        *(20, 20), d_model=8, num_heads=2, d_ff=16, num_encoder_layers=1, num_decoder_layers=1
+    return build(
+        Transformer,
+        *(20, 20),
+        d_model=8,
+        num_heads=2,
+        d_ff=16,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import paddle
 import pytest
 
+from tests.reference import build
 from tests.support import ROOT
 from transformer_mt.config.schema import TrainingConfig
 from transformer_mt.model import Transformer
@@ -24,7 +25,8 @@ VOCABULARY = 50
 
 
 def small_model(layers=1, d_model=8, vocabulary=VOCABULARY, **options):
-    return Transformer(
+    return build(
+        Transformer,
         vocabulary,
         vocabulary,
         d_model=d_model,

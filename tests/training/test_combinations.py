@@ -36,7 +36,7 @@ def test_a_model_that_copies_is_trained_in_other_ways_too(tmp_path, monkeypatch,
     data = prepared(config, PAIRS, subwords)
     if "alignments" in options:
         path = write_lines(tmp_path / "links", ["0-0 1-1"] * len(PAIRS))
-        aligned = encoded_alignments(path, data.train, subwords, ("en", "de"), len(PAIRS), tmp_path)
+        aligned = encoded_alignments(path, data.train, subwords, ("en", "de"), tmp_path)
         data = replace(data, alignments=aligned)
     trainer = make_trainer(config, data)
     assert type(trainer.model) is CopyingTransformer

@@ -85,7 +85,7 @@ def test_the_loss_is_in_float32(tmp_path, monkeypatch, allowed, option):
     data = prepared(config, PAIRS, subwords)
     if config.guided_attention.by == "alignment":
         path = write_lines(tmp_path / "links", ["0-0 1-1"] * len(PAIRS))
-        own = encoded_alignments(path, data.train, subwords, ("en", "de"), len(PAIRS), tmp_path)
+        own = encoded_alignments(path, data.train, subwords, ("en", "de"), tmp_path)
         data = replace(data, alignments=own)
     batch = collate(data.train, np.arange(20), subwords, data.alignments)
     model = wide_model(config, subwords)

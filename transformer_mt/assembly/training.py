@@ -9,7 +9,6 @@ from transformer_mt.assembly.objective import decoded_lengths, make_objective
 from transformer_mt.config.schema import Config
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.data.subword import Subwords
-from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.training.plan import Plan, batch_plan
 from transformer_mt.training.processes import Processes
 from transformer_mt.training.trainer import Trainer
@@ -44,6 +43,4 @@ def make_trainer(config: Config, data: PreparedData, processes: Processes = ALON
     """Builds all that is needed to train on prepared data, as one of `processes`."""
     plan = make_plan(config, data)
     updater = make_updater(config, data.subwords, plan.total_steps, processes)
-    return Trainer(
-        config, data, plan, updater, lambda: PaddleEngine([updater.model], data.subwords)
-    )
+    return Trainer(config, data, plan, updater)

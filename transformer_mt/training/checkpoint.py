@@ -13,10 +13,10 @@ from paddle import nn
 from transformer_mt.model.operations import array
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime import tensors
-from transformer_mt.runtime.checksums import damage, write_checksums
+from transformer_mt.runtime.checksums import damage
 from transformer_mt.runtime.console import warn
 from transformer_mt.runtime.errors import UserError
-from transformer_mt.runtime.folders import whole_folder
+from transformer_mt.runtime.folders import published
 from transformer_mt.training.state import State
 from transformer_mt.weights import WEIGHTS, load_weights
 
@@ -94,9 +94,8 @@ def write_checkpoint(path: Path, write: Callable[[Path], None]) -> Path:
         UserError: it could not be written; what was there before is untouched.
     """
     try:
-        with whole_folder(path) as folder:
+        with published(path) as folder:
             write(folder)
-            write_checksums(folder)
     except OSError as error:
         raise UserError(
             f"{path}: the checkpoint can't be written: {error.strerror or error}. "

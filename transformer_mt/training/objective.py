@@ -15,6 +15,9 @@ from paddle import Tensor, nn
 
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Batch
+from transformer_mt.data.subword import Subwords
+from transformer_mt.decoding.engine import Engine
+from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.model.transformer import Transformer
 
 
@@ -94,6 +97,10 @@ class Objective:
         All lengths are integers (sentences,), in subwords without eos.
         """
         return target_lengths
+
+    def engine(self, subwords: Subwords) -> Engine:
+        """Returns an engine that translates with the model as it is now."""
+        return PaddleEngine([self.model], subwords)
 
     def losses(self, batch: Batch, step: int | None = None) -> tuple[Tensor, Tensor]:
         """Computes the loss to train on, and the plain negative log-likelihood to report.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import signal
 import time
-from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,7 +15,6 @@ import numpy as np
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Update, read_ahead, read_update
 from transformer_mt.data.prepare import PreparedData
-from transformer_mt.decoding.engine import Engine
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime import signals
 from transformer_mt.runtime.console import duration, on_terminal, progress, quoted, say, warn
@@ -31,20 +29,9 @@ from transformer_mt.weights import take_weights
 
 
 class Trainer:
-    """Trains one model on prepared data, as one of the updater's processes.
+    """Trains one model on prepared data, as one of the updater's processes."""
 
-    Args:
-        make_engine: as in `validate`.
-    """
-
-    def __init__(
-        self,
-        config: Config,
-        data: PreparedData,
-        plan: Plan,
-        updater: Updater,
-        make_engine: Callable[[], Engine],
-    ) -> None:
+    def __init__(self, config: Config, data: PreparedData, plan: Plan, updater: Updater) -> None:
         self.config = config
         self.data = data
         self.plan = plan
@@ -53,7 +40,6 @@ class Trainer:
         self.processes = updater.processes
         self.progress = Progress(plan.batches)
         self.directory: RunDirectory | None = None  # known when the run begins
-        self._make_engine = make_engine
         # The checkpoint that was saved because training was stopped, and from which it resumes. A
         # run that was never stopped does not have it, so it is removed when the next one is saved.
         self._stopped_at: Path | None = None
@@ -228,7 +214,7 @@ class Trainer:
             and (now.step % training.validate_every == 0 or at_end)
         ):
             try:
-                scores = validate(self.config, self.data, self.updater, self._make_engine)
+                scores = validate(self.config, self.data, self.updater)
             except Exception:
                 self._save_before_failing()
                 raise

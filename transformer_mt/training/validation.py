@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,7 +11,6 @@ import paddle
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import collate, ordered_batches
 from transformer_mt.data.prepare import PreparedData
-from transformer_mt.decoding.engine import Engine
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation.metrics import Scores, score_for
 from transformer_mt.runtime import signals
@@ -43,16 +41,10 @@ class DevScores:
         return value if metric in ("bleu", "chrf") else -value
 
 
-def validate(
-    config: Config, data: PreparedData, updater: Updater, make_engine: Callable[[], Engine]
-) -> DevScores | None:
-    """Measures the dev set in all processes together; None if one of them was asked to stop.
-
-    Args:
-        make_engine: returns an engine that translates with the model as it is now.
-    """
+def validate(config: Config, data: PreparedData, updater: Updater) -> DevScores | None:
+    """Measures the dev set in all processes together; None if one of them was asked to stop."""
     nll, loss = dev_loss(config, data, updater)
-    scores = dev_scores(config, data, updater, make_engine())
+    scores = dev_scores(config, data, updater)
     if scores is None:
         return None
     return DevScores(loss, nll, perplexity(nll), scores.bleu, scores.chrf, scores.signature)
@@ -83,14 +75,12 @@ def dev_loss(config: Config, data: PreparedData, updater: Updater) -> tuple[floa
     return nll_sum / tokens, loss_sum / tokens
 
 
-def dev_scores(
-    config: Config, data: PreparedData, updater: Updater, engine: Engine
-) -> Scores | None:
+def dev_scores(config: Config, data: PreparedData, updater: Updater) -> Scores | None:
     """Translates the dev set and scores it; None if a process was asked to stop meanwhile."""
     processes = updater.processes
     beam_size = config.evaluation.validation_beam_size
     translator = Translator(
-        engine,
+        updater.objective.engine(data.subwords),
         data.subwords,
         config.decoding.model_copy(update={"beam_size": beam_size, "n_best": 1, "sampling": False}),
         config.data.max_length,

@@ -21,7 +21,7 @@ class GuidedAttention(Term):
 
     def __init__(self, config: Config, model: Transformer, subwords: Subwords) -> None:
         self.guided = config.guided_attention
-        layer, self.heads = config.guided_heads
+        layer, self.heads = self.guided.guided_heads(config.model.decoder_layers)
         self.cross_attention_layers = (layer,)
         self.source_pad, self.target_pad = subwords.source.pad, subwords.target.pad
 
@@ -29,7 +29,7 @@ class GuidedAttention(Term):
         """As `Term.loss`."""
         (layer,) = self.cross_attention_layers
         weights = forward.cross_weights[layer][:, : self.heads].astype("float32")
-        return self.guided.weight_of_loss * self.attention_loss(weights, forward.batch)
+        return self.guided.weight * self.attention_loss(weights, forward.batch)
 
     def attention_loss(self, weights: Tensor, batch: Batch) -> Tensor:
         """Returns the loss of the guided heads' weights: the mean over the heads, summed over the

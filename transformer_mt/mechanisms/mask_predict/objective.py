@@ -13,7 +13,8 @@ from paddle import Tensor, nn
 from transformer_mt.config.schema import Config, DecodingConfig
 from transformer_mt.data.batches import Batch
 from transformer_mt.data.subword import Subwords
-from transformer_mt.decoding.engine import length_limits
+from transformer_mt.decoding.engine import Engine, length_limits
+from transformer_mt.mechanisms.mask_predict.engine import MaskPredictEngine
 from transformer_mt.mechanisms.mask_predict.model import NonAutoregressiveTransformer
 
 
@@ -49,6 +50,10 @@ class MaskPrediction:
         if config.model.non_autoregressive == "length":
             return target_lengths
         return _filled_lengths(config.decoding, source_lengths, target_lengths) - 1
+
+    def engine(self, subwords: Subwords) -> Engine:
+        """As `Objective.engine`."""
+        return MaskPredictEngine(self.model, subwords)
 
     def losses(self, batch: Batch, step: int | None = None) -> tuple[Tensor, Tensor]:
         """As `Objective.losses`; the length, where it is predicted, is part of both losses.

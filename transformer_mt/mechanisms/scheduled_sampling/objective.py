@@ -22,10 +22,6 @@ from transformer_mt.data.subword import Subwords
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.objective import Term
 
-# With these values the share of true words is a half after 5,000 steps (with the default slope) or
-# about 6,900 steps (the other two).
-DEFAULT_K = {"linear": 1.0, "exponential": 0.9999, "inverse_sigmoid": 1000.0}
-
 
 def true_share(step: int, config: ScheduledSamplingConfig) -> float:
     """Returns the share of true words at update `step`, from 1 (Bengio et al. 2015, section 2.4).
@@ -37,7 +33,7 @@ def true_share(step: int, config: ScheduledSamplingConfig) -> float:
     done = step - 1 - config.start
     if done < 0:
         return 1.0
-    k = DEFAULT_K[config.decay] if config.k is None else config.k
+    k = config.k
     if config.decay == "linear":
         share = k - config.slope * done
     elif config.decay == "exponential":
