@@ -176,22 +176,21 @@ class Preparation:
     """Encodes the corpus with this project's subwords, for both sides."""
 
     def write(self, recipe: Path, path: Path) -> None:
+        from transformer_mt.assembly.training import make_trainer
         from transformer_mt.config import file as config_file
         from transformer_mt.data.prepare import prepare
         from transformer_mt.inspect.flops import training_flops
-        from transformer_mt.training.processes import Processes
-        from transformer_mt.training.trainer import Trainer
 
         config = config_file.load(recipe)
         data = prepare(config)
-        trainer = Trainer(config, data, Processes())
+        trainer = make_trainer(config, data)
         corpus, vocabulary = data.train, data.subwords.target
         source_lengths, target_lengths = (
             side.lengths.astype(np.float64) + 1 for side in (corpus.source, corpus.target)
         )
         flops = training_flops(config.model, vocabulary.size, source_lengths, target_lengths)
         steps = [
-            [np.concatenate(update) for update in trainer.epoch_updates(epoch)]
+            [np.concatenate(update) for update in trainer.plan.epoch_updates(epoch)]
             for epoch in range(PLANNED_EPOCHS)
         ]
         np.savez(
@@ -212,16 +211,15 @@ class OurSteps:
     """This project's training steps, set up as `train` does it."""
 
     def __init__(self, recipe: Path, overrides: list[str]) -> None:
+        from transformer_mt.assembly.training import make_trainer
         from transformer_mt.config import file as config_file
         from transformer_mt.data.prepare import prepare
         from transformer_mt.runtime import device
-        from transformer_mt.training.processes import Processes
-        from transformer_mt.training.trainer import Trainer
 
         device.use("cpu")
         config = config_file.load(recipe, overrides)
-        self.trainer = Trainer(config, prepare(config), Processes())
-        self.updates = self.trainer.epoch_updates(0)
+        self.trainer = make_trainer(config, prepare(config))
+        self.updates = self.trainer.plan.epoch_updates(0)
 
     def steps(self, first: int, end: int) -> float:
         """Seconds for the steps of the epoch from `first` to before `end`."""

@@ -121,6 +121,8 @@ def test_commands_that_are_advised(model, capsys):
 def with_corpus(model):
     """A checkpoint that tells what text it was trained on."""
     checkpoint = model.saved_checkpoints()[-1]
-    (checkpoint / "state.json").write_text('{"corpus": "another", "progress": {}}')
+    (checkpoint / "state.json").write_text(
+        '{"corpus": "another", "progress": {"plan": [1, 400], "best": [], "meter": {}}}'
+    )
     write_checksums(checkpoint)
     return checkpoint

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 
 from transformer_mt.commands.arguments import add_model_dir, positive
-from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.console import say
 from transformer_mt.runtime.errors import UsageError
+from transformer_mt.training.run_directory import RunDirectory
 
 HELP = """\
 examples:
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Averages checkpoints of a model, and says how to use the result."""
-    directory = ModelDirectory(options.model_dir)
+    directory = RunDirectory(options.model_dir)
     kept = directory.load_config().training.keep_last
     if options.last and options.last > kept:
         raise UsageError(

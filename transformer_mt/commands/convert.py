@@ -32,6 +32,7 @@ from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import atomic
 from transformer_mt.runtime.folders import published
 from transformer_mt.training.checkpoint import OPTIMIZER, write_checkpoint
+from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.weights import WEIGHTS, read_weights
 
 # The files of a checkpoint that were pickles, and what each becomes.
@@ -96,7 +97,7 @@ def convert(model_dir: str) -> None:
         UsageError: it is no model directory, or of another version.
         UserError: a file is damaged or holds something else than arrays, or can't be written.
     """
-    directory = ModelDirectory(model_dir)
+    directory = RunDirectory(model_dir)
     if not directory.holds_run:
         raise UsageError(f"{directory.path} is not a model directory, nor an export")
     if _is_of(directory.path, FORMAT_VERSION):
@@ -149,7 +150,7 @@ def _is_of(folder: Path, version: int) -> bool:
     return (folder / VERSION).read_bytes().strip() == str(version).encode()
 
 
-def _convert_run(directory: ModelDirectory) -> None:
+def _convert_run(directory: RunDirectory) -> None:
     folder = directory.path
     directory.require_inside()
     best = (folder / "best").read_bytes().strip() if (folder / "best").is_file() else None

@@ -5,27 +5,32 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import paddle
 
 from transformer_mt.assembly.data import prepare_for
+from transformer_mt.assembly.training import make_plan, make_trainer
 from transformer_mt.assembly.translator import Translator
 from transformer_mt.commands.arguments import add_device, add_overrides
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.evaluation.metrics import Scores, score_for
-from transformer_mt.model_directory import ModelDirectory, checkpoint_step, subwords_to_keep
+from transformer_mt.inspect.parameters import VocabularySizes, parts
+from transformer_mt.model_directory import subwords_to_keep
 from transformer_mt.runtime import device as devices
 from transformer_mt.runtime.console import duration, progress, quoted, say, visible, warn
 from transformer_mt.runtime.errors import UsageError
 from transformer_mt.runtime.files import atomic
 from transformer_mt.training import average as averages
-from transformer_mt.training import resume
-from transformer_mt.training import workers as launch
-from transformer_mt.training.processes import Processes
-from transformer_mt.training.trainer import Trainer, seconds_per_step
+from transformer_mt.training import resume, workers
+from transformer_mt.training.plan import Plan
+from transformer_mt.training.processes import Processes, is_one_of_several, own_device
+from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.state import State
+from transformer_mt.training.trainer import Trainer, run_on_several_machines, seconds_per_step
 
 HELP = """\
 examples:
@@ -71,14 +76,15 @@ def check(config: Config, device: str | None) -> None:
     data = prepare_for(config, subwords_to_keep(config))
     _report(data, sys.stdout)
     processes = devices.processes(config.training.devices, used)
-    trainer = Trainer(config, data, Processes(world_size=processes))
-    trainer.start(ModelDirectory(config.model_dir))
-    _report_plan(trainer, sys.stdout)
+    trainer = make_trainer(config, data, Processes(world_size=processes))
+    trainer.start()
+    _report_plan(config, data, trainer.plan, sys.stdout)
     say("timing some steps ...")
     seconds = seconds_per_step(trainer)
+    estimate = duration(seconds * trainer.plan.total_steps)
     print(
-        f"estimated time  {duration(seconds * trainer.total_steps)} of training on {used} with "
-        f"{processes} process(es), validations not counted ({seconds:.2f} s a step)"
+        f"estimated time  {estimate} of training on {used} with {processes} process(es), "
+        f"validations not counted ({seconds:.2f} s a step)"
     )
 
 
@@ -93,47 +99,67 @@ def train(config: Config, device: str | None, restart: bool) -> None:
         Interrupted: after saving a checkpoint.
     """
     started = time.monotonic()
-    used = devices.use(launch.own_device(device) if launch.is_launched() else device)
+    used = devices.use(own_device(device) if is_one_of_several() else device)
     devices.require_precision(config.training.precision, used)
     # Joined before anything can fail: where a process ends, the others then notice at once.
     processes = Processes.join()
-    directory = ModelDirectory(config.model_dir)
+    directory = RunDirectory(config.model_dir)
     if not processes.is_first:
         processes.wait()  # until the first has made the directory ready
         data = prepare_for(config, directory.load_subwords())
-        launch.train_together(Trainer(config, data, processes), directory)
+        run_on_several_machines(make_trainer(config, data, processes), directory)
         return
     directory.claim(restart)
     try:
-        launch.clear_work_folder(directory)
-        trainer, resumed = _begin(config, directory, restart, processes)
-        data = trainer.data
+        workers.clear_work_folder(directory)
+        count = 1 if processes.connected else devices.processes(config.training.devices, used)
+        run = _begin(config, directory, restart, processes, trains_here=count == 1)
         if processes.connected:
             processes.wait()
-            launch.train_together(trainer, directory)
-        elif trainer.is_finished and not trainer.was_stopped:
+            run_on_several_machines(run.trainer, directory)
+        elif run.has_ended:
             say(f"this run has reached its end; {_how_to_go_on(config)}")
         else:
-            count = devices.processes(config.training.devices, used)
             where = used if count == 1 else f"{count} processes"
             say(f"training into {directory.path} on {where}; Ctrl-C saves and stops")
             if count == 1:
-                trainer.run(directory)
+                run.trainer.run(directory)
             else:
-                del trainer  # its memory is for the workers
-                launch.run_workers(config, data, directory, used, count, resumed)
-        _finish(config, data, directory)
+                workers.run_workers(
+                    make_trainer, config, run.data, directory, used, count, run.resumed
+                )
+        _finish(config, run.data, directory)
         say(f"done in {duration(time.monotonic() - started)}")
         _next_steps(directory)
     finally:
         directory.release()
 
 
+@dataclass
+class _Run:
+    """A run that is ready to train.
+
+    Attributes:
+        resumed: the checkpoint to resume from, if any.
+        has_ended: whether it was trained to its end before, and nothing is left to do.
+        trainer: None if other processes train.
+    """
+
+    data: PreparedData
+    resumed: Path | None
+    has_ended: bool
+    trainer: Trainer | None
+
+
 def _begin(
-    config: Config, directory: ModelDirectory, restart: bool, processes: Processes
-) -> tuple[Trainer, Path | None]:
-    """Reads all there is to read, and makes the directory ready for a new run, or to go on from a
-    checkpoint of the one in it; nothing in it is touched before all is known to be in order."""
+    config: Config,
+    directory: RunDirectory,
+    restart: bool,
+    processes: Processes,
+    trains_here: bool,
+) -> _Run:
+    """Reads all that there is to read, and makes the directory ready for a new run, or for resuming
+    the one in it. The directory is not touched before everything is known to be in order."""
     other = config.training.init_from
     if other is not None and Path(other).resolve() == directory.path.resolve():
         raise UsageError(f"training.init_from: {other} is model_dir itself; give another model_dir")
@@ -142,20 +168,28 @@ def _begin(
     _report(data, sys.stderr)
     if config.training.patience is not None and data.dev is None:
         warn("training.patience: there is no dev set, so training will not end early")
-    trainer = Trainer(config, data, processes)
-    if resumed is None:
-        trainer.start(directory)
-        _report_plan(trainer, sys.stderr)
+    state = resume.checked_state(resumed, data, directory) if resumed else None
+    plan = make_plan(config, data, state.progress.plan if state else None)
+    trainer = None
+    if trains_here or (other is not None and resumed is None):
+        trainer = make_trainer(config, data, processes)
+        trainer.start(resumed)
+    _report_plan(config, data, plan, sys.stderr)
+    if state is None:
         directory.start(config, data.subwords, data.held_out_files)
     else:
-        state = resume.checked_state(resumed, data, directory)
-        directory.resume(config, checkpoint_step(resumed), state["progress"]["validated"])
-        directory.take_held_out(data.held_out_files)
-        trainer.start(directory, resumed)
-        _report_plan(trainer, sys.stderr)
+        directory.resume(config, state.progress, data.held_out_files)
         say(f"going on from {resumed}")
-    trainer.data = data.with_held_out_in(directory.held_out)
-    return trainer, resumed
+    data = data.with_held_out_in(directory.held_out)
+    if trainer is not None:
+        trainer.data = data
+    has_ended = state is not None and _has_ended(config, state, plan)
+    return _Run(data, resumed, has_ended, trainer if trains_here else None)
+
+
+def _has_ended(config: Config, state: State, plan: Plan) -> bool:
+    is_finished = state.progress.is_finished(config.training, plan.total_steps)
+    return is_finished and not state.stopped  # if it was stopped, something may be due
 
 
 def _how_to_go_on(config: Config) -> str:
@@ -167,7 +201,7 @@ def _how_to_go_on(config: Config) -> str:
     )
 
 
-def _finish(config: Config, data: PreparedData, directory: ModelDirectory) -> None:
+def _finish(config: Config, data: PreparedData, directory: RunDirectory) -> None:
     """Averages checkpoints, if that is wanted, and scores the test set."""
     wanted = config.training.average_last
     if wanted is not None:
@@ -186,7 +220,7 @@ def _finish(config: Config, data: PreparedData, directory: ModelDirectory) -> No
         score_test(config, data, directory)
 
 
-def score_test(config: Config, data: PreparedData, directory: ModelDirectory) -> None:
+def score_test(config: Config, data: PreparedData, directory: RunDirectory) -> None:
     """Translates the test set with the best checkpoint and prints the score and some samples."""
     scores, sources, hypotheses, references = _score(config, data.test_split, directory, "test set")
     with atomic(directory.path / "test.hypothesis") as file:
@@ -203,7 +237,7 @@ def score_test(config: Config, data: PreparedData, directory: ModelDirectory) ->
 
 
 def _score(
-    config: Config, split, directory: ModelDirectory, title: str
+    config: Config, split, directory: RunDirectory, title: str
 ) -> tuple[Scores, list[str], list[str], list[str]]:
     """The scores of a split with the best checkpoint, its sources, hypotheses and references."""
     sources, references = split.text
@@ -218,19 +252,20 @@ def _report(data: PreparedData, file) -> None:
         print(visible(line), file=file)
 
 
-def _report_plan(trainer: Trainer, file) -> None:
-    parameters = sum(int(parameter.size) for parameter in trainer.model.parameters())
-    count, tokens = trainer.progress.plan
-    steps = len(trainer.epoch_updates(0))
+def _report_plan(config: Config, data: PreparedData, plan: Plan, file) -> None:
+    subwords = data.subwords
+    sizes = VocabularySizes(subwords.source.size, subwords.target.size, subwords.joint)
+    parameters = sum(part.parameters for part in parts(config.model, sizes))
+    count, tokens = plan.batches
     print(f"model           {parameters:,} parameters", file=file)
     print(
-        f"an update       {count} x {tokens:,} padded target tokens; {steps:,} updates an epoch, "
-        f"{trainer.total_steps:,} in all",
+        f"an update       {count} x {tokens:,} padded target tokens; "
+        f"{plan.updates_per_epoch:,} updates an epoch, {plan.total_steps:,} in all",
         file=file,
     )
 
 
-def _next_steps(directory: ModelDirectory) -> None:
+def _next_steps(directory: RunDirectory) -> None:
     path = quoted(directory.path)
     print("\nNext:")
     print(visible(f"  bash scripts/translate.sh {path} FILE   # translate a text, line by line"))
