@@ -31,12 +31,9 @@ from transformer_mt.runtime.console import say, warn
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import atomic
 from transformer_mt.runtime.folders import published
-from transformer_mt.training.checkpoint import OPTIMIZER, write_checkpoint
 from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.weights import WEIGHTS, read_weights
 
-# The files of a checkpoint that were pickles, and what each becomes.
-PICKLES = {"model.pdparams": WEIGHTS, "optimizer.pdopt": OPTIMIZER}
 # A table that Paddle saves beside the arrays; it tells nothing that their names do not.
 PADDLE_NAMES = "StructuredToParameterName@@"
 
@@ -173,6 +170,10 @@ def _convert_run(directory: RunDirectory) -> None:
 
 
 def _convert_checkpoint(path: Path) -> None:
+    from transformer_mt.training.checkpoint import OPTIMIZER, write_checkpoint
+
+    # The files of a checkpoint that were pickles, and what each becomes.
+    pickles = {"model.pdparams": WEIGHTS, "optimizer.pdopt": OPTIMIZER}
     if not (path / "model.pdparams").is_file() and (path / WEIGHTS).is_file():
         return  # converted, before the conversion was stopped
     if problem := damage(path):
@@ -184,8 +185,8 @@ def _convert_checkpoint(path: Path) -> None:
 
     def write(folder: Path) -> None:
         for file in path.iterdir():
-            if file.name in PICKLES:
-                tensors.write(folder / PICKLES[file.name], read_pickle(file))
+            if file.name in pickles:
+                tensors.write(folder / pickles[file.name], read_pickle(file))
             elif file.name != CHECKSUMS:
                 shutil.copyfile(file, folder / file.name)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from transformer_mt.assembly.backends import BACKENDS
 from transformer_mt.assembly.heads import alignment_heads
-from transformer_mt.assembly.model import build_model
 from transformer_mt.commands.arguments import add_checkpoint, add_model_dir
 from transformer_mt.config import file as config_file
 from transformer_mt.model_directory import (
@@ -88,6 +87,8 @@ def export(
         UsageError: the folder holds something else than an export, or the arguments don't fit.
         UserError: the model is damaged, the format has no place for it, or it can't be written.
     """
+    from transformer_mt.assembly.model import build_model  # Paddle takes seconds to import.
+
     backend = FORMATS[format]
     if quantization and quantization not in backend.quantizations:
         able = [name for name, other in FORMATS.items() if quantization in other.quantizations]
