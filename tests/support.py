@@ -13,15 +13,15 @@ import yaml
 
 from tests.forked import ForkedProcess
 from transformer_mt.assembly.model import build_model
+from transformer_mt.assembly.training import make_trainer
 from transformer_mt.config.schema import Config, SubwordConfig
 from transformer_mt.data.encoded import Limits, encoded_corpus
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.engine import Engine
-from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.training import checkpoint
-from transformer_mt.training.processes import Processes
-from transformer_mt.training.trainer import Trainer
+from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.state import Progress, State
 from transformer_mt.training.update import Outcome, make_optimizer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -190,21 +190,22 @@ def train_subwords(pairs, vocab_size: int = 200, **options) -> Subwords:
     return Subwords.train(lambda: iter(pairs), config)
 
 
-def make_model_directory(path: Path, pairs, config: Config, seed: int = 7) -> ModelDirectory:
+def make_model_directory(path: Path, pairs, config: Config, seed: int = 7) -> RunDirectory:
     """A model directory with checkpoints of a model that was never trained.
 
     Its weights are drawn wide, so that it is as sure of what it says as a trained one is: its
     choices are no ties, which the least rounding would turn.
     """
-    directory = ModelDirectory(path)
+    directory = RunDirectory(path)
     subwords = Subwords.train(lambda: iter(pairs), config.subword)
     directory.claim()
     directory.start(config, subwords, [])
     model = wide_model(config, subwords, seed)
     optimizer = make_optimizer(config.training, model)
     for step in (5, 10):
-        state = {"progress": {"best": [[1.0, 10], [0.5, 5]]}}
-        saved = checkpoint.save(directory, step, model, optimizer, state)
+        progress = Progress((1, 400), step=step, best=[(1.0, 10), (0.5, 5)])
+        path = directory.checkpoints / f"step_{step}"
+        saved = checkpoint.save(path, model, optimizer, State(progress))
     directory.set_best(saved)
     directory.release()
     return directory
@@ -261,7 +262,7 @@ def learn(config: Config, pairs, subwords: Subwords) -> Engine:
     """Trains a model for the config's steps, and gives what translates with it. The rate falls to
     zero at the end: what is asked for is not how fast it learns, but whether it can."""
     steps = config.training.max_steps
-    trainer = Trainer(config, prepared(config, pairs, subwords), Processes())
+    trainer = make_trainer(config, prepared(config, pairs, subwords))
     rate = trainer.updater.rate
     trainer.updater.rate = lambda step: rate(step) * (1 - step / (steps + 1))
     take_steps(trainer, steps)
@@ -276,12 +277,12 @@ class PairList(list):
         return [source for source, _ in self], [target for _, target in self]
 
 
-def take_steps(trainer: Trainer, steps: int) -> list[Outcome]:
+def take_steps(trainer, steps: int) -> list[Outcome]:
     """The first steps of a run, without anything that a run does besides."""
     outcomes = []
     epoch = 0
     while True:
-        for number, sentences in enumerate(trainer.epoch_updates(epoch)):
+        for number, sentences in enumerate(trainer.plan.epoch_updates(epoch)):
             if len(outcomes) == steps:
                 return outcomes
             update = trainer.read(epoch, number, sentences)

@@ -110,7 +110,7 @@ def test_version():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], ["VERB"]),
+        ([], ["COMMAND"]),
         (["trian", "x"], ["'trian'"]),
         (["translate"], ["MODEL_DIR"]),
         (["translate", "m"], ["m is not a model directory"]),

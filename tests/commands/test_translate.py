@@ -29,9 +29,10 @@ from tests.support import (
 )
 from transformer_mt import cli
 from transformer_mt.assembly.backends import find
-from transformer_mt.commands.translate import ModelChoice, align, translate
+from transformer_mt.commands.align import align, score_model
+from transformer_mt.commands.model_choice import ModelChoice
+from transformer_mt.commands.translate import translate
 from transformer_mt.decoding.stream import WINDOW
-from transformer_mt.evaluation import alignment_error_rate as alignment
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.errors import UsageError, UserError
 
@@ -484,7 +485,7 @@ def test_alignments_and_their_error_rate(model, tmp_path):
 
     def score(gold, into=None):
         write_lines(reference, (" ".join(line) for line in gold))
-        return alignment.score_model(choice, source, target, reference, into)
+        return score_model(choice, source, target, reference, into)
 
     gold = [[] if number < 2 else line for number, line in enumerate(links)]
     gold[3] = [link.replace("-", "?") for link in links[3]]

@@ -25,7 +25,7 @@ from tests.support import (
 from transformer_mt.config.file import dump
 from transformer_mt.runtime import tensors
 from transformer_mt.runtime.errors import UserError
-from transformer_mt.training import workers as launch
+from transformer_mt.training import worker
 
 
 @pytest.fixture(scope="module")
@@ -240,4 +240,4 @@ def test_a_worker_reads_only_what_its_run_has_written(tmp_path):
     job = tmp_path / "job.pickle"
     job.write_bytes(pickle.dumps("something else"))
     with pytest.raises(UserError, match="not what this run has written"):
-        launch.work(job, "0" * 64)
+        worker.work(job, "0" * 64)

@@ -12,10 +12,11 @@ from tests.reference import build
 from tests.support import run_python
 from transformer_mt.config.schema import TrainingConfig
 from transformer_mt.model import Transformer
-from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime import tensors
 from transformer_mt.runtime.errors import UserError
 from transformer_mt.training import checkpoint
+from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.state import Progress, State
 from transformer_mt.training.update import make_optimizer
 from transformer_mt.weights import load_weights
 
@@ -42,14 +43,19 @@ def optimizer_of(model):
 
 @pytest.fixture
 def directory(tmp_path):
-    made = ModelDirectory(tmp_path / "run")
+    made = RunDirectory(tmp_path / "run")
     made.checkpoints.mkdir(parents=True)
     return made
 
 
-def save(directory, step, model=None):
+def state_of(step):
+    return State(Progress((1, 100), step=step))
+
+
+def save(directory, step, model=None, optimizer=None):
     model = model or small_model()
-    return checkpoint.save(directory, step, model, optimizer_of(model), {"step": step})
+    path = directory.checkpoints / f"step_{step}"
+    return checkpoint.save(path, model, optimizer or optimizer_of(model), state_of(step))
 
 
 def logits(model):
@@ -156,13 +162,15 @@ SAVE_WITH_LITTLE_ROOM = """
 import resource, sys
 import paddle
 from transformer_mt.runtime.errors import UserError
-from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training import checkpoint
+from transformer_mt.training.state import Progress, State
 model = paddle.nn.Linear(100, 100)
 optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 try:
-    checkpoint.save(ModelDirectory(sys.argv[1]), 6, model, optimizer, {})
+    path = RunDirectory(sys.argv[1]).checkpoints / "step_6"
+    checkpoint.save(path, model, optimizer, State(Progress((1, 100))))
 except UserError as error:
     print(error)
     sys.exit(41)
@@ -232,11 +240,10 @@ def test_going_on_is_as_if_never_stopped(directory, kind):
     model.eval(), other.eval()
     optimizer = make_optimizer(config, model)
     trained_steps(model, optimizer, 3)
-    state = {"progress": {"step": 3, "merit": [0.1, 2]}}
-    saved = checkpoint.save(directory, 3, model, optimizer, state)
+    saved = save(directory, 3, model, optimizer)
     expected = trained_steps(model, optimizer, 3)
     fresh = make_optimizer(config, other)
-    assert checkpoint.restore(saved, other, fresh) == state
+    assert checkpoint.restore(saved, other, fresh) == state_of(3)
     for name, value in trained_steps(other, fresh, 3).items():
         np.testing.assert_array_equal(value, expected[name], err_msg=name)
 
