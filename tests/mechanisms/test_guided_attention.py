@@ -19,12 +19,12 @@ from tests.support import (
     write_lines,
     write_pairs,
 )
+from transformer_mt.assembly.data import prepare_for
 from transformer_mt.commands import train as run
 from transformer_mt.config.schema import Config
 from transformer_mt.data import pharaoh
 from transformer_mt.data.alignments import encoded_alignments
 from transformer_mt.data.batches import collate
-from transformer_mt.data.prepare import prepare
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.decoding.translator import Translator
@@ -268,10 +268,10 @@ def changed(config, **sections):
 
 def test_the_pairs_that_are_kept_have_their_own_links(recipe):
     config, path = recipe
-    data = prepare(config)
+    data = prepare_for(config)
     assert data.train.lines.tolist() == [*range(50), *range(51, 101)]
     batch = collate(data.train, np.array([49, 50]), data.subwords, data.alignments)
-    alone = prepare(changed(config, data={"drop_duplicates": True})).alignments
+    alone = prepare_for(changed(config, data={"drop_duplicates": True})).alignments
     np.testing.assert_array_equal(
         alone.matrix(np.array([49, 50]), *batch.alignment.shape[1:]), batch.alignment
     )
@@ -283,8 +283,8 @@ def test_the_pairs_that_are_kept_have_their_own_links(recipe):
         report,
     )
     plain = changed(config, guided_attention={"by": None, "alignments": None})
-    assert prepare(plain).alignments is None
-    assert not any("alignments" in line for line in prepare(plain).report())
+    assert prepare_for(plain).alignments is None
+    assert not any("alignments" in line for line in prepare_for(plain).report())
 
 
 def test_a_run_goes_on_with_the_same_alignments_only(recipe, capfd):
