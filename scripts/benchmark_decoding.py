@@ -110,9 +110,10 @@ class Judge:
     """
 
     def __init__(self, model_dir: Path, checkpoint: str | None) -> None:
-        from transformer_mt.assembly.model import build_model, load_weights
+        from transformer_mt.assembly.model import build_model
         from transformer_mt.model_directory import ModelDirectory
         from transformer_mt.runtime import device
+        from transformer_mt.weights import load_weights
 
         device.use("cpu")
         directory = ModelDirectory(model_dir)
@@ -374,27 +375,25 @@ class OurTranslation:
 
     def _translator(self, beam: int) -> Any:
         from transformer_mt.assembly import backends as engines
-        from transformer_mt.decoding.pool import pool
-        from transformer_mt.decoding.translator import Translator
+        from transformer_mt.assembly.translator import Translator, engine_processes
 
         spec = engines.find(self.model, None, self.checkpoint, (), self.cores, "cpu")
         if self.engine is None:
-            if spec.runs_in_processes and self.cores > 1:
+            if spec.processes > 1:
                 # A process that is to end with its parent, as this one is, may not start any, for
                 # those would be left. These end with it by themselves.
                 multiprocessing.current_process()._config["daemon"] = False
-                self.engine = self.pools.enter_context(pool(spec, self.cores))
+                self.engine = self.pools.enter_context(engine_processes(spec))
             else:
                 self.engine = spec.load()
-        return Translator.of(
-            spec,
-            self.engine,
-            beam_size=beam,
-            length_penalty=1.0,
-            length_penalty_kind="gnmt",
-            max_length_ratio=1.0,
-            max_length_extra=EXTRA_LENGTH,
-        )
+        settings = {
+            "beam_size": beam,
+            "length_penalty": 1.0,
+            "length_penalty_kind": "gnmt",
+            "max_length_ratio": 1.0,
+            "max_length_extra": EXTRA_LENGTH,
+        }
+        return Translator.of(engines.with_decoding(spec, settings), self.engine)
 
 
 # --------------------------------------------------------------------------------- measurements

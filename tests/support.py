@@ -15,7 +15,7 @@ from transformer_mt.config.schema import Config, SubwordConfig
 from transformer_mt.data.encoded import Limits, encoded_corpus
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.data.subword import Subwords
-from transformer_mt.decoding.paddle_engine import PaddleEngine
+from transformer_mt.decoding.engine import Engine
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.training import checkpoint
 from transformer_mt.training.processes import Processes
@@ -230,7 +230,7 @@ LEARNING = {
 }
 
 
-def learn(config: Config, pairs, subwords: Subwords) -> PaddleEngine:
+def learn(config: Config, pairs, subwords: Subwords) -> Engine:
     """Trains a model for the config's steps, and gives what translates with it. The rate falls to
     zero at the end: what is asked for is not how fast it learns, but whether it can."""
     steps = config.training.max_steps
@@ -238,7 +238,7 @@ def learn(config: Config, pairs, subwords: Subwords) -> PaddleEngine:
     rate = trainer.updater.rate
     trainer.updater.rate = lambda step: rate(step) * (1 - step / (steps + 1))
     take_steps(trainer, steps)
-    return PaddleEngine([trainer.model], subwords)
+    return trainer.updater.objective.engine(subwords)
 
 
 class PairList(list):

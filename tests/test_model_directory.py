@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tests.support import ROOT, make_config, make_model_directory, train_subwords
+from transformer_mt.assembly.translator import Translator
 from transformer_mt.commands.export import export
 from transformer_mt.data.subword import Subwords, WordVocabulary
-from transformer_mt.decoding.translator import Translator
 from transformer_mt.model_directory import ModelDirectory, subwords_to_keep
 from transformer_mt.runtime import locks
 from transformer_mt.runtime.errors import UsageError, UserError

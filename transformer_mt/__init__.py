@@ -27,7 +27,7 @@ for _message in (
 def __getattr__(name: str):
     """`from transformer_mt import Translator` imports what that needs, and not before."""
     if name == "Translator":
-        from transformer_mt.decoding.translator import Translator
+        from transformer_mt.assembly.translator import Translator
 
         return Translator
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,14 +1,17 @@
 """Which engine a command gets."""
 
+import pickle
+import shutil
 import subprocess
 import sys
 
 import pytest
 
 from tests.support import ROOT, demo_pairs, make_config, make_model_directory
-from transformer_mt.assembly.backends import EngineSpec, exported, find
+from transformer_mt.assembly.backends import BACKENDS, exported, find, with_decoding
 from transformer_mt.decoding.engine import Sentence
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.runtime.errors import UsageError, UserError
 
 PAIRS = demo_pairs(150)
 
@@ -21,10 +24,14 @@ def model(tmp_path_factory):
 
 def test_a_model_directory(model):
     spec = find(model, threads=3, device="cpu")
-    assert spec == EngineSpec("paddle", model, (model / "checkpoints" / "step_10",), 3, "cpu")
+    assert spec.backend is BACKENDS["paddle"] and spec.folder == model
+    assert spec.checkpoints == (model / "checkpoints" / "step_10",)
+    assert spec.models == (spec.config.model,)
+    assert spec.config == ModelDirectory(model).load_config()
+    assert spec.subwords.content() == ModelDirectory(model).load_subwords().content()
+    assert (spec.threads, spec.processes, spec.device) == (3, 3, "cpu")
     assert find(model, "paddle", "step_5").checkpoints == (model / "checkpoints" / "step_5",)
-    assert spec.runs_in_processes
-    assert not find(model, device="gpu").runs_in_processes
+    assert find(model, threads=3, device="gpu").processes == 1
 
 
 def test_an_ensemble(model, tmp_path):
@@ -52,16 +59,16 @@ def test_models_of_an_ensemble_may_differ_in_size(model, tmp_path):
 )
 def test_an_export(model, tmp_path, file, engine):
     folder = tmp_path / "export"
-    folder.mkdir()
+    shutil.copytree(model, folder, ignore=shutil.ignore_patterns("checkpoints", "best"))
     assert exported(folder) is None
     (folder / file).write_bytes(b"")
     assert exported(folder) == engine
-    assert find(folder).name == find(folder, engine).name == engine
+    assert find(folder).backend is find(folder, engine).backend is BACKENDS[engine]
     for wrong in ({"engine": "paddle"}, {"checkpoint": "last"}, {"ensemble": (str(model),)}):
         with pytest.raises(UsageError):
             find(folder, **wrong)
     if engine == "ctranslate2":
-        assert not find(folder).runs_in_processes
+        assert find(folder, threads=3).processes == 1
         with pytest.raises(UsageError, match="--device: gpu"):
             find(folder, device="gpu")
     with pytest.raises(UsageError, match=f"export {model}"):
@@ -74,8 +81,42 @@ def test_paddle_is_not_imported_where_it_is_not_needed(model):
         "import sys; from transformer_mt import Translator\n"
         "from transformer_mt.commands.translate import ModelChoice\n"
         "import transformer_mt.backends.ctranslate2.engine\n"
-        "print(ModelChoice(sys.argv[1], device='cpu').find()[0].runs_in_processes)\n"
+        "print(ModelChoice(sys.argv[1], device='cpu').find().backend.runs_in_processes)\n"
         "print('paddle' in sys.modules)"
     )
     command = [sys.executable, "-c", code, str(model)]
     assert subprocess.check_output(command, cwd=ROOT, text=True) == "True\nFalse\n"
+
+
+def test_other_decoding_settings(model):
+    spec = find(model, device="cpu")
+    changed = with_decoding(spec, {"beam_size": 7})
+    assert changed.config.decoding == spec.config.decoding.model_copy(update={"beam_size": 7})
+    assert changed.config.model == spec.config.model and changed.folder == spec.folder
+    with pytest.raises(UsageError, match="beam_size: 0"):
+        with_decoding(spec, {"beam_size": 0})
+
+
+def test_a_spec_goes_to_another_process(model):
+    """With the content of config and subwords: nothing is read again."""
+    spec = find(model, ensemble=(f"{model}:step_5",), device="cpu")
+    copy = pickle.loads(pickle.dumps(spec))
+    assert type(copy.backend) is type(spec.backend)
+    assert copy.config == spec.config and copy.models == spec.models
+    assert copy.checkpoints == spec.checkpoints
+    assert copy.subwords.content() == spec.subwords.content()
+    assert copy.subwords.joint == spec.subwords.joint
+    text = "A dog runs."
+    assert copy.subwords.source.encode(text) == spec.subwords.source.encode(text)
+
+
+@pytest.mark.parametrize("name", ["ctranslate2", "paddle_inference"])
+def test_a_key_that_an_engine_does_not_support_is_refused_by_name(tmp_path, name):
+    """An export of it may come from elsewhere."""
+    config = make_config(tmp_path, model={"copying": True})
+    folder = make_model_directory(tmp_path / "model", PAIRS, config).path
+    export = tmp_path / "export"
+    shutil.copytree(folder, export, ignore=shutil.ignore_patterns("checkpoints", "best"))
+    (export / BACKENDS[name].export_file).write_bytes(b"")
+    with pytest.raises(UserError, match=r"model\.copying: True: .*can't copy"):
+        find(export)

@@ -11,13 +11,20 @@ import paddle.nn.functional as F
 import pytest
 
 from tests.support import ROOT, make_config, wide_model
+from transformer_mt.assembly.heads import alignment_heads
 from transformer_mt.assembly.model import build_model
-from transformer_mt.backends.ctranslate2.engine import POSITIONS, Ctranslate2Engine
+from transformer_mt.backends.ctranslate2 import POSITIONS
+from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
 from transformer_mt.backends.ctranslate2.export import write_model
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords, WordVocabulary
-from transformer_mt.decoding.engine import Sentence, length_limits, length_penalty
+from transformer_mt.decoding.engine import (
+    Sentence,
+    length_limits,
+    length_penalty,
+    search_with_attention,
+)
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.runtime.checksums import write_checksums
 from transformer_mt.runtime.errors import UsageError, UserError
@@ -41,7 +48,7 @@ class Exported:
 
     def __init__(self, folder, model, config, subwords, quantization=None):
         folder.mkdir()
-        write_model(folder, model, config, subwords, quantization)
+        write_model(folder, model, config, subwords, alignment_heads(config), quantization)
         subwords.save(folder)
         write_checksums(folder)
         self.folder, self.model, self.config, self.subwords = folder, model, config, subwords
@@ -132,7 +139,7 @@ def test_attention_is_that_of_the_layer_before_the_last(every_kind):
     sentences = every_kind.sentences(6)
     settings = SETTINGS.model_copy(update={"n_best": 3})
     for sentence, found in zip(
-        sentences, every_kind.engine.search(sentences, settings, need_attention=True), strict=True
+        sentences, search_with_attention(every_kind.engine, sentences, settings), strict=True
     ):
         for hypothesis in found:
             subwords = every_kind.subwords
@@ -475,7 +482,7 @@ def test_nothing_and_next_to_nothing(one_kind):
     assert one_kind.engine.search([], SETTINGS) == []
     assert one_kind.engine.search([], SAMPLING) == []
     for settings in (SETTINGS, SAMPLING, SETTINGS.model_copy(update={"beam_size": 1})):
-        (found,) = one_kind.engine.search([Sentence([])], settings, need_attention=True)
+        (found,) = search_with_attention(one_kind.engine, [Sentence([])], settings)
         assert found[0].ids == [] and found[0].attention.shape == (0, 0)
         assert found[0].log_prob == pytest.approx(one_kind.engine.log_probs([[]], [[]])[0])
 

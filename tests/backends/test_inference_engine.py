@@ -9,10 +9,10 @@ import pytest
 
 from tests.support import ROOT, demo_pairs, make_config, make_model_directory
 from transformer_mt.assembly import backends as engines
+from transformer_mt.assembly.translator import Translator
 from transformer_mt.backends.paddle_inference.engine import InferenceEngine
 from transformer_mt.commands.export import export
-from transformer_mt.decoding.engine import Sentence
-from transformer_mt.decoding.translator import Translator
+from transformer_mt.decoding.engine import Sentence, search_with_attention
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.checksums import CHECKSUMS, write_checksums
 from transformer_mt.runtime.errors import UsageError, UserError
@@ -64,7 +64,9 @@ def exported_directory(folder, variant):
 
 
 def both_engines(directory):
-    specs = [engines.find(directory.path, name, device="cpu") for name in engines.ENGINES[:2]]
+    specs = [
+        engines.find(directory.path, name, device="cpu") for name in ("paddle", "paddle_inference")
+    ]
     return [spec.load() for spec in specs]
 
 
@@ -101,8 +103,8 @@ def test_finds_what_the_model_finds(directory, changes):
     model, programs = both_engines(directory)
     for start, end in ((0, 40), (3, 4), (10, 13)):  # what one batch leaves must not matter
         batch = sentences[start:end]
-        found = programs.search(batch, settings, need_attention=True)
-        expected = model.search(batch, settings, need_attention=True)
+        found = search_with_attention(programs, batch, settings)
+        expected = search_with_attention(model, batch, settings)
         assert_equal(found, expected)
         for own, other in zip(found, expected, strict=True):
             for hypothesis, theirs in zip(own, other, strict=True):
@@ -139,7 +141,7 @@ def test_without_the_model(plain_directory, moved, tmp_path):
     program = """
 import sys
 sys.modules["transformer_mt.model"] = None
-from transformer_mt.decoding.translator import Translator
+from transformer_mt.assembly.translator import Translator
 for line in Translator.load("elsewhere", device="cpu").translate(sys.stdin.read().splitlines()):
     print(line)
 """
@@ -189,5 +191,5 @@ def test_a_program_that_paddle_does_not_know(moved, name):
 
 
 def test_a_folder_that_is_no_export(plain_directory):
-    with pytest.raises(UsageError, match="is not a model for Paddle Inference"):
+    with pytest.raises(UsageError, match="is not an export for --engine paddle_inference"):
         InferenceEngine(plain_directory.path, plain_directory.load_subwords())

@@ -10,7 +10,7 @@ from paddle import inference
 
 from tests.support import demo_pairs, make_config, train_subwords, wide_model
 from transformer_mt.backends.paddle_inference import export as paddle_inference
-from transformer_mt.config.schema import Heads
+from transformer_mt.config.heads import Heads
 from transformer_mt.model import Transformer
 from transformer_mt.runtime.errors import UserError
 
@@ -86,10 +86,11 @@ def wide(folder, model_settings, subword_settings):
     return model
 
 
-def write(folder, model):
+def write(folder, model, **settings):
     layers = model.decoder.layers
     heads = Heads.nearest_to_alignment(len(layers), layers[0].cross_attention.num_heads)
-    paddle_inference.write_model(folder, model, heads)
+    config = make_config(folder, model=settings)
+    paddle_inference.write_model(folder, model, config, None, heads)
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
@@ -220,7 +221,7 @@ def test_a_model_that_copies_is_refused_with_the_reason(tmp_path):
     folder.mkdir()
     model = wide(tmp_path, {"copying": True}, {})
     with pytest.raises(UserError, match=r"Inference:\n  model\.copying: True: .* can't copy them$"):
-        write(folder, model)
+        write(folder, model, copying=True)
     assert list(folder.iterdir()) == []
 
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tests.support import demo_pairs, make_config, make_model_directory
 from transformer_mt.assembly.backends import find
+from transformer_mt.assembly.translator import Translator
 from transformer_mt.commands.attention import draw
-from transformer_mt.decoding.translator import Line, Translator
+from transformer_mt.decoding.translator import Line
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.errors import UsageError
 

@@ -22,10 +22,10 @@ from tests.support import (
     wide_model,
     write_pairs,
 )
+from transformer_mt.assembly.translator import Translator
 from transformer_mt.commands import convert
 from transformer_mt.commands.export import export
 from transformer_mt.config.file import dump
-from transformer_mt.decoding.translator import Translator
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime import tensors
 from transformer_mt.runtime.checksums import damage, write_checksums

@@ -7,11 +7,13 @@ import pytest
 
 from tests.support import demo_pairs, make_config, make_model_directory, write_lines
 from transformer_mt.assembly import backends as engines
-from transformer_mt.assembly.model import build_model, load_weights
+from transformer_mt.assembly.model import build_model
+from transformer_mt.assembly.translator import Translator
 from transformer_mt.commands.export import export
 from transformer_mt.commands.translate import ModelChoice, align
-from transformer_mt.decoding.engine import Sentence
-from transformer_mt.decoding.translator import MAX_AT_ONCE, Line, Translator
+from transformer_mt.decoding.engine import Sentence, search_with_attention
+from transformer_mt.decoding.translator import MAX_AT_ONCE, Line
+from transformer_mt.weights import load_weights
 
 PAIRS = demo_pairs(300)
 LAYER, HEADS = 2, 2  # guided ones; others are what a model tells words by that was not guided
@@ -53,7 +55,7 @@ def expected_attention(directory, sources, targets, layer=LAYER, heads=HEADS):
         yield mean[: len(target), : len(source)]
 
 
-@pytest.mark.parametrize("name", engines.ENGINES)
+@pytest.mark.parametrize("name", engines.BACKENDS)
 def test_each_engine_gives_the_models_own(directory, name):
     engine = engines.find(directory.path, name, device="cpu").load()
     subwords = directory.load_subwords()
@@ -67,7 +69,8 @@ def test_each_engine_gives_the_models_own(directory, name):
         np.testing.assert_allclose(own, theirs, atol=1e-4)
     # What is found by a search has the same.
     settings = directory.load_config().decoding
-    outputs = engine.search([Sentence(source) for source in sources], settings, True)
+    sentences = [Sentence(source) for source in sources]
+    outputs = search_with_attention(engine, sentences, settings)
     ids = [own[0].ids for own in outputs]
     for own, theirs in zip(outputs, expected_attention(directory, sources, ids), strict=True):
         np.testing.assert_allclose(own[0].attention, theirs, atol=1e-4)
@@ -85,7 +88,7 @@ def test_other_heads_would_be_told_apart(directory):
 # ---- Given translations, line by line ----
 
 
-@pytest.mark.parametrize("name", engines.ENGINES)
+@pytest.mark.parametrize("name", engines.BACKENDS)
 def test_given_translations_are_aligned_as_found_ones(directory, name):
     translator = Translator.load(directory.path, engine=name, device="cpu", beam_size=1)
     # Whole lines, and short ones.
@@ -110,7 +113,7 @@ def test_given_translations_are_aligned_as_found_ones(directory, name):
     assert same > 3
 
 
-@pytest.mark.parametrize("name", engines.ENGINES)
+@pytest.mark.parametrize("name", engines.BACKENDS)
 def test_one_line_for_one_line(directory, name, tmp_path, capfd):
     long = "und " * (MAX_AT_ONCE + 1)
     sources = [PAIRS[0][0], "", PAIRS[1][0], " ", PAIRS[2][0], "", long]

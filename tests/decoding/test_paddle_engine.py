@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import demo_pairs, log_softmax, make_config, train_subwords, wide_model
 from transformer_mt.config.schema import DecodingConfig
-from transformer_mt.decoding.engine import Sentence, length_penalty
+from transformer_mt.decoding.engine import Sentence, length_penalty, search_with_attention
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 
 PAIRS = demo_pairs(300)
@@ -225,7 +225,8 @@ def test_attention_is_the_models(config, subwords, sentences):
     """Of the last layer but one, the mean of its heads, against the model asked directly."""
     deeper = config.model_copy(update={"model": config.model.model_copy(update={"num_layers": 3})})
     model = wide_model(deeper, subwords)
-    found = PaddleEngine([model], subwords).search(sentences[:7], SETTINGS, need_attention=True)
+    engine = PaddleEngine([model], subwords)
+    found = search_with_attention(engine, sentences[:7], SETTINGS)
     model.eval()
     for sentence, (hypothesis,) in zip(sentences[:7], found, strict=True):
         source = paddle.to_tensor([[*sentence.source, subwords.source.eos]])
@@ -248,8 +249,8 @@ def test_attention_of_the_first_layers(config, engine, model, subwords):
     source, target = (subwords.source.encode(text) for text in PAIRS[1])
     got = engine.attention(source, target)
     assert got.source == [*source, subwords.source.eos]
-    assert got.read == [subwords.target.bos, *target]
-    assert got.said == [*target, subwords.target.eos]
+    assert got.decoder_input == [subwords.target.bos, *target]
+    assert got.labels == [*target, subwords.target.eos]
     matrix = {name: value.numpy().astype("float64") for name, value in model.named_parameters()}
 
     def expected(layer, ids):
@@ -272,14 +273,14 @@ def test_attention_of_the_first_layers(config, engine, model, subwords):
 
     encoder = list(expected("encoder.layers.0", got.source))
     assert np.abs(got.encoder[0] - encoder).max() < 1e-4
-    decoder = list(expected("decoder.layers.0", got.read))
+    decoder = list(expected("decoder.layers.0", got.decoder_input))
     assert np.abs(got.decoder[0] - decoder).max() < 1e-4
 
 
 def test_attention_is_that_of_the_search(engine, sentences):
     """The search gives the mean of the heads of the last decoder layer but one, or the only one."""
     for sentence in sentences[:3]:
-        ((found,),) = engine.search([sentence], SETTINGS, need_attention=True)
+        ((found,),) = search_with_attention(engine, [sentence], SETTINGS)
         got = engine.attention(sentence.source, found.ids)
         layer = max(len(got.cross) - 2, 0)
         # Without what went to eos of the source, and without the row of the output's eos.

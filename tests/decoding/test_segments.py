@@ -5,16 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import demo_pairs, train_subwords
-from transformer_mt.decoding.segments import parts
+from transformer_mt.decoding.segments import segments
 
 
 def by_words(text, max_length):
     """The parts when each word is a subword."""
-    return [" ".join(part) for part in parts(text, str.split, max_length)]
+    return [" ".join(part) for part in segments(text, str.split, max_length)]
 
 
 def by_characters(text, max_length):
-    return ["".join(part) for part in parts(text, list, max_length)]
+    return ["".join(part) for part in segments(text, list, max_length)]
 
 
 @pytest.mark.parametrize("text", ["", " ", "\t\u3000\u2028 "])
@@ -66,7 +66,7 @@ TEXT = st.text(st.sampled_from("ab .!?。”\t\u2028\x00é中"), max_size=60)
 @given(text=TEXT, max_length=st.integers(1, 12))
 def test_nothing_is_lost_and_nothing_too_long(text, max_length):
     for encode in (list, str.split):
-        found = parts(text, encode, max_length)
+        found = segments(text, encode, max_length)
         assert all(0 < len(part) <= max_length for part in found)
         joined = "".join(symbol for part in found for symbol in part)
         assert "".join(joined.split()) == "".join(text.split())
@@ -78,7 +78,7 @@ def test_a_part_has_the_subwords_that_it_has_alone():
     pairs = demo_pairs(300)
     encode = train_subwords(pairs, 300).source.encode
     text = " ".join(source for source, _ in pairs[:40])
-    found = parts(text, encode, 50)
+    found = segments(text, encode, 50)
     assert all(len(ids) <= 50 for ids in found)
     assert [i for ids in found for i in ids] == encode(text)  # here they are those of the whole
     assert len(found) <= 2 * len(encode(text)) // 50 + 1

@@ -13,15 +13,16 @@ from tests.support import (
     wide_model,
     write_lines,
 )
+from transformer_mt.assembly.translator import Translator
 from transformer_mt.commands import translate as run
 from transformer_mt.commands.attention import draw
 from transformer_mt.commands.translate import ModelChoice
 from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.decoding import device_log_probs
 from transformer_mt.decoding.engine import Sentence, length_limits, length_penalty
-from transformer_mt.decoding.paddle_engine import PaddleEngine
-from transformer_mt.decoding.translator import Translator
-from transformer_mt.mechanisms.mask_predict import predictor as paddle_predictor
+from transformer_mt.mechanisms.mask_predict import engine as mask_predict_engine
 from transformer_mt.mechanisms.mask_predict import search as mask_predict
+from transformer_mt.mechanisms.mask_predict.engine import MaskPredictEngine, PaddlePredictor
 from transformer_mt.mechanisms.mask_predict.search import best_lengths
 from transformer_mt.runtime.errors import UsageError
 
@@ -203,7 +204,7 @@ def make_engine(tmp_path_factory, subwords):
         if kind == "length":  # else one length wins, for all sources
             weight = model.length_embedding.weight
             weight.set_value(0.2 * weight)
-        return PaddleEngine([model], subwords)
+        return MaskPredictEngine(model, subwords)
 
     return make
 
@@ -236,7 +237,7 @@ def test_the_batch_does_not_matter(make_engine, sentences, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_predictor_gives_the_best_of_the_softmax(make_engine, sentences, subwords, kind):
-    model = make_engine(kind)._models[0]
+    model = make_engine(kind)._model
     target = subwords.target
     sources = paddle.to_tensor(
         [[*sentence.source[:6], subwords.source.eos] for sentence in sentences[:3]]
@@ -245,7 +246,7 @@ def test_the_predictor_gives_the_best_of_the_softmax(make_engine, sentences, sub
     rows = np.array([[target.bos, 9, target.bos, 20, target.bos]])
     may_end = np.array([[False, False, False, True, True]])
     with paddle.no_grad():
-        predictor = paddle_predictor.PaddlePredictor(model, sources, target)
+        predictor = PaddlePredictor(model, sources, target)
         masked = rows == target.bos
         ids, log_probs = predictor.best(np.array([1]), rows, masked, may_end)
         logits = model(source, paddle.to_tensor(rows)).numpy()[0]
@@ -263,7 +264,7 @@ def test_the_predictor_gives_the_best_of_the_softmax(make_engine, sentences, sub
 def test_what_is_never_put_out(make_engine, sentences, subwords, kind):
     """Also where the model would like nothing better; and eos is what outputs are cut at."""
     engine = make_engine(kind)
-    model, target = engine._models[0], subwords.target
+    model, target = engine._model, subwords.target
     special = [target.pad, target.unk, target.bos, target.eos]
     # The first feature of what the generator reads is large, and it is theirs alone.
     model.decoder.norm.bias.set_value(np.eye(1, 16, dtype=np.float32)[0] * 100)
@@ -281,8 +282,8 @@ def test_a_device_finds_what_the_cpu_finds(make_engine, sentences, monkeypatch, 
     """What chooses on a GPU, run on the CPU; and logits in pieces."""
     engine = make_engine(kind)
     on_host = engine.search(sentences[:20], SETTINGS)
-    monkeypatch.setattr(paddle_predictor, "is_float32_on_cpu", lambda x: False)
-    monkeypatch.setattr(paddle_predictor, "POSITIONS", 7)
+    monkeypatch.setattr(device_log_probs, "is_float32_on_cpu", lambda x: False)
+    monkeypatch.setattr(mask_predict_engine, "POSITIONS", 7)
     on_device = engine.search(sentences[:20], SETTINGS)
     for [ours], [theirs] in zip(on_host, on_device, strict=True):
         assert ours.ids == theirs.ids
@@ -301,29 +302,23 @@ def test_the_limits_of_lengths(make_engine, sentences):
 
 
 @pytest.mark.parametrize(
-    ("changes", "need_attention", "prefix", "reason"),
+    ("changes", "prefix", "reason"),
     [
-        ({"sampling": True}, False, [], "--sampling .* none after another"),
-        ({"n_best": 2}, False, [], "--n-best 2 .* one output of a line"),
-        ({}, True, [], "--alignment: .* masks"),
-        ({}, False, [5], "--prefix: .* all of it is predicted at once"),
+        ({"sampling": True}, [], "decoding.sampling: True .*non-auto.* none after another"),
+        ({"n_best": 2}, [], "decoding.n_best: 2 .*non-auto.* one output of a line"),
+        ({}, [5], "non-auto.*--prefix: .* all of it is predicted at once"),
     ],
 )
-def test_what_it_cannot_do_is_refused(make_engine, changes, need_attention, prefix, reason):
+def test_what_it_cannot_do_is_refused(make_engine, changes, prefix, reason):
     engine = make_engine("length")
     settings = SETTINGS.model_copy(update=changes)
-    with pytest.raises(UsageError, match=f"non-autoregressive.*{reason}"):
-        engine.search([Sentence([5, 6], prefix)], settings, need_attention)
+    with pytest.raises(UsageError, match=reason):
+        engine.search([Sentence([5, 6], prefix)], settings)
 
 
-def test_no_member_of_an_ensemble_and_no_scores(make_engine, subwords, tmp_path):
-    engine = make_engine("end")
-    plain = wide_model(make_config(tmp_path), subwords)
-    for models in ([plain, *engine._models], [*engine._models, plain]):
-        with pytest.raises(UsageError, match="--ensemble: a non-autoregressive model can't"):
-            PaddleEngine(models, subwords)
+def test_it_gives_no_scores(make_engine):
     with pytest.raises(UsageError, match="no probability to a whole translation"):
-        engine.log_probs([[5]], [[6]])
+        make_engine("end").log_probs([[5]], [[6]])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -357,11 +352,11 @@ def directories(tmp_path_factory):
 @pytest.mark.parametrize(
     ("changes", "options", "reason"),
     [
-        ({"n_best": 2}, {}, "--n-best 2 .*decoding.n_best.*one output of a line"),
-        ({"sampling": True}, {}, "--sampling .*decoding.sampling.* none after another"),
-        ({"sampling": True, "n_best": 3}, {}, "--sampling .*decoding.sampling.*"),
-        ({}, {"prefix": True}, "--prefix: .* all of it is predicted at once"),
-        ({}, {"alignment": True}, "--alignment: .* masks"),
+        ({"n_best": 2}, {}, "n.best: 2 .*non-autoregressive.* one output of a line"),
+        ({"sampling": True}, {}, "sampling: True .*non-autoregressive.* none after another"),
+        ({"sampling": True, "n_best": 3}, {}, "sampling: True .*non-autoregressive"),
+        ({}, {"prefix": True}, "non-autoregressive.*--prefix: .* all of it is predicted at once"),
+        ({}, {"alignment": True}, "non-autoregressive.*--alignment: .* masks"),
     ],
 )
 def test_translating_is_refused_before_the_model_is_loaded(
@@ -372,11 +367,11 @@ def test_translating_is_refused_before_the_model_is_loaded(
     if "prefix" in options:
         options = {"prefix": text}
     choice = ModelChoice(str(directory), decoding=changes, device="cpu")
-    with pytest.raises(UsageError, match=f"non-autoregressive.*{reason}"):
+    with pytest.raises(UsageError, match=reason):
         run.translate(choice, text, tmp_path / "out", format="jsonl", **options)
     assert not list(tmp_path.iterdir())
     if not options:
-        with pytest.raises(UsageError, match=f"non-autoregressive.*{reason}"):
+        with pytest.raises(UsageError, match=reason):
             Translator.load(directory, device="cpu", **changes)
 
 

@@ -1,71 +1,66 @@
-"""Which engine translates, and where."""
+"""The registry of backends, and the choice of the engine that a command uses."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
+from transformer_mt.assembly.heads import alignment_heads
+from transformer_mt.backends import ctranslate2, paddle_inference
+from transformer_mt.backends.backend import Backend, EngineSpec
+from transformer_mt.config import file as config_file
+from transformer_mt.config.heads import Heads
+from transformer_mt.config.schema import Config, DecodingConfig
+from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.engine import Engine
 from transformer_mt.mechanisms.mask_predict import search as mask_predict
 from transformer_mt.model_directory import ModelDirectory, made_of_checkpoint, named
 from transformer_mt.runtime.console import quoted, warn
-from transformer_mt.runtime.errors import UsageError
-
-ENGINES = ("paddle", "paddle_inference", "ctranslate2")
+from transformer_mt.runtime.errors import UsageError, UserError
 
 
-@dataclass(frozen=True)
-class EngineSpec:
-    """All that is needed to load an engine, in this process or in another.
+class Paddle(Backend):
+    """This package's own model, from the checkpoints of model directories."""
 
-    Attributes:
-        name: one of ENGINES.
-        folder: the model directory, or what `export` has written.
-        checkpoints: of the model directory; several make an ensemble. Empty for an export.
-        threads: how many cores one call of the engine may use.
-        device: of Paddle.
-    """
+    name = "paddle"
 
-    name: str
-    folder: Path
-    checkpoints: tuple[Path, ...] = ()
-    threads: int = 1
-    device: str = "cpu"
-
-    @property
-    def runs_in_processes(self) -> bool:
-        """Whether several cores are used best by as many processes: this engine's threads gain
-        little. (CTranslate2 shares a batch among threads of its own.)"""
-        return self.name != "ctranslate2" and self.device == "cpu"
-
-    def load(self) -> Engine:
-        """
-        Raises:
-            UserError: the model is damaged, or something that it needs is not installed.
-        """
-        directory = ModelDirectory(self.folder)
-        subwords = directory.load_subwords()
-        if self.name == "ctranslate2":
-            from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
-
-            return Ctranslate2Engine(self.folder, subwords, self.threads)
-
+    def load(self, spec: EngineSpec) -> Engine:
+        from transformer_mt.assembly.model import build_model
         from transformer_mt.runtime import device as devices
+        from transformer_mt.weights import load_weights
 
-        devices.use(self.device)
-        if self.name == "paddle_inference":
-            from transformer_mt.backends.paddle_inference.engine import InferenceEngine
+        devices.use(spec.device)
+        models = []
+        for config, checkpoint in zip(spec.models, spec.checkpoints, strict=True):
+            models.append(build_model(config, spec.subwords))
+            load_weights(checkpoint, models[-1])
+            models[-1].eval()
+        return paddle_engine(models, spec.subwords, alignment_heads(spec.config))
 
-            return InferenceEngine(self.folder, subwords)
-        from transformer_mt.decoding.paddle_engine import PaddleEngine
 
-        configs = [ModelDirectory.of(path).load_config() for path in self.checkpoints]
-        return PaddleEngine.load(
-            [(config.model, path) for config, path in zip(configs, self.checkpoints, strict=True)],
-            subwords,
-            configs[0].alignment_heads,
-        )
+# Every backend by its name. A new one is one module and one line here.
+BACKENDS: dict[str, Backend] = {
+    backend.name: backend for backend in (Paddle(), paddle_inference.BACKEND, ctranslate2.BACKEND)
+}
+
+
+def paddle_engine(models: list, subwords: Subwords, alignment_heads: Heads | None = None) -> Engine:
+    """The engine that searches with models of this package, for their kind of model.
+
+    Args:
+        models: Transformers with the same subwords; several make an ensemble.
+        alignment_heads: the heads of the first model that word alignments are read from.
+    """
+    from transformer_mt.decoding.paddle_engine import PaddleEngine
+    from transformer_mt.mechanisms.mask_predict.engine import MaskPredictEngine
+    from transformer_mt.mechanisms.mask_predict.model import NonAutoregressiveTransformer
+
+    if isinstance(models[0], NonAutoregressiveTransformer):
+        return MaskPredictEngine(*models, subwords)
+    return PaddleEngine(models, subwords, alignment_heads)
 
 
 def find(
@@ -76,62 +71,121 @@ def find(
     threads: int = 1,
     device: str | None = None,
 ) -> EngineSpec:
-    """The engine that a command asks for.
+    """The engine that a command asks for, with the config and the subwords of its model.
 
     Args:
         model_dir: a model directory, or the folder of an export.
-        engine: one of ENGINES; None is what the folder is for.
-        checkpoint: step_N, average_..., best or last; None is the best.
-        ensemble: more models with the same subwords, MODEL_DIR or MODEL_DIR:CHECKPOINT each.
+        engine: a name in BACKENDS; None chooses the backend that the folder is for.
+        checkpoint: step_N, average_..., best or last; None chooses the best.
+        ensemble: more models with the same subwords, each as MODEL_DIR or MODEL_DIR:CHECKPOINT.
+        threads: the number of cores to use.
+        device: cpu or gpu; None chooses a GPU if there is one.
 
     Raises:
-        UsageError: there is no such folder or checkpoint, or they don't fit together.
+        UsageError: there is no such folder or checkpoint, or the arguments don't fit together.
+        UserError: the model is damaged, or the backend does not support it.
     """
     folder = Path(model_dir)
     held = exported(folder)
-    if held is None and engine in (None, "paddle"):
-        first = ModelDirectory(folder)
-        config = first.load_config()
-        if ensemble and config.model.non_autoregressive is not None:
-            mask_predict.refuse("ensemble")
-        checkpoints = [first.checkpoint(checkpoint)]
-        for name in ensemble:
-            checkpoints.append(_member(first, name))
-        return EngineSpec("paddle", folder, tuple(checkpoints), threads, _device(device))
+    if held is None and engine not in (None, "paddle"):
+        folder, held = _own_export(folder, BACKENDS[engine]), engine
     if held is None:
-        made = folder / "export" / engine
-        if exported(made) != engine:
-            ModelDirectory(folder).load_config()
-            format = "paddle" if engine == "paddle_inference" else engine
-            raise UsageError(
-                f"{made} is not there. Make it with: python -m transformer_mt export "
-                f"{quoted(folder)} --format {format}"
-            )
-        folder, held = made, engine
+        return _of_model_directory(folder, checkpoint, ensemble, threads, device)
     if engine not in (None, held):
         raise UsageError(f"{folder} is an export for --engine {held}")
     if checkpoint or ensemble:
         raise UsageError("--checkpoint and --ensemble are for --engine paddle; an export has one")
+    backend = BACKENDS[held]
+    if backend.only_on_cpu and device not in (None, "cpu"):
+        raise UsageError(f"--device: {device}: --engine {held} computes on the CPU")
+    directory = ModelDirectory(folder)
+    config = directory.load_config()
+    if problems := backend.unsupported(config.model):
+        raise UserError(f"{folder}: --engine {held} can't run this model: {'; '.join(problems)}")
     _warn_if_outdated(folder)
-    if held == "ctranslate2":
-        if device not in (None, "cpu"):
-            raise UsageError(f"--device: {device}: --engine ctranslate2 computes on the CPU")
-        return EngineSpec(held, folder, (), threads, "cpu")
-    return EngineSpec(held, folder, (), threads, _device(device))
+    device = "cpu" if backend.only_on_cpu else _device(device)
+    subwords = directory.load_subwords()
+    return EngineSpec(backend, folder, config, subwords, threads=threads, device=device)
+
+
+def with_decoding(
+    spec: EngineSpec, changes: dict[str, Any], asked: Iterable[str] = ()
+) -> EngineSpec:
+    """The same engine with some decoding settings replaced.
+
+    Args:
+        asked: what else is asked of the model; see `require_possible`.
+
+    Raises:
+        UsageError: a setting is wrong, or the model can't do what is asked for.
+    """
+    decoding = config_file.with_changes(spec.config.decoding, changes)
+    require_possible(spec.config, decoding, asked)
+    return replace(spec, config=spec.config.model_copy(update={"decoding": decoding}))
+
+
+def require_possible(config: Config, decoding: DecodingConfig, asked: Iterable[str] = ()) -> None:
+    """
+    Args:
+        asked: what a model is to do besides searching, as keys of `mask_predict.IMPOSSIBLE`.
+
+    Raises:
+        UsageError: the mechanisms that a model uses can't do what is asked for.
+    """
+    if config.model.non_autoregressive is not None:
+        mask_predict.require_possible(decoding, asked)
 
 
 def exported(folder: Path) -> str | None:
-    """The engine that a folder was exported for; None if it is no export."""
-    if (folder / "model.bin").is_file():
-        return "ctranslate2"
-    if (folder / "decoder.json").is_file():
-        return "paddle_inference"
-    return None
+    """The name of the backend that a folder was exported for; None if it is no export."""
+    return next((name for name, backend in BACKENDS.items() if backend.is_export(folder)), None)
+
+
+def _own_export(folder: Path, backend: Backend) -> Path:
+    """The export of a model directory for a backend."""
+    export = folder / "export" / backend.name
+    if not backend.is_export(export):
+        ModelDirectory(folder).load_config()  # reports if the folder is no model directory at all
+        raise UsageError(
+            f"{export} is not there. Make it with: python -m transformer_mt export "
+            f"{quoted(folder)} --format {backend.export_format}"
+        )
+    return export
+
+
+def _of_model_directory(
+    folder: Path,
+    checkpoint: str | None,
+    ensemble: tuple[str, ...],
+    threads: int,
+    device: str | None,
+) -> EngineSpec:
+    first = ModelDirectory(folder)
+    config = first.load_config()
+    asked = ["ensemble"] if ensemble else []
+    require_possible(config, config.decoding, asked)
+    checkpoints, models = [first.checkpoint(checkpoint)], [config.model]
+    subwords = first.load_subwords()
+    for name in ensemble:
+        member, _, member_checkpoint = name.rpartition(":")
+        if not member or Path(name).is_dir():
+            member, member_checkpoint = name, None
+        other = ModelDirectory(member)
+        other_config = other.load_config()
+        require_possible(other_config, other_config.decoding, asked)
+        if other.load_subwords().content() != subwords.content():
+            raise UsageError(f"--ensemble {name}: its subwords are not those of {folder}")
+        checkpoints.append(other.checkpoint(member_checkpoint))
+        models.append(other_config.model)
+    members = tuple(checkpoints), tuple(models)
+    return EngineSpec(
+        BACKENDS["paddle"], folder, config, subwords, *members, threads, _device(device)
+    )
 
 
 def _warn_if_outdated(export: Path) -> None:
-    """Says if an export in a model directory was made of another checkpoint than the one that the
-    model would be translated with."""
+    """Warns if an export in a model directory was made of another checkpoint than the one that the
+    model directory is translated with."""
     directory = ModelDirectory(export.resolve().parent.parent)
     is_in_one = export.resolve().parent.name == "export" and directory.holds_run
     if not is_in_one or not directory.saved_checkpoints():
@@ -147,10 +201,10 @@ def _warn_if_outdated(export: Path) -> None:
 
 
 def _device(name: str | None) -> str:
-    """The device of Paddle that is to be used; None: a GPU if there is one."""
+    """The device that Paddle is to use; for None a GPU if there is one."""
     if name is not None:
         return name
-    # Paddle itself would know, but takes seconds to import; its package of this name has no GPU.
+    # Paddle knows best, but takes seconds to import. The package `paddlepaddle` has no GPU support.
     if _is_installed("paddlepaddle") and not _is_installed("paddlepaddle-gpu"):
         return "cpu"
     from transformer_mt.runtime import device as devices
@@ -164,16 +218,3 @@ def _is_installed(package: str) -> bool:
     except metadata.PackageNotFoundError:
         return False
     return True
-
-
-def _member(first: ModelDirectory, name: str) -> Path:
-    """The checkpoint of another model of an ensemble."""
-    folder, _, checkpoint = name.rpartition(":")
-    if not folder or Path(name).is_dir():
-        folder, checkpoint = name, None
-    other = ModelDirectory(folder)
-    if other.load_config().model.non_autoregressive is not None:
-        mask_predict.refuse("ensemble")
-    if other.load_subwords().content() != first.load_subwords().content():
-        raise UsageError(f"--ensemble {name}: its subwords are not those of {first.path}")
-    return other.checkpoint(checkpoint)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from transformer_mt.assembly import backends as engines
+from transformer_mt.assembly import backends
 from transformer_mt.data.subword import Vocabulary
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.inspect import attention_page as page
 from transformer_mt.inspect.attention_page import Axis, Map, Token
-from transformer_mt.mechanisms.mask_predict import search as mask_predict
-from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.errors import UsageError
 from transformer_mt.runtime.files import atomic
 
@@ -38,17 +36,14 @@ def draw(
         UserError: the model is damaged, or the page can't be written.
     """
     folder = Path(model_dir)
-    if (held := engines.exported(folder)) is not None:
+    if (held := backends.exported(folder)) is not None:
         raise UsageError(
             f"{folder} is an export for --engine {held}, which does not give the weights of every "
             "layer and head. Give the model directory that it was made of"
         )
-    spec = engines.find(folder, "paddle", checkpoint, device=device)
-    directory = ModelDirectory(folder)
-    config = directory.load_config()
-    if config.model.non_autoregressive is not None:
-        mask_predict.refuse("attention")
-    subwords = directory.load_subwords()
+    spec = backends.find(folder, "paddle", checkpoint, device=device)
+    config, subwords = spec.config, spec.subwords
+    backends.require_possible(config, config.decoding, ["attention"])
     limit = config.data.max_length
     text, source_ids = _read("--text", text, subwords.source, limit)
     if not source_ids:
@@ -65,8 +60,8 @@ def draw(
     attention = engine.attention(source_ids, target_ids)
 
     source = Axis(_tokens(attention.source, subwords.source), config.data.source_lang)
-    read = Axis(_tokens(attention.read, subwords.target), config.data.target_lang)
-    said = Axis(_tokens(attention.said, subwords.target), config.data.target_lang)
+    read = Axis(_tokens(attention.decoder_input, subwords.target), config.data.target_lang)
+    said = Axis(_tokens(attention.labels, subwords.target), config.data.target_lang)
     content = page.html(
         f"{folder.resolve().name}, {spec.checkpoints[0].name}",
         [

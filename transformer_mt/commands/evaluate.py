@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer_mt.assembly.backends import EngineSpec
-from transformer_mt.commands.translate import ModelChoice, require_equal, translator_of
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.assembly.backends import with_decoding
+from transformer_mt.assembly.translator import translator_of
+from transformer_mt.backends.backend import EngineSpec
+from transformer_mt.commands.translate import ModelChoice, require_equal
 from transformer_mt.decoding.stream import input_lines
 from transformer_mt.evaluation.metrics import Scores, score, score_for, tokenizer_for_text
-from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.console import progress
 from transformer_mt.runtime.errors import UsageError
 from transformer_mt.runtime.files import atomic, lines
@@ -61,18 +61,17 @@ def score_models(
         raise UsageError("evaluate: --output is for what one MODEL_DIR translates")
     if len(models) > 1 and any(model.ensemble for model in models):
         raise UsageError("evaluate: --ensemble goes together with one MODEL_DIR")
-    found = [model.find() for model in models]
+    specs = [model.find() for model in models]
     sources = list(input_lines(source))
     references = list(lines(reference))
     require_equal(source, len(sources), reference, len(references))
     evaluations = []
-    for model, (spec, decoding) in zip(models, found, strict=True):
-        hypotheses, seconds = _translated(spec, decoding, sources)
+    for model, spec in zip(models, specs, strict=True):
+        hypotheses, seconds = _translated(spec, sources)
         if output:
             with atomic(output) as file:
                 file.writelines(f"{hypothesis}\n" for hypothesis in hypotheses)
-        config = ModelDirectory(spec.folder).load_config()
-        scores = score_for(config, hypotheses, references)
+        scores = score_for(spec.config, hypotheses, references)
         evaluations.append(Evaluation(model.model_dir, scores, seconds))
     return evaluations
 
@@ -100,16 +99,13 @@ def as_table(evaluations: list[Evaluation]) -> str:
     return "\n".join([*table, *(f"  {note}" for note in notes)])
 
 
-def _translated(
-    spec: EngineSpec, decoding: DecodingConfig, sources: list[str]
-) -> tuple[list[str], float]:
+def _translated(spec: EngineSpec, sources: list[str]) -> tuple[list[str], float]:
     """The translations, and the seconds that they took, without loading the model."""
-    decoding = decoding.model_copy(update={"n_best": 1})
     with (
-        translator_of(spec, decoding) as translator,
+        translator_of(with_decoding(spec, {"n_best": 1})) as translator,
         progress(total=len(sources), title="translating", unit="lines") as bar,
     ):
-        translator.warm_up(spec.threads if spec.runs_in_processes else 1)
+        translator.warm_up(spec.processes)
         started = time.perf_counter()
         hypotheses = translator.translate(sources, bar.update)
         return hypotheses, time.perf_counter() - started

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from transformer_mt.assembly.model import build_model, load_weights
+from transformer_mt.assembly.backends import BACKENDS
+from transformer_mt.assembly.heads import alignment_heads
+from transformer_mt.assembly.model import build_model
 from transformer_mt.config import file as config_file
-from transformer_mt.config.schema import Config
-from transformer_mt.data.subword import Subwords
-from transformer_mt.model.transformer import Transformer
 from transformer_mt.model_directory import (
     CONFIG,
     FORMAT_VERSION,
@@ -22,9 +21,10 @@ from transformer_mt.runtime.checksums import CHECKSUMS, listed, sealed
 from transformer_mt.runtime.console import quoted, say
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.folders import published
+from transformer_mt.weights import load_weights
 
-# The folder of each format under MODEL_DIR/export.
-FOLDERS = {"ctranslate2": "ctranslate2", "paddle": "paddle_inference"}
+# The backend of each format.
+FORMATS = {backend.export_format: backend for backend in BACKENDS.values() if backend.export_format}
 
 
 def export(
@@ -40,29 +40,26 @@ def export(
     directory does, and the name and checksum of the checkpoint that it was made of.
 
     Args:
-        format: of FOLDERS.
+        format: of FORMATS.
         output: the folder; None is one of MODEL_DIR/export. An earlier export there is replaced,
             when the new one is whole.
         checkpoint: as in `ModelDirectory.checkpoint`.
-        quantization: as in `ctranslate2.write_model`; of no other format.
+        quantization: one of the backend's quantizations; None: float32.
 
     Raises:
         UsageError: the folder holds something else than an export, or the arguments don't fit.
         UserError: the model is damaged, the format has no place for it, or it can't be written.
     """
-    if quantization and format != "ctranslate2":
-        raise UsageError(f"--quantization {quantization}: only --format ctranslate2 has it")
+    backend = FORMATS[format]
+    if quantization and quantization not in backend.quantizations:
+        able = [name for name, other in FORMATS.items() if quantization in other.quantizations]
+        raise UsageError(f"--quantization {quantization}: only --format {', '.join(able)} has it")
     directory = ModelDirectory(model_dir)
     config = directory.load_config()
-    if config.model.non_autoregressive is not None:
-        raise UserError(
-            f"{directory.path} is non-autoregressive (model.non_autoregressive), and can't be "
-            "exported: what is exported predicts one word after another, and it all at once"
-        )
     chosen = directory.checkpoint(checkpoint)
     subwords = directory.load_subwords()
     if output is None:
-        name = FOLDERS[format] + (f"_{quantization}" if quantization else "")
+        name = backend.name + (f"_{quantization}" if quantization else "")
         output = directory.own("export") / name
         directory.own(f"export/{name}")
     _check_replaceable(output)
@@ -70,7 +67,8 @@ def export(
     load_weights(chosen, model)
     try:
         with published(output) as folder:
-            _write_model(folder, format, model, config, subwords, quantization)
+            heads = alignment_heads(config)
+            backend.write_model(folder, model, config, subwords, heads, quantization)
             subwords.save(folder)
             (folder / CONFIG).write_text(sealed(config_file.dump(config)), encoding="utf-8")
             (folder / VERSION).write_text(f"{FORMAT_VERSION}\n")
@@ -79,25 +77,6 @@ def export(
         raise UserError(f"{output}: can't be written: {error.strerror or error}") from None
     print(output)
     say(f"{chosen.name}, to translate with: python -m transformer_mt translate {quoted(output)}")
-
-
-def _write_model(
-    folder: Path,
-    format: str,
-    model: Transformer,
-    config: Config,
-    subwords: Subwords,
-    quantization: str | None,
-) -> None:
-    """Each format's own part: checks all of the model, then writes it."""
-    if format == "ctranslate2":
-        from transformer_mt.backends.ctranslate2 import export as ctranslate2
-
-        ctranslate2.write_model(folder, model, config, subwords, quantization)
-    else:
-        from transformer_mt.backends.paddle_inference import export as paddle_inference
-
-        paddle_inference.write_model(folder, model, config.alignment_heads)
 
 
 def _check_replaceable(folder: Path) -> None:

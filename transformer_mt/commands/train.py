@@ -9,10 +9,10 @@ from pathlib import Path
 import paddle
 
 from transformer_mt.assembly.data import prepare_for
+from transformer_mt.assembly.translator import Translator
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config
 from transformer_mt.data.prepare import PreparedData
-from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation.metrics import Scores, score_for
 from transformer_mt.model_directory import ModelDirectory, checkpoint_step, subwords_to_keep
 from transformer_mt.runtime import device as devices

@@ -16,18 +16,15 @@ from typing import IO, Any, TypeVar
 from tqdm import tqdm
 
 from transformer_mt import __version__
-from transformer_mt.assembly import backends as engines
-from transformer_mt.assembly.backends import EngineSpec
-from transformer_mt.config import file as config_file
+from transformer_mt.assembly import backends
+from transformer_mt.assembly.translator import Translator, translator_of
+from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data import pharaoh
 from transformer_mt.decoding import output
-from transformer_mt.decoding.pool import pool
 from transformer_mt.decoding.resumable_file import partial_file
 from transformer_mt.decoding.stream import WINDOW, arriving, in_windows, input_lines
-from transformer_mt.decoding.translator import Aligned, Line, Translator
-from transformer_mt.mechanisms.mask_predict import search as mask_predict
-from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.decoding.translator import Aligned, Line
 from transformer_mt.runtime.checksums import CHECKSUMS
 from transformer_mt.runtime.console import progress, warn
 from transformer_mt.runtime.errors import UsageError, UserError
@@ -44,7 +41,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """Which model a command is to use, and how; see `engines.find`.
+    """Which model a command is to use, and how; see `backends.find`.
 
     Attributes:
         threads: how many cores; None: all.
@@ -59,15 +56,15 @@ class ModelChoice:
     device: str | None = None
     decoding: dict[str, Any] = field(default_factory=dict)
 
-    def find(self, *asked: str) -> tuple[EngineSpec, DecodingConfig]:
+    def find(self, *asked: str) -> EngineSpec:
         """
         Args:
-            asked: keys of `mask_predict.IMPOSSIBLE`, of what it is to do besides searching.
+            asked: what it is to do besides searching; see `backends.require_possible`.
 
         Raises:
             UsageError: there is no such model, or it can't be used so.
         """
-        spec = engines.find(
+        spec = backends.find(
             self.model_dir,
             self.engine,
             self.checkpoint,
@@ -75,17 +72,15 @@ class ModelChoice:
             self.threads or len(os.sched_getaffinity(0)),
             self.device,
         )
-        config = ModelDirectory(spec.folder).load_config()
         try:
-            decoding = config_file.with_changes(config.decoding, self.decoding)
+            spec = backends.with_decoding(spec, self.decoding, asked)
         except UsageError as error:
             raise UsageError(_with_flags(str(error))) from None
-        if config.model.non_autoregressive is not None:
-            mask_predict.require_possible(decoding, asked)
-        for name, reason in _without_effect(config.model.non_autoregressive, decoding):
+        config = spec.config
+        for name, reason in _without_effect(config.model.non_autoregressive, config.decoding):
             if name in self.decoding:
                 warn(f"--{name.replace('_', '-')} makes no difference {reason}")
-        return spec, decoding
+        return spec
 
 
 def _without_effect(kind: str | None, decoding: DecodingConfig) -> Iterator[tuple[str, str]]:
@@ -108,17 +103,6 @@ def _with_flags(message: str) -> str:
         return "--" + (match[1] or match[2]).replace("_", "-")
 
     return re.sub(r"(?m)^(\w+)(?=: )|decoding\.(\w+)", flag, message)
-
-
-@contextlib.contextmanager
-def translator_of(spec: EngineSpec, decoding: DecodingConfig) -> Iterator[Translator]:
-    """The translator of an engine that is loaded here, or in several processes."""
-    changes = decoding.model_dump()
-    if spec.runs_in_processes and spec.threads > 1:
-        with pool(spec, spec.threads) as runner:
-            yield Translator.of(spec, runner, **changes)
-        return
-    yield Translator.of(spec, spec.load(), **changes)
 
 
 def translate(
@@ -145,7 +129,8 @@ def translate(
         raise UsageError("stdin or stdout is closed: give --input FILE and --output FILE")
     require_distinct(_written(target), {**_read(source), "--prefix": prefix})
     asked = ["prefix"] * (prefix is not None) + ["alignment"] * alignment
-    spec, decoding = model.find(*asked)
+    spec = model.find(*asked)
+    decoding = spec.config.decoding
     if format == "plain" and decoding.n_best > 1:
         raise UsageError(
             f"--n-best {decoding.n_best}: plain text has one translation for each line. Add "
@@ -164,7 +149,7 @@ def translate(
     with contextlib.ExitStack() as stack:
         done, flush = 0, lambda: None
         if can_resume:
-            made_from = _made_from(spec, decoding, source, prefix, format, alignment)
+            made_from = _made_from(spec, source, prefix, format, alignment)
             file = stack.enter_context(partial_file(target, made_from, WINDOW, resume))
             write_line, done = file.write_line, file.lines
         else:
@@ -172,7 +157,7 @@ def translate(
             write_line, flush = _line_writer(stream), stream.flush
         # A file's windows do not depend on how fast it is read, nor does its translation.
         lines = in_windows(input_lines(source, done)) if is_file else _arriving(source)
-        translator = stack.enter_context(translator_of(spec, decoding))
+        translator = stack.enter_context(translator_of(spec))
         bar = stack.enter_context(
             progress(total=total, initial=done, title="translating", unit="lines")
         )
@@ -234,13 +219,13 @@ def _reading(
     if into is None and sys.stdout is None:
         raise UsageError("stdout is closed: give --output FILE")
     require_distinct(_written(into), {"--source": source, "--target": target})
-    spec, decoding = model.find(asked)
+    spec = model.find(asked)
     total, count = _count(source), _count(target)
     if None not in (total, count):
         require_equal(source, total, target, count)
     with contextlib.ExitStack() as stack:
         stream = stack.enter_context(_opened(into))
-        translator = stack.enter_context(translator_of(spec, decoding))
+        translator = stack.enter_context(translator_of(spec))
         bar = stack.enter_context(progress(total=total, title=title, unit="lines"))
         pairs = _paired(in_windows(input_lines(source)), source, target)
         yield translator, chain.from_iterable(pairs), bar, _line_writer(stream)
@@ -321,26 +306,25 @@ def _flushing(lines: Iterator[Item], flush: Callable[[], object]) -> Iterator[It
 
 def _made_from(
     spec: EngineSpec,
-    decoding: DecodingConfig,
     source: Path,
     prefix: Path | None,
     format: str,
     alignment: bool,
 ) -> dict[str, Any]:
     """All that a translation follows from, under names that a person understands."""
-    config = ModelDirectory(spec.folder).load_config()
-    model = hashlib.sha256(ModelDirectory(spec.folder).load_subwords().content())
+    config = spec.config
+    model = hashlib.sha256(spec.subwords.content())
     for folder in spec.checkpoints or [spec.folder]:
         with contextlib.suppress(OSError):  # which loading will complain of
             model.update((folder / CHECKSUMS).read_bytes())
     return {
         "version of this program": __version__,
         "model": model.hexdigest(),
-        "--engine": spec.name,
+        "--engine": spec.backend.name,
         "--device": spec.device,
         "data.max_length": config.data.max_length,
         "data.target_lang": config.data.target_lang,
-        **{f"decoding.{key}": value for key, value in decoding.model_dump().items()},
+        **{f"decoding.{key}": value for key, value in config.decoding.model_dump().items()},
         "--format": format,
         "--alignment": alignment,
         "input": content_hash(source),

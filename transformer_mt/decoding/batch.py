@@ -1,9 +1,9 @@
-"""What engines that compute logits step by step share: from a batch of sentences to its hypotheses,
-and the arrays that go into a model and come out of it. They may know of Paddle, this does not."""
+"""What the engines that compute logits step by step share: searching a batch of sentences, and the
+arrays that go into a model and come out of it. Nothing here depends on Paddle."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -14,10 +14,11 @@ from transformer_mt.decoding.engine import Hypothesis, Sentence, length_limits, 
 from transformer_mt.decoding.log_probs import LogProbs
 from transformer_mt.decoding.search import Stepper, Task, beam_search, sample
 
-# Numbers: 128 MB in float32.
+# The number of logits that are held at once: 128 MB in float32.
 LOGITS_AT_ONCE = 2**25
-# Pairs of hypotheses of a sentence: memory grows with them, for each attends among the positions of
-# all (see `AncestorMask`). Of a beam below 23 there are never so many in a batch of 2,048 tokens.
+# The number of pairs of hypotheses of the same sentence in a batch. Memory grows with it, because
+# each hypothesis attends among the positions of all of them (see `AncestorMask`). With a beam below
+# 23, a batch of 2,048 tokens never has so many.
 PAIRS_AT_ONCE = 2**20
 
 
@@ -27,51 +28,60 @@ def search(
     settings: DecodingConfig,
     target: Vocabulary,
 ) -> list[list[Hypothesis]]:
-    """As `Engine.search`, without attention; `stepper_of` gives the stepper of some sources."""
+    """As `Engine.search`.
+
+    Args:
+        stepper_of: gives the stepper of some sources.
+    """
     width = settings.n_best if settings.sampling else settings.beam_size
     count = max(1, PAIRS_AT_ONCE // width**2)
     found: list[list[Hypothesis]] = []
     for start in range(0, len(sentences), count):
         some = sentences[start : start + count]
-        found += _search(stepper_of([one.source for one in some]), some, settings, target)
+        stepper = stepper_of([sentence.source for sentence in some])
+        task = _task(some, settings, target)
+        if settings.sampling:
+            uniform = _uniform_numbers(some, task, settings.seed)
+            options = settings.temperature, settings.top_k, settings.top_p
+            found += sample(stepper, task, uniform, *options)
+        else:
+            found += beam_search(stepper, task, settings.beam_size)
     return found
 
 
-def _search(
-    stepper: Stepper, sentences: list[Sentence], settings: DecodingConfig, target: Vocabulary
-) -> list[list[Hypothesis]]:
-    task = _task(sentences, settings, target)
-    if settings.sampling:
-        uniform = _uniform_numbers(sentences, task, settings.seed)
-        options = settings.temperature, settings.top_k, settings.top_p
-        return sample(stepper, task, uniform, *options)
-    return beam_search(stepper, task, settings.beam_size)
-
-
-def never_put_out(target: Vocabulary) -> tuple[int, ...]:
-    """The ids that don't continue an output: eos ends it, the others stand for no text."""
+def never_chosen(target: Vocabulary) -> tuple[int, ...]:
+    """The ids that never continue an output: eos ends it, the others stand for no text."""
     return (target.pad, target.bos, target.unk, target.eos)
 
 
 def target_arrays(rows: list[list[int]], target: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
-    """What the decoder reads, beginning with bos, and what it should say, ending with eos: both
-    int64 (rows, longest + 1)."""
-    wanted = encoded_rows(rows, target.pad, target.eos)
-    read = np.concatenate([np.full((len(rows), 1), target.bos), wanted[:, :-1]], axis=1)
-    return read, wanted
+    """The decoder input, which begins with bos, and the labels, which end with eos: both int64
+    (rows, longest + 1)."""
+    labels = encoded_rows(rows, target.pad, target.eos)
+    decoder_input = np.concatenate([np.full((len(rows), 1), target.bos), labels[:, :-1]], axis=1)
+    return decoder_input, labels
 
 
-def sums_of_log_probs(logits: np.ndarray, wanted: np.ndarray, pad: int) -> list[float]:
-    """The log-probability (in nats) of each row of `wanted`, int64 (rows, target_len), without its
+def rows_at_once(decoder_input: np.ndarray, target: Vocabulary) -> Iterator[slice]:
+    """The rows of a decoder input (rows, target_len), cut so that the logits of a slice fit into
+    memory. The logits of all rows would be many times as large as everything else."""
+    rows, length = decoder_input.shape
+    count = max(1, LOGITS_AT_ONCE // (length * target.size))
+    for start in range(0, rows, count):
+        yield slice(start, start + count)
+
+
+def sums_of_log_probs(logits: np.ndarray, labels: np.ndarray, pad: int) -> list[float]:
+    """The log-probability (in nats) of each row of `labels`, int64 (rows, target_len), without its
     padding; `logits` are float32 (rows, target_len, vocabulary)."""
-    of_positions = np.where(wanted == pad, 0.0, LogProbs(logits, ()).of(wanted))
-    return of_positions.sum(axis=1).tolist()
+    log_probs = np.where(labels == pad, 0.0, LogProbs(logits, ()).of(labels))
+    return log_probs.sum(axis=1).tolist()
 
 
 def without_padding(
     weights: Iterable[np.ndarray], sources: list[list[int]], targets: list[list[int]]
 ) -> list[np.ndarray]:
-    """Of each (target_len, source_len) what is of its target's ids and its source's; eos is not."""
+    """Crops each (target_len, source_len) map to the real tokens of its pair, without eos."""
     return [
         own[: len(target), : len(source)]
         for own, source, target in zip(weights, sources, targets, strict=True)
@@ -93,12 +103,13 @@ def _task(sentences: list[Sentence], settings: DecodingConfig, target: Vocabular
 
 
 def _uniform_numbers(sentences: list[Sentence], task: Task, seed: int) -> np.ndarray:
-    """What `sample` draws by: (sentences, n_best, steps); each sentence's follow from the seed and
-    its own number."""
+    """The random numbers of `sample`, float64 (sentences, n_best, steps). Those of a sentence
+    depend only on the seed and on its own number."""
     steps = int(task.longest.max(initial=0)) + 1
     return np.stack(
         [
-            # Step by step, so that they do not depend on how long others of the batch may be.
+            # They are drawn step by step, so that they do not depend on the number of steps, which
+            # follows from the longest sentence of the batch.
             np.random.default_rng((seed, sentence.number)).random((steps, task.n_best)).T
             for sentence in sentences
         ]

@@ -128,6 +128,8 @@ class LogProbs:
 
 def mixture(all_logits: list[np.ndarray]) -> np.ndarray:
     """The logarithm of the mean of several models' probabilities: logits of an ensemble."""
+    if len(all_logits) == 1:
+        return all_logits[0]
     log_probs = []
     for logits in all_logits:
         log_total, _ = _reduced(logits.reshape(-1, logits.shape[-1]))

@@ -1,35 +1,35 @@
-"""The engine that searches with this package's own model."""
+"""The engine that searches with this package's own autoregressive model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import paddle
+from paddle import Tensor
 
-from transformer_mt.assembly.model import build_model, load_weights
-from transformer_mt.config.schema import DecodingConfig, Heads, ModelConfig
+from transformer_mt.config.heads import Heads
+from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding import batch
-from transformer_mt.decoding.device_log_probs import DeviceLogProbs, device_mixture
-from transformer_mt.decoding.engine import Attention, Hypothesis, Sentence, with_attention
+from transformer_mt.decoding.device_log_probs import DeviceLogProbs, next_log_probs
+from transformer_mt.decoding.engine import Attention, Hypothesis, Sentence
 from transformer_mt.decoding.log_probs import LogProbs, mixture
-from transformer_mt.mechanisms.mask_predict import search as mask_predict
-from transformer_mt.mechanisms.mask_predict.model import NonAutoregressiveTransformer
-from transformer_mt.mechanisms.mask_predict.predictor import PaddlePredictor
-from transformer_mt.model.cpu_decoder import HostDecoder, HostDecoding
+from transformer_mt.model.cpu_decoder import CpuDecoder, CpuDecoderState
 from transformer_mt.model.transformer import Transformer
 
 
 class PaddleEngine:
-    """Searches with one model, or with the mean of the probabilities of several.
+    """Implements `engine.Engine` with one model, or with the mean of the probabilities of several.
 
-    The weights must not change in the engine's life. Models are put into evaluation mode.
+    The weights must not change during the engine's life.
 
-    Raises UsageError if there are several, and one of them is non-autoregressive.
+    Args:
+        models: are put into evaluation mode while the engine computes.
+        alignment_heads: the heads of the first model that word alignments are read from; None
+            chooses those of a model that was not guided by alignments.
     """
 
     def __init__(
@@ -38,10 +38,6 @@ class PaddleEngine:
         subwords: Subwords,
         alignment_heads: Heads | None = None,
     ) -> None:
-        """
-        Args:
-            alignment_heads: of the first model's config; None: it was not guided by alignments.
-        """
         self._models = models
         layers = models[0].decoder.layers
         self._alignment_heads = alignment_heads or Heads.nearest_to_alignment(
@@ -49,188 +45,116 @@ class PaddleEngine:
         )
         self._source = subwords.source
         self._target = subwords.target
-        on_host = all(HostDecoder.can_decode(model) for model in models)
-        self._host_decoders = [HostDecoder(model) for model in models] if on_host else []
-        self._is_non_autoregressive = any(
-            isinstance(model, NonAutoregressiveTransformer) for model in models
-        )
-        if self._is_non_autoregressive and len(models) > 1:
-            mask_predict.refuse("ensemble")
+        on_host = all(CpuDecoder.can_decode(model) for model in models)
+        self._host_decoders = [CpuDecoder(model) for model in models] if on_host else []
 
-    @classmethod
-    def load(
-        cls,
-        checkpoints: list[tuple[ModelConfig, Path]],
-        subwords: Subwords,
-        alignment_heads: Heads | None = None,
-    ) -> PaddleEngine:
-        """The engine of checkpoints of models with the same subwords; see `__init__`.
-
-        Raises:
-            UserError: a checkpoint is damaged, or does not fit its config.
-        """
-        models = []
-        for config, checkpoint in checkpoints:
-            models.append(build_model(config, subwords))
-            load_weights(checkpoint, models[-1])
-            models[-1].eval()
-        return cls(models, subwords, alignment_heads)
-
-    def search(
-        self, sentences: list[Sentence], settings: DecodingConfig, need_attention: bool = False
-    ) -> list[list[Hypothesis]]:
+    def search(self, sentences: list[Sentence], settings: DecodingConfig) -> list[list[Hypothesis]]:
         """As `Engine.search`."""
-        if self._is_non_autoregressive:
-            return self._fill_in(sentences, settings, need_attention)
-        with self._evaluating():
-            found = batch.search(self._stepper, sentences, settings, self._target)
-        return with_attention(self, sentences, found) if need_attention else found
-
-    def _fill_in(
-        self, sentences: list[Sentence], settings: DecodingConfig, need_attention: bool
-    ) -> list[list[Hypothesis]]:
-        asked = ["prefix"] if any(sentence.prefix for sentence in sentences) else []
-        mask_predict.require_possible(settings, asked + ["alignment"] * need_attention)
-        source = self._source_tensor([sentence.source for sentence in sentences])
-        with self._evaluating():
-            predictor = PaddlePredictor(self._models[0], source, self._target)
-            return mask_predict.search(predictor, sentences, settings, self._target)
-
-    def _stepper(self, rows: list[list[int]]) -> _HostStepper | _DeviceStepper:
-        source = self._source_tensor(rows)
-        never = batch.never_put_out(self._target)
-        if not self._host_decoders:
-            return _DeviceStepper(self._models, source, never)
-        decodings = [
-            HostDecoding(decoder, model.encode(source), source)
-            for model, decoder in zip(self._models, self._host_decoders, strict=True)
-        ]
-        return _HostStepper(decodings, never)
+        with evaluating(self._models):
+            return batch.search(self._stepper, sentences, settings, self._target)
 
     def log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> list[float]:
-        """As `Engine.log_probs`.
-
-        Raises:
-            UsageError: the model is non-autoregressive.
-        """
-        self._require_autoregressive("scores")
+        """As `Engine.log_probs`."""
         source = self._source_tensor(sources)
-        read, wanted = batch.target_arrays(targets, self._target)
+        decoder_input, labels = batch.target_arrays(targets, self._target)
         totals: list[float] = []
-        with self._evaluating():
+        with evaluating(self._models):
             memories = [model.encode(source) for model in self._models]
-            # The logits of all positions at once would be many times as large as all else.
-            rows = max(1, batch.LOGITS_AT_ONCE // (read.shape[1] * self._target.size))
-            for start in range(0, len(read), rows):
-                part = slice(start, start + rows)
-                target = paddle.to_tensor(read[part])
+            for rows in batch.rows_at_once(decoder_input, self._target):
+                target = paddle.to_tensor(decoder_input[rows])
                 logits = [
-                    model.logits(target, memory[part], source[part]).numpy()
+                    model.logits(target, memory[rows], source[rows]).numpy()
                     for model, memory in zip(self._models, memories, strict=True)
                 ]
-                totals += batch.sums_of_log_probs(
-                    logits[0] if len(logits) == 1 else mixture(logits),
-                    wanted[part],
-                    self._target.pad,
-                )
+                totals += batch.sums_of_log_probs(mixture(logits), labels[rows], self._target.pad)
         return totals
-
-    def attention(self, source: list[int], target: list[int]) -> Attention:
-        """The attention weights of the first model, in all its layers and heads, where it reads
-        `source` and puts out `target`, ids without bos and eos (force decoding).
-
-        Raises:
-            UsageError: the model is non-autoregressive.
-        """
-        self._require_autoregressive("attention")
-        model = self._models[0]
-        source_ids = self._source_tensor([source])
-        read, said = batch.target_arrays([target], self._target)
-        with self._evaluating():
-            memory, encoder = model.encode(source_ids, need_weights=True)
-            _, decoder, cross = model.decode(
-                paddle.to_tensor(read), memory, source_ids, need_weights=True
-            )
-        ids = (row.tolist() for row in (source_ids.numpy()[0], read[0], said[0]))
-        # (layers, batch, heads, queries, keys) -> (layers, heads, queries, keys)
-        stacks = (paddle.stack(layers)[:, 0] for layers in (encoder, decoder, cross))
-        return Attention(*ids, *(weights.astype("float32").numpy() for weights in stacks))
 
     def cross_attention(
         self, sources: list[list[int]], targets: list[list[int]]
     ) -> list[np.ndarray]:
-        """As `Engine.cross_attention`, of the first model; all are read at once.
-
-        Raises:
-            UsageError: the model is non-autoregressive.
-        """
-        self._require_autoregressive("attention")
+        """As `Engine.cross_attention`, of the first model."""
         model, (layer, heads) = self._models[0], self._alignment_heads
         source = self._source_tensor(sources)
-        read, _ = batch.target_arrays(targets, self._target)
-        with self._evaluating():
+        decoder_input, _ = batch.target_arrays(targets, self._target)
+        with evaluating(self._models):
             _, _, cross_weights = model.decode(
-                paddle.to_tensor(read), model.encode(source), source, need_weights=(layer,)
+                paddle.to_tensor(decoder_input), model.encode(source), source, need_weights=(layer,)
             )
+        # (batch, heads, target_len, source_len) -> (batch, target_len, source_len)
         weights = cross_weights[layer][:, :heads].astype("float32").mean(axis=1).numpy()
         return batch.without_padding(weights, sources, targets)
 
-    def _require_autoregressive(self, what: str) -> None:
-        if self._is_non_autoregressive:
-            mask_predict.refuse(what)
+    def attention(self, source: list[int], target: list[int]) -> Attention:
+        """The attention weights of all layers and heads of the first model when it reads `source`
+        and is forced to generate `target`, both ids without bos and eos."""
+        model = self._models[0]
+        source_ids = self._source_tensor([source])
+        decoder_input, labels = batch.target_arrays([target], self._target)
+        with evaluating(self._models):
+            memory, encoder = model.encode(source_ids, need_weights=True)
+            _, decoder, cross = model.decode(
+                paddle.to_tensor(decoder_input), memory, source_ids, need_weights=True
+            )
+        ids = (row.tolist() for row in (source_ids.numpy()[0], decoder_input[0], labels[0]))
+        # (layers, batch, heads, queries, keys) -> (layers, heads, queries, keys)
+        stacks = (paddle.stack(layers)[:, 0] for layers in (encoder, decoder, cross))
+        return Attention(*ids, *(weights.astype("float32").numpy() for weights in stacks))
 
-    def _source_tensor(self, rows: list[list[int]]) -> paddle.Tensor:
+    def _stepper(self, rows: list[list[int]]) -> _Stepper:
+        source = self._source_tensor(rows)
+        if self._host_decoders:
+            states = [
+                CpuDecoderState(decoder, model.encode(source), source)
+                for model, decoder in zip(self._models, self._host_decoders, strict=True)
+            ]
+        else:
+            states = [_PaddleState(model, source) for model in self._models]
+        return _Stepper(states, batch.never_chosen(self._target))
+
+    def _source_tensor(self, rows: list[list[int]]) -> Tensor:
         return paddle.to_tensor(encoded_rows(rows, self._source.pad, self._source.eos))
 
-    @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        # To set the mode goes through all layers, and is spared where it is set already.
-        training = [model for model in self._models if model.training]
+
+@contextmanager
+def evaluating(models: list[Transformer]) -> Iterator[None]:
+    """Computes without gradients and with the models in evaluation mode, within a block."""
+    # Setting the mode visits every layer, so it is skipped if the mode is already right.
+    training = [model for model in models if model.training]
+    for model in training:
+        model.eval()
+    try:
+        with paddle.no_grad():
+            yield
+    finally:
         for model in training:
-            model.eval()
-        try:
-            with paddle.no_grad():
-                yield
-        finally:
-            for model in training:
-                model.train()
+            model.train()
 
 
-class _HostStepper:
-    """A batch of source sentences as the search sees it, on a CPU; one model or several."""
-
-    def __init__(self, decodings: list[HostDecoding], never: tuple[int, ...]) -> None:
-        self._decodings = decodings
-        self._never = never
-
-    def step(self, ids: np.ndarray, parents: np.ndarray) -> LogProbs:
-        logits = [decoding.step(ids, parents) for decoding in self._decodings]
-        return LogProbs(logits[0] if len(logits) == 1 else mixture(logits), self._never)
-
-    def select(self, sentences: np.ndarray) -> None:
-        for decoding in self._decodings:
-            decoding.select(sentences)
-
-
-class _DeviceStepper:
-    """As `_HostStepper`, by Paddle on any device."""
+class _Stepper:
+    """Implements `search.Stepper` with the state of each model's decoder."""
 
     def __init__(
-        self, models: list[Transformer], source: paddle.Tensor, never: tuple[int, ...]
+        self, states: list[CpuDecoderState | _PaddleState], never: tuple[int, ...]
     ) -> None:
-        self._models = models
-        self._caches = [model.start_cache(model.encode(source), source) for model in models]
+        self._states = states
         self._never = never
 
-    def step(self, ids: np.ndarray, parents: np.ndarray) -> DeviceLogProbs:
-        last = paddle.to_tensor(np.ascontiguousarray(ids))
-        logits = [
-            model.decode_step(last, parents, cache)
-            for model, cache in zip(self._models, self._caches, strict=True)
-        ]
-        mixed = logits[0] if len(logits) == 1 else device_mixture(logits)
-        return DeviceLogProbs(mixed, self._never)
+    def step(self, ids: np.ndarray, parents: np.ndarray) -> LogProbs | DeviceLogProbs:
+        return next_log_probs([state.step(ids, parents) for state in self._states], self._never)
 
     def select(self, sentences: np.ndarray) -> None:
-        for cache in self._caches:
-            cache.select(sentences)
+        for state in self._states:
+            state.select(sentences)
+
+
+class _PaddleState:
+    """The state of a model's decoder on any device; as `CpuDecoderState` on a CPU."""
+
+    def __init__(self, model: Transformer, source: Tensor) -> None:
+        self._model = model
+        self._cache = model.start_cache(model.encode(source), source)
+        self.select = self._cache.select
+
+    def step(self, ids: np.ndarray, parents: np.ndarray) -> Tensor:
+        last_ids = paddle.to_tensor(np.ascontiguousarray(ids))
+        return self._model.decode_step(last_ids, parents, self._cache)

@@ -1,4 +1,4 @@
-"""Beam search and sampling over any step function. They know ids and scores, neither models nor
+"""Beam search and sampling over any step function. They know ids and scores, but neither models nor
 text."""
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import numpy as np
 
 from transformer_mt.decoding.engine import Hypothesis
 
-# The rest of the sentences goes on with those that are done until so many of them are: to take them
-# out copies all that is kept of the others.
+# Sentences that are done stay in the batch until they make up this share of it, because removing
+# them copies everything that is stored for the others.
 DONE_SHARE = 1 / 8
 
 
 class NextLogProbs(Protocol):
-    """What `log_probs.LogProbs` offers."""
+    """The interface of `log_probs.LogProbs`."""
 
     def of(self, ids: np.ndarray) -> np.ndarray: ...
 
@@ -27,12 +27,16 @@ class NextLogProbs(Protocol):
 
 
 class Stepper(Protocol):
-    """What is searched: sentences that each hold the same number of partial hypotheses."""
+    """The step function: sentences with the same number of partial hypotheses each."""
 
     def step(self, ids: np.ndarray, parents: np.ndarray) -> NextLogProbs:
-        """What may follow each hypothesis, when hypothesis i of a sentence is what hypothesis
-        parents[:, i] was before this step, and ids[:, i] after it; both (sentences, width), int64.
-        At the first step all ids are bos."""
+        """The log-probabilities of what may follow each hypothesis.
+
+        Args:
+            ids: int64 (sentences, width), the last id of each hypothesis; bos at the first step.
+            parents: int64 (sentences, width), the number that each hypothesis, without its last id,
+                had among those of its sentence at the step before.
+        """
 
     def select(self, sentences: np.ndarray) -> None:
         """Keeps the sentences with these indices, in this order."""
@@ -40,18 +44,25 @@ class Stepper(Protocol):
 
 @dataclass(frozen=True)
 class Task:
-    """What is asked for each sentence: arrays are int64 (sentences,); lengths leave out eos."""
+    """What is asked for each sentence. Arrays are int64 (sentences,); lengths do not count eos.
+
+    Attributes:
+        shortest, longest: the limits of an output's length.
+        prefixes: the ids that the outputs begin with.
+        penalty: the length penalty of a length that counts eos.
+        n_best: the number of hypotheses.
+    """
 
     shortest: np.ndarray
     longest: np.ndarray
     prefixes: list[list[int]]
     bos: int
     eos: int
-    penalty: Callable[[np.ndarray], np.ndarray]  # of a length that counts eos
+    penalty: Callable[[np.ndarray], np.ndarray]
     n_best: int = 1
 
     def forced(self, length: int) -> np.ndarray:
-        """The id that each sentence must have at this place (from 0); -1: any."""
+        """The id that each sentence's prefix has at this place (from 0); -1 where it has ended."""
         return np.array(
             [prefix[length] if length < len(prefix) else -1 for prefix in self.prefixes], np.int64
         )
@@ -70,53 +81,42 @@ class Task:
 def beam_search(stepper: Stepper, task: Task, beam_size: int) -> list[list[Hypothesis]]:
     """The task.n_best best hypotheses found for each sentence.
 
-    At every step the beam_size best continuations of a sentence's hypotheses stay open. Those that
-    end are put aside, if they are among the beam_size best of both kinds. The result is the best of
-    all that have ended so, by log-probability divided by the length penalty. A sentence is done
-    as soon as no open hypothesis can become one of the n_best: a log-probability only falls, and
-    the penalty is never larger than at the longest length, so that this changes nothing but the
-    time.
+    At every step, the beam_size best continuations of a sentence's hypotheses stay open. A
+    continuation by eos is kept as a result if it is among the beam_size best of both kinds. The
+    outcome is the best of all results by log-probability divided by the length penalty.
 
-    With a beam_size of 1 it is greedy search: at every step the most probable id, until it is eos.
+    A sentence is done as soon as no open hypothesis can become one of the n_best any more: a
+    log-probability only falls, and the penalty is largest at the longest length. So this saves time
+    and changes no result.
+
+    A beam_size of 1 is greedy search: at every step the most probable id, until that is eos.
     """
+    open_ones = _Open(stepper, task, width=1)
     found = _Found(task)
-    sentences = np.arange(len(task.longest))  # those still open
-    ids = np.full((len(sentences), 1), task.bos, np.int64)  # (open, width)
-    parents = np.zeros_like(ids)
-    scores = np.zeros(ids.shape)
-    outputs = np.zeros((*ids.shape, 0), np.int64)  # (open, width, length)
     best_penalty = task.penalty(np.maximum(task.longest, 0) + 1)
-    length = 0
-    while len(sentences):
-        log_probs = stepper.step(ids, parents)
-        ends = scores + log_probs.of(np.full_like(ids, task.eos))
+    while len(open_ones.sentences):
+        sentences, scores, length = open_ones.sentences, open_ones.scores, open_ones.length
+        log_probs = stepper.step(open_ones.ids, open_ones.parents)
+        # The log-probabilities of the hypotheses that end here: (open, width).
+        ends = scores + log_probs.of(np.full_like(open_ones.ids, task.eos))
         ends[~task.may_end(length)[sentences]] = -np.inf
-        totals, next_parents, next_ids = log_probs.best(scores, beam_size)
+        # The best continuations, each (open, beam_size); within a prefix there is only one.
+        totals, parents, ids = log_probs.best(scores, beam_size)
         forced = task.forced(length)[sentences]
-        if (forced >= 0).any():
+        if (within_prefix := forced >= 0).any():
             only = log_probs.of(np.broadcast_to(np.maximum(forced, 0)[:, np.newaxis], scores.shape))
-            totals[forced >= 0] = -np.inf
-            totals[forced >= 0, 0] = (scores + only)[forced >= 0, 0]
-            next_parents[forced >= 0, 0] = 0
-            next_ids[forced >= 0, 0] = forced[forced >= 0]
+            totals[within_prefix] = -np.inf
+            totals[within_prefix, 0] = (scores + only)[within_prefix, 0]
+            parents[within_prefix, 0] = 0
+            ids[within_prefix, 0] = forced[within_prefix]
         totals[task.must_end(length)[sentences]] = -np.inf
         ends = _among_best(ends, totals, beam_size)
         if beam_size == 1:
             totals = np.where(np.isfinite(ends), -np.inf, totals)
-        found.add(sentences, ends, outputs)
-
-        parents, ids = next_parents, next_ids
-        scores = totals
-        outputs = np.take_along_axis(outputs, parents[:, :, np.newaxis], axis=1)
-        outputs = np.concatenate([outputs, ids[:, :, np.newaxis]], axis=2)
-        length += 1
-
-        going_on = scores.max(axis=1) / best_penalty[sentences] > found.worst[sentences]
-        if going_on.sum() <= (1 - DONE_SHARE) * len(sentences):
-            sentences, ids, parents = sentences[going_on], ids[going_on], parents[going_on]
-            scores, outputs = scores[going_on], outputs[going_on]
-            if len(sentences):
-                stepper.select(np.flatnonzero(going_on))
+        found.add(sentences, ends, open_ones.outputs)
+        open_ones.extend(ids, parents, totals)
+        going_on = totals.max(axis=1) / best_penalty[sentences] > found.worst[sentences]
+        open_ones.keep(going_on, DONE_SHARE)
     return found.hypotheses()
 
 
@@ -132,61 +132,96 @@ def sample(
 
     Args:
         uniform: random numbers in [0, 1), (sentences, n_best, steps), with at least as many steps
-            as the longest output has ids: an output depends on its own ones alone.
+            as the longest output has ids. An output depends only on its own numbers.
         temperature, top_k, top_p: as in `LogProbs.draw`.
     """
+    open_ones = _Open(stepper, task, width=task.n_best)
     found = _Found(task)
-    sentences = np.arange(len(task.longest))
-    ids = np.full((len(sentences), task.n_best), task.bos, np.int64)
-    parents = np.broadcast_to(np.arange(task.n_best), ids.shape)
-    scores = np.zeros(ids.shape)  # -inf once it has ended
-    outputs = np.zeros((*ids.shape, 0), np.int64)
-    length = 0
-    while len(sentences):
-        log_probs = stepper.step(ids, parents)
+    while len(open_ones.sentences):
+        sentences, scores, length = open_ones.sentences, open_ones.scores, open_ones.length
+        log_probs = stepper.step(open_ones.ids, open_ones.parents)
         may_end = task.may_end(length)[sentences][:, np.newaxis] & np.isfinite(scores)
         numbers = uniform[sentences, :, min(length, uniform.shape[2] - 1)]
+        # The ids, (open, n_best), are drawn; a prefix and the longest length leave no choice.
         ids = log_probs.draw(numbers, temperature, top_k, top_p, ~may_end, task.eos)
         forced = np.broadcast_to(task.forced(length)[sentences][:, np.newaxis], ids.shape)
         ids = np.where(forced >= 0, forced, ids)
         ids = np.where(task.must_end(length)[sentences][:, np.newaxis], task.eos, ids)
         scores = scores + log_probs.of(ids)
         ended = ids == task.eos
-        found.add(sentences, np.where(ended, scores, -np.inf), outputs)
+        found.add(sentences, np.where(ended, scores, -np.inf), open_ones.outputs)
         scores[ended | np.isnan(scores)] = -np.inf
-        outputs = np.concatenate([outputs, ids[:, :, np.newaxis]], axis=2)
-        length += 1
-
-        going_on = np.isfinite(scores).any(axis=1)
-        if not going_on.all():
-            sentences, ids, parents = sentences[going_on], ids[going_on], parents[going_on]
-            scores, outputs = scores[going_on], outputs[going_on]
-            if len(sentences):
-                stepper.select(np.flatnonzero(going_on))
+        parents = np.broadcast_to(np.arange(task.n_best), ids.shape)
+        open_ones.extend(ids, parents, scores)
+        open_ones.keep(np.isfinite(scores).any(axis=1))
     return found.hypotheses()
 
 
+class _Open:
+    """The sentences that are not done, and their open hypotheses.
+
+    Attributes:
+        sentences: int64 (open,), the indices of the sentences.
+        ids, parents: int64 (open, width), as in `Stepper.step`.
+        scores: float64 (open, width), the log-probabilities; -inf where there is no hypothesis.
+        outputs: int64 (open, width, length), the ids of the hypotheses.
+    """
+
+    def __init__(self, stepper: Stepper, task: Task, width: int) -> None:
+        self._stepper = stepper
+        self.sentences = np.arange(len(task.longest))
+        self.ids = np.full((len(self.sentences), width), task.bos, np.int64)
+        self.parents = np.broadcast_to(np.arange(width), self.ids.shape)
+        self.scores = np.zeros(self.ids.shape)
+        self.outputs = np.zeros((*self.ids.shape, 0), np.int64)
+
+    @property
+    def length(self) -> int:
+        return self.outputs.shape[2]
+
+    def extend(self, ids: np.ndarray, parents: np.ndarray, scores: np.ndarray) -> None:
+        """Replaces the hypotheses by continuations: hypothesis parents[i, j] with ids[i, j]."""
+        self.ids, self.parents, self.scores = ids, parents, scores
+        outputs = np.take_along_axis(self.outputs, parents[:, :, np.newaxis], axis=1)
+        self.outputs = np.concatenate([outputs, ids[:, :, np.newaxis]], axis=2)
+
+    def keep(self, going_on: np.ndarray, done_share: float = 0.0) -> None:
+        """Keeps the sentences where `going_on`, bool (open,), is True; all of them if fewer than
+        `done_share` of them are done."""
+        done = len(going_on) - going_on.sum()
+        if not done or going_on.sum() > (1 - done_share) * len(going_on):
+            return
+        self.sentences, self.outputs = self.sentences[going_on], self.outputs[going_on]
+        self.ids, self.parents = self.ids[going_on], self.parents[going_on]
+        self.scores = self.scores[going_on]
+        if len(self.sentences):
+            self._stepper.select(np.flatnonzero(going_on))
+
+
 def _among_best(ends: np.ndarray, totals: np.ndarray, beam_size: int) -> np.ndarray:
-    """The log-probabilities `ends` (sentences, width), -inf for those that are not among the
-    beam_size best of them and `totals` (sentences, beam_size). More would be found if all counted,
-    but these are outputs that break off: improbable, and for that reason short."""
+    """`ends` (sentences, width), with -inf for those that are not among the beam_size best of them
+    and `totals` (sentences, beam_size). Without this limit more results would be found, but they
+    would be outputs that break off: improbable, and for that reason short."""
     better = (totals[:, np.newaxis] > ends[:, :, np.newaxis]).sum(axis=2)
     better += (ends[:, np.newaxis] > ends[:, :, np.newaxis]).sum(axis=2)
     return np.where(better < beam_size, ends, -np.inf)
 
 
 class _Found:
-    """The n_best best ended hypotheses of each sentence."""
+    """The n_best best results of each sentence.
+
+    Attributes:
+        worst: float64 (sentences,), the score that a sentence's next result must exceed.
+    """
 
     def __init__(self, task: Task) -> None:
         self._task = task
         self._hypotheses: list[list[Hypothesis]] = [[] for _ in task.longest]
-        # The score that a sentence's next one must be above.
         self.worst = np.full(len(task.longest), -np.inf)
 
     def add(self, sentences: np.ndarray, log_probs: np.ndarray, outputs: np.ndarray) -> None:
-        """Takes in what is better than what is there: log_probs (sentences, width), eos counted,
-        and the outputs (sentences, width, length) without it."""
+        """Adds the results that are better than the present ones: log_probs (sentences, width) with
+        eos, and outputs (sentences, width, length) without it."""
         scores = log_probs / self._task.penalty(np.int64(outputs.shape[2] + 1))
         for i, j in np.argwhere(scores > self.worst[sentences][:, np.newaxis]):
             own = self._hypotheses[sentences[i]]
@@ -199,5 +234,5 @@ class _Found:
                 self.worst[sentences[i]] = own[-1].score
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        # Nothing is found only where the scores are not numbers.
+        # Nothing is found only if the scores are not numbers.
         return [own or [Hypothesis([], -np.inf, -np.inf)] for own in self._hypotheses]

@@ -11,16 +11,16 @@ _SENTENCE = re.compile(rf"[.!?…؟۔।॥։።]+{_CLOSING}\s+|[。！？；｡
 _WORD = re.compile(r"\s+")
 
 
-def parts(text: str, encode: Callable[[str], list[int]], max_length: int) -> list[list[int]]:
+def segments(text: str, encode: Callable[[str], list[int]], max_length: int) -> list[list[int]]:
     """The ids of a text's parts, at most `max_length` each; none if there is no text.
 
     A part is as many whole sentences as fit. Only a sentence that is too long by itself is cut, at
     spaces, and only a word that is too long by itself anywhere.
     """
-    return list(_parts(text.strip(), encode, max_length, (_SENTENCE, _WORD)))
+    return list(_segments(text.strip(), encode, max_length, (_SENTENCE, _WORD)))
 
 
-def _parts(
+def _segments(
     text: str,
     encode: Callable[[str], list[int]],
     max_length: int,
@@ -50,7 +50,7 @@ def _parts(
         # Together they may need more subwords than one by one, for the spaces between them.
         while last - first > 1 and len(encode(_joined(units, first, last))) > max_length:
             last -= 1
-        yield from _parts(_joined(units, first, last), encode, max_length, boundaries[1:])
+        yield from _segments(_joined(units, first, last), encode, max_length, boundaries[1:])
         first = last
 
 

@@ -1,40 +1,42 @@
-"""Text in, text out: one line for one line, whatever the line holds."""
+"""Text in, text out: one line for each line, whatever the line holds."""
 
 from __future__ import annotations
 
 import math
 import re
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import tee
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from transformer_mt.assembly import backends as engines
-from transformer_mt.config import file as config_file
-from transformer_mt.config.schema import Config, DecodingConfig
+from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.pharaoh import Link
 from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary
 from transformer_mt.data.words import Words, has_spaces, word_count
 from transformer_mt.decoding.alignment import word_alignment
-from transformer_mt.decoding.engine import Engine, Hypothesis, Sentence, length_penalty
-from transformer_mt.decoding.segments import parts
+from transformer_mt.decoding.engine import (
+    Engine,
+    Hypothesis,
+    Sentence,
+    length_penalty,
+    search_with_attention,
+)
+from transformer_mt.decoding.segments import segments
 from transformer_mt.decoding.stream import in_windows
-from transformer_mt.mechanisms.mask_predict import search as mask_predict
-from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.console import warn
 
-# Subwords of a line that is read as a whole, unless the model was trained on longer ones: attention
-# takes memory by the square of them, and no export has fewer positions.
+# A pair that is scored or aligned is read as a whole up to this number of subwords, or up to
+# data.max_length if that is more. The memory of attention grows with its square, and every export
+# has at least this number of positions.
 MAX_AT_ONCE = 1_000
 
 
 class Line(NamedTuple):
-    """A line to translate; its translation begins with `prefix`."""
+    """A line to translate. Its translation begins with `prefix`."""
 
     text: str
     prefix: str = ""
@@ -42,8 +44,14 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Output:
-    """A translation of a line: its text; its score, the log-probability (in nats) divided by the
-    length penalty; its subwords; and, if asked for, pairs (source word, target word) from 0."""
+    """A translation of a line.
+
+    Attributes:
+        score: the log-probability divided by the length penalty.
+        log_prob: in nats.
+        pieces: the subwords.
+        alignment: if asked for, pairs (source word, target word), both from 0.
+    """
 
     text: str
     score: float
@@ -54,8 +62,8 @@ class Output:
 
 @dataclass(frozen=True)
 class Translation:
-    """What the translator gives for a line: the outputs, best first, all different but for those of
-    sampling. None for an empty line but one empty output."""
+    """The outputs for a line, best first. They are all different, except for those of sampling. An
+    empty line has one output, which is empty."""
 
     source: str
     source_pieces: list[str]
@@ -67,8 +75,8 @@ class Translation:
 
 
 class Aligned(NamedTuple):
-    """The links of two lines, pairs (source word, target word) from 0 in rising order, and how many
-    words they have."""
+    """The links of two lines, pairs (source word, target word) from 0 in rising order, and the
+    numbers of their words."""
 
     links: list[Link]
     source_words: int
@@ -77,16 +85,19 @@ class Aligned(NamedTuple):
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+# The ids of a source and of its translation, without bos and eos.
+Pair = tuple[list[int], list[int]]
+Finished = Callable[[int], object]
 
 
 class Work(Protocol[Result]):
-    """A batch that some engine, perhaps in another process, is to run."""
+    """A batch for an engine, which may be in another process."""
 
     def run(self, engine: Engine) -> Result: ...
 
 
-# Runs batches and yields their results in order. None among the batches says that nothing will come
-# for a while: what is not put out yet is, and then None.
+# Runs batches and yields their results in order. A batch None is a pause: nothing more may come for
+# a while. Its result is None, and all results before it are yielded before the next batch is read.
 Runner = Callable[[Iterator[Work | None]], Iterator[Result | None]]
 
 
@@ -96,28 +107,34 @@ class _Search(NamedTuple):
     need_attention: bool
 
     def run(self, engine: Engine) -> list[list[Hypothesis]]:
-        return engine.search(*self)
+        if self.need_attention:
+            return search_with_attention(engine, self.sentences, self.settings)
+        return engine.search(self.sentences, self.settings)
 
 
 class _Scoring(NamedTuple):
-    sources: list[list[int]]
-    targets: list[list[int]]
+    pairs: list[Pair]
 
     def run(self, engine: Engine) -> list[float]:
-        return engine.log_probs(*self)
+        return engine.log_probs(*map(list, zip(*self.pairs, strict=True)))
 
 
 class _Alignment(NamedTuple):
-    sources: list[list[int]]
-    targets: list[list[int]]
+    pairs: list[Pair]
 
     def run(self, engine: Engine) -> list[np.ndarray]:
-        return engine.cross_attention(*self)
+        return engine.cross_attention(*map(list, zip(*self.pairs, strict=True)))
 
 
 class Translator:
-    """Translates lines with one engine. Safe for use from several threads, one at a time of which
-    computes."""
+    """Translates lines with one engine. Several threads may use it; one of them computes at a time.
+
+    Args:
+        engine: an engine, or a runner of several.
+        max_length: the greatest length of a source in subwords. Longer lines are cut into segments.
+        target_lang, source_lang: such as de or zh-CN; they tell whether words have spaces between
+            them.
+    """
 
     def __init__(
         self,
@@ -128,75 +145,27 @@ class Translator:
         target_lang: str,
         source_lang: str = "",
     ) -> None:
-        """
-        Args:
-            engine: or what runs batches on several (see `pool`).
-            max_length: of the source, in subwords; longer lines are translated in parts.
-            target_lang, source_lang: such as de, zh-CN; they tell whether there are spaces.
-        """
         self._run = engine if callable(engine) else _one_by_one(engine)
         self._source = subwords.source
         self._target = subwords.target
         self._decoding = decoding
         self._max_length = max_length
         self._languages = source_lang, target_lang
-        # Between the parts of an over-long line.
+        # Stands between the segments of a line.
         self._glue = " " if has_spaces(target_lang) else ""
 
-    @classmethod
-    def load(
-        cls,
-        model_dir: str | Path,
-        checkpoint: str | None = None,
-        *,
-        engine: str | None = None,
-        ensemble: tuple[str, ...] = (),
-        threads: int = 1,
-        device: str | None = None,
-        **decoding,
-    ) -> Translator:
-        """The translator of a model directory, or of what `export` has made of one.
+    def translate(self, lines: Iterable[str], finished: Finished = lambda count: None) -> list[str]:
+        """The translation of each line. The translation of an empty line is empty.
 
         Args:
-            checkpoint, engine, ensemble, threads, device: as in `engines.find`.
-            decoding: settings in place of those of the model's config, such as beam_size=1.
-
-        Raises:
-            UserError: something is missing or damaged, or a setting is wrong.
-        """
-        spec = engines.find(model_dir, engine, checkpoint, ensemble, threads, device)
-        # What it can't do is refused before the seconds that loading takes.
-        _settings(ModelDirectory(spec.folder).load_config(), decoding)
-        return cls.of(spec, spec.load(), **decoding)
-
-    @classmethod
-    def of(cls, spec: engines.EngineSpec, engine: Engine | Runner, **decoding) -> Translator:
-        """The translator of an engine that is loaded, or of several that a runner has."""
-        directory = ModelDirectory(spec.folder)
-        config = directory.load_config()
-        return cls(
-            engine,
-            directory.load_subwords(),
-            _settings(config, decoding),
-            config.data.max_length,
-            config.data.target_lang,
-            config.data.source_lang,
-        )
-
-    def translate(
-        self, lines: Iterable[str], finished: Callable[[int], object] = lambda count: None
-    ) -> list[str]:
-        """The translation of each line; an empty line gives an empty line.
-
-        Args:
-            finished: called with the number of lines that have just been translated.
+            finished: is called with the number of lines that have just been translated.
         """
         windows = in_windows(map(Line, lines))
         return [translation.text for translation in self.stream(windows, finished=finished)]
 
     def warm_up(self, times: int) -> None:
-        """Searches for something short so often: where processes translate, and there are as many,
-        each has then loaded the model."""
+        """Searches for something short `times` times. If as many processes translate, each of them
+        has loaded the model afterwards."""
         search = _Search([Sentence([self._source.unk])], self._decoding, False)
         for _ in self._run(iter([search] * times)):
             pass
@@ -205,56 +174,31 @@ class Translator:
         self,
         windows: Iterable[list[Line]],
         *,
-        finished: Callable[[int], object] = lambda count: None,
+        finished: Finished = lambda count: None,
         need_alignment: bool = False,
         first: int = 1,
     ) -> Iterator[Translation]:
         """Yields the translation of each line, in order.
 
         Args:
-            windows: lines that are sorted by length together, for batches without much padding. An
-                empty window says that nothing will come for a while: all is put out before the
-                next is asked for.
+            windows: lines that are sorted by length together, so that batches have little padding.
+                An empty window is a pause: nothing more may come for a while. All translations are
+                yielded before the next window is asked for.
             first: the number of the first line, for messages and sampling.
         """
-        pending: deque[_Window] = deque()
-
-        def batches() -> Iterator[_Search | None]:
-            number = first
-            for lines in windows:
-                if not lines:
-                    yield None
-                    continue
-                window = self._prepare(lines, number)
-                number += len(lines)
-                pending.append(window)
-                for batch in window.batches:
-                    sentences = [window.parts[i].sentence for i in batch]
-                    yield _Search(sentences, self._decoding, need_alignment)
-                if not window.batches:
-                    yield None  # so that empty lines don't pile up
-
-        def complete() -> Iterator[Translation]:
-            while pending and pending[0].is_complete:
-                finished(pending[0].newly_complete())  # of a window of empty lines
-                yield from self._assembled(pending.popleft(), need_alignment)
-
-        for hypotheses in self._run(batches()):
-            if hypotheses is not None:
-                yield from complete()
-                pending[0].take(hypotheses)
-                finished(pending[0].newly_complete())
-            yield from complete()
-        yield from complete()
+        search = partial(_Search, settings=self._decoding, need_attention=need_alignment)
+        numbered = _numbered(windows, first)
+        prepared = (self._sentences(lines, number) for lines, number in numbered)
+        for line, parts in self._computed(prepared, search, finished):
+            yield self._translation(line, parts, need_alignment)
 
     def scores(
-        self,
-        pairs: Iterable[tuple[str, str]],
-        finished: Callable[[int], object] = lambda count: None,
+        self, pairs: Iterable[tuple[str, str]], finished: Finished = lambda count: None
     ) -> Iterator[float]:
-        """Yields the score that the search would give a translation, for each pair (source, its
-        translation), in order: its log-probability (in nats) divided by the length penalty. Lines
-        are not scored in parts; nan is what a pair gets that is too long (MAX_AT_ONCE)."""
+        """Yields the score of each pair (source, translation), in order. It is the score that the
+        search would give the translation: the log-probability (in nats) divided by the length
+        penalty. Lines are not cut into segments; the score of a pair that is too long (see
+        MAX_AT_ONCE) is nan."""
         for (_, target), log_prob in self._read(pairs, _Scoring, "scored: nan", finished):
             if log_prob is None:
                 yield math.nan
@@ -262,12 +206,10 @@ class Translator:
                 yield log_prob / length_penalty(len(target) + 1, self._decoding)
 
     def alignments(
-        self,
-        pairs: Iterable[tuple[str, str]],
-        finished: Callable[[int], object] = lambda count: None,
+        self, pairs: Iterable[tuple[str, str]], finished: Finished = lambda count: None
     ) -> Iterator[Aligned]:
-        """Yields which words belong together, for each pair (source, its translation), in order.
-        Lines are not aligned in parts; a pair that is too long (MAX_AT_ONCE) gets no links."""
+        """Yields which words of each pair (source, translation) belong together, in order. Lines
+        are not cut into segments; a pair that is too long (see MAX_AT_ONCE) gets no links."""
         for (source, target), attention in self._read(pairs, _Alignment, "aligned", finished):
             source_words, target_words = self._words(source, target)
             links = []
@@ -275,106 +217,107 @@ class Translator:
                 links = word_alignment(attention, source_words, target_words)
             yield Aligned(links, word_count(source_words), word_count(target_words))
 
+    # ---- From windows of lines to results ----
+
+    def _computed(
+        self, windows: Iterator[_Window], work: Callable[[list], Work], finished: Finished
+    ) -> Iterator[tuple[Any, list[_Part]]]:
+        """Yields each line of the windows, in order, with its computed parts.
+
+        Args:
+            work: makes a batch for an engine of the contents of some parts.
+        """
+        # A window without a batch, a pause or empty lines only, is handed on as one empty batch,
+        # which is a pause to the runner. So lines never pile up behind it.
+        batches = ((window, batch) for window in windows for batch in window.batches or [[]])
+        # The runner may read some batches ahead. Their results come in the order of the batches.
+        ahead, batches = tee(batches)
+        works = (work([part.content for part in batch]) if batch else None for _, batch in ahead)
+        for results, (window, batch) in zip(self._run(works), batches, strict=True):
+            finished(window.take(batch, results or []))
+            if window.is_complete:
+                yield from zip(window.lines, window.parts_of_lines(), strict=True)
+
+    def _sentences(self, lines: list[Line], first: int) -> _Window:
+        """The window of lines to translate, each cut into segments of at most max_length."""
+        parts = []
+        for index, line in enumerate(lines):
+            number = first + index
+            own = segments(line.text, partial(_encode, self._source), self._max_length)
+            if len(own) > 1:
+                warn(
+                    f"line {number}: {sum(map(len, own))} subwords, translated in "
+                    f"{len(own)} parts of at most {self._max_length}"
+                )
+            self._warn_of_unknown([i for ids in own for i in ids], number)
+            prefix = _encode(self._target, line.prefix) if line.prefix else []
+            for place, ids in enumerate(own):
+                # The random numbers of a segment follow from the line and the place in it.
+                sentence = Sentence(ids, [] if place else prefix, (number << 20) + place)
+                parts.append(_Part(index, sentence, len(ids) + 1))
+        return _Window(lines, parts, self._decoding.batch_tokens)
+
     def _read(
         self,
         pairs: Iterable[tuple[str, str]],
-        work: Callable[[list[list[int]], list[list[int]]], Work[list[Result]]],
-        done: str,
-        finished: Callable[[int], object],
-    ) -> Iterator[tuple[tuple[list[int], list[int]], Result | None]]:
-        """Yields the ids of each pair (source, its translation), in order, with what `work` makes
-        of them in a batch; None is what a pair gets that is too long.
+        work: Callable[[list[Pair]], Work[list[Result]]],
+        action: str,
+        finished: Finished,
+    ) -> Iterator[tuple[Pair, Result | None]]:
+        """Yields the ids of each pair (source, translation), in order, with the result of `work`,
+        or with None if the pair is too long.
 
         Args:
-            done: what such a pair is not, for the message.
+            action: what is not done with a pair that is too long, for the message.
         """
-        pending: deque[tuple[list[tuple[list[int], list[int]]], list[list[int]]]] = deque()
         most = max(MAX_AT_ONCE, self._max_length)
 
-        def batches() -> Iterator[Work[list[Result]]]:
-            number = 1
-            for window in in_windows(pairs):
+        def windows() -> Iterator[_Window]:
+            for window, first in _numbered(in_windows(pairs), 1):
                 encoded = [
                     (_encode(self._source, source), _encode(self._target, target))
                     for source, target in window
                 ]
-                longest = [max(map(len, pair)) for pair in encoded]
-                fitting = [i for i, length in enumerate(longest) if length <= most]
-                for index in sorted(set(range(len(window))) - set(fitting)):
-                    warn(f"line {number + index}: {longest[index]} subwords are not {done}")
-                number += len(window)
-                order = sorted(fitting, key=lambda i: -longest[i])
-                cut = _cut([longest[i] + 1 for i in order], self._decoding.batch_tokens)
-                pending.append((encoded, [order[part] for part in cut]))
-                for part in cut:
-                    chosen = [encoded[i] for i in order[part]]
-                    yield work([s for s, _ in chosen], [t for _, t in chosen])
+                parts = []
+                for index, pair in enumerate(encoded):
+                    longest = max(map(len, pair))
+                    if longest <= most:
+                        parts.append(_Part(index, pair, longest + 1))
+                    else:
+                        warn(f"line {first + index}: {longest} subwords are not {action}")
+                yield _Window(encoded, parts, self._decoding.batch_tokens)
 
-        found: dict[int, Result] = {}
+        for pair, parts in self._computed(windows(), work, finished):
+            yield pair, parts[0].result if parts else None
 
-        def complete() -> Iterator[tuple[tuple[list[int], list[int]], Result | None]]:
-            while pending and not pending[0][1]:
-                encoded, _ = pending.popleft()
-                yield from ((pair, found.get(index)) for index, pair in enumerate(encoded))
-                found.clear()
+    # ---- From results to text ----
 
-        for results in self._run(batches()):
-            yield from complete()
-            batch = pending[0][1].pop(0)
-            found.update(zip(batch, results, strict=True))
-            finished(len(batch))
-            yield from complete()
-        yield from complete()
+    def _translation(self, line: Line, parts: list[_Part], need_alignment: bool) -> Translation:
+        pieces = [piece for part in parts for piece in self._source.pieces(part.content.source)]
+        count = max((len(part.result) for part in parts), default=1)
+        outputs = [self._output(parts, rank, need_alignment) for rank in range(count)]
+        if not self._decoding.sampling:  # equal samples tell how probable a text is
+            outputs = _different(outputs)
+        return Translation(line.text, pieces, outputs)
 
-    def _prepare(self, lines: list[Line], first: int) -> _Window:
-        window = _Window(lines)
-        for index, line in enumerate(lines):
-            own = parts(line.text, lambda text: _encode(self._source, text), self._max_length)
-            if len(own) > 1:
-                warn(
-                    f"line {first + index}: {sum(map(len, own))} subwords, translated in "
-                    f"{len(own)} parts of at most {self._max_length}"
-                )
-            self._warn_of_unknown([i for ids in own for i in ids], first + index)
-            prefix = _encode(self._target, line.prefix) if line.prefix else []
-            for number, ids in enumerate(own):
-                # Draws of a part follow from the line and its place in it.
-                sentence = Sentence(ids, [] if number else prefix, ((first + index) << 20) + number)
-                window.parts.append(_Part(index, sentence))
-        window.cut(self._decoding.batch_tokens)
-        return window
-
-    def _assembled(self, window: _Window, need_alignment: bool) -> Iterator[Translation]:
-        of_line: list[list[_Part]] = [[] for _ in window.lines]
-        for part in window.parts:
-            of_line[part.line].append(part)
-        for line, own in zip(window.lines, of_line, strict=True):
-            pieces = [piece for part in own for piece in self._source.pieces(part.sentence.source)]
-            count = max((len(part.hypotheses) for part in own), default=1)
-            outputs = [self._output(own, rank, need_alignment) for rank in range(count)]
-            if not self._decoding.sampling:  # draws that are alike tell how probable a text is
-                outputs = _different(outputs)
-            yield Translation(line.text, pieces, outputs)
-
-    def _output(self, own: list[_Part], rank: int, need_alignment: bool) -> Output:
-        """The rank-th best of each part, or its last if it has fewer, as one."""
+    def _output(self, parts: list[_Part], rank: int, need_alignment: bool) -> Output:
+        """Joins the rank-th best hypothesis of each part, or its last one if it has fewer."""
         texts: list[str] = []
         pieces: list[str] = []
-        pairs: list[Link] = []
+        links: list[Link] = []
         log_prob, length = 0.0, 0
-        source_count = target_count = 0  # words of the parts before
-        for part in own:
-            hypothesis = part.hypotheses[min(rank, len(part.hypotheses) - 1)]
+        source_count = target_count = 0  # the words of the parts before
+        for part in parts:
+            hypothesis = part.result[min(rank, len(part.result) - 1)]
             text = self._target.decode(hypothesis.ids)
             # A vocabulary may hold characters that would end the line.
             texts.append(re.sub(r"[\r\n]", " ", text))
-            own_pieces = self._target.pieces(hypothesis.ids)
-            pieces += own_pieces
+            pieces += self._target.pieces(hypothesis.ids)
             log_prob += hypothesis.log_prob
             length += len(hypothesis.ids) + 1
             if hypothesis.attention is not None:
-                source_words, target_words = self._words(part.sentence.source, hypothesis.ids)
-                pairs += (
+                source_words, target_words = self._words(part.content.source, hypothesis.ids)
+                links += (
                     (source_count + source, target_count + target)
                     for source, target in word_alignment(
                         hypothesis.attention, source_words, target_words
@@ -387,11 +330,11 @@ class Translator:
             score=log_prob / length_penalty(max(length, 1), self._decoding),
             log_prob=log_prob,
             pieces=pieces,
-            alignment=pairs if need_alignment else None,
+            alignment=links if need_alignment else None,
         )
 
     def _words(self, source: list[int], target: list[int]) -> list[np.ndarray]:
-        """The numbers of the words of both sides."""
+        """The number of the word that each subword belongs to, for both sides."""
         return [
             side.numbers(np.array(ids, np.int64))
             for side, ids in zip(self._sides, (source, target), strict=True)
@@ -399,12 +342,12 @@ class Translator:
 
     @cached_property
     def _sides(self) -> list[Words]:
-        # Made where they are asked for: they look at all subwords that there are.
+        # They are made only if they are needed, because that looks at the whole vocabularies.
         vocabularies = self._source, self._target
         return [Words(*side) for side in zip(vocabularies, self._languages, strict=True)]
 
     def _warn_of_unknown(self, ids: list[int], line: int) -> None:
-        """Text without its BPE given to a model of BPE'd text is mostly unknown words."""
+        """Warns if most words are unknown, as they are if a model of BPE'd text gets plain text."""
         if isinstance(self._source, WordVocabulary):
             unknown = ids.count(self._source.unk)
             if unknown > len(ids) // 2:
@@ -414,21 +357,77 @@ class Translator:
                 )
 
 
-def _settings(config: Config, changes: dict[str, Any]) -> DecodingConfig:
-    """Those of a model, with changes.
+@dataclass
+class _Part:
+    """What is computed as a whole: a line, a segment of a line, or a pair of lines.
 
-    Raises:
-        UsageError: a setting is wrong, or this model can't do what it asks for.
+    Attributes:
+        line: the index of the line in its window.
+        content: a Sentence, or a Pair.
+        length: in subwords with eos, for the size of batches.
+        result: the hypotheses of a Sentence, or what the engine gives for a Pair.
     """
-    settings = config_file.with_changes(config.decoding, changes)
-    if config.model.non_autoregressive is not None:
-        mask_predict.require_possible(settings)
-    return settings
+
+    line: int
+    content: Any
+    length: int
+    result: Any = None
+
+
+class _Window:
+    """Lines that are computed together, in batches of parts of similar length.
+
+    Args:
+        lines: each has one part, several or none.
+        batch_tokens: the most subwords that a batch may have with its padding, unless it is a
+            single part.
+    """
+
+    def __init__(self, lines: list, parts: list[_Part], batch_tokens: int) -> None:
+        self.lines = lines
+        self._parts = parts
+        self._parts_left = [0] * len(lines)
+        for part in parts:
+            self._parts_left[part.line] += 1
+        self._complete = 0
+        # The longest come first, so that memory runs out at once or not at all.
+        self.batches: list[list[_Part]] = []
+        order = sorted(parts, key=lambda part: -part.length)
+        start = 0
+        while start < len(order):
+            rows = max(1, batch_tokens // order[start].length)
+            self.batches.append(order[start : start + rows])
+            start += rows
+
+    @property
+    def is_complete(self) -> bool:
+        return self._complete == len(self.lines)
+
+    def take(self, batch: list[_Part], results: list) -> int:
+        """Stores the results of a batch. Returns how many more lines are complete now."""
+        for part, result in zip(batch, results, strict=True):
+            part.result = result
+            self._parts_left[part.line] -= 1
+        before, self._complete = self._complete, self._parts_left.count(0)
+        return self._complete - before
+
+    def parts_of_lines(self) -> list[list[_Part]]:
+        of_lines: list[list[_Part]] = [[] for _ in self.lines]
+        for part in self._parts:
+            of_lines[part.line].append(part)
+        return of_lines
+
+
+def _numbered(windows: Iterable[list[Item]], first: int) -> Iterator[tuple[list[Item], int]]:
+    """The windows, each with the number of its first line."""
+    for window in windows:
+        yield window, first
+        first += len(window)
 
 
 def _different(outputs: list[Output]) -> list[Output]:
-    """The outputs in their order, but each text once, with the best score that it has; another one
-    has the same text in other subwords."""
+    """The outputs in their order, but each text only once, with the best of its scores. The others
+    are the same text in other subwords."""
     different: dict[str, Output] = {}
     for output in outputs:
         known = different.setdefault(output.text, output)
@@ -438,68 +437,8 @@ def _different(outputs: list[Output]) -> list[Output]:
 
 
 def _encode(vocabulary: Vocabulary, text: str) -> list[int]:
-    # Half a surrogate pair is no character, but Python's text may hold one.
+    # Half a surrogate pair is not a character, but text in Python may hold one.
     return vocabulary.encode(text.encode("utf-8", "replace").decode("utf-8"))
-
-
-@dataclass
-class _Part:
-    """A line, or a part of one that is too long."""
-
-    line: int
-    sentence: Sentence
-    hypotheses: list[Hypothesis] = field(default_factory=list)
-
-
-class _Window:
-    """Lines that are translated together."""
-
-    def __init__(self, lines: list[Line]) -> None:
-        self.lines = lines
-        self.parts: list[_Part] = []
-        self.batches: list[list[int]] = []  # places in `parts`
-        self._batches_left = 0
-        self._parts_left: list[int] = []  # of each line
-        self._reported = 0
-
-    def cut(self, batch_tokens: int) -> None:
-        """Cuts the parts into batches: the longest first, so that memory runs out at once or not
-        at all."""
-        lengths = [len(part.sentence.source) + 1 for part in self.parts]  # with eos
-        order = sorted(range(len(self.parts)), key=lambda i: -lengths[i])
-        self.batches = [order[part] for part in _cut([lengths[i] for i in order], batch_tokens)]
-        self._batches_left = len(self.batches)
-        self._parts_left = [0] * len(self.lines)
-        for part in self.parts:
-            self._parts_left[part.line] += 1
-
-    @property
-    def is_complete(self) -> bool:
-        return not self._batches_left
-
-    def take(self, hypotheses: list[list[Hypothesis]]) -> None:
-        """Takes what was found for the next batch."""
-        batch = self.batches[len(self.batches) - self._batches_left]
-        self._batches_left -= 1
-        for index, found in zip(batch, hypotheses, strict=True):
-            part = self.parts[index]
-            part.hypotheses = found
-            self._parts_left[part.line] -= 1
-
-    def newly_complete(self) -> int:
-        """How many lines are complete that were not when this was asked last."""
-        before, self._reported = self._reported, self._parts_left.count(0)
-        return self._reported - before
-
-
-def _cut(lengths: list[int], batch_tokens: int) -> list[slice]:
-    """Cuts falling lengths into batches of at most so many tokens when padded, or of one row."""
-    batches, start = [], 0
-    while start < len(lengths):
-        rows = max(1, batch_tokens // lengths[start])
-        batches.append(slice(start, start + rows))
-        start += rows
-    return batches
 
 
 def _one_by_one(engine: Engine) -> Runner:
@@ -507,11 +446,10 @@ def _one_by_one(engine: Engine) -> Runner:
 
     def run(batches: Iterator[Work | None]) -> Iterator[Result | None]:
         for batch in batches:
-            if batch is None:
-                yield None
-                continue
-            with lock:
-                result = batch.run(engine)
+            result = None
+            if batch is not None:
+                with lock:
+                    result = batch.run(engine)
             yield result
 
     return run

@@ -11,6 +11,8 @@ from paddle import Tensor
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Batch
 from transformer_mt.data.subword import Subwords
+from transformer_mt.decoding.engine import Engine
+from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.loss import LabelSmoothedCrossEntropy
 
@@ -26,6 +28,10 @@ class TeacherForcing:
         self.criterion = LabelSmoothedCrossEntropy(
             config.training.label_smoothing, subwords.target.pad
         )
+
+    def engine(self, subwords: Subwords) -> Engine:
+        """The engine that searches with the model as it is now."""
+        return PaddleEngine([self.model], subwords)
 
     def decoded_lengths(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
         """How long the targets are that the decoder reads, by which batches are made; all int64

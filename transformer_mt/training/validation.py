@@ -11,7 +11,6 @@ import paddle
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import collate, ordered_batches
 from transformer_mt.data.prepare import PreparedData
-from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation.metrics import Scores, score_for
 from transformer_mt.runtime import signals
@@ -85,7 +84,7 @@ def dev_scores(config: Config, data: PreparedData, updater: Updater) -> Scores |
     processes = updater.processes
     beam_size = config.evaluation.validation_beam_size
     translator = Translator(
-        PaddleEngine([updater.model], data.subwords),
+        updater.objective.engine(data.subwords),
         data.subwords,
         config.decoding.model_copy(update={"beam_size": beam_size, "n_best": 1, "sampling": False}),
         config.data.max_length,

@@ -9,11 +9,11 @@ import json
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from transformer_mt.backends.ctranslate2 import BACKEND, POSITIONS, import_ctranslate2
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.engine import (
@@ -21,16 +21,11 @@ from transformer_mt.decoding.engine import (
     Sentence,
     length_limits,
     length_penalty,
-    with_attention,
 )
-from transformer_mt.runtime.checksums import damage
-from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.runtime.errors import UserError
 
-# The model of an exported folder, and what CTranslate2 is to know of it.
-MODEL = "model.bin"
+# The settings of an exported model, in its folder.
 SETTINGS = "config.json"
-# The key of SETTINGS that tells how many positions were exported.
-POSITIONS = "transformer_mt_positions"
 # Hypotheses that a thread works on at once. It does not follow from the number of threads, so that
 # this number changes nothing in a result, not even its last bit.
 ROWS = 160
@@ -38,22 +33,6 @@ ROWS = 160
 PATIENCE = 2
 # Where outputs reach their maximum length, beam_size of them end at once.
 PATIENCE_AT_LIMITS = 3
-
-
-def import_ctranslate2() -> ModuleType:
-    """The package `ctranslate2`, which is optional.
-
-    Raises:
-        UsageError: it can't be imported.
-    """
-    try:
-        import ctranslate2
-    except ImportError as error:
-        raise UsageError(
-            f"CTranslate2 is needed, and can't be imported ({error}). Install it with: "
-            "python -m pip install -r requirements-ctranslate2.txt"
-        ) from None
-    return ctranslate2
 
 
 class Ctranslate2Engine:
@@ -84,13 +63,7 @@ class Ctranslate2Engine:
         """
         self._ctranslate2 = import_ctranslate2()
         self._folder = Path(folder)
-        if not (self._folder / MODEL).is_file():
-            raise UsageError(
-                f"{folder} is not a model for CTranslate2 (there is no {MODEL} in it). Make one "
-                "with python -m transformer_mt export MODEL_DIR --format ctranslate2"
-            )
-        if problem := damage(self._folder):
-            raise UserError(f"{folder}: damaged ({problem}). Export the model again")
+        BACKEND.require_whole(self._folder)
         self._positions = _positions(self._folder)
         self._translator = self._load(threads)
         self._source_pieces = subwords.source.pieces(range(subwords.source.size))
@@ -100,9 +73,7 @@ class Ctranslate2Engine:
         self._eos = target.eos
         self._never = [target.pad, target.bos, target.unk]
 
-    def search(
-        self, sentences: list[Sentence], settings: DecodingConfig, need_attention: bool = False
-    ) -> list[list[Hypothesis]]:
+    def search(self, sentences: list[Sentence], settings: DecodingConfig) -> list[list[Hypothesis]]:
         """As `Engine.search`. An empty source gives the empty output: CTranslate2 reads none.
 
         Raises:
@@ -118,8 +89,7 @@ class Ctranslate2Engine:
             self._search_together(alike, settings)
             rest = [task for task in tasks if not task.candidates]
             self._search_by_limits(rest, settings)
-        found = [task.best(settings) for task in tasks]
-        return with_attention(self, sentences, found) if need_attention else found
+        return [task.best(settings) for task in tasks]
 
     def log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> list[float]:
         """As `Engine.log_probs`.

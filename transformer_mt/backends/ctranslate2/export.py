@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from transformer_mt.backends.ctranslate2.engine import POSITIONS, import_ctranslate2
+from transformer_mt.backends.ctranslate2 import BACKEND, POSITIONS, import_ctranslate2
+from transformer_mt.config.heads import Heads
 from transformer_mt.config.schema import Config, ModelConfig
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.engine import length_limits
@@ -21,24 +22,6 @@ from transformer_mt.model.embedding import sinusoids
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runtime.errors import UserError
 
-# The model's settings that are dealt with here, or matter in training alone.
-KNOWN_SETTINGS = {
-    "num_layers",
-    "num_encoder_layers",
-    "num_decoder_layers",
-    "d_model",
-    "num_heads",
-    "d_ff",
-    "norm",
-    "dropout",
-    "embedding_dropout",
-    "attention_dropout",
-    "feed_forward_dropout",
-    "tie_embeddings",
-    "bias",
-}
-# Why it has no place for others.
-REASONS = {"copying": "CTranslate2 generates subwords, and can't copy them"}
 # CTranslate2 has no formula for our positions, so there is a last one: this one at least.
 LEAST_POSITIONS = 1024
 
@@ -48,6 +31,7 @@ def write_model(
     model: Transformer,
     config: Config,
     subwords: Subwords,
+    alignment_heads: Heads,
     quantization: str | None = None,
 ) -> None:
     """Writes the model, its settings and its vocabularies into a folder that is there.
@@ -62,11 +46,11 @@ def write_model(
     """
     import_ctranslate2()
     weights = _Weights(model)
-    spec = _spec(config)
+    spec = _spec(config.model, alignment_heads)
     _fill(spec, weights, config.model)
     _describe(spec, model, config, subwords)
     problems = [
-        *_unknown_settings(config.model),
+        *BACKEND.unsupported(config.model),
         *_unfit_subwords(subwords),
         *weights.problems(quantization),
         *_invalid(spec),
@@ -110,17 +94,16 @@ class _Weights:
 # ---------------------------------------------------------------------------- what is written
 
 
-def _spec(config: Config) -> Any:
+def _spec(settings: ModelConfig, alignment_heads: Heads) -> Any:
     from ctranslate2 import specs
 
-    settings = config.model
     return specs.TransformerSpec.from_config(
         (settings.encoder_layers, settings.decoder_layers),
         settings.num_heads,
         pre_norm=settings.norm == "pre",
         # What `return_attention` gives: the mean of the first heads of a layer.
-        alignment_layer=config.alignment_heads.layer,
-        alignment_heads=config.alignment_heads.heads,
+        alignment_layer=alignment_heads.layer,
+        alignment_heads=alignment_heads.heads,
     )
 
 
@@ -217,15 +200,6 @@ def _round_to_bfloat16(spec: Any) -> None:
 
 
 # ----------------------------------------------------------------------- what can't be written
-
-
-def _unknown_settings(settings: ModelConfig) -> list[str]:
-    """Mechanisms that were added to the model, and are used by this one."""
-    return [
-        f"model.{name}: {value}: {REASONS.get(name, 'not known here')}"
-        for name, value in settings
-        if name not in KNOWN_SETTINGS and value != ModelConfig.model_fields[name].default
-    ]
 
 
 def _unfit_subwords(subwords: Subwords) -> list[str]:

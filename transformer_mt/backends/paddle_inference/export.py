@@ -1,24 +1,4 @@
-"""The Transformer as two programs for Paddle Inference, which run without this package.
-
-encoder: source_ids, int64 (sentences, source_len), each row ending in eos
-    -> source_padding, bool (sentences, 1, 1, source_len), True where the source is padding;
-       and for each decoder layer keys (sentences, heads, source_len, d_k), and values likewise,
-       float32: the memory as its cross-attention reads it
-
-decoder: ids, int64 (sentences, width), positions, int64 (width,), from 0,
-       forbidden, bool (sentences, 1, width, past + width), True where an id must not attend to
-       another, of those before and of these, source_padding,
-       the encoder's keys and values,
-       and for each layer keys and values (sentences, heads, past, d_k) of the ids before
-    -> logits, float32 (sentences, width, vocabulary), of what may follow each id;
-       attention, float32 (sentences, width, source_len), the mean of the heads that tell which
-       words belong together (the config's `alignment_heads`); and the keys and values with those of
-       these ids, (sentences, heads, past + width, d_k)
-
-Every dimension may have any length but 0, `past` also 0. So the decoder takes one step of a search,
-in which the ids of a sentence are those of its hypotheses, all at one position, or reads a whole
-target at once, in which they are one after another.
-"""
+"""Writes the Transformer as the two programs that the package's docstring describes."""
 
 from __future__ import annotations
 
@@ -29,45 +9,53 @@ import paddle
 from paddle import Tensor, nn
 from paddle.static import InputSpec
 
-from transformer_mt.backends.paddle_inference.engine import DECODER, ENCODER
-from transformer_mt.config.schema import Heads
-from transformer_mt.mechanisms.copying.model import CopyingTransformer
+from transformer_mt.backends.paddle_inference import BACKEND, DECODER, ENCODER
+from transformer_mt.config.heads import Heads
+from transformer_mt.config.schema import Config
+from transformer_mt.data.subword import Subwords
 from transformer_mt.model.layers import LayerCache
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runtime.errors import UserError
 
 
-def write_model(folder: Path, model: Transformer, alignment_heads: Heads) -> None:
-    """Writes both programs and their weights into a folder that is there.
+def write_model(
+    folder: Path,
+    model: Transformer,
+    config: Config,
+    subwords: Subwords,
+    alignment_heads: Heads,
+    quantization: None = None,
+) -> None:
+    """Writes both programs and their weights into an existing folder.
 
     The model is put into evaluation mode. `alignment_heads` are those of its config.
 
     Raises:
-        UserError: the model has something that the programs could not hold; all of it is listed,
-            and nothing was written. Or a file could not be written.
+        UserError: the programs can't hold something of the model; every problem is listed, and
+            nothing is written. Or a file can't be written.
     """
-    if isinstance(model, CopyingTransformer):
-        raise UserError(
-            "the model can't be exported to Paddle Inference:\n"
-            "  model.copying: True: the decoder's program generates subwords, and can't copy them"
-        )
+    _raise(BACKEND.unsupported(config.model))
     model.eval()
     own_positions = model.positional_encoding
-    # A table would end somewhere.
+    # A table of positions would end somewhere.
     model.positional_encoding = _Positions(model.target_embedding.weight.shape[1])
     try:
         programs = {
             ENCODER: _program(_Encoder(model), _encoder_inputs()),
             DECODER: _program(_Decoder(model, alignment_heads), _decoder_inputs(model)),
         }
-        if problems := _problems(model, list(programs.values())):
-            listed = "\n".join(f"  {problem}" for problem in problems)
-            raise UserError(f"the model can't be exported to Paddle Inference:\n{listed}")
+        _raise(_problems(model, list(programs.values())))
         for name, program in programs.items():
             paddle.jit.save(program, str(folder / name))
             _check_size(folder / f"{name}.pdiparams", _weights(program))
     finally:
         model.positional_encoding = own_positions
+
+
+def _raise(problems: list[str]) -> None:
+    if problems:
+        listed = "\n".join(f"  {problem}" for problem in problems)
+        raise UserError(f"the model can't be exported to Paddle Inference:\n{listed}")
 
 
 def _program(layer: nn.Layer, inputs: list) -> nn.Layer:
@@ -86,13 +74,13 @@ def _problems(model: Transformer, programs: list[nn.Layer]) -> list[str]:
 
 
 def _weights(program: nn.Layer) -> list[Tensor]:
-    """Those that the program reads."""
+    """The weights that the program reads."""
     weights, values = program.forward.concrete_program.parameters
     return [w for w, value in zip(weights, values, strict=True) if not value.use_empty()]
 
 
 def _check_size(path: Path, weights: list[Tensor]) -> None:
-    # Paddle says nothing if the disk is full, and leaves half a file.
+    # Paddle reports no error if the disk is full, and leaves half a file.
     if path.stat().st_size < sum(weight.size * weight.element_size() for weight in weights):
         raise UserError(f"{path.name} could not be written whole. Is there space on the disk?")
 
@@ -135,6 +123,9 @@ class _Encoder(nn.Layer):
 
 
 class _Decoder(nn.Layer):
+    """As `Transformer._step`, but its cache comes in and goes out as tensors, and the mask is given
+    by the caller. tests/test_parity.py holds the two together."""
+
     def __init__(self, model: Transformer, alignment_heads: Heads) -> None:
         super().__init__()
         self.model = model
@@ -168,10 +159,9 @@ class _Decoder(nn.Layer):
 
 
 class _Positions(nn.Layer):
-    """As `PositionalEncoding` without dropout, but computed in the program: there is no last one.
-
-    In float64, as `embedding.sinusoids` is.
-    """
+    """As `PositionalEncoding` without dropout, but computed in the program, so that there is no
+    last position. It computes in float64, as `embedding.sinusoids` does, with which
+    tests/test_parity.py holds it together."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()

@@ -13,7 +13,8 @@ from paddle import Tensor
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Batch
 from transformer_mt.data.subword import Subwords
-from transformer_mt.decoding.engine import length_limits
+from transformer_mt.decoding.engine import Engine, length_limits
+from transformer_mt.mechanisms.mask_predict.engine import MaskPredictEngine
 from transformer_mt.mechanisms.mask_predict.model import NonAutoregressiveTransformer
 from transformer_mt.training.loss import LabelSmoothedCrossEntropy
 
@@ -37,6 +38,10 @@ class MaskPrediction:
         self.decoding = config.decoding
         self.source, self.target = subwords.source, subwords.target
         self.criterion = LabelSmoothedCrossEntropy(config.training.label_smoothing, self.target.pad)
+
+    def engine(self, subwords: Subwords) -> Engine:
+        """As `TeacherForcing.engine`."""
+        return MaskPredictEngine(self.model, subwords)
 
     def decoded_lengths(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
         """As `TeacherForcing.decoded_lengths`."""

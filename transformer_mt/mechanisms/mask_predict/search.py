@@ -11,9 +11,10 @@ from typing import NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
-from transformer_mt.config.schema import NEEDED_BY, DecodingConfig
+from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.subword import Vocabulary
 from transformer_mt.decoding.engine import Hypothesis, Sentence, length_limits, length_penalty
+from transformer_mt.mechanisms.mask_predict.config import NEEDED
 from transformer_mt.runtime.errors import UsageError
 
 
@@ -68,14 +69,11 @@ def require_possible(settings: DecodingConfig, asked: Iterable[str] = ()) -> Non
     Raises:
         UsageError: something is asked for that can't be had of a non-autoregressive model.
     """
-    for key, needed, reason in NEEDED_BY["model.non_autoregressive"]:
+    for key, needed, reason in NEEDED:
         section, _, name = key.partition(".")
         if section == "decoding" and (value := getattr(settings, name)) != needed:
-            flag = "--" + name.replace("_", "-")
-            if value is not True:
-                flag += f" {value}"
             raise UsageError(
-                f"a non-autoregressive model does not go with {flag} ({key}): {reason}"
+                f"{key}: {value} does not go with a non-autoregressive model: {reason}"
             )
     for what in asked:
         refuse(what)

@@ -1,0 +1,144 @@
+"""What every backend declares: which models it supports, and how they are exported and loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from transformer_mt.config.heads import Heads
+from transformer_mt.config.schema import Config, ModelConfig
+from transformer_mt.data.subword import Subwords
+from transformer_mt.decoding.engine import Engine
+from transformer_mt.runtime.checksums import damage
+from transformer_mt.runtime.errors import UsageError, UserError
+
+# The keys of ModelConfig that describe the Transformer of Vaswani et al. 2017, or that matter only
+# in training.
+TRANSFORMER_KEYS = frozenset(
+    {
+        "num_layers",
+        "num_encoder_layers",
+        "num_decoder_layers",
+        "d_model",
+        "num_heads",
+        "d_ff",
+        "norm",
+        "dropout",
+        "embedding_dropout",
+        "attention_dropout",
+        "feed_forward_dropout",
+        "tie_embeddings",
+        "bias",
+    }
+)
+
+
+class Backend:
+    """A library that runs the model. Each backend is a subclass, in a module that is light to
+    import, with one line in `assembly.backends.BACKENDS`.
+
+    Attributes:
+        name: the value of `--engine`, and the name of the folder in MODEL_DIR/export.
+        export_format: the value of `export --format`; None if the backend has no export.
+        export_file: a file that every export for this backend has, and no other folder.
+        quantizations: the values of `export --quantization`.
+        only_on_cpu: whether it computes on the CPU even where there is a GPU.
+        runs_in_processes: whether several cores of a CPU are best used by as many processes.
+        supported_keys: the keys of ModelConfig that the export and the engine implement. A model in
+            which another key has a value other than its default is rejected by `unsupported`.
+        reasons: why some of the other keys are not supported.
+    """
+
+    name: ClassVar[str]
+    export_format: ClassVar[str | None] = None
+    export_file: ClassVar[str] = ""
+    quantizations: ClassVar[tuple[str, ...]] = ()
+    only_on_cpu: ClassVar[bool] = False
+    runs_in_processes: ClassVar[bool] = True
+    supported_keys: ClassVar[frozenset[str]] = TRANSFORMER_KEYS
+    reasons: ClassVar[dict[str, str]] = {}
+
+    def load(self, spec: EngineSpec) -> Engine:
+        """Loads the engine; see `EngineSpec.load`."""
+        raise NotImplementedError
+
+    def write_model(
+        self,
+        folder: Path,
+        model,
+        config: Config,
+        subwords: Subwords,
+        alignment_heads: Heads,
+        quantization: str | None = None,
+    ) -> None:
+        """Writes a model, a `Transformer`, into an existing folder.
+
+        Raises:
+            UsageError: the library is not installed.
+            UserError: the format can't hold the model; every problem is listed.
+        """
+        raise NotImplementedError
+
+    def is_export(self, folder: Path) -> bool:
+        """Whether the folder is an export for this backend."""
+        return bool(self.export_file) and (folder / self.export_file).is_file()
+
+    def require_whole(self, folder: Path) -> None:
+        """
+        Raises:
+            UsageError: the folder is not an export for this backend.
+            UserError: the export is damaged.
+        """
+        if not self.is_export(folder):
+            raise UsageError(
+                f"{folder} is not an export for --engine {self.name} (it has no "
+                f"{self.export_file}). Make one with: python -m transformer_mt export MODEL_DIR "
+                f"--format {self.export_format}"
+            )
+        if problem := damage(folder):
+            raise UserError(f"{folder}: damaged ({problem}). Export the model again")
+
+    def unsupported(self, model: ModelConfig) -> list[str]:
+        """The settings of a model that this backend does not support, each with the reason."""
+        return [
+            f"model.{key}: {value}: {self.reasons.get(key, f'{self.name} does not support it')}"
+            for key, value in model
+            if key not in self.supported_keys and value != ModelConfig.model_fields[key].default
+        ]
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """Everything that is needed to load an engine, in this process or in another one.
+
+    Attributes:
+        folder: the model directory, or the export.
+        config: the config of the folder. Its decoding section holds the settings to decode with.
+        checkpoints: those of a model directory; several make an ensemble. Empty for an export.
+        models: the model section of each checkpoint's config; the sizes may differ.
+        threads: the number of cores that the engine may use.
+        device: Paddle's device.
+    """
+
+    backend: Backend
+    folder: Path
+    config: Config
+    subwords: Subwords
+    checkpoints: tuple[Path, ...] = ()
+    models: tuple[ModelConfig, ...] = ()
+    threads: int = 1
+    device: str = "cpu"
+
+    @property
+    def processes(self) -> int:
+        """The number of processes that translate together; 1 means this process alone."""
+        in_processes = self.backend.runs_in_processes and self.device == "cpu"
+        return self.threads if in_processes else 1
+
+    def load(self) -> Engine:
+        """
+        Raises:
+            UserError: the model is damaged or not supported, or a library is not installed.
+        """
+        return self.backend.load(self)
