@@ -14,6 +14,7 @@ from transformer_mt.assembly.translator import Translator
 from transformer_mt.commands.export import export
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.model_directory import ModelDirectory, subwords_to_keep
+from transformer_mt.runtime import locks
 from transformer_mt.runtime.errors import UsageError, UserError
 
 PAIRS = [("A dog runs.", "Ein Hund rennt."), ("A cat sleeps.", "Eine Katze schläft.")] * 3
@@ -227,21 +228,22 @@ def test_release_removes_a_folder_that_nothing_has_come_into(tmp_path, config, s
     assert (tmp_path / "run" / "config.yaml").is_file()
 
 
-def test_a_lock_whose_file_is_gone_is_no_lock(tmp_path):
+def test_a_lock_whose_file_is_gone_is_no_lock(tmp_path, monkeypatch):
     """Who waits while the holder gives up and removes the folder must not lock a deleted file:
     the next one would lock a new one."""
     first, second = ModelDirectory(tmp_path / "run"), ModelDirectory(tmp_path / "run")
     first.claim()
-    lock_is_in_place = second._lock_is_in_place
+    is_open_at = locks.is_open_at
     answers = []
 
-    def after_someone_removed_it():
+    def after_someone_removed_it(path, descriptor):
         if not answers:
             (tmp_path / "run" / ".lock").unlink()
-        answers.append(lock_is_in_place())
+            (tmp_path / "run").rmdir()
+        answers.append(is_open_at(path, descriptor))
         return answers[-1]
 
-    second._lock_is_in_place = after_someone_removed_it
+    monkeypatch.setattr(locks, "is_open_at", after_someone_removed_it)
     first.release()
     second.claim()
     assert answers == [False, True]

@@ -17,7 +17,6 @@ No file of it can run code when it is read, and none is read that is a link to a
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import math
@@ -26,7 +25,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config
@@ -41,7 +40,8 @@ from transformer_mt.runtime.checksums import (
 )
 from transformer_mt.runtime.console import quoted, say, visible, warn
 from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import atomic, byte_lines, open_lock
+from transformer_mt.runtime.files import atomic, byte_lines
+from transformer_mt.runtime.locks import open_locked
 
 FORMAT_VERSION = 2
 # The one before, whose weights were pickles, which `convert` reads.
@@ -73,7 +73,7 @@ class ModelDirectory:
         self.path = Path(path)
         self.checkpoints = self.path / "checkpoints"
         self.held_out = self.path / "held_out"
-        self._lock: IO | None = None
+        self._lock: int | None = None
 
     @classmethod
     def of(cls, checkpoint: Path) -> ModelDirectory:
@@ -107,27 +107,19 @@ class ModelDirectory:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = open_lock(self.path / ".lock")
-        except OSError as error:
-            raise UserError(f"model_dir: {self.path}: {error.strerror}") from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._lock.close()
-            self._lock = None
-            if not isinstance(error, BlockingIOError):
-                raise UserError(
-                    f"model_dir: {self.path}: can't be locked: {error.strerror}. Give a folder "
-                    "of a file system that has locks"
-                ) from None
+            self._lock = open_locked(self.path / ".lock", os.O_RDWR | os.O_CREAT)
+        except FileNotFoundError:
+            self.lock()  # the process that held it has just removed the empty folder
+        except BlockingIOError:
             raise UserError(
                 f"{self.path} is in use by another process that trains into it. Wait for it, or "
                 "give another model_dir=FOLDER"
             ) from None
-        if not self._lock_is_in_place():
-            # Whoever held it has removed it in the meantime, and others may lock a new one.
-            self._lock.close()
-            self.lock()
+        except OSError as error:
+            raise UserError(
+                f"model_dir: {self.path}: {error.strerror}. Give a folder that can be written to, "
+                "on a file system that has locks"
+            ) from None
 
     def _require_own(self, restart: bool) -> None:
         names = {entry.name for entry in self.path.iterdir() if not _is_at_work(entry.name)}
@@ -188,14 +180,8 @@ class ModelDirectory:
             (self.path / ".lock").unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # something else may be in it
                 self.path.rmdir()
-        self._lock.close()
+        os.close(self._lock)
         self._lock = None
-
-    def _lock_is_in_place(self) -> bool:
-        try:
-            return os.path.samestat(os.fstat(self._lock.fileno()), os.stat(self.path / ".lock"))
-        except FileNotFoundError:
-            return False
 
     def start(self, config: Config, subwords: Subwords, held_out: list[Path]) -> None:
         """Deletes what an earlier run left, and writes what a run has from its first moment.

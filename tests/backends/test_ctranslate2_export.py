@@ -19,7 +19,6 @@ from tests.support import ROOT, demo_pairs, make_config, make_model_directory, r
 from transformer_mt.assembly.backends import find
 from transformer_mt.backends.ctranslate2 import export as exporter
 from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
-from transformer_mt.commands import export as export_verb
 from transformer_mt.commands.export import export
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
@@ -356,7 +355,7 @@ def test_a_full_disk(model_dir, monkeypatch):
     before = content(folder)
     for step in ("write_checksums", "flush_to_disk", "_exchange"):
         with monkeypatch.context() as context:
-            context.setattr(export_verb if step == "write_checksums" else folders, step, full)
+            context.setattr(folders, step, full)
             with pytest.raises(UserError, match="ctranslate2: can't be written: No space left"):
                 export(str(model_dir), "ctranslate2", quantization=None)
         assert content(folder) == before
@@ -364,7 +363,7 @@ def test_a_full_disk(model_dir, monkeypatch):
 
 
 def test_nothing_is_left_where_it_fails_for_the_first_time(model_dir, tmp_path, monkeypatch):
-    monkeypatch.setattr(export_verb, "write_checksums", full)
+    monkeypatch.setattr(folders, "write_checksums", full)
     for output in (None, tmp_path / "out"):
         with pytest.raises(UserError, match="can't be written"):
             export(str(model_dir), "ctranslate2", output)
@@ -384,7 +383,7 @@ from transformer_mt.runtime import folders
 from transformer_mt.commands import export as run
 def end(*arguments):
     os.kill(os.getpid(), signal.SIGKILL)
-(run if "{step}" == "write_checksums" else folders).{step} = end
+folders.{step} = end
 run.export({str(model_dir)!r}, "ctranslate2")
 """
     done = subprocess.run(

@@ -299,7 +299,7 @@ def test_two_processes_prepare_at_once(tmp_path, text):
     assert outputs[0] == outputs[1] and len(outputs[0].split()) == 3
     assert "".join(messages).count("training the bpe subword model") == 1
     assert len(cache_entries(tmp_path)) == 2 and len(subword_entries(tmp_path)) == 1
-    assert not list((tmp_path / "cache").glob(".building-*"))
+    assert not list((tmp_path / "cache").glob(".*.tmp"))
 
 
 @pytest.mark.parametrize(
@@ -419,7 +419,7 @@ def test_wrong_data_leaves_nothing_half_written(tmp_path, text, damage, message)
     with pytest.raises(UserError, match=message):
         prepare(config(tmp_path, **sections))
     if (tmp_path / "cache").exists():
-        assert not list((tmp_path / "cache").glob(".building-*"))
+        assert not list((tmp_path / "cache").glob(".*.tmp"))
 
 
 def test_every_pair_too_long(tmp_path, text):

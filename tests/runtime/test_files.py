@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from transformer_mt.runtime import files
 from transformer_mt.runtime.errors import Interrupted, UsageError, UserError
 from transformer_mt.runtime.files import atomic, byte_lines, content_hash, count_lines, lines
+from transformer_mt.runtime.locks import open_locked
 
 ROOT = Path(__file__).resolve().parents[2]
 # Everything that some other reader of text takes for the end of a line.
@@ -407,11 +408,14 @@ def test_folders_that_were_left(tmp_path):
     (tmp_path / ".out.3.tmp").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere").mkdir()
     os.mkfifo(tmp_path / ".out.4.tmp")
-    with files.held(tmp_path / ".out.1.tmp"):
-        files.clear_leftovers(tmp_path / "out")
+    held = open_locked(tmp_path / ".out.1.tmp", os.O_RDONLY)
+    try:
+        files.clear_leftovers(tmp_path, "out")
         assert {".out.1.tmp", "elsewhere"} <= set(names(tmp_path))
         assert ".out.2.tmp" not in names(tmp_path)
         assert (tmp_path / ".out.1.tmp" / "deep" / "file").exists()
-    files.clear_leftovers(tmp_path / "out")
+    finally:
+        os.close(held)
+    files.clear_leftovers(tmp_path, "out")
     assert ".out.1.tmp" not in names(tmp_path)
-    files.clear_leftovers(tmp_path / "no" / "out")  # there is nothing, which is no error
+    files.clear_leftovers(tmp_path / "no")  # there is nothing, which is no error

@@ -29,7 +29,7 @@ from transformer_mt.runtime.checksums import CHECKSUMS, damage, is_sealed, seale
 from transformer_mt.runtime.console import say, warn
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import atomic
-from transformer_mt.runtime.folders import whole_folder
+from transformer_mt.runtime.folders import published
 from transformer_mt.training.checkpoint import OPTIMIZER, write_checkpoint
 
 # The files of a checkpoint that were pickles, and what each becomes.
@@ -169,14 +169,13 @@ def _convert_export(path: Path) -> None:
         warn(f"{path} is damaged ({problem}); it is left as it is. Export the model again")
         return
     try:
-        with whole_folder(path) as folder:
+        with published(path) as folder:
             for file in path.iterdir():
                 if file.name not in (CONFIG, VERSION, CHECKSUMS):
                     shutil.copyfile(file, folder / file.name)
             config = (path / CONFIG).read_text(encoding="utf-8")
             (folder / CONFIG).write_text(sealed(config), encoding="utf-8")
             (folder / VERSION).write_text(f"{FORMAT_VERSION}\n")
-            write_checksums(folder)
     except OSError as error:
         raise UserError(f"{path}: can't be written: {error.strerror or error}") from None
     say(f"{path}: converted")

@@ -16,10 +16,10 @@ from transformer_mt.model_directory import (
     ModelDirectory,
     named,
 )
-from transformer_mt.runtime.checksums import CHECKSUMS, listed, sealed, write_checksums
+from transformer_mt.runtime.checksums import CHECKSUMS, listed, sealed
 from transformer_mt.runtime.console import quoted, say
 from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.folders import whole_folder
+from transformer_mt.runtime.folders import published
 
 # The backend of each format.
 FORMATS = {backend.export_format: backend for backend in BACKENDS.values() if backend.export_format}
@@ -64,14 +64,13 @@ def export(
     model = build_model(config.model, subwords)
     load_weights(chosen, model)
     try:
-        with whole_folder(output) as folder:
+        with published(output) as folder:
             heads = config.alignment_heads
             backend.write_model(folder, model, config, subwords, heads, quantization)
             subwords.save(folder)
             (folder / CONFIG).write_text(sealed(config_file.dump(config)), encoding="utf-8")
             (folder / VERSION).write_text(f"{FORMAT_VERSION}\n")
             (folder / MADE_OF).write_text(named(chosen))
-            write_checksums(folder)
     except OSError as error:
         raise UserError(f"{output}: can't be written: {error.strerror or error}") from None
     print(output)

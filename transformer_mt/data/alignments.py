@@ -20,7 +20,6 @@ from transformer_mt.data.cache import entry
 from transformer_mt.data.encoded import CHUNK, EncodedCorpus, EncodedText, Writer
 from transformer_mt.data.subword import Subwords
 from transformer_mt.data.words import Spans, Words, has_spaces
-from transformer_mt.runtime.checksums import damage, write_checksums
 from transformer_mt.runtime.console import progress
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import content_hash, count_lines, lines
@@ -117,7 +116,7 @@ def encoded_alignments(
         _write(path, count, corpus, sides, folder)
 
     folder = cache / f"alignments-{key}"
-    return Alignments(entry(folder, make, lambda found: damage(found) is None))
+    return Alignments(entry(folder, make))
 
 
 def _write(
@@ -155,7 +154,6 @@ def _write(
     if not links:
         raise UserError(f"{SETTING}: {path}: there is no link in it for any training pair")
     (folder / "facts.json").write_text(json.dumps(facts))
-    write_checksums(folder)
 
 
 def _flat(side: EncodedText, start: int, end: int) -> tuple[np.ndarray, np.ndarray]:

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from transformer_mt.config.schema import DataConfig
 from transformer_mt.data.cache import entry
-from transformer_mt.runtime.checksums import damage, write_checksums
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import atomic, content_hash, count_lines, lines
 
@@ -292,9 +291,8 @@ def hold_out(corpus: Corpus, config: DataConfig, seed: int, folder: Path) -> Hel
             for side, lang in enumerate(langs):
                 with atomic(temporary / f"{name}.{lang}") as file:
                     file.writelines(_line(pair[side]) for pair in pairs)
-        write_checksums(temporary)
 
-    entry(folder, make, lambda found: damage(found) is None)
+    entry(folder, make)
     paths = {name: tuple(folder / f"{name}.{lang}" for lang in langs) for name in names}
     splits = {
         name: Split(name, files, "files", *langs)

@@ -22,7 +22,6 @@ import numpy as np
 
 from transformer_mt.data.cache import entry
 from transformer_mt.data.subword import Subwords, Vocabulary
-from transformer_mt.runtime.checksums import damage, write_checksums
 from transformer_mt.runtime.console import progress
 from transformer_mt.runtime.errors import UserError
 from transformer_mt.runtime.process_pool import process_pool
@@ -137,7 +136,7 @@ def encoded_corpus(
         _write(pairs, subwords, limits, dropped, folder, title, total, lines)
 
     folder = cache / key.hexdigest()[:32]
-    return EncodedCorpus(entry(folder, make, lambda found: damage(found) is None))
+    return EncodedCorpus(entry(folder, make))
 
 
 def _write(
@@ -188,7 +187,6 @@ def _write(
     lines_of_kept = numbers if lines is None else np.asarray(lines)[numbers]
     np.save(folder / LINES, lines_of_kept.astype(np.int32))
     (folder / "facts.json").write_text(json.dumps(facts))
-    write_checksums(folder)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from transformer_mt.data.corpus import (
 )
 from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
 from transformer_mt.data.subword import TRAINING_LINES, Subwords
-from transformer_mt.runtime.checksums import damage, write_checksums
 from transformer_mt.runtime.console import say, warn
 from transformer_mt.runtime.files import count_lines
 
@@ -223,12 +222,11 @@ def _subwords(
     def make(folder: Path) -> None:
         say(f"training the {config.subword.type} subword model ...")
         Subwords.train(pairs, config.subword).save(folder)
-        write_checksums(folder)
 
     # What is sampled later makes no difference to the model.
     settings = config.subword.model_dump(exclude={"sampling"})
     folder = cache / f"subword-{_key(content, settings, TRAINING_LINES[config.subword.type])}"
-    return Subwords.load(entry(folder, make, lambda found: damage(found) is None))
+    return Subwords.load(entry(folder, make))
 
 
 def _key(*parts: object) -> str:

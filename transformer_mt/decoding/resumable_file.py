@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from transformer_mt.runtime import signals
 from transformer_mt.runtime.console import say
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import atomic
+from transformer_mt.runtime.locks import open_locked
 
 
 class PartialFile:
@@ -110,19 +110,11 @@ class PartialFile:
             self._file.close()
 
     def _locked(self) -> IO[bytes]:
-        while True:
-            file = open(self._partial, "a+b")  # noqa: SIM115 (open while we live)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(os.fstat(file.fileno()), os.stat(self._partial)):
-                    return file
-            except BlockingIOError:
-                file.close()
-                raise UserError(f"{self._path} is being written by another process") from None
-            except FileNotFoundError:
-                pass
-            # Whoever held it has given it its name, or removed it, in the meantime.
-            file.close()
+        try:
+            descriptor = open_locked(self._partial, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        except BlockingIOError:
+            raise UserError(f"{self._path} is being written by another process") from None
+        return os.fdopen(descriptor, "a+b")
 
     def _whole_chunks(self) -> tuple[int, int]:
         """How many lines the file holds, as a multiple of the chunk, and their size in bytes. The

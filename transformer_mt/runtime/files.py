@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import gzip
 import hashlib
 import os
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.runtime.locks import open_locked
 
 # A descriptor as a path: of a process, of one of its threads, or of this process.
 _DESCRIPTOR = re.compile(r"(?:/proc/(\d+)(?:/task/\d+)?|/dev)/fd/(\d+)")
@@ -42,10 +41,10 @@ def atomic(path: str | Path, mode: str = "w") -> Iterator[IO]:
             yield file
         return
     final = Path(os.path.realpath(path))
-    clear_leftovers(final)
+    clear_leftovers(final.parent, final.name)
     temporary = final.with_name(f".{final.name}.{os.getpid()}.tmp")
     try:
-        with _write_errors(path, temporary), _open_held(temporary, mode, **text) as file:
+        with _write_errors(path, temporary), open(temporary, mode, opener=_locked, **text) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -140,68 +139,24 @@ def _open_as_it_is(path: Path, mode: str, **options: Any) -> IO:
     return open(os.dup(number), mode, **options)
 
 
-def _open_held(path: Path, mode: str, **options: Any) -> IO:
-    """Opens a new file, which `clear_leftovers` lets be until it is closed."""
-    while True:
-        file = open(path, mode, opener=_open_no_link, **options)  # noqa: SIM115 (held open)
-        if _hold(file.fileno(), path):
-            return file
-        file.close()  # it has just been taken for a leftover
+def _locked(path: str, flags: int) -> int:
+    """An opener whose file `clear_leftovers` leaves alone until it is closed."""
+    return open_locked(Path(path), flags, wait=True, optional=True)
 
 
-def _open_no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
-
-
-@contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Inside the block `clear_leftovers` lets a file or a folder be.
-
-    Raises:
-        OSError: it is not there.
-    """
-    descriptor = os.open(path, os.O_RDONLY)
+def clear_leftovers(folder: Path, name: str | None = None) -> None:
+    """Removes what killed processes have left in a folder: each `.NAME.PID.tmp`, of any name or of
+    this one, that no process holds a lock on."""
+    pattern = re.compile(rf"\.{'.+' if name is None else re.escape(name)}\.\d+\.tmp")
     try:
-        if not _hold(descriptor, path):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _hold(descriptor: int, path: Path) -> bool:
-    """Locks what is open; returns whether `path` still names it."""
-    with suppress(OSError):  # a file system without locks has none that would be in the way
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return _names(path, descriptor)
-
-
-def _names(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
-
-
-def clear_leftovers(final: Path) -> None:
-    """Removes what processes that were killed have left of a file or a folder: `.NAME.PID.tmp`
-    beside it, unless a process holds it (see `held`)."""
-    name = re.compile(rf"\.{re.escape(final.name)}\.\d+\.tmp")
-    try:
-        left = [path for path in final.parent.iterdir() if name.fullmatch(path.name)]
+        left = [path for path in folder.iterdir() if pattern.fullmatch(path.name)]
     except OSError:
         return
     for path in left:
-        with suppress(OSError):  # it is held, or gone, or not ours to remove
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with suppress(OSError):  # it is locked, or gone, or not ours to remove
+            descriptor = open_locked(path, os.O_RDONLY | os.O_NONBLOCK)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if not _names(path, descriptor):
-                    continue
-                if path.is_dir():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink()
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
             finally:
                 os.close(descriptor)
 
@@ -282,16 +237,6 @@ def content_hash(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def open_lock(path: Path) -> IO[bytes]:
-    """Opens a file to be locked; it is made if it is not there. A link is not followed: what it
-    leads to is not ours to open for writing.
-
-    Raises:
-        OSError: it can't be opened.
-    """
-    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+b")
 
 
 def flush_to_disk(path: Path) -> None:

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from transformer_mt.runtime.files import clear_leftovers, flush_to_disk, held
+from transformer_mt.runtime.checksums import write_checksums
+from transformer_mt.runtime.files import clear_leftovers, flush_to_disk
+from transformer_mt.runtime.locks import open_locked
 
 # Of Linux' fcntl.h and fs.h.
 AT_FDCWD = -100
@@ -17,11 +19,12 @@ RENAME_EXCHANGE = 2
 
 
 @contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
-    """A new folder that takes the place of `path` when the block ends, and is deleted if it fails.
+def published(path: Path) -> Iterator[Path]:
+    """A new folder for the block to write into. It takes the place of `path` when the block ends,
+    with the checksums of its files, and is deleted if the block fails.
 
-    What was there before stays until then, whatever happens, a power cut included. What a process
-    that was killed has left of such a folder is deleted.
+    Whatever was there before stays until then, even through a power cut. What a killed process has
+    left of such a folder is deleted.
 
     Raises:
         OSError: the folder can't be written.
@@ -29,20 +32,24 @@ def whole_folder(path: Path) -> Iterator[Path]:
     final = Path(os.path.realpath(path))
     new = final.with_name(f".{final.name}.{os.getpid()}.tmp")
     parent_is_new = not final.parent.exists()
+    descriptor = None
     try:
         new.parent.mkdir(parents=True, exist_ok=True)
-        clear_leftovers(final)
+        clear_leftovers(final.parent, final.name)
         new.mkdir()
-        with held(new):
-            yield new
-            for file in (*new.iterdir(), new):
-                flush_to_disk(file)
-            if final.exists():
-                _exchange(new, final)
-            else:
-                new.rename(final)
-            flush_to_disk(final.parent)
+        descriptor = open_locked(new, os.O_RDONLY, wait=True, optional=True)
+        yield new
+        write_checksums(new)
+        for file in (*new.iterdir(), new):
+            flush_to_disk(file)
+        if final.exists():
+            _exchange(new, final)
+        else:
+            new.rename(final)
+        flush_to_disk(final.parent)
     finally:
+        if descriptor is not None:
+            os.close(descriptor)
         # What was not whole, or what was replaced.
         shutil.rmtree(new, ignore_errors=True)
         if parent_is_new:

@@ -17,10 +17,10 @@ from transformer_mt.assembly.model import WEIGHTS, load_weights
 from transformer_mt.model.operations import array
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime import tensors
-from transformer_mt.runtime.checksums import damage, write_checksums
+from transformer_mt.runtime.checksums import damage
 from transformer_mt.runtime.console import warn
 from transformer_mt.runtime.errors import UserError
-from transformer_mt.runtime.folders import whole_folder
+from transformer_mt.runtime.folders import published
 
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
@@ -121,9 +121,8 @@ def write_checkpoint(final: Path, write: Callable[[Path], None]) -> Path:
         UserError: it could not be written; what was there before is untouched.
     """
     try:
-        with whole_folder(final) as folder:
+        with published(final) as folder:
             write(folder)
-            write_checksums(folder)
     except OSError as error:
         raise UserError(
             f"{final}: the checkpoint can't be written: {error.strerror or error}. "
