@@ -23,8 +23,6 @@ from transformer_mt.runtime.errors import UsageError, UserError
 class Paddle(Backend):
     """This package's own model, from the checkpoints of model directories."""
 
-    name = "paddle"
-
     def load(self, spec: EngineSpec) -> Engine:
         from transformer_mt.assembly.model import build_model, load_weights
         from transformer_mt.runtime import device as devices
@@ -40,7 +38,8 @@ class Paddle(Backend):
 
 # Every backend by its name. A new one is one module and one line here.
 BACKENDS: dict[str, Backend] = {
-    backend.name: backend for backend in (Paddle(), paddle_inference.BACKEND, ctranslate2.BACKEND)
+    backend.name: backend
+    for backend in (Paddle("paddle"), paddle_inference.BACKEND, ctranslate2.BACKEND)
 }
 
 

@@ -22,7 +22,7 @@ from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data import pharaoh
 from transformer_mt.decoding import output
-from transformer_mt.decoding.resumable_file import partial_file
+from transformer_mt.decoding.resumable_file import resumable_file
 from transformer_mt.decoding.stream import WINDOW, arriving, in_windows, input_lines
 from transformer_mt.decoding.translator import Aligned, Line
 from transformer_mt.runtime.checksums import CHECKSUMS
@@ -150,7 +150,7 @@ def translate(
         done, flush = 0, lambda: None
         if can_resume:
             made_from = _made_from(spec, source, prefix, format, alignment)
-            file = stack.enter_context(partial_file(target, made_from, WINDOW, resume))
+            file = stack.enter_context(resumable_file(target, made_from, WINDOW, resume))
             write_line, done = file.write_line, file.lines
         else:
             stream = stack.enter_context(_opened(target))
