@@ -25,7 +25,6 @@ import resource
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -111,25 +110,25 @@ def start(settings: dict) -> tuple[float, float]:
 def encode(settings: dict) -> tuple[float, None]:
     """Encodes what `start` has prepared once more."""
     from transformer_mt.config.schema import Config
-    from transformer_mt.data.corpus import open_corpus, training_pairs
+    from transformer_mt.data.corpus import open_corpus
     from transformer_mt.data.encoded import Limits, encoded_corpus
     from transformer_mt.data.prepare import prepare
+    from transformer_mt.data.training_filter import TrainingFilter
 
     config = Config.model_validate(settings)
     subwords = prepare(config).subwords
     split = open_corpus(config.data).train
     next(iter(split))  # imports PaddleNLP
-    dropped: Counter = Counter()
     with tempfile.TemporaryDirectory(dir=config.data.root) as cache:
         started = time.perf_counter()
         encoded_corpus(
-            training_pairs(split, frozenset(), config.data.drop_duplicates, dropped),
+            split,
             content="",
             subwords=subwords,
             limits=Limits(config.data.max_length, config.data.max_length_ratio),
-            dropped=dropped,
             cache=Path(cache),
             title="encoding",
+            reason_to_drop=TrainingFilter(frozenset(), config.data.drop_duplicates).reason_to_drop,
         )
         return time.perf_counter() - started, None
 

@@ -110,9 +110,10 @@ class Judge:
     """
 
     def __init__(self, model_dir: Path, checkpoint: str | None) -> None:
-        from transformer_mt.assembly.model import build_model, load_weights
+        from transformer_mt.assembly.model import build_model
         from transformer_mt.model_directory import ModelDirectory
         from transformer_mt.runtime import device
+        from transformer_mt.weights import load_weights
 
         device.use("cpu")
         directory = ModelDirectory(model_dir)

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from transformer_mt.config.schema import ModelConfig
+
 TOLERANCE = 1e-5
 PAD, BOS = 0, 1
 SOURCE_VOCABULARY, TARGET_VOCABULARY = 13, 11
@@ -13,6 +15,13 @@ SMALL = {
     "num_decoder_layers": 2,
     "dropout": 0.0,
 }
+
+
+def build(kind, source_vocab_size, target_vocab_size, **options):
+    """A model of a class such as `Transformer`; keys of the config's section `model` are among the
+    options."""
+    sizes = {name: options.pop(name) for name in ModelConfig.model_fields if name in options}
+    return kind(ModelConfig(**sizes), source_vocab_size, target_vocab_size, **options)
 
 
 class NumpyTransformer:

@@ -204,7 +204,6 @@ def prepared(config: Config, pairs, subwords, dev=None) -> PreparedData:
             content=name,
             subwords=subwords,
             limits=Limits(),
-            dropped={},
             cache=Path(config.data.cache),
             title=name,
             total=len(some),

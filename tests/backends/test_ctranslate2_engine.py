@@ -11,6 +11,7 @@ import paddle.nn.functional as F
 import pytest
 
 from tests.support import ROOT, make_config, wide_model
+from transformer_mt.assembly.heads import alignment_heads
 from transformer_mt.assembly.model import build_model
 from transformer_mt.backends.ctranslate2 import POSITIONS
 from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
@@ -47,7 +48,7 @@ class Exported:
 
     def __init__(self, folder, model, config, subwords, quantization=None):
         folder.mkdir()
-        write_model(folder, model, config, subwords, config.alignment_heads, quantization)
+        write_model(folder, model, config, subwords, alignment_heads(config), quantization)
         subwords.save(folder)
         write_checksums(folder)
         self.folder, self.model, self.config, self.subwords = folder, model, config, subwords

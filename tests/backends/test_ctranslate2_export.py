@@ -17,6 +17,7 @@ from ctranslate2 import specs
 
 from tests.support import ROOT, demo_pairs, make_config, make_model_directory, run, wide_model
 from transformer_mt.assembly.backends import find
+from transformer_mt.assembly.heads import alignment_heads
 from transformer_mt.backends.ctranslate2 import export as exporter
 from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
 from transformer_mt.commands.export import export
@@ -188,7 +189,7 @@ def test_odd_subwords(tmp_path):
     subwords = Subwords(vocabulary, vocabulary)
     config = make_config(tmp_path)
     model = wide_model(config, subwords)
-    exporter.write_model(tmp_path, model, config, subwords, config.alignment_heads)
+    exporter.write_model(tmp_path, model, config, subwords, alignment_heads(config))
     translator = ctranslate2.Translator(str(tmp_path))
     ids = list(range(len(odd)))
     (result,) = translator.score_batch([vocabulary.pieces(ids)], [vocabulary.pieces(ids)])
@@ -242,7 +243,7 @@ def test_all_that_does_not_fit_is_listed_at_once(tmp_path, monkeypatch):
     folder = tmp_path / "out"
     folder.mkdir()
     with pytest.raises(UserError) as caught:
-        exporter.write_model(folder, model, config, subwords, config.alignment_heads, "float16")
+        exporter.write_model(folder, model, config, subwords, alignment_heads(config), "float16")
     assert str(caught.value).split("\n") == [
         "the model can't be exported to CTranslate2:",
         "  model.d_ff: 32: not known here",
@@ -264,7 +265,7 @@ def test_a_model_that_copies_is_refused_with_the_reason(tmp_path):
     subwords = Subwords(vocabulary, vocabulary)
     with pytest.raises(UserError) as caught:
         model = wide_model(config, subwords)
-        exporter.write_model(tmp_path, model, config, subwords, config.alignment_heads)
+        exporter.write_model(tmp_path, model, config, subwords, alignment_heads(config))
     assert str(caught.value).split("\n") == [
         "the model can't be exported to CTranslate2:",
         "  model.copying: True: CTranslate2 generates subwords, and can't copy them",
@@ -279,7 +280,7 @@ def test_a_vocabulary_of_another_size(tmp_path):
     vocabulary = WordVocabulary([f"w{i}" for i in range(11)])
     with pytest.raises(UserError, match=r"vocabulary 0 has size 15 but the model expected .* 14"):
         subwords = Subwords(vocabulary, vocabulary)
-        exporter.write_model(tmp_path, model, config, subwords, config.alignment_heads)
+        exporter.write_model(tmp_path, model, config, subwords, alignment_heads(config))
 
 
 def test_a_refused_model_leaves_the_earlier_export(model_dir, monkeypatch):

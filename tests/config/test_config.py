@@ -12,8 +12,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transformer_mt.assembly.heads import alignment_heads
 from transformer_mt.config import file as config_file
-from transformer_mt.config.schema import SECTIONS, Config, DecodingConfig
+from transformer_mt.config.problems import OTHER_NAMES
+from transformer_mt.config.schema import RULES, SECTIONS, Config, DecodingConfig
 from transformer_mt.runtime.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -269,7 +271,7 @@ def test_a_mistake_in_the_file(problems, sections, expected):
         ),
         (
             "model: {copying: true, non_autoregressive: end}",
-            ["model.non_autoregressive: 'end': model.copying needs the words before"],
+            ["model.non_autoregressive: 'end': model.copying needs the preceding words"],
         ),
         (
             "guided_attention: {by: diagonal}\nsubword: {sampling: 0.1}\n"
@@ -354,9 +356,9 @@ def test_options_that_do_not_go_together_are_refused_with_the_reason(problems, o
 def test_the_heads_that_tell_of_words(load, guided, expected_guided, expected_alignment):
     model = "model: {num_layers: 6, num_decoder_layers: 3, num_heads: 4}\n"
     config = load(f"{VALID}{model}guided_attention: {guided}")
-    assert config.guided_heads == expected_guided
-    assert config.alignment_heads == expected_alignment
-    assert load(VALID + "model: {num_layers: 1}").alignment_heads == (0, 8)
+    assert config.guided_attention.guided_heads(config.model.decoder_layers) == expected_guided
+    assert alignment_heads(config) == expected_alignment
+    assert alignment_heads(load(VALID + "model: {num_layers: 1}")) == (0, 8)
 
 
 @pytest.mark.parametrize(
@@ -369,7 +371,48 @@ def test_the_heads_that_tell_of_words(load, guided, expected_guided, expected_al
 )
 def test_the_weight_of_guided_attention_is_the_papers(load, guided, expected):
     config = load(f"{VALID}guided_attention: {guided}")
-    assert config.guided_attention.weight_of_loss == expected
+    assert config.guided_attention.weight == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("{}", None),
+        ("{decay: linear}", 1.0),
+        ("{decay: exponential, k: null}", 0.9999),
+        ("{decay: inverse_sigmoid}", 1000.0),
+        ("{decay: inverse_sigmoid, k: 20}", 20.0),
+    ],
+)
+def test_the_decays_default_k_is_in_the_saved_config(load, given, expected):
+    config = load(f"{VALID}scheduled_sampling: {given}")
+    assert config.scheduled_sampling.k == expected
+    assert yaml.safe_load(config_file.dump(config))["scheduled_sampling"]["k"] == expected
+
+
+def test_a_rule_is_checked_beside_a_wrong_value_of_its_section_but_never_on_one(problems):
+    text = VALID + "model: {num_heads: 7, d_ff: x}\nguided_attention: {by: diagonal, heads: 9}\n"
+    assert problems(text) == [
+        ": 3 problems",
+        "model.d_ff: 'x': expected a whole number",
+        "model.num_heads: 7: must divide model.d_model (512)",
+        "guided_attention.heads: 9: the model has 7 heads",
+    ]
+    assert problems(text.replace("num_heads: 7", "num_heads: many")) == [
+        ": 2 problems",
+        "model.num_heads: 'many': expected a whole number",
+        "model.d_ff: 'x': expected a whole number",
+    ]
+
+
+def test_every_rule_is_about_known_keys(load):
+    """Each rule can be evaluated on a whole config; its message names values that exist."""
+    config = load(VALID)
+    for rule in RULES:
+        section, _, key = rule.key.partition(".")
+        assert key in SECTIONS[section].model_fields, rule.key
+        assert not rule.is_broken(config), rule.key
+        assert rule.message.format(**dict(config)), rule.key
 
 
 def test_a_default_that_another_key_rules_out_is_a_problem(problems):
@@ -465,7 +508,7 @@ def test_nothing_that_is_printed_disturbs_a_terminal(problems):
 
 
 def test_the_names_of_other_toolkits_stand_for_keys_that_there_are():
-    for name, key in config_file.OTHER_NAMES.items():
+    for name, key in OTHER_NAMES.items():
         section, _, own = key.partition(".")
         assert key == "model_dir" or own in SECTIONS[section].model_fields, (name, key)
         assert name == name.lower()

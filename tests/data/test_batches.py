@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support import demo_pairs, train_subwords
 from transformer_mt.config.schema import DataConfig, SubwordConfig
+from transformer_mt.data.arrays import EncodedText
 from transformer_mt.data.batches import (
     _cut,
     collate,
@@ -24,7 +25,7 @@ from transformer_mt.data.batches import (
     updates,
 )
 from transformer_mt.data.corpus import open_corpus
-from transformer_mt.data.encoded import EncodedCorpus, EncodedText, Limits, encoded_corpus
+from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
 from transformer_mt.data.subword import Subwords, WordVocabulary
 
 sentence_lengths = st.lists(
@@ -183,7 +184,7 @@ def test_the_shares_of_all_processes_make_the_update(rows, world_size):
 def corpus_of(sentences, folder) -> EncodedCorpus:
     vocabulary = Subwords(Numbers(), Numbers())
     return encoded_corpus(
-        sentences, content="", subwords=vocabulary, limits=Limits(), dropped={}, cache=folder,
+        sentences, content="", subwords=vocabulary, limits=Limits(), cache=folder,
         title="", total=0,
     )  # fmt: skip
 
@@ -260,7 +261,7 @@ def sampled(tmp_path_factory):
         subwords = train_subwords(pairs[:300], 400, type=kind, joint=False)
         cache = tmp_path_factory.mktemp(kind)
         corpus = encoded_corpus(
-            pairs, content="", subwords=subwords, limits=Limits(), dropped={}, cache=cache,
+            pairs, content="", subwords=subwords, limits=Limits(), cache=cache,
             title="", total=0,
         )  # fmt: skip
         made[kind] = corpus, subwords
@@ -421,7 +422,6 @@ def multi30k(shared_data, tmp_path_factory) -> tuple[EncodedCorpus, Subwords]:
         content="multi30k",
         subwords=subwords,
         limits=Limits(256, 6.0),
-        dropped={},
         cache=tmp_path_factory.mktemp("cache"),
         title="encoding",
         total=0,

@@ -5,7 +5,6 @@ import random
 import socket
 import sys
 import warnings
-from array import array
 from collections import Counter
 from pathlib import Path
 
@@ -16,15 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_mt.config.schema import DataConfig
-from transformer_mt.data.corpus import (
-    Corpus,
-    HeldOut,
-    Split,
-    hold_out,
-    open_corpus,
-    training_pairs,
-    wmt14ende_vocabulary,
-)
+from transformer_mt.data.corpus import Corpus, Split, open_corpus
+from transformer_mt.data.datasets import DATASETS
+from transformer_mt.data.held_out import HeldOut, hold_out
+from transformer_mt.data.training_filter import TrainingFilter
 from transformer_mt.runtime.errors import UsageError, UserError
 
 PAIRS = [("one", "eins"), ("", ""), (" two ", "zwei\t"), ("a\x0bb\x0cc\x85d\u2028e\rf", "\u2029")]
@@ -198,7 +192,7 @@ def test_wmt14ende_whatever_number_follows_bpe(tmp_path):
         assert [list(split) for split in corpus.splits()] == [pairs] * 3
         assert corpus.test.text[1] == corpus.dev.text[1] == ["c", "ababc"]
         assert corpus.train.text[1] == ["c", "ab@@ ab@@ c"]
-        assert wmt14ende_vocabulary(config).name == f"vocab_all.bpe.{number}"
+        assert DATASETS["wmt14ende"].vocabulary(config.root).name == f"vocab_all.bpe.{number}"
 
 
 def test_checking_reads_wmt14endes_references_too(tmp_path):
@@ -244,7 +238,7 @@ def test_wmt14ende_without_its_files(tmp_path):
         open_corpus(config)
     (tmp_path / "wmt14_ende_data_bpe" / "vocab_all.bpe.123").unlink()
     with pytest.raises(UsageError, match=r"data\.root: there is no file vocab_all\.bpe\.\* in "):
-        wmt14ende_vocabulary(config)
+        DATASETS["wmt14ende"].vocabulary(config.root)
 
 
 def test_wmt14ende_without_a_network(tmp_path, monkeypatch):
@@ -313,6 +307,14 @@ def split_of(folder: Path, pairs) -> Split:
     return open_corpus(data_config(folder)).train
 
 
+def filtered(split: Split, held_out: frozenset[str], drop_duplicates: bool):
+    """The pairs that are left, and how many were dropped for each reason."""
+    reason_to_drop = TrainingFilter(held_out, drop_duplicates).reason_to_drop
+    reasons = [(pair, reason_to_drop(pair)) for pair in split]
+    left = [pair for pair, reason in reasons if reason is None]
+    return left, Counter(reason for _, reason in reasons if reason is not None)
+
+
 def test_reasons_to_leave_pairs_out_are_counted(tmp_path):
     split = split_of(
         tmp_path,
@@ -334,17 +336,13 @@ def test_reasons_to_leave_pairs_out_are_counted(tmp_path):
         ],
     )
     held_out = frozenset(["held", "gehalten"])
-    dropped = Counter()
-    left = list(training_pairs(split, held_out, False, dropped))
+    left, dropped = filtered(split, held_out, False)
     others = [("b", "b"), ("a", "A"), ("b", "B "), ("bB", "c"), ("b", "Bc")]
     assert left == [("b", "B"), ("b", "B"), *others, ("b", "B")]
     assert dropped == {"empty on a side": 3, "held out for dev or test": 3}
 
-    dropped, lines = Counter(), array("i")
-    left = list(training_pairs(split, held_out, True, dropped, lines))
+    left, dropped = filtered(split, held_out, True)
     assert left == [("b", "B"), *others]
-    text = list(split)
-    assert [text[line] for line in lines] == left and lines[0] == text.index(("b", "B"))
     assert dropped == {"empty on a side": 3, "held out for dev or test": 3, "repeated": 2}
 
 
@@ -386,8 +384,7 @@ def test_hold_out(count, empty, held_out, named, seed, tmp_path_factory):
     assert drawn <= Counter(pairs[:count])  # each from a place of its own, and none empty
 
     # Neither a source nor a target of theirs is left in training; nothing else is missing.
-    dropped = Counter()
-    left = list(training_pairs(corpus.train, held.texts, False, dropped))
+    left, dropped = filtered(corpus.train, held.texts, False)
     texts = {text for pair in drawn for text in pair}
     assert left == [pair for pair in pairs[:count] if not texts & set(pair)]
     assert len(left) + dropped.total() == len(pairs)
@@ -430,18 +427,13 @@ def test_hold_out_reads_its_pairs_again(tmp_path, monkeypatch):
     first = hold_out(corpus, config, 1, tmp_path / "held")
     whole = (tmp_path / "held" / "test.de").read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(Split, "__iter__", lambda split: read_only_held_out(split))
+        patch.setattr(Split, "__iter__", lambda split: pytest.fail("the text is read again"))
         again = hold_out(corpus, config, 1, tmp_path / "held")
     assert again == first and len(first.texts) > 20
     for damage in (lambda p: p.unlink(), lambda p: p.write_bytes(whole[:-5])):
         damage(tmp_path / "held" / "test.de")
         assert hold_out(corpus, config, 1, tmp_path / "held") == first
         assert (tmp_path / "held" / "test.de").read_bytes() == whole
-
-
-def read_only_held_out(split: Split):
-    assert split.name != "train"
-    return zip(*(path.read_text().splitlines() for path in split.paths), strict=True)
 
 
 @pytest.mark.parametrize("count", [0, 9])

@@ -8,8 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from array import array
 from collections import Counter
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from transformer_mt.config.schema import SubwordConfig
 from transformer_mt.data import encoded as encoded_module
 from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
-from transformer_mt.data.subword import Subwords
+from transformer_mt.data.subword import Subwords, Vocabulary
 from transformer_mt.runtime.checksums import write_checksums
 from transformer_mt.runtime.errors import UserError
 from transformer_mt.runtime.process_pool import process_pool
 
 
-class Letters:
+class Letters(Vocabulary):
     """The simplest vocabulary: a character's id is its code point; 1 is unknown."""
 
     pad, unk, bos, eos = range(4)
@@ -37,9 +37,6 @@ class Letters:
     def encode(self, text: str) -> list[int]:
         return [ord(c) if ord(c) < self.size else self.unk for c in text]
 
-    def encode_all(self, texts: list[str]) -> list[list[int]]:
-        return [self.encode(text) for text in texts]
-
     def content(self) -> bytes:
         return b"%d" % self.size
 
@@ -49,17 +46,20 @@ def letters(size: int = 1 << 16) -> Subwords:
     return Subwords(vocabulary, vocabulary)
 
 
-def encode(pairs, cache: Path, dropped: Counter | None = None, **changes) -> EncodedCorpus:
+def encode(pairs, cache: Path, **changes) -> EncodedCorpus:
     arguments = {
         "content": "text 1",
         "subwords": letters(),
         "limits": Limits(),
-        "dropped": Counter() if dropped is None else dropped,
         "cache": cache,
         "title": "encoding",
         "total": 0,
     }
     return encoded_corpus(pairs, **{**arguments, **changes})
+
+
+def without_empty(pair: tuple[str, str]) -> str | None:
+    return None if all(pair) else "empty on a side"
 
 
 def never():
@@ -120,8 +120,7 @@ def test_real_text_against_encoding_in_memory(tmp_path, shared_data):
     config = SubwordConfig(joint=False, source_vocab_size=2000, target_vocab_size=700)
     subwords = Subwords.train(lambda: iter(pairs[:800]), config)  # of the rest some is unknown
     limits = Limits(max_length=20, max_length_ratio=2.0)
-    dropped = Counter()
-    corpus = encode(pairs, tmp_path, dropped, subwords=subwords, limits=limits)
+    corpus = encode(pairs, tmp_path, subwords=subwords, limits=limits)
 
     expected, lines, reasons = [], [], Counter()
     for line, (source, target) in enumerate(pairs):
@@ -138,7 +137,7 @@ def test_real_text_against_encoding_in_memory(tmp_path, shared_data):
     assert [
         (corpus.source[i].tolist(), corpus.target[i].tolist()) for i in range(len(corpus))
     ] == expected
-    assert corpus.facts["dropped"] == reasons == dropped and len(reasons) == 2
+    assert corpus.facts["dropped"] == reasons and len(reasons) == 2
     assert corpus.facts["pairs"] == len(expected)
     assert corpus.facts["unknown"] > 0
     assert corpus.facts["unknown"] == sum(
@@ -182,9 +181,9 @@ def test_the_ratio_counts_eos():
 
 
 def test_nothing_left(tmp_path):
-    dropped = Counter({"empty on a side": 1200})
+    pairs = [("", "c")] * 1200 + [("ab", "c"), ("abc", "d")]
     with pytest.raises(UserError) as caught:
-        encode([("ab", "c"), ("abc", "d")], tmp_path, dropped, limits=Limits(max_length=1))
+        encode(pairs, tmp_path, reason_to_drop=without_empty, limits=Limits(max_length=1))
     assert str(caught.value) == (
         "no training pair is left (1,200 empty on a side, 2 longer than 1 subwords)"
     )
@@ -197,10 +196,10 @@ def test_nothing_left(tmp_path):
 
 
 def test_a_hit_reads_nothing_again(tmp_path):
-    first = encode(PAIRS, tmp_path, Counter({"repeated": 3}))
+    first = encode(PAIRS, tmp_path, reason_to_drop=without_empty)
     again = encode(never(), tmp_path)
-    assert decoded(again) == decoded(first) == PAIRS
-    assert again.facts == first.facts and again.facts["dropped"] == {"repeated": 3}
+    assert decoded(again) == decoded(first) == [pair for pair in PAIRS if all(pair)]
+    assert again.facts == first.facts and again.facts["dropped"] == {"empty on a side": 3}
 
 
 @pytest.mark.parametrize(
@@ -311,17 +310,16 @@ def test_facts_of_something_else(tmp_path, facts):
 
 def test_the_lines_of_pairs_that_were_chosen(tmp_path):
     """What is too long is left out of those that were chosen of a text."""
-    lines = array("i")
-
-    def chosen():
-        for line, pair in enumerate(PAIRS * 3):
-            if line % 2:
-                lines.append(line)
-                yield pair
-
-    corpus = encode(chosen(), tmp_path, lines=lines, limits=Limits(max_length=200))
+    numbers = count()
+    corpus = encode(
+        PAIRS * 3,
+        tmp_path,
+        limits=Limits(max_length=200),
+        reason_to_drop=lambda pair: None if next(numbers) % 2 else "even",
+    )
     assert corpus.lines.tolist() == [1, 3, 5, 7, 11, 13]
     assert decoded(corpus) == [(PAIRS * 3)[line] for line in corpus.lines]
+    assert corpus.text_lines == 15 and corpus.facts["dropped"]["even"] == 8
 
 
 def test_what_an_earlier_version_has_made_is_made_anew(tmp_path):

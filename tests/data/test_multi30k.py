@@ -11,9 +11,10 @@ import paddlenlp.datasets.dataset
 import pytest
 
 from transformer_mt.config.schema import DataConfig
-from transformer_mt.data import multi30k
 from transformer_mt.data.corpus import open_corpus
-from transformer_mt.data.multi30k import SHA256, Multi30k, find
+from transformer_mt.data.datasets import multi30k
+from transformer_mt.data.datasets.multi30k import SHA256, find
+from transformer_mt.data.multi30k_builder import Multi30kBuilder
 from transformer_mt.runtime.errors import UsageError, UserError
 
 SIZES = {"train": 29_000, "dev": 1_014, "test": 1_000}
@@ -109,7 +110,7 @@ class Server:
 def home(tmp_path, monkeypatch) -> Path:
     """An empty folder for downloads, in place of the user's."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(multi30k, "DATA_HOME", str(tmp_path))
+    monkeypatch.setattr(multi30k, "DATA_HOME", tmp_path)
     monkeypatch.setattr(paddlenlp.datasets.dataset, "DATA_HOME", str(tmp_path))
     return tmp_path
 
@@ -153,7 +154,7 @@ def test_a_download_is_checked_and_kept(tiny_corpus, home):
 
 @pytest.mark.parametrize("lazy", [True, False])
 def test_it_is_a_builder_for_users_of_paddlenlp(tiny_corpus, lazy):
-    train, dev = Multi30k(lazy=lazy).read_datasets(splits=["train", "dev"])
+    train, dev = Multi30kBuilder(lazy=lazy).read_datasets(splits=["train", "dev"])
     for dataset, split in ((train, "train"), (dev, "dev")):
         for _ in range(2):
             pairs = [(example["source"], example["target"]) for example in dataset]

@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support import make_config, wide_model
+from transformer_mt.assembly.heads import alignment_heads
 from transformer_mt.backends.ctranslate2 import export as ctranslate2
 from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
 from transformer_mt.backends.paddle_inference import export as paddle_inference
@@ -38,7 +39,7 @@ def engines(tmp_path_factory):
     folders = {name: folder / name for name in ("ctranslate2", "inference")}
     for path in folders.values():
         path.mkdir()
-    heads = config.alignment_heads
+    heads = alignment_heads(config)
     ctranslate2.write_model(folders["ctranslate2"], model, config, subwords, heads)
     paddle_inference.write_model(folders["inference"], model, config, subwords, heads)
     for path in folders.values():

@@ -7,12 +7,13 @@ import pytest
 
 from tests.support import demo_pairs, make_config, make_model_directory, write_lines
 from transformer_mt.assembly import backends as engines
-from transformer_mt.assembly.model import build_model, load_weights
+from transformer_mt.assembly.model import build_model
 from transformer_mt.assembly.translator import Translator
 from transformer_mt.commands.export import export
 from transformer_mt.commands.translate import ModelChoice, align
 from transformer_mt.decoding.engine import Sentence, search_with_attention
 from transformer_mt.decoding.translator import MAX_AT_ONCE, Line
+from transformer_mt.weights import load_weights
 
 PAIRS = demo_pairs(300)
 LAYER, HEADS = 2, 2  # guided ones; others are what a model tells words by that was not guided

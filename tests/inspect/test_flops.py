@@ -4,7 +4,8 @@ import numpy as np
 import paddle
 import pytest
 
-from transformer_mt.config.schema import LONGEST_TARGET, ModelConfig
+from tests.reference import build
+from transformer_mt.config.schema import ModelConfig
 from transformer_mt.inspect.flops import (
     Flops,
     decoding_flops,
@@ -14,6 +15,7 @@ from transformer_mt.inspect.flops import (
     recomputed_flops,
     training_flops,
 )
+from transformer_mt.mechanisms.mask_predict.config import LONGEST_TARGET
 from transformer_mt.mechanisms.mask_predict.model import NonAutoregressiveTransformer
 from transformer_mt.model import operations
 from transformer_mt.model.attention import Linear, ScaledDotProductAttention
@@ -64,7 +66,7 @@ class Multiplications:
 
 def model(**options):
     paddle.seed(1)
-    return Transformer(VOCAB_SIZE, VOCAB_SIZE, dropout=0.0, **SIZES, **options)
+    return build(Transformer, VOCAB_SIZE, VOCAB_SIZE, dropout=0.0, **SIZES, **options)
 
 
 def ids(*shape):
@@ -212,8 +214,8 @@ def test_filling_in_is_what_the_model_computes(monkeypatch, kind):
     config = ModelConfig(**SIZES, non_autoregressive=kind)
     longest = LONGEST_TARGET if kind == "length" else None
     paddle.seed(1)
-    transformer = NonAutoregressiveTransformer(
-        VOCAB_SIZE, VOCAB_SIZE, dropout=0.0, longest=longest, **SIZES
+    transformer = build(
+        NonAutoregressiveTransformer, VOCAB_SIZE, VOCAB_SIZE, dropout=0.0, longest=longest, **SIZES
     )
     transformer.eval()
     counted = Multiplications(monkeypatch, transformer)

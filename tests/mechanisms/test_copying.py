@@ -9,9 +9,10 @@ import paddle
 import paddle.nn.functional as F
 import pytest
 
+from tests.reference import build
 from tests.support import log_softmax
 from transformer_mt.mechanisms.copying.model import CopyableSource, CopyingTransformer, mixture
-from transformer_mt.model import DecoderCache, HostDecoder, HostDecoding, Transformer, operations
+from transformer_mt.model import CpuDecoder, CpuDecoderState, DecoderCache, Transformer, operations
 from transformer_mt.training.loss import LabelSmoothedCrossEntropy
 
 TOLERANCE = 1e-5
@@ -22,7 +23,7 @@ LAYERS = {"num_encoder_layers": 2, "num_decoder_layers": 2}
 
 
 def small_model(kind=CopyingTransformer, **options):
-    return kind(VOCABULARY, VOCABULARY, **{**SMALL, **LAYERS, **options})
+    return build(kind, VOCABULARY, VOCABULARY, **{**SMALL, **LAYERS, **options})
 
 
 @pytest.fixture
@@ -284,7 +285,7 @@ class TestModel:
         with paddle.no_grad():
             memory = model.encode(source_ids)
             cache = model.start_cache(memory, source_ids)
-            host = HostDecoding(HostDecoder(model), memory, source_ids)
+            host = CpuDecoderState(CpuDecoder(model), memory, source_ids)
         sentences = np.arange(3)
         histories = np.zeros((3, 1, 0), np.int64)  # (sentences, width, length)
         for step in range(8):
@@ -316,4 +317,4 @@ class TestModel:
     )
     def test_needs_one_vocabulary(self, sizes, options):
         with pytest.raises(ValueError, match="copying needs one vocabulary"):
-            CopyingTransformer(*sizes, **SMALL, **LAYERS, **options)
+            build(CopyingTransformer, *sizes, **SMALL, **LAYERS, **options)

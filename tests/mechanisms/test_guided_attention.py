@@ -19,6 +19,7 @@ from tests.support import (
     write_lines,
     write_pairs,
 )
+from transformer_mt.assembly.heads import alignment_heads
 from transformer_mt.commands import train as run
 from transformer_mt.config.schema import Config
 from transformer_mt.data import pharaoh
@@ -298,7 +299,7 @@ def test_a_run_goes_on_with_the_same_alignments_only(recipe, capfd):
 
     longer = changed(config, training={"max_steps": 4})
     for settings, problem in (
-        ({"weight": 0.5}, "guided_attention.weight: null, now 0.5"),
+        ({"weight": 0.5}, "guided_attention.weight: 0.05, now 0.5"),
         ({"by": "diagonal", "alignments": None}, "guided_attention.by: alignment, now diagonal"),
     ):
         with pytest.raises(UsageError, match=problem):
@@ -341,7 +342,7 @@ def test_a_guided_model_aligns_words_as_it_was_told(tmp_path):
             data = replace(data, alignments=aligned)
         trainer = Trainer(config, data, Processes())
         take_steps(trainer, steps)
-        engine = PaddleEngine([trainer.model], subwords, config.alignment_heads)
+        engine = PaddleEngine([trainer.model], subwords, alignment_heads(config))
         translator = Translator(engine, subwords, config.decoding, 100, "de", "en")
         found = [set(line.links) for line in translator.alignments(pairs[:50])]
         rates[by] = error_rate.score(found, [(set(true), set(true))] * 50).error_rate

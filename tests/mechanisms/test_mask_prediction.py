@@ -18,19 +18,19 @@ from tests.support import (
     train_subwords,
     wide_model,
 )
-from transformer_mt.assembly import model as assembly
-from transformer_mt.config.schema import LONGEST_TARGET
 from transformer_mt.data.batches import Batch, collate
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.engine import length_limits
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.mechanisms.mask_predict import objective as mask_prediction
+from transformer_mt.mechanisms.mask_predict.config import LONGEST_TARGET
 from transformer_mt.mechanisms.mask_predict.objective import random_masks
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.training.processes import Processes
 from transformer_mt.training.trainer import Trainer
 from transformer_mt.training.update import seed_generators
 from transformer_mt.training.validation import validate
+from transformer_mt.weights import take_weights
 
 PAIRS = demo_pairs(160)
 TRAIN, DEV = PAIRS[:120], PAIRS[120:]
@@ -290,7 +290,7 @@ def test_it_begins_with_the_weights_of_a_teacher(make_trainer, tmp_path):
     teacher._save(directory)
     directory.release()
     student = make_trainer("length", "student", init_from=str(directory.path), seed=9)
-    left = assembly.take_weights(directory.checkpoint("last"), student.model)
+    left = take_weights(directory.checkpoint("last"), student.model)
     assert left == ["length_embedding.weight is missing"]
     own = dict(student.model.named_parameters())
     for name, weight in teacher.model.named_parameters():

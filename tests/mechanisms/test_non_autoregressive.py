@@ -14,17 +14,19 @@ from tests.reference import (
     TARGET_VOCABULARY,
     TOLERANCE,
     NumpyTransformer,
+    build,
 )
 from transformer_mt.mechanisms.mask_predict.model import NonAutoregressiveTransformer
 from transformer_mt.model import Transformer
-from transformer_mt.model.cpu_decoder import HostDecoder
+from transformer_mt.model.cpu_decoder import CpuDecoder
 
 MASK = 1
 LONGEST = 30
 
 
 def small_model(predicts_length=True, **options):
-    return NonAutoregressiveTransformer(
+    return build(
+        NonAutoregressiveTransformer,
         SOURCE_VOCABULARY,
         TARGET_VOCABULARY,
         longest=LONGEST if predicts_length else None,
@@ -172,7 +174,7 @@ def test_recompute_changes_nothing(randomise, source_ids, target_ids):
 
 def test_it_has_no_steps(source_ids):
     model = small_model()
-    assert not HostDecoder.can_decode(model)
+    assert not CpuDecoder.can_decode(model)
     with pytest.raises(TypeError, match="step by step"):
         model.start_cache(model.encode(source_ids), source_ids)
     with pytest.raises(TypeError, match="predicts no length"):
@@ -181,7 +183,9 @@ def test_it_has_no_steps(source_ids):
 
 def test_common_weights_have_the_names_of_the_autoregressive_model():
     """So that it can begin with a teacher's."""
-    plain = dict(Transformer(SOURCE_VOCABULARY, TARGET_VOCABULARY, **SMALL).named_parameters())
+    plain = dict(
+        build(Transformer, SOURCE_VOCABULARY, TARGET_VOCABULARY, **SMALL).named_parameters()
+    )
     own = dict(small_model().named_parameters())
     assert own.keys() - plain.keys() == {"length_embedding.weight"}
     assert own.keys() >= plain.keys()

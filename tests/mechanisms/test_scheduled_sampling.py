@@ -18,9 +18,9 @@ from tests.support import (
     train_subwords,
     wide_model,
 )
-from transformer_mt.config.schema import ScheduledSamplingConfig
 from transformer_mt.data.batches import Batch, collate, encoded_rows
 from transformer_mt.mechanisms.scheduled_sampling import objective as scheduled_sampling
+from transformer_mt.mechanisms.scheduled_sampling.config import ScheduledSamplingConfig
 from transformer_mt.mechanisms.scheduled_sampling.objective import (
     ScheduledSampling,
     draw,

@@ -6,6 +6,7 @@ import paddle.nn.functional as F
 import pytest
 from paddle import nn
 
+from tests.reference import build
 from tests.support import log_softmax
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
@@ -14,7 +15,7 @@ from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.mechanisms.copying.model import CopyingTransformer
 from transformer_mt.model.attention import MultiHeadAttention
-from transformer_mt.model.cpu_decoder import HostDecoder
+from transformer_mt.model.cpu_decoder import CpuDecoder
 from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
 from transformer_mt.model.layers import LayerNorm, PositionwiseFeedForward
 from transformer_mt.model.transformer import Transformer
@@ -31,7 +32,7 @@ def make_model(kind=Transformer, **options):
     """Of wide weights, so that its outputs are no ties, in which all differ from their defaults."""
     paddle.seed(1)
     options = {"pad_id": VOCABULARY.pad, "share_source_embedding": True, **options}
-    model = kind(VOCABULARY.size, VOCABULARY.size, **{**SMALL, "dropout": 0.0, **options})
+    model = build(kind, VOCABULARY.size, VOCABULARY.size, **{**SMALL, "dropout": 0.0, **options})
     random = np.random.default_rng(2)
     for parameter in model.parameters():
         noise = 0.4 * random.standard_normal(tuple(parameter.shape))
@@ -81,10 +82,10 @@ KINDS = {
 @pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
 def test_decodes_every_kind_that_there_is(options):
     model = make_model(**options)
-    assert HostDecoder.can_decode(model)
+    assert CpuDecoder.can_decode(model)
     assert_engine_is_the_model(model)
     model.train()
-    assert HostDecoder.can_decode(model)
+    assert CpuDecoder.can_decode(model)
 
 
 # ---- Layers that are not what they were ----
@@ -139,13 +140,13 @@ def test_any_layer_that_was_changed_is_left_to_paddle(change):
     for name in names:
         model = make_model(**options)
         change(dict(model.named_sublayers())[name])
-        assert not HostDecoder.can_decode(model), name
+        assert not CpuDecoder.can_decode(model), name
         if "layers.1" not in name:  # the second layer is as the first
             found = assert_engine_is_the_model(model)
             differ += not np.allclose(before, log_probs(found), atol=TOLERANCE)
     assert differ > 20  # of most layers the output is read
-    with pytest.raises(ValueError, match="HostDecoder"):
-        HostDecoder(model)
+    with pytest.raises(ValueError, match="CpuDecoder"):
+        CpuDecoder(model)
 
 
 def log_probs(found):
@@ -207,7 +208,7 @@ def test_another_layer_is_left_to_paddle(path, name, part):
     model = make_model(norm="pre", tie_embeddings=False)
     part.eval()
     setattr(model if not path else dict(model.named_sublayers())[path], name, part)
-    assert not HostDecoder.can_decode(model)
+    assert not CpuDecoder.can_decode(model)
     assert_engine_is_the_model(model)
 
 
@@ -221,7 +222,7 @@ def test_settings_that_are_read_are_repeated():
     model.decoder.norm = None
     for attention in (layer.cross_attention for layer in model.decoder.layers):
         attention.num_heads, attention.d_k, attention.d_v = 4, 2, 2
-    assert HostDecoder.can_decode(model)
+    assert CpuDecoder.can_decode(model)
     assert_engine_is_the_model(model)
 
 
@@ -265,20 +266,20 @@ def one_more_part(model):
 def test_settings_and_methods_that_were_changed(change):
     model = make_model()
     change(model)
-    assert not HostDecoder.can_decode(model)
+    assert not CpuDecoder.can_decode(model)
     assert_engine_is_the_model(model)
 
 
 def test_weights_that_are_not_float32():
     model = make_model()
     model.decoder.layers[0].feed_forward.to(dtype="float64")
-    assert not HostDecoder.can_decode(model)
+    assert not CpuDecoder.can_decode(model)
 
 
 def test_a_layer_that_trains_while_the_others_do_not():
     model = make_model(dropout=0.5)
     model.decoder.layers[0].feed_forward_residual.dropout.train()
-    assert not HostDecoder.can_decode(model)
+    assert not CpuDecoder.can_decode(model)
 
 
 def test_the_encoder_may_be_anything():
@@ -286,5 +287,5 @@ def test_the_encoder_may_be_anything():
     model = make_model(share_source_embedding=False)
     with_own_forward(model.encoder.layers[0].feed_forward)
     as_subclass(model.source_embedding)
-    assert HostDecoder.can_decode(model)
+    assert CpuDecoder.can_decode(model)
     assert_engine_is_the_model(model)

@@ -12,6 +12,7 @@ import paddle
 import paddle.nn.functional as F
 import pytest
 
+from tests.reference import build
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Batch, Update
 from transformer_mt.model import Transformer
@@ -39,7 +40,8 @@ def assert_untrained(nll, types):
 
 def test_8500_types_and_4_layers_of_128_512(random_ids):
     """A forward pass of the whole batch of 32 x 100 with dropout."""
-    model = Transformer(
+    model = build(
+        Transformer,
         source_vocab_size=8500,
         target_vocab_size=8500,
         num_encoder_layers=4,
@@ -115,7 +117,7 @@ def test_an_update_of_5000_types_and_6_layers_of_512_2048(random_ids):
 def test_6_heads_of_768_1024(random_ids):
     """Forward and backward. The notes give no more than the widths and the heads; the rest here is
     that of the last one, and the batch of 2 x 20."""
-    model = Transformer(5000, 5000, d_model=768, num_heads=6, d_ff=1024, dropout=0.1)
+    model = build(Transformer, 5000, 5000, d_model=768, num_heads=6, d_ff=1024, dropout=0.1)
     assert model.encoder.layers[0].self_attention.d_k == 128
     # As above, with 4 x (768 x 768 + 768), 2 x 768 x 1024 + 1024 + 768, and 2 x 768.
     encoder_layer = 2_362_368 + 1_574_656 + 2 * 1536

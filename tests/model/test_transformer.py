@@ -17,13 +17,14 @@ from tests.reference import (
     TARGET_VOCABULARY,
     TOLERANCE,
     NumpyTransformer,
+    build,
 )
 from transformer_mt.model import AttentionWeights, Generator, Transformer, causal_mask
-from transformer_mt.model.cpu_decoder import HostDecoder, HostDecoding
+from transformer_mt.model.cpu_decoder import CpuDecoder, CpuDecoderState
 
 
 def small_model(**options):
-    return Transformer(SOURCE_VOCABULARY, TARGET_VOCABULARY, **{**SMALL, **options})
+    return build(Transformer, SOURCE_VOCABULARY, TARGET_VOCABULARY, **{**SMALL, **options})
 
 
 @pytest.fixture
@@ -227,7 +228,7 @@ class OnHost:
     """Decoding by NumPy."""
 
     def __init__(self, model, memory, source_ids):
-        self.decoding = HostDecoding(HostDecoder(model), memory, source_ids)
+        self.decoding = CpuDecoderState(CpuDecoder(model), memory, source_ids)
         self.select = self.decoding.select
 
     def step(self, ids, parents):
@@ -318,7 +319,7 @@ class TestIncrementalDecoding:
         model = small_model()
         model.to(dtype="float16")
         with pytest.raises(ValueError, match="float32"):
-            HostDecoder(model)
+            CpuDecoder(model)
 
 
 def test_exported_graph_takes_any_shape(randomise, source_ids, target_ids, tmp_path):
@@ -402,7 +403,7 @@ class TestRecompute:
 class TestOptions:
     def test_defaults_are_the_base_model_of_the_paper(self):
         # Section 5.1 and table 3: 65 million parameters with a shared vocabulary of 37,000.
-        model = Transformer(37_000, 37_000, share_source_embedding=True)
+        model = build(Transformer, 37_000, 37_000, share_source_embedding=True)
         assert 60e6 < sum(parameter.size for parameter in model.parameters()) < 66e6
         assert len(model.encoder.layers) == len(model.decoder.layers) == 6
         assert model.positional_encoding.table.shape == [1024, 512]
@@ -428,8 +429,8 @@ class TestOptions:
 
     @pytest.mark.parametrize("tie_embeddings", [True, False])
     def test_sharing_the_source_embedding(self, tie_embeddings):
-        model = Transformer(
-            11, 11, **SMALL, tie_embeddings=tie_embeddings, share_source_embedding=True
+        model = build(
+            Transformer, 11, 11, **SMALL, tie_embeddings=tie_embeddings, share_source_embedding=True
         )
         assert model.source_embedding.weight is model.target_embedding.weight
         matrices = [p for p in model.parameters() if p.shape == [11, 8]]
@@ -440,7 +441,7 @@ class TestOptions:
     )
     def test_sharing_needs_one_vocabulary(self, sizes, options):
         with pytest.raises(ValueError, match="one vocabulary"):
-            Transformer(*sizes, **SMALL, share_source_embedding=True, **options)
+            build(Transformer, *sizes, **SMALL, share_source_embedding=True, **options)
 
     def test_tied_weight_learns_from_both_ends(self, randomise, source_ids, target_ids):
         tied, untied = randomise(small_model()), small_model(tie_embeddings=False)
@@ -474,7 +475,7 @@ class TestOptions:
         norms = [sub for sub in pre.sublayers() if isinstance(sub, paddle.nn.LayerNorm)]
         assert len(norms) == 2 * 2 + 2 * 3 + 2
         assert {norm._epsilon for norm in norms} == {1e-5}
-        with pytest.raises(ValueError, match="norm must be"):
+        with pytest.raises(ValueError, match="norm"):
             small_model(norm="none")
 
     def test_without_bias(self):
@@ -522,7 +523,7 @@ class TestOptions:
         ],
     )
     def test_bad_options(self, options):
-        with pytest.raises(ValueError, match=r"dropout rate|multiple of num_heads"):
+        with pytest.raises(ValueError, match=r"dropout|num_heads"):
             small_model(**options)
 
     def test_initial_values(self):

@@ -11,6 +11,7 @@ import numpy as np
 import paddle
 import pytest
 
+from tests.reference import build
 from transformer_mt.model import (
     DecoderLayer,
     EncoderLayer,
@@ -30,7 +31,7 @@ PAD, BOS = 0, 1
 def small_model(**options):
     sizes = {"d_model": 8, "num_heads": 2, "d_ff": 16}
     layers = {"num_encoder_layers": 2, "num_decoder_layers": 2}
-    return Transformer(11, 11, **{**sizes, **layers, "dropout": 0.0, **options})
+    return build(Transformer, 11, 11, **{**sizes, **layers, "dropout": 0.0, **options})
 
 
 def numpy_norm(x):

@@ -6,21 +6,28 @@ import numpy as np
 import paddle
 import pytest
 
-from transformer_mt.assembly.model import load_weights
+from tests.reference import build
 from transformer_mt.model import Transformer
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime import tensors
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.training import checkpoint
 from transformer_mt.training.average import average
+from transformer_mt.weights import load_weights
 
 STEPS = (2, 4, 6, 10)
 BEST = [(9.0, 4), (8.0, 10), (7.0, 2)]
 
 
 def small_model():
-    return Transformer(
-        *(20, 20), d_model=8, num_heads=2, d_ff=16, num_encoder_layers=1, num_decoder_layers=1
+    return build(
+        Transformer,
+        *(20, 20),
+        d_model=8,
+        num_heads=2,
+        d_ff=16,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
     )
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.support import demo_pairs, make_config, make_model_directory, write_lines, write_pairs
-from transformer_mt.assembly.model import WEIGHTS
 from transformer_mt.commands import train as run
 from transformer_mt.runtime.errors import UserError
+from transformer_mt.weights import WEIGHTS
 
 PAIRS = demo_pairs(120)
 

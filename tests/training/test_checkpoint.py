@@ -9,8 +9,8 @@ import numpy as np
 import paddle
 import pytest
 
+from tests.reference import build
 from tests.support import ROOT
-from transformer_mt.assembly import model as assembly
 from transformer_mt.config.schema import TrainingConfig
 from transformer_mt.model import Transformer
 from transformer_mt.model_directory import ModelDirectory
@@ -18,12 +18,14 @@ from transformer_mt.runtime import tensors
 from transformer_mt.runtime.errors import UserError
 from transformer_mt.training import checkpoint
 from transformer_mt.training.update import make_optimizer
+from transformer_mt.weights import load_weights
 
 VOCABULARY = 50
 
 
 def small_model(layers=1, d_model=8, vocabulary=VOCABULARY, **options):
-    return Transformer(
+    return build(
+        Transformer,
         vocabulary,
         vocabulary,
         d_model=d_model,
@@ -62,7 +64,7 @@ def test_what_is_saved_comes_back(directory):
     assert not np.array_equal(logits(model), logits(other))
     saved = save(directory, 3, model)
     assert saved == directory.checkpoints / "step_3"
-    assembly.load_weights(saved, other)
+    load_weights(saved, other)
     np.testing.assert_array_equal(logits(model), logits(other))
 
 
@@ -72,7 +74,7 @@ def test_tied_weights_are_stored_once_and_stay_tied(directory):
     stored = tensors.read(saved / "model.safetensors")
     assert sum(list(value.shape) == [VOCABULARY, 8] for value in stored.values()) == 1
     other = small_model(tie_embeddings=True)
-    assembly.load_weights(saved, other)
+    load_weights(saved, other)
     assert other.generator.weight is other.target_embedding.weight
     assert other.source_embedding.weight is other.target_embedding.weight
     # And one update moves all three.
@@ -92,7 +94,7 @@ def test_untied_weights_are_stored_apart(directory):
     saved = save(directory, 3, model)
     stored = tensors.read(saved / "model.safetensors")
     assert sum(list(value.shape) == [VOCABULARY, 8] for value in stored.values()) == 3
-    assembly.load_weights(saved, other)
+    load_weights(saved, other)
     np.testing.assert_array_equal(logits(model), logits(other))
 
 
@@ -117,7 +119,7 @@ def test_a_damaged_file_is_named(directory, how):
     model = small_model()
     before = logits(model)
     with pytest.raises(UserError) as raised:
-        assembly.load_weights(saved, model)
+        load_weights(saved, model)
     assert str(saved / "model.safetensors") in str(raised.value)
     assert "Use another checkpoint" in str(raised.value) and "\n" not in str(raised.value)
     np.testing.assert_array_equal(logits(model), before)
@@ -128,7 +130,7 @@ def test_all_that_does_not_fit_is_listed(directory):
     model = small_model(layers=1, vocabulary=VOCABULARY + 1, tie_embeddings=False)
     before = logits(model)
     with pytest.raises(UserError) as raised:
-        assembly.load_weights(saved, model)
+        load_weights(saved, model)
     problems = str(raised.value).split(": ", 2)[-1]
     assert f"target_embedding.weight is [{VOCABULARY}, 8], the model's is [51, 8]" in problems
     assert "generator.weight is missing" in problems
@@ -145,7 +147,7 @@ def test_saving_again_replaces(directory):
     save(directory, 3, first)
     saved = save(directory, 3, second)
     other = small_model()
-    assembly.load_weights(saved, other)
+    load_weights(saved, other)
     np.testing.assert_array_equal(logits(second), logits(other))
     assert [path.name for path in directory.checkpoints.iterdir()] == ["step_3"]
 
@@ -177,7 +179,7 @@ def test_a_failure_to_write_leaves_the_earlier_ones_whole(directory):
     assert "step_6" in done.stdout and "The checkpoints before it are whole" in done.stdout
     assert [path.name for path in directory.checkpoints.iterdir()] == ["step_3"]
     other = small_model()
-    assembly.load_weights(earlier, other)
+    load_weights(earlier, other)
     np.testing.assert_array_equal(logits(model), logits(other))
 
 

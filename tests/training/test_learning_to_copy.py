@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 
 from tests.support import LEARNER, LEARNING, demo_pairs, learn, make_config, make_model_directory
-from transformer_mt.assembly.model import build_model, load_weights, take_weights
+from transformer_mt.assembly.model import build_model
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.runtime.errors import UserError
+from transformer_mt.weights import load_weights, take_weights
 
 NAMES = [f"name{number}" for number in range(330)]
 SEEN, UNSEEN = NAMES[:300], NAMES[300:]

@@ -16,7 +16,6 @@ from tests.support import (
     take_steps,
     train_subwords,
 )
-from transformer_mt.assembly import model as assembly
 from transformer_mt.data.subword import Subwords
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.checksums import damage
@@ -27,6 +26,7 @@ from transformer_mt.training.processes import Processes
 from transformer_mt.training.trainer import Meter, Trainer
 from transformer_mt.training.update import Outcome
 from transformer_mt.training.validation import DevScores, dev_loss, perplexity, validate
+from transformer_mt.weights import load_weights
 
 PAIRS = demo_pairs(160)
 TRAIN, DEV = PAIRS[:120], PAIRS[120:]
@@ -270,7 +270,7 @@ def test_what_a_run_leaves(make_trainer, run_in):
     assert {"step_12", f"step_{best}"} <= names and len(names) <= 3
     # The last one is the model as it is now.
     other = make_trainer(dev=True, seed=99, **SHORT)
-    assembly.load_weights(directory.checkpoint("last"), other.model)
+    load_weights(directory.checkpoint("last"), other.model)
     now = weights(trainer)
     for name, value in weights(other).items():
         np.testing.assert_array_equal(value, now[name], err_msg=name)

@@ -8,13 +8,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from transformer_mt.assembly.heads import alignment_heads
 from transformer_mt.backends import ctranslate2, paddle_inference
 from transformer_mt.backends.backend import Backend, EngineSpec
 from transformer_mt.config import file as config_file
-from transformer_mt.config.schema import Config, DecodingConfig, Heads
+from transformer_mt.config.heads import Heads
+from transformer_mt.config.schema import Config, DecodingConfig
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.engine import Engine
-from transformer_mt.mechanisms.mask_predict import search as mask_predict
+from transformer_mt.mechanisms.mask_predict import config as mask_predict
 from transformer_mt.model_directory import ModelDirectory, made_of_checkpoint, named
 from transformer_mt.runtime.console import quoted, warn
 from transformer_mt.runtime.errors import UsageError, UserError
@@ -24,8 +26,9 @@ class Paddle(Backend):
     """This package's own model, from the checkpoints of model directories."""
 
     def load(self, spec: EngineSpec) -> Engine:
-        from transformer_mt.assembly.model import build_model, load_weights
+        from transformer_mt.assembly.model import build_model
         from transformer_mt.runtime import device as devices
+        from transformer_mt.weights import load_weights
 
         devices.use(spec.device)
         models = []
@@ -33,7 +36,7 @@ class Paddle(Backend):
             models.append(build_model(config, spec.subwords))
             load_weights(checkpoint, models[-1])
             models[-1].eval()
-        return paddle_engine(models, spec.subwords, spec.config.alignment_heads)
+        return paddle_engine(models, spec.subwords, alignment_heads(spec.config))
 
 
 # Every backend by its name. A new one is one module and one line here.

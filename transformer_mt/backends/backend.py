@@ -36,9 +36,11 @@ TRANSFORMER_KEYS = frozenset(
 
 @dataclass(frozen=True)
 class Backend:
-    """A library that runs the model. Each backend is a package that is light to import and holds
-    this declaration, and has one line in `assembly.backends.BACKENDS`. Its module `engine` has a function
-    `load(spec)`, which returns an `Engine`, and its module `export` has a function `write_model`.
+    """A library that runs the model.
+
+    Each backend is a package that is light to import and holds this declaration, which is listed in
+    `assembly.backends.BACKENDS`. The package's module `engine` has a function `load(spec)`, which
+    returns an `Engine`, and its module `export` has a function `write_model`.
 
     Attributes:
         name: the value of `--engine`, the name of the package, and of the folder in

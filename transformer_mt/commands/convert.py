@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from transformer_mt.assembly.model import WEIGHTS, read_weights
 from transformer_mt.model_directory import (
     CONFIG,
     FORMAT_VERSION,
@@ -31,6 +30,7 @@ from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import atomic
 from transformer_mt.runtime.folders import published
 from transformer_mt.training.checkpoint import OPTIMIZER, write_checkpoint
+from transformer_mt.weights import WEIGHTS, read_weights
 
 # The files of a checkpoint that were pickles, and what each becomes.
 PICKLES = {"model.pdparams": WEIGHTS, "optimizer.pdopt": OPTIMIZER}

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 from transformer_mt.assembly.backends import BACKENDS
-from transformer_mt.assembly.model import build_model, load_weights
+from transformer_mt.assembly.heads import alignment_heads
+from transformer_mt.assembly.model import build_model
 from transformer_mt.config import file as config_file
 from transformer_mt.model_directory import (
     CONFIG,
@@ -20,6 +21,7 @@ from transformer_mt.runtime.checksums import CHECKSUMS, listed, sealed
 from transformer_mt.runtime.console import quoted, say
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.folders import published
+from transformer_mt.weights import load_weights
 
 # The backend of each format.
 FORMATS = {backend.export_format: backend for backend in BACKENDS.values() if backend.export_format}
@@ -65,7 +67,7 @@ def export(
     load_weights(chosen, model)
     try:
         with published(output) as folder:
-            heads = config.alignment_heads
+            heads = alignment_heads(config)
             backend.write_model(folder, model, config, subwords, heads, quantization)
             subwords.save(folder)
             (folder / CONFIG).write_text(sealed(config_file.dump(config)), encoding="utf-8")

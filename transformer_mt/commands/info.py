@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config
+from transformer_mt.data.datasets import DATASETS
 from transformer_mt.inspect.parameters import VocabularySizes
 from transformer_mt.inspect.report import Speed, report
 from transformer_mt.runtime.errors import UsageError
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
 # Tokens of a sentence, its end among them, unless others are asked for.
 USUAL_LENGTH = 30
-# PaddleNLP's vocabulary of WMT14. Padding is not in it; `WordVocabulary` adds that.
-WMT14ENDE_TYPES = 33_708
 
 
 def info(path: Path, overrides: list[str], length: int | None, speed: Speed | None) -> None:
@@ -78,17 +77,19 @@ def _of_config(config: Config) -> tuple[VocabularySizes, str]:
         origin = "of the config; a small text may have fewer"
         return VocabularySizes(source, target, subword.joint), origin
     if subword.vocabulary is None and config.data.root is None:
-        size = WMT14ENDE_TYPES + 1
-        return VocabularySizes(size, size, True), f"wmt14ende's {WMT14ENDE_TYPES:,}, and padding"
+        types = DATASETS[config.data.dataset].vocabulary_types
+        size = types + 1  # `WordVocabulary` adds padding
+        origin = f"{config.data.dataset}'s {types:,}, and padding"
+        return VocabularySizes(size, size, True), origin
     return _of_vocabulary_file(config)
 
 
 def _of_vocabulary_file(config: Config) -> tuple[VocabularySizes, str]:
-    from transformer_mt.data.corpus import wmt14ende_vocabulary
     from transformer_mt.data.subword import Subwords
 
     given = config.subword.vocabulary
-    path = wmt14ende_vocabulary(config.data) if given is None else Path(given)
+    dataset = DATASETS[config.data.dataset]
+    path = dataset.vocabulary(config.data.root) if given is None else Path(given)
     if not path.is_file():
         raise UsageError(
             f"subword.vocabulary: {path}: there is no such file, and the model is as large as the "

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import paddle
 
+from transformer_mt.assembly.data import prepare_for
 from transformer_mt.assembly.translator import Translator
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config
-from transformer_mt.data.prepare import PreparedData, prepare
+from transformer_mt.data.prepare import PreparedData
 from transformer_mt.evaluation.metrics import Scores, score_for
 from transformer_mt.model_directory import ModelDirectory, checkpoint_step, subwords_to_keep
 from transformer_mt.runtime import device as devices
@@ -34,7 +35,7 @@ def check(config: Config, device: str | None) -> None:
     used = devices.use(device)
     devices.require_precision(config.training.precision, used)
     print(config_file.dump(config))
-    data = prepare(config, subwords_to_keep(config))
+    data = prepare_for(config, subwords_to_keep(config))
     _report(data, sys.stdout)
     processes = devices.processes(config.training.devices, used)
     trainer = Trainer(config, data, Processes(world_size=processes))
@@ -66,7 +67,7 @@ def train(config: Config, device: str | None, restart: bool) -> None:
     directory = ModelDirectory(config.model_dir)
     if not processes.is_first:
         processes.wait()  # until the first has made the directory ready
-        data = prepare(config, directory.load_subwords())
+        data = prepare_for(config, directory.load_subwords())
         launch.train_together(Trainer(config, data, processes), directory)
         return
     directory.claim(restart)
@@ -104,7 +105,7 @@ def _begin(
     if other is not None and Path(other).resolve() == directory.path.resolve():
         raise UsageError(f"training.init_from: {other} is model_dir itself; give another model_dir")
     resumed = None if restart else resume.checkpoint_to_resume(directory, config)
-    data = prepare(config, directory.load_subwords() if resumed else subwords_to_keep(config))
+    data = prepare_for(config, directory.load_subwords() if resumed else subwords_to_keep(config))
     _report(data, sys.stderr)
     if config.training.patience is not None and data.dev is None:
         warn("training.patience: there is no dev set, so training will not end early")

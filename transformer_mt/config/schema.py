@@ -1,74 +1,45 @@
-"""The YAML schema: one class a section, every key described, and what goes together with what."""
+"""The YAML schema: one class per section, with every key described, and the rules between keys."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
+from transformer_mt.config.section import (
+    NaturalNumber,
+    PositiveFloat,
+    PositiveInt,
+    Probability,
+    Rule,
+    Section,
+    at_least,
+    at_most,
+)
+from transformer_mt.mechanisms.copying.config import RULES as COPYING
+from transformer_mt.mechanisms.guided_attention.config import RULES as GUIDED_ATTENTION
+from transformer_mt.mechanisms.guided_attention.config import GuidedAttentionConfig
+from transformer_mt.mechanisms.mask_predict.config import LONGEST_TARGET
+from transformer_mt.mechanisms.mask_predict.config import RULES as NON_AUTOREGRESSIVE
+from transformer_mt.mechanisms.scheduled_sampling.config import RULES as SCHEDULED_SAMPLING
+from transformer_mt.mechanisms.scheduled_sampling.config import ScheduledSamplingConfig
 
-def _problem(message: str) -> PydanticCustomError:
-    """An error about a combination of keys, or one with a reason; pydantic reports it under the key
-    being validated."""
-    return PydanticCustomError("combination", "{message}", {"message": message})
+# The languages of the data sets that are known by name; each has the splits train, dev and test.
+LANGUAGES = {"wmt14ende": {"en", "de"}, "multi30k": {"en", "de"}}
+SPLITS = ("train", "dev", "test")
 
-
-def _at_least(least: float, reason: str) -> AfterValidator:
-    """A bound with the reason for it, where one would ask."""
-
-    def check(value: float) -> float:
-        if value < least:
-            raise _problem(f"expected at least {least:g}: {reason}")
-        return value
-
-    return AfterValidator(check)
-
-
-def _at_most(most: float, reason: str) -> AfterValidator:
-    """As `_at_least`."""
-
-    def check(value: float) -> float:
-        if value > most:
-            raise _problem(f"expected at most {most:g}: {reason}")
-        return value
-
-    return AfterValidator(check)
-
-
-# Numbers are bounded where arithmetic would break or memory run out at once, far beyond what is of
-# use.
-
-# Larger whole numbers than this fit in no array that they would count.
-PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]
-NaturalNumber = Annotated[int, Field(ge=0, lt=2**31)]
 # The four special subwords, and at least one for text. SentencePiece crashes from some 2 * 10^9 on.
 VocabularySize = Annotated[int, Field(gt=4, le=10_000_000)]
-# Each hypothesis of a beam holds a cache of its own.
+# Every hypothesis of a beam has a cache.
 BeamSize = Annotated[int, Field(gt=0, le=1000)]
-# A layer of a width of 65,536 has weights of 17 GB; nobody has trained 1,000 layers.
+# A layer of width 65,536 has weights of 17 GB; nobody has trained 1,000 layers.
 LayerCount = Annotated[int, Field(gt=0, le=1000)]
 Width = Annotated[int, Field(gt=0, le=2**16)]
-# The longest target, in subwords, whose length a model can predict.
-LONGEST_TARGET = 1024
-Probability = Annotated[float, Field(ge=0, lt=1)]
-PositiveFloat = Annotated[float, Field(gt=0)]
-# A factor of 1 would never forget, and Adam divide by zero.
-Decay = Annotated[float, Field(ge=0), _at_most(0.999999, "float32 takes what is nearer to 1 for 1")]
-# Of the lengths of output and input: longer ones than this would fill the memory.
+# A factor of 1 would never forget, and Adam would divide by zero.
+Decay = Annotated[float, Field(ge=0), at_most(0.999999, "float32 takes what is nearer to 1 for 1")]
+# Ratios of the lengths of output and input. Longer outputs than these would fill the memory.
 LengthRatio = Annotated[float, Field(le=100)]
 ExtraLength = Annotated[int, Field(ge=0, le=10_000)]
-
-
-class Section(BaseModel):
-    """A section of the config: unknown keys and values of a wrong type are errors.
-
-    Defaults are validated too: which of them are possible depends on the keys that are given.
-    """
-
-    model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, validate_default=True, allow_inf_nan=False
-    )
 
 
 class DataConfig(Section):
@@ -93,32 +64,6 @@ class DataConfig(Section):
     drop_duplicates: bool = Field(False, description="drop exact repetitions of a training pair")
     cache: str = Field("data/cache", description="folder for encoded corpora")
 
-    @field_validator("root")
-    @classmethod
-    def _files_need_a_root(cls, root: str | None, info) -> str | None:
-        if root is None and info.data.get("dataset") == "files":
-            raise _problem("data.dataset: files needs the folder that holds them")
-        return root
-
-    @field_validator("train", "dev", "test")
-    @classmethod
-    def _a_known_split(cls, value: str | None, info) -> str | None:
-        splits = ("train", "dev", "test")
-        if info.data.get("dataset") in ("wmt14ende", "multi30k") and value not in (*splits, None):
-            raise _problem(f"{info.data['dataset']} has the splits {', '.join(splits)}")
-        return value
-
-    @field_validator("target_lang")
-    @classmethod
-    def _two_languages(cls, target_lang: str, info) -> str:
-        if target_lang == info.data.get("source_lang"):
-            raise _problem("must differ from data.source_lang")
-        known = {"wmt14ende": {"en", "de"}, "multi30k": {"en", "de"}}.get(info.data.get("dataset"))
-        pair = {info.data.get("source_lang", target_lang), target_lang}
-        if known and not pair <= known:
-            raise _problem(f"{info.data['dataset']} has the languages en and de")
-        return target_lang
-
 
 class SubwordConfig(Section):
     """How text becomes subwords."""
@@ -131,7 +76,7 @@ class SubwordConfig(Section):
     source_vocab_size: VocabularySize | None = Field(None, description="null: vocab_size")
     target_vocab_size: VocabularySize | None = Field(None, description="null: vocab_size")
     character_coverage: Annotated[
-        float, Field(gt=0, le=1), _at_least(0.98, "SentencePiece takes no less")
+        float, Field(gt=0, le=1), at_least(0.98, "SentencePiece takes no less")
     ] = Field(1.0, description="share of the text's characters that the vocabulary must hold")
     normalization: Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = Field(
         "identity", description="SentencePiece's normalisation rule; identity keeps the text"
@@ -140,34 +85,6 @@ class SubwordConfig(Section):
         None, description="bpe: BPE-dropout's rate; unigram: alpha of sampling; null: none"
     )
     vocabulary: str | None = Field(None, description="vocabulary file, one type a line")
-
-    @field_validator("sampling")
-    @classmethod
-    def _only_some_can_be_sampled(cls, sampling: float | None, info) -> float | None:
-        if sampling is not None and info.data.get("type") not in ("bpe", "unigram", None):
-            raise _problem("needs subword.type: bpe or unigram")
-        return sampling
-
-    @field_validator("joint")
-    @classmethod
-    def _a_vocabulary_is_joint(cls, joint: bool, info) -> bool:
-        if not joint and info.data.get("type") == "vocabulary":
-            raise _problem("subword.type: vocabulary is one vocabulary for both sides")
-        return joint
-
-    @field_validator("source_vocab_size", "target_vocab_size")
-    @classmethod
-    def _apart_only_if_not_joint(cls, size: int | None, info) -> int | None:
-        if size is not None and info.data.get("joint"):
-            raise _problem("a size of its own needs subword.joint: false")
-        return size
-
-    @field_validator("vocabulary")
-    @classmethod
-    def _a_file_only_for_its_type(cls, vocabulary: str | None, info) -> str | None:
-        if vocabulary is not None and info.data.get("type", "vocabulary") != "vocabulary":
-            raise _problem("a vocabulary file needs subword.type: vocabulary")
-        return vocabulary
 
 
 class ModelConfig(Section):
@@ -203,21 +120,6 @@ class ModelConfig(Section):
         """How many the decoder has."""
         return self.num_decoder_layers or self.num_layers
 
-    @field_validator("non_autoregressive")
-    @classmethod
-    def _a_copy_follows_something(cls, kind: str | None, info) -> str | None:
-        if kind is not None and info.data.get("copying"):
-            raise _problem("model.copying needs the words before; one of the two must be off")
-        return kind
-
-    @field_validator("num_heads")
-    @classmethod
-    def _heads_divide_the_width(cls, num_heads: int, info) -> int:
-        d_model = info.data.get("d_model")
-        if d_model is not None and d_model % num_heads:
-            raise _problem(f"must divide model.d_model ({d_model})")
-        return num_heads
-
 
 class TrainingConfig(Section):
     """The optimisation, its schedule, and its intervals (in steps: updates of the weights)."""
@@ -238,7 +140,7 @@ class TrainingConfig(Section):
     epsilon: Annotated[
         float,
         Field(gt=0, le=1),
-        _at_least(
+        at_least(
             1e-20, "in float32, the square of a small gradient is 0, which it keeps from dividing"
         ),
     ] = Field(1e-9, description="of adam and adamw")
@@ -275,122 +177,13 @@ class TrainingConfig(Section):
     )
     seed: NaturalNumber = Field(1, description="of everything random")
 
-    @field_validator("max_epochs")
-    @classmethod
-    def _an_end(cls, max_epochs: int | None, info) -> int | None:
-        if max_epochs is None and info.data.get("max_steps", 0) is None:
-            raise _problem("give training.max_steps or training.max_epochs")
-        return max_epochs
-
-    @field_validator("warmup_steps")
-    @classmethod
-    def _decay_needs_a_warmup(cls, warmup_steps: int, info) -> int:
-        if warmup_steps == 0 and info.data.get("schedule") in ("noam", "inverse_sqrt"):
-            raise _problem(f"schedule {info.data['schedule']} needs at least 1")
-        return warmup_steps
-
-    @field_validator("learning_rate")
-    @classmethod
-    def _only_noam_has_a_rate_of_its_own(cls, rate: float | None, info) -> float | None:
-        if rate is None and info.data.get("schedule") in ("inverse_sqrt", "constant"):
-            raise _problem(f"schedule {info.data['schedule']} needs a rate")
-        return rate
-
-    @field_validator("average_last")
-    @classmethod
-    def _averages_are_of_what_is_kept(cls, average_last: int | None, info) -> int | None:
-        kept = info.data.get("keep_last")
-        if average_last is not None and kept is not None and average_last > kept:
-            raise _problem(f"is more than training.keep_last ({kept})")
-        return average_last
-
-    @field_validator("weight_decay")
-    @classmethod
-    def _only_adamw_decays(cls, weight_decay: float, info) -> float:
-        if weight_decay and info.data.get("optimizer") in ("adam", "sgd"):
-            raise _problem("needs training.optimizer: adamw")
-        return weight_decay
-
-
-class ScheduledSamplingConfig(Section):
-    """Training on the model's own predictions, more and more of them."""
-
-    decay: Literal["linear", "exponential", "inverse_sigmoid"] | None = Field(
-        None, description="how the share of true words falls; null: all are true, always"
-    )
-    k: PositiveFloat | None = Field(None, description="the decay's k; null: see configs/demo.yaml")
-    slope: PositiveFloat = Field(1e-4, description="of linear decay, a step")
-    minimum: Probability = Field(0.0, description="the least share of true words")
-    start: NaturalNumber = Field(0, description="steps before the decay begins")
-    mixing: Literal["argmax", "sampled", "top_k"] = Field(
-        "argmax", description="what stands for a prediction: the best, a draw, or the mean of top_k"
-    )
-    top_k: PositiveInt = Field(5, description="of mixing: top_k")
-    backpropagate: bool = Field(False, description="with top_k: also train what was predicted")
-    passes: Annotated[int, Field(ge=2, le=1000)] = Field(
-        2, description="of the decoder; more: parallel scheduled sampling"
-    )
-
-    @field_validator("k")
-    @classmethod
-    def _in_the_range_of_its_decay(cls, k: float | None, info) -> float | None:
-        decay = info.data.get("decay")
-        if k is not None and decay == "exponential" and k >= 1:
-            raise _problem("exponential decay needs k below 1")
-        if k is not None and decay == "inverse_sigmoid" and k < 1:
-            raise _problem("inverse_sigmoid decay needs k of at least 1")
-        return k
-
-    @field_validator("backpropagate")
-    @classmethod
-    def _only_a_mean_has_a_gradient(cls, backpropagate: bool, info) -> bool:
-        if backpropagate and info.data.get("mixing") in ("argmax", "sampled"):
-            raise _problem("a choice has no gradient; it needs scheduled_sampling.mixing: top_k")
-        return backpropagate
-
-
-class GuidedAttentionConfig(Section):
-    """A loss that tells heads of the decoder where in the source to look."""
-
-    by: Literal["diagonal", "alignment"] | None = Field(
-        None, description="where to: the same place in the sentence, or as alignments say"
-    )
-    alignments: str | None = Field(
-        None, description="Pharaoh file (0-0 1-2 ...), line for line with the training text"
-    )
-    weight: Annotated[float, Field(gt=0, le=1000)] | None = Field(
-        None, description="of this loss; null: 1.0 with diagonal, 0.05 with alignment"
-    )
-    layer: PositiveInt | None = Field(
-        None, description="of the decoder, from 1; null: the last but one"
-    )
-    heads: PositiveInt = Field(1, description="how many of the layer's heads are guided")
-    width: Annotated[float, Field(ge=1e-3, le=100)] = Field(
-        0.2, description="of the diagonal, as a share of the length"
-    )
-
-    @field_validator("alignments")
-    @classmethod
-    def _a_file_for_alignments(cls, alignments: str | None, info) -> str | None:
-        needed = info.data.get("by") == "alignment"
-        if needed and alignments is None:
-            raise _problem("guided_attention.by: alignment needs the file with the alignments")
-        if alignments is not None and not needed:
-            raise _problem("needs guided_attention.by: alignment")
-        return alignments
-
-    @property
-    def weight_of_loss(self) -> float:
-        """Where none is given, that of the paper."""
-        return self.weight or {"diagonal": 1.0, "alignment": 0.05}[self.by]
-
 
 class DecodingConfig(Section):
     """The search."""
 
     beam_size: BeamSize = Field(5, description="1: greedy")
     length_penalty: Annotated[
-        float, Field(ge=0), _at_most(10, "higher powers of a length overflow")
+        float, Field(ge=0), at_most(10, "higher powers of a length overflow")
     ] = Field(1.0, description="alpha; 0: none, higher: longer outputs")
     length_penalty_kind: Literal["gnmt", "average"] = Field(
         "gnmt", description="scores are divided by ((5 + length) / 6)^alpha, or length^alpha"
@@ -407,7 +200,7 @@ class DecodingConfig(Section):
     temperature: Annotated[
         float,
         Field(gt=0, le=1000),
-        _at_least(
+        at_least(
             1e-3, "below it, nothing but the most probable subword is drawn, as with top_k: 1"
         ),
     ] = Field(1.0, description="of sampling; below 1: less random")
@@ -425,14 +218,6 @@ class DecodingConfig(Section):
     )
     batch_tokens: PositiveInt = Field(2048, description="padded source tokens decoded at once")
 
-    @field_validator("n_best")
-    @classmethod
-    def _no_more_than_the_beam_holds(cls, n_best: int, info) -> int:
-        beam_size = info.data.get("beam_size", n_best)
-        if n_best > beam_size and not info.data.get("sampling"):
-            raise _problem(f"is more than decoding.beam_size ({beam_size})")
-        return n_best
-
 
 class EvaluationConfig(Section):
     """Scores."""
@@ -442,38 +227,6 @@ class EvaluationConfig(Section):
     )
     validation_beam_size: BeamSize = Field(1, description="beam of the dev set's BLEU")
     samples: NaturalNumber = Field(3, description="translations shown at the end")
-
-
-class Heads(NamedTuple):
-    """The first `heads` heads of the attention to the source in a decoder layer, from 0."""
-
-    layer: int
-    heads: int
-
-    @classmethod
-    def nearest_to_alignment(cls, num_layers: int, num_heads: int) -> Heads:
-        """All of the last layer but one, of all layers the nearest to an alignment of words, unless
-        a model was told its own (Garg et al. 2019, arXiv 1909.02074, section 3.2)."""
-        return cls(max(num_layers - 2, 0), num_heads)
-
-
-# For each option: a key of another section, the one value of it that goes together with the option,
-# and why no other does.
-NEEDED_BY: dict[str, list[tuple[str, Any, str]]] = {
-    "model.copying": [
-        ("subword.joint", True, "a subword is copied by its number, the same on both sides"),
-    ],
-    "guided_attention.by": [
-        ("scheduled_sampling.decay", None, "it guides from true words, and others replace them"),
-        ("subword.sampling", None, "it guides from the subwords that the corpus is encoded in"),
-    ],
-    "model.non_autoregressive": [
-        ("scheduled_sampling.decay", None, "there are no words before, which could be replaced"),
-        ("guided_attention.by", None, "it reads masks, and words are what would be guided"),
-        ("decoding.sampling", False, "all words are predicted at once, none after another"),
-        ("decoding.n_best", 1, "it has one output of a line"),
-    ],
-}
 
 
 class Config(Section):
@@ -489,38 +242,118 @@ class Config(Section):
     decoding: DecodingConfig = Field(default_factory=DecodingConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
 
-    @property
-    def guided_heads(self) -> Heads:
-        """Those that the section guided_attention is about."""
-        layer = self.guided_attention.layer
-        default = self._nearest_heads.layer
-        return Heads(default if layer is None else layer - 1, self.guided_attention.heads)
-
-    @property
-    def alignment_heads(self) -> Heads:
-        """Those whose mean tells which words belong together: the guided ones, if they were guided
-        by that. (One that is guided to the diagonal says little of where words change places.)"""
-        by_alignment = self.guided_attention.by == "alignment"
-        return self.guided_heads if by_alignment else self._nearest_heads
-
-    @property
-    def layers_read_by_the_loss(self) -> frozenset[int]:
-        """The decoder layers, from 0, whose attention weights are more than a step to the output.
-        They are kept in training, with `recompute` too, and can't be fused with what follows."""
-        layers = set()
-        if self.model.copying:
-            layers.add(self.model.decoder_layers - 1)
-        if self.guided_attention.by is not None:
-            layers.add(self.guided_heads.layer)
-        return frozenset(layers)
-
-    @property
-    def _nearest_heads(self) -> Heads:
-        return Heads.nearest_to_alignment(self.model.decoder_layers, self.model.num_heads)
-
 
 SECTIONS: dict[str, type[Section]] = {
     name: field.annotation
     for name, field in Config.model_fields.items()
     if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
 }
+
+RULES = [
+    Rule(
+        "data.root",
+        lambda c: c.data.dataset == "files" and c.data.root is None,
+        "data.dataset: files needs the folder that holds them",
+    ),
+    *(
+        Rule(
+            f"data.{key}",
+            lambda c, key=key: (
+                c.data.dataset in LANGUAGES and getattr(c.data, key) not in (*SPLITS, None)
+            ),
+            f"{{data.dataset}} has the splits {', '.join(SPLITS)}",
+        )
+        for key in SPLITS
+    ),
+    Rule(
+        "data.target_lang",
+        lambda c: c.data.target_lang == c.data.source_lang,
+        "must differ from data.source_lang",
+    ),
+    Rule(
+        "data.target_lang",
+        lambda c: (
+            c.data.dataset in LANGUAGES
+            and not {c.data.source_lang, c.data.target_lang} <= LANGUAGES[c.data.dataset]
+        ),
+        "{data.dataset} has the languages en and de",
+    ),
+    Rule(
+        "subword.type",
+        lambda c: c.data.dataset == "wmt14ende" and c.subword.type != "vocabulary",
+        "data.dataset: wmt14ende is BPE'd text, it needs type: vocabulary",
+    ),
+    Rule(
+        "subword.sampling",
+        lambda c: c.subword.sampling is not None and c.subword.type not in ("bpe", "unigram"),
+        "needs subword.type: bpe or unigram",
+    ),
+    Rule(
+        "subword.joint",
+        lambda c: not c.subword.joint and c.subword.type == "vocabulary",
+        "subword.type: vocabulary is one vocabulary for both sides",
+    ),
+    *(
+        Rule(
+            f"subword.{key}",
+            lambda c, key=key: c.subword.joint and getattr(c.subword, key) is not None,
+            "a size of its own needs subword.joint: false",
+        )
+        for key in ("source_vocab_size", "target_vocab_size")
+    ),
+    Rule(
+        "subword.vocabulary",
+        lambda c: c.subword.vocabulary is not None and c.subword.type != "vocabulary",
+        "a vocabulary file needs subword.type: vocabulary",
+    ),
+    Rule(
+        "subword.vocabulary",
+        lambda c: (
+            c.subword.type == "vocabulary"
+            and not c.subword.vocabulary
+            and c.data.dataset != "wmt14ende"
+        ),
+        "type: vocabulary needs the file with the types",
+    ),
+    Rule(
+        "model.num_heads",
+        lambda c: c.model.d_model % c.model.num_heads,
+        "must divide model.d_model ({model.d_model})",
+    ),
+    Rule(
+        "training.max_epochs",
+        lambda c: c.training.max_epochs is None and c.training.max_steps is None,
+        "give training.max_steps or training.max_epochs",
+    ),
+    Rule(
+        "training.warmup_steps",
+        lambda c: c.training.schedule in ("noam", "inverse_sqrt") and c.training.warmup_steps == 0,
+        "schedule {training.schedule} needs at least 1",
+    ),
+    Rule(
+        "training.learning_rate",
+        lambda c: (
+            c.training.schedule in ("inverse_sqrt", "constant") and c.training.learning_rate is None
+        ),
+        "schedule {training.schedule} needs a rate",
+    ),
+    Rule(
+        "training.average_last",
+        lambda c: (c.training.average_last or 0) > c.training.keep_last,
+        "is more than training.keep_last ({training.keep_last})",
+    ),
+    Rule(
+        "training.weight_decay",
+        lambda c: c.training.weight_decay and c.training.optimizer != "adamw",
+        "needs training.optimizer: adamw",
+    ),
+    Rule(
+        "decoding.n_best",
+        lambda c: c.decoding.n_best > c.decoding.beam_size and not c.decoding.sampling,
+        "is more than decoding.beam_size ({decoding.beam_size})",
+    ),
+    *SCHEDULED_SAMPLING,
+    *GUIDED_ATTENTION,
+    *COPYING,
+    *NON_AUTOREGRESSIVE,
+]

@@ -1,7 +1,7 @@
-"""The encoded corpus on disk: flat integer arrays with offsets, read memory-mapped.
+"""The encoded corpus: what training reads, in an entry of the cache.
 
-A corpus is encoded once. Its folder is named by a hash of what made it (the text's content, the
-subwords, the filters), so that a changed file or setting makes a new one.
+A corpus is encoded once. Its folder is named by a hash of what it was made from (the text's
+content, the subwords, the filters), so a changed file or setting makes a new one.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
+from transformer_mt.data.arrays import CachedArrays, EncodedText, Writer, smallest_dtype
 from transformer_mt.data.cache import entry
 from transformer_mt.data.subword import Subwords, Vocabulary
 from transformer_mt.runtime.console import progress
@@ -29,46 +30,26 @@ from transformer_mt.runtime.process_pool import process_pool
 FORMAT = 1
 LINES = "lines.npy"
 CHUNK = 5_000
-# Starting the processes costs about a second, which pays from here on.
+# Starting the processes takes about a second, which pays off from this number of pairs on.
 PARALLEL_FROM = 100_000
 
 Pair = tuple[str, str]
 
 
-class EncodedText:
-    """One side: sentence i is `ids[offsets[i]:offsets[i + 1]]`, without bos or eos."""
-
-    def __init__(self, folder: Path, side: str) -> None:
-        self.ids = np.load(folder / f"{side}.ids.npy", mmap_mode="r")
-        self.offsets = np.load(folder / f"{side}.offsets.npy", mmap_mode="r")
-        self.lengths = np.diff(self.offsets).astype(np.int32)
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        return self.ids[self.offsets[index] : self.offsets[index + 1]]
-
-
-class EncodedCorpus:
+class EncodedCorpus(CachedArrays):
     """Encoded pairs. `facts` holds the counts of the build: pairs, tokens, what was dropped.
 
-    `lines`, int32 (pairs,), tells which line of the text each pair was, from 0; they rise.
+    `lines`, int32 (pairs,), has the line of the text that each pair was, from 0, in rising order.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        try:
-            self.facts: dict[str, Any] = json.loads((folder / "facts.json").read_text())
-            self.source = EncodedText(folder, "source")
-            self.target = EncodedText(folder, "target")
-            self.lines = np.load(folder / LINES, mmap_mode="r")
-            self._check()
-        except (OSError, EOFError, ValueError, LookupError, TypeError) as error:
-            raise UserError(
-                f"{folder}: a damaged encoded corpus ({error}). Delete the folder; it is made anew"
-            ) from None
+    name = "encoded corpus"
 
-    def _check(self) -> None:
+    def _load(self, folder: Path) -> None:
+        self.source = EncodedText(folder, "source")
+        self.target = EncodedText(folder, "target")
+        self.lines = np.load(folder / LINES, mmap_mode="r")
         for name, side in (("source", self.source), ("target", self.target)):
-            if len(side.lengths) != self.facts["pairs"] or side.offsets[-1] != len(side.ids):
+            if not side.is_whole(self.facts["pairs"]):
                 raise ValueError(f"the {name} side is not as long as it was written")
         if len(self.lines) != self.facts["pairs"]:
             raise ValueError("there are not as many lines as pairs")
@@ -77,13 +58,9 @@ class EncodedCorpus:
         return len(self.source.lengths)
 
     @property
-    def key(self) -> str:
-        """A hash of all that made it: text, subwords and filters."""
-        return self._folder.name
-
-    def __reduce__(self) -> tuple:
-        """Another process maps the files for itself."""
-        return EncodedCorpus, (self._folder,)
+    def text_lines(self) -> int:
+        """The number of lines of the text, those of dropped pairs included."""
+        return self.facts["pairs"] + sum(self.facts["dropped"].values())
 
 
 @dataclass(frozen=True)
@@ -94,10 +71,11 @@ class Limits:
     max_length_ratio: float | None = None
 
     def reason_to_drop(self, source: list[int], target: list[int]) -> str | None:
+        """Returns None for a pair that is used."""
         shorter, longer = sorted((len(source), len(target)))
         if self.max_length is not None and longer > self.max_length:
             return f"longer than {self.max_length} subwords"
-        # With eos counted, as it is in training; "Yes." against three words is no odd pair.
+        # eos is counted, as it is in training, so that "Yes." against three words is no odd pair.
         if self.max_length_ratio is not None and longer + 1 > self.max_length_ratio * (shorter + 1):
             return f"lengths differ by more than {self.max_length_ratio:g} to 1"
         return None
@@ -109,20 +87,20 @@ def encoded_corpus(
     content: str,
     subwords: Subwords,
     limits: Limits,
-    dropped: Counter,
     cache: Path,
     title: str,
     total: int | None = None,
-    lines: array | None = None,
+    reason_to_drop: Callable[[Pair], str | None] = lambda pair: None,
 ) -> EncodedCorpus:
-    """The encoded corpus of `pairs`, from the cache if it is there.
+    """Returns the encoded corpus of a text, from the cache if it is there.
 
     Args:
-        pairs: read only if the cache does not have them.
-        content: whatever decides which pairs `pairs` yields, as text.
-        dropped: filled while `pairs` is read; saved with the facts.
-        lines: filled while `pairs` is read, with the line that each is of the text; None: they are
-            its lines, from the first to the last.
+        pairs: all pairs of the text, which are read only if the cache does not have the corpus.
+        content: a text that changes with `pairs` and with what `reason_to_drop` decides.
+        total: the number of pairs, if it is known.
+        reason_to_drop: is called with each pair, in order, and returns None to use it. The pairs
+            that are dropped are counted by the reason in `EncodedCorpus.facts`, together with those
+            that are outside of `limits`.
 
     Raises:
         UserError: no pair is left, or the cache can't be written.
@@ -133,171 +111,78 @@ def encoded_corpus(
     key.update(subwords.content())
 
     def make(folder: Path) -> None:
-        _write(pairs, subwords, limits, dropped, folder, title, total, lines)
+        chunks = _chunks(pairs, reason_to_drop)
+        try:
+            _write(_encoded(chunks, subwords, limits, total), subwords, folder, title, total)
+        except BrokenProcessPool:
+            raise UserError(
+                f"{title}: a process that encodes text was killed, perhaps because memory ran out"
+            ) from None
 
-    folder = cache / key.hexdigest()[:32]
-    return EncodedCorpus(entry(folder, make))
-
-
-def _write(
-    pairs: Iterable[Pair],
-    subwords: Subwords,
-    limits: Limits,
-    dropped: Counter,
-    folder: Path,
-    title: str,
-    total: int | None,
-    lines: array | None,
-) -> None:
-    kept, read, unknown = [np.zeros(0, np.int32)], 0, 0
-    try:
-        with (
-            Writer(folder, "source", _dtype(subwords.source)) as source_writer,
-            Writer(folder, "target", _dtype(subwords.target)) as target_writer,
-            progress(total=total, title=title, unit="pairs", unit_scale=True) as bar,
-        ):
-            for chunk in _encode(pairs, subwords, limits, total):
-                for writer, side, vocabulary in (
-                    (source_writer, chunk.source, subwords.source),
-                    (target_writer, chunk.target, subwords.target),
-                ):
-                    writer.add(side.ids, side.lengths)
-                    unknown += int(np.count_nonzero(side.ids == vocabulary.unk))
-                kept.append(read + chunk.kept)
-                dropped.update(chunk.dropped)
-                count = len(chunk.kept) + chunk.dropped.total()
-                read += count
-                bar.update(count)
-            facts = {
-                "pairs": len(source_writer),
-                "source_tokens": source_writer.total,
-                "target_tokens": target_writer.total,
-                "longest": max(source_writer.longest, target_writer.longest),
-                "unknown": unknown,
-                "dropped": dict(dropped),
-            }
-    except BrokenProcessPool:
-        raise UserError(
-            f"{title}: a process that encodes text was killed, perhaps because memory ran out"
-        ) from None
-    if not facts["pairs"]:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
-        raise UserError(f"no training pair is left ({reasons or 'there was none'})")
-    numbers = np.concatenate(kept)
-    lines_of_kept = numbers if lines is None else np.asarray(lines)[numbers]
-    np.save(folder / LINES, lines_of_kept.astype(np.int32))
-    (folder / "facts.json").write_text(json.dumps(facts))
+    return EncodedCorpus(entry(cache / key.hexdigest()[:32], make))
 
 
-@dataclass(frozen=True)
-class _Sentences:
-    """One side of some pairs: the ids of all sentences in a row, and how many belong to each."""
+class _Chunk(NamedTuple):
+    """Some pairs of the text, before or after they are encoded.
 
-    ids: np.ndarray
-    lengths: np.ndarray
+    Attributes:
+        lines: the line of each pair: int32 (pairs,).
+        sources, targets: the text of each; or the ids of all sentences in a row, and the length of
+            each sentence.
+        dropped: how many pairs between them were dropped, by the reason.
+    """
 
-    @classmethod
-    def of(cls, sentences: list[list[int]], vocabulary: Vocabulary) -> _Sentences:
-        return cls(
-            np.fromiter(chain.from_iterable(sentences), _dtype(vocabulary)),
-            np.fromiter(map(len, sentences), np.int32, len(sentences)),
-        )
-
-
-@dataclass(frozen=True)
-class _Chunk:
-    """Encoded pairs within the limits, which of the chunk's they are, and how many were dropped, by
-    the reason."""
-
-    source: _Sentences
-    target: _Sentences
-    kept: np.ndarray
+    lines: np.ndarray
+    sources: list[str] | tuple[np.ndarray, np.ndarray]
+    targets: list[str] | tuple[np.ndarray, np.ndarray]
     dropped: Counter
 
 
-def _dtype(vocabulary: Vocabulary) -> np.dtype:
-    return np.dtype(np.uint16 if vocabulary.size <= 1 << 16 else np.int32)
-
-
-class Writer:
-    """Writes what `EncodedText` reads: appends sentences to SIDE.ids.npy, and SIDE.offsets.npy at
-    the end. Only the lengths are held in memory."""
-
-    def __init__(self, folder: Path, side: str, dtype: np.dtype) -> None:
-        self._path = folder / side
-        self._dtype = dtype
-        self._lengths = [np.zeros(1, np.int32)]  # the first sentence begins at 0
-        self._count = 0
-        self.total = 0
-        self.longest = 0
-
-    def __enter__(self) -> Writer:
-        self._file = open(f"{self._path}.ids.npy", "wb")
-        self._write_header()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if exception[0] is None:
-            # The header is as long for every length, so it can be put in place at the end.
-            self._file.seek(0)
-            self._write_header()
-            offsets = np.cumsum(np.concatenate(self._lengths), dtype=np.int64)
-            np.save(f"{self._path}.offsets.npy", offsets)
-        self._file.close()
-
-    def __len__(self) -> int:
-        return self._count
-
-    def add(self, ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Appends sentences: their ids in a row, and how many belong to each."""
-        self._file.write(ids.astype(self._dtype, copy=False).tobytes())
-        self._lengths.append(lengths)
-        self._count += len(lengths)
-        self.total += len(ids)
-        self.longest = max(self.longest, int(lengths.max(initial=0)))
-
-    def _write_header(self) -> None:
-        header = {
-            "descr": np.lib.format.dtype_to_descr(self._dtype),
-            "fortran_order": False,
-            "shape": (self.total,),
-        }
-        np.lib.format.write_array_header_1_0(self._file, header)
-
-
-def _encode(
-    pairs: Iterable[Pair], subwords: Subwords, limits: Limits, total: int | None
+def _chunks(
+    pairs: Iterable[Pair], reason_to_drop: Callable[[Pair], str | None]
 ) -> Iterator[_Chunk]:
-    """Chunks of encoded pairs in order, made by this process or, for many pairs, by one for each
-    core it may use."""
-    iterator = iter(pairs)
-    chunks = iter(lambda: list(islice(iterator, CHUNK)), [])
+    """Cuts the text into chunks of as many lines, without the pairs that are dropped."""
+    numbered = enumerate(pairs)
+    while chunk := list(islice(numbered, CHUNK)):
+        reasons = [reason_to_drop(pair) for _, pair in chunk]
+        kept = [item for item, reason in zip(chunk, reasons, strict=True) if reason is None]
+        yield _Chunk(
+            np.array([line for line, _ in kept], np.int32),
+            [source for _, (source, _) in kept],
+            [target for _, (_, target) in kept],
+            Counter(filter(None, reasons)),
+        )
+
+
+def _encoded(
+    chunks: Iterator[_Chunk], subwords: Subwords, limits: Limits, total: int | None
+) -> Iterator[_Chunk]:
+    """Encodes chunks in order, in this process or, for many pairs, in one process per core."""
     cores = len(os.sched_getaffinity(0))
     if cores == 1 or (total is not None and total < PARALLEL_FROM):
-        for chunk in chunks:
-            yield _encode_chunk(subwords, limits, chunk)
+        yield from map(partial(_encode, subwords, limits), chunks)
         return
     with process_pool(cores, _start_worker, subwords, limits) as run:
         yield from run(_encode_in_worker, chunks)
 
 
-def _encode_chunk(subwords: Subwords, limits: Limits, chunk: list[Pair]) -> _Chunk:
-    sources = subwords.source.encode_all([source for source, _ in chunk])
-    targets = subwords.target.encode_all([target for _, target in chunk])
-    dropped: Counter = Counter()
-    kept = []
-    for number, pair in enumerate(zip(sources, targets, strict=True)):
-        reason = limits.reason_to_drop(*pair)
-        if reason:
-            dropped[reason] += 1
-        else:
-            kept.append(number)
+def _encode(subwords: Subwords, limits: Limits, chunk: _Chunk) -> _Chunk:
+    sources = subwords.source.encode_all(chunk.sources)
+    targets = subwords.target.encode_all(chunk.targets)
+    reasons = list(map(limits.reason_to_drop, sources, targets))
+    kept = [index for index, reason in enumerate(reasons) if reason is None]
     return _Chunk(
-        _Sentences.of([sources[i] for i in kept], subwords.source),
-        _Sentences.of([targets[i] for i in kept], subwords.target),
-        np.array(kept, np.int32),
-        dropped,
+        chunk.lines[kept],
+        _flat([sources[index] for index in kept], subwords.source),
+        _flat([targets[index] for index in kept], subwords.target),
+        chunk.dropped + Counter(filter(None, reasons)),
     )
+
+
+def _flat(sentences: list[list[int]], vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
+    """The ids of all sentences in a row, and the length of each sentence."""
+    ids = np.fromiter(chain.from_iterable(sentences), smallest_dtype(vocabulary.size))
+    return ids, np.fromiter(map(len, sentences), np.int32, len(sentences))
 
 
 _worker_settings: tuple[Subwords, Limits] | None = None
@@ -308,6 +193,37 @@ def _start_worker(subwords: Subwords, limits: Limits) -> None:
     _worker_settings = subwords, limits
 
 
-def _encode_in_worker(chunk: list[Pair]) -> _Chunk:
-    assert _worker_settings is not None
-    return _encode_chunk(*_worker_settings, chunk)
+def _encode_in_worker(chunk: _Chunk) -> _Chunk:
+    return _encode(*_worker_settings, chunk)
+
+
+def _write(
+    chunks: Iterator[_Chunk], subwords: Subwords, folder: Path, title: str, total: int | None
+) -> None:
+    lines, dropped, unknown = [], Counter(), 0
+    with (
+        Writer(folder, "source", smallest_dtype(subwords.source.size)) as source,
+        Writer(folder, "target", smallest_dtype(subwords.target.size)) as target,
+        progress(total=total, title=title, unit="pairs", unit_scale=True) as bar,
+    ):
+        for chunk in chunks:
+            source.add(*chunk.sources)
+            target.add(*chunk.targets)
+            unknown += np.count_nonzero(chunk.sources[0] == subwords.source.unk)
+            unknown += np.count_nonzero(chunk.targets[0] == subwords.target.unk)
+            lines.append(chunk.lines)
+            dropped.update(chunk.dropped)
+            bar.update(len(chunk.lines) + chunk.dropped.total())
+    if not len(source):
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
+        raise UserError(f"no training pair is left ({reasons or 'there was none'})")
+    np.save(folder / LINES, np.concatenate(lines))
+    facts = {
+        "pairs": len(source),
+        "source_tokens": source.total,
+        "target_tokens": target.total,
+        "longest": max(source.longest, target.longest),
+        "unknown": unknown,
+        "dropped": dict(dropped),
+    }
+    (folder / "facts.json").write_text(json.dumps(facts))

@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 import hashlib
-from array import array
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from transformer_mt.config.schema import Config, SubwordConfig
+from transformer_mt.config.schema import Config
 from transformer_mt.data.alignments import Alignments, encoded_alignments
 from transformer_mt.data.cache import entry
-from transformer_mt.data.corpus import (
-    Corpus,
-    HeldOut,
-    Pair,
-    Split,
-    hold_out,
-    open_corpus,
-    training_pairs,
-    wmt14ende_vocabulary,
-)
+from transformer_mt.data.corpus import Corpus, Pair, Split, open_corpus
+from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
-from transformer_mt.data.subword import TRAINING_LINES, Subwords
+from transformer_mt.data.held_out import HeldOut, hold_out
+from transformer_mt.data.subword import TRAINING_LINES, Subwords, vocabulary_sizes
+from transformer_mt.data.training_filter import TrainingFilter
 from transformer_mt.runtime.console import say, warn
-from transformer_mt.runtime.files import count_lines
 
-# Another one for entries of the cache that were made otherwise.
+# A new number leaves entries of the cache unused that were made in another way.
 FORMAT = 2
 
 
 @dataclass(frozen=True)
 class PreparedData:
-    """Everything that training and scoring read. dev and test are None where there are none."""
+    """Everything that training and scoring read.
+
+    Attributes:
+        dev, dev_split, test_split: None if there is no dev or test set.
+        held_out_files: the files of pairs that were held out of the training text.
+        key: a hash of all that decides what training reads: text, subwords, filters and alignments.
+        alignments: None if none were asked for.
+    """
 
     subwords: Subwords
     train: EncodedCorpus
@@ -41,13 +39,11 @@ class PreparedData:
     dev_split: Split | None
     test_split: Split | None
     held_out_files: list[Path]
-    # A hash of all that decides what is read in training: text, subwords, filters and alignments.
     key: str = ""
-    # Where attention is guided by them.
     alignments: Alignments | None = None
 
     def with_held_out_in(self, folder: Path) -> PreparedData:
-        """The same, with the held-out pairs read from copies of their files in `folder`."""
+        """Returns the same, with the held-out pairs read from copies of their files in `folder`."""
 
         def moved(split: Split | None) -> Split | None:
             if split is None or split.paths[0] not in self.held_out_files:
@@ -57,7 +53,7 @@ class PreparedData:
         return replace(self, dev_split=moved(self.dev_split), test_split=moved(self.test_split))
 
     def report(self) -> Iterator[str]:
-        """Lines that tell a person what is trained on."""
+        """Yields lines that tell a person what training reads."""
         facts = self.train.facts
         yield f"training pairs  {facts['pairs']:,}"
         for reason, count in facts["dropped"].items():
@@ -75,73 +71,68 @@ class PreparedData:
             sizes += f" source, {self.subwords.target.size:,} target"
         yield f"vocabulary      {sizes}{' (joint)' if self.subwords.joint else ''}"
         if self.alignments is not None:
-            facts = self.alignments.facts
-            unlinked = facts["unlinked"] / self.train.facts["target_tokens"]
+            counts = self.alignments.facts
+            unlinked = counts["unlinked"] / facts["target_tokens"]
             yield (
-                f"alignments      {facts['lines']:,} lines, {facts['links']:,} links of words; "
+                f"alignments      {counts['lines']:,} lines, {counts['links']:,} links of words; "
                 f"{unlinked:.1%} of the target subwords have none"
             )
         if self.dev is not None:
             yield f"dev pairs       {len(self.dev):,}"
         if self.test_split is not None:
-            yield f"test pairs      {count_lines(self.test_split.paths[-1]):,}"
+            yield f"test pairs      {self.test_split.line_count:,}"
 
 
-def prepare(config: Config, subwords: Subwords | None = None) -> PreparedData:
-    """Reads, checks and encodes the corpus of a config; nothing is written but into the cache.
+def prepare(
+    config: Config, subwords: Subwords | None = None, alignments: Path | None = None
+) -> PreparedData:
+    """Reads, checks and encodes the corpus of a config. Only the cache is written.
 
-    With `subwords` (those of the model that training starts from), none are trained.
+    Args:
+        subwords: those of the model that training starts from; None: they are trained.
+        alignments: a file of word alignments of the training text, in Pharaoh's format.
 
     Raises:
-        UserError: anything wrong with the data.
+        UserError: something is wrong with the data.
     """
     corpus = open_corpus(config.data)
     cache = Path(config.data.cache)
-    text = corpus.train.content()
-    _check(corpus, text)
-    held_out = _hold_out(corpus, text, config, cache)
+    _check(corpus)
+    held_out = _hold_out(corpus, config, cache)
     dev = corpus.dev or held_out.splits.get("dev")
     test = corpus.test or held_out.splits.get("test")
-    dropped: Counter = Counter()
 
-    def pairs(counts: Counter, lines: array | None = None) -> Iterator[Pair]:
-        return training_pairs(
-            corpus.train, held_out.texts, config.data.drop_duplicates, counts, lines
-        )
+    def reason_to_drop() -> Callable[[Pair], str | None]:
+        """Decides which pairs are trained on, in one pass over the text."""
+        return TrainingFilter(held_out.texts, config.data.drop_duplicates).reason_to_drop
 
-    content = "\n".join(
-        [
-            text,
-            str(config.data.drop_duplicates),
-            *sorted(hashlib.sha256(text.encode()).hexdigest() for text in held_out.texts),
-        ]
-    )
+    def pairs() -> Iterator[Pair]:
+        reason = reason_to_drop()
+        return (pair for pair in corpus.train if reason(pair) is None)
+
+    hashes = sorted(hashlib.sha256(text.encode()).hexdigest() for text in held_out.texts)
+    content = "\n".join([corpus.train.content(), str(config.data.drop_duplicates), *hashes])
     if subwords is None:
-        subwords = _subwords(config, content, lambda: pairs(Counter()), cache)
-    if config.training.init_from is None:
-        _tell_of_small_vocabularies(subwords, config.subword)
-    lines, line_count = array("i"), count_lines(corpus.train.paths[0])
+        subwords = _subwords(config, content, pairs, cache)
+    if config.training.init_from is None and config.subword.type != "vocabulary":
+        sizes = vocabulary_sizes(config.subword, subwords.joint)
+        for (key, size), vocabulary in zip(sizes.items(), subwords.vocabularies, strict=True):
+            if vocabulary.size < size:
+                say(f"{key}: the text has {vocabulary.size:,} subwords, not {size:,}; using those")
     train = encoded_corpus(
-        pairs(dropped, lines),
+        corpus.train,
         content=content,
         subwords=subwords,
         limits=Limits(config.data.max_length, config.data.max_length_ratio),
-        dropped=dropped,
         cache=cache,
         title="encoding",
-        total=line_count,
-        lines=lines,
+        total=corpus.train.line_count,
+        reason_to_drop=reason_to_drop(),
     )
-    alignments = None
-    if config.guided_attention.alignments is not None:
-        alignments = encoded_alignments(
-            Path(config.guided_attention.alignments),
-            train,
-            subwords,
-            (config.data.source_lang, config.data.target_lang),
-            line_count,
-            cache,
-        )
+    links = None
+    if alignments is not None:
+        languages = config.data.source_lang, config.data.target_lang
+        links = encoded_alignments(alignments, train, subwords, languages, cache)
     return PreparedData(
         subwords=subwords,
         train=train,
@@ -149,20 +140,20 @@ def prepare(config: Config, subwords: Subwords | None = None) -> PreparedData:
         dev_split=dev,
         test_split=test,
         held_out_files=[path for split in held_out.splits.values() for path in split.paths],
-        key=train.key if alignments is None else alignments.key,
-        alignments=alignments,
+        key=train.key if links is None else links.key,
+        alignments=links,
     )
 
 
-def _check(corpus: Corpus, text: str) -> None:
-    """Reads dev and test set to their ends, of which some is otherwise not read before training has
-    ended, and warns of what gives scores that mean nothing; `text` is the training text's content.
+def _check(corpus: Corpus) -> None:
+    """Reads the dev and test sets to their ends, because training may read them only at its end,
+    and warns of sets whose scores mean little.
 
     Raises:
         UserError: a line is not UTF-8, or not a pair.
     """
-    names = {text: "train"}
-    for split in corpus.splits()[1:]:
+    names = {corpus.train.content(): "train"}
+    for split in filter(None, (corpus.dev, corpus.test)):
         for side in split.check():
             warn(f"data.{split.name}: all lines of the {side} are blank")
         same = names.setdefault(split.content(), split.name)
@@ -178,35 +169,17 @@ def _check(corpus: Corpus, text: str) -> None:
             )
 
 
-def _tell_of_small_vocabularies(subwords: Subwords, config: SubwordConfig) -> None:
-    """Says where the text had fewer subwords than the config asks for."""
-    if config.type == "vocabulary":
-        return
-    sides = [("vocab_size", subwords.source.size, config.vocab_size)]
-    if not subwords.joint:
-        sides = [
-            (f"{side}_vocab_size", vocabulary.size, own or config.vocab_size)
-            for side, vocabulary, own in (
-                ("source", subwords.source, config.source_vocab_size),
-                ("target", subwords.target, config.target_vocab_size),
-            )
-        ]
-    for key, size, wanted in sides:
-        if size < wanted:
-            say(f"subword.{key}: the text has {size:,} subwords, not {wanted:,}; using those")
-
-
-def _hold_out(corpus: Corpus, text: str, config: Config, cache: Path) -> HeldOut:
-    """Draws what the config does not name. The files go beside the cache's other entries, where
-    they can be read before there is a model directory, which gets a copy."""
+def _hold_out(corpus: Corpus, config: Config, cache: Path) -> HeldOut:
+    """Draws the sets that the config does not name. The files go into the cache, because there may
+    be no model directory yet; a model directory gets a copy."""
     seed = config.training.seed
     missing = [name for name in ("dev", "test") if getattr(corpus, name) is None]
-    key = _key(text, missing, config.data.held_out, seed)
+    key = _key(corpus.train.content(), missing, config.data.held_out, seed)
     held_out = hold_out(corpus, config.data, seed, cache / f"held_out-{key}")
     for name, split in held_out.splits.items():
         say(
-            f"data.{name} is not given: {count_lines(split.paths[0]):,} pairs are held out of the "
-            "training text"
+            f"data.{name} is not given: {split.line_count:,} pairs are held out of the training "
+            "text"
         )
     return held_out
 
@@ -216,33 +189,34 @@ def _subwords(
 ) -> Subwords:
     """The subwords of the training text, from the cache if it has them."""
     if config.subword.type == "vocabulary":
-        path = config.subword.vocabulary
-        return Subwords.from_vocabulary(Path(path) if path else wmt14ende_vocabulary(config.data))
+        path = config.subword.vocabulary or DATASETS[config.data.dataset].vocabulary(
+            config.data.root
+        )
+        return Subwords.from_vocabulary(Path(path))
 
     def make(folder: Path) -> None:
         say(f"training the {config.subword.type} subword model ...")
         Subwords.train(pairs, config.subword).save(folder)
 
-    # What is sampled later makes no difference to the model.
+    # Sampling happens later and does not change the model.
     settings = config.subword.model_dump(exclude={"sampling"})
-    folder = cache / f"subword-{_key(content, settings, TRAINING_LINES[config.subword.type])}"
-    return Subwords.load(entry(folder, make))
+    key = _key(content, settings, TRAINING_LINES[config.subword.type])
+    return Subwords.load(entry(cache / f"subword-{key}", make))
 
 
 def _key(*parts: object) -> str:
-    """A name for what follows from `parts`."""
+    """A name for an entry of the cache that follows from `parts`."""
     return hashlib.sha256(repr((FORMAT, *parts)).encode()).hexdigest()[:32]
 
 
 def _encode_whole(split: Split, subwords: Subwords, cache: Path) -> EncodedCorpus:
-    """A dev set keeps all its pairs, so that its loss means the same in every run."""
+    """Encodes all pairs of a dev set, so that its loss means the same in every run."""
     return encoded_corpus(
         split,
         content=f"whole {split.content()}",
         subwords=subwords,
         limits=Limits(),
-        dropped=Counter(),
         cache=cache,
         title=f"encoding {split.name}",
-        total=count_lines(split.paths[0]),
+        total=split.line_count,
     )

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class Vocabulary(Protocol):
-    """One side's subwords."""
+    """One side's subwords, with the ids of the four special ones among them."""
 
     size: int
     pad: int
@@ -44,26 +44,31 @@ class Vocabulary(Protocol):
     eos: int
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a line, without bos or eos."""
+        """Returns the ids of a line, without bos or eos."""
 
     def encode_all(self, texts: list[str]) -> list[list[int]]:
-        """What `encode` gives for each text."""
+        """Returns what `encode` gives for each text."""
+        return [self.encode(text) for text in texts]
 
     def sample(self, text: str, rate: float) -> list[int]:
-        """As `encode`, but with other subwords for the same text each time; see `seeded`.
+        """Works as `encode`, but chooses other subwords for the same text each time; see `seeded`.
 
         Raises:
             UsageError: these subwords can't be sampled.
         """
+        raise UsageError("subword.sampling: null is needed where BPE was applied before")
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The line of some ids; special ones other than unk leave no trace."""
+        """Returns the line of some ids; of the special ones, only unk is visible in it."""
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """Returns the subword of each id, as the vocabulary spells it."""
 
     def content(self) -> bytes:
-        """What defines it: equal content encodes equally."""
+        """Returns what defines the vocabulary: equal content encodes equally."""
 
 
-class SentencePieceVocabulary:
+class SentencePieceVocabulary(Vocabulary):
     """A SentencePiece model (Kudo and Richardson 2018, arXiv 1808.06226).
 
     With identity normalisation decode(encode(x)) is x if every character of x is in the
@@ -118,7 +123,7 @@ class SentencePieceVocabulary:
         return self._model
 
 
-class WordVocabulary:
+class WordVocabulary(Vocabulary):
     """Tokens between spaces, looked up in a list: text whose BPE was applied beforehand.
 
     Decoding joins the parts that `@@` marks (Sennrich et al. 2016, arXiv 1508.07909).
@@ -146,12 +151,6 @@ class WordVocabulary:
         ids = (self._ids.get(token, self.unk) for token in text.split())
         return [self.unk if i in self._special else i for i in ids]
 
-    def encode_all(self, texts: list[str]) -> list[list[int]]:
-        return [self.encode(text) for text in texts]
-
-    def sample(self, text: str, rate: float) -> list[int]:
-        raise UsageError("subword.sampling: null is needed where BPE was applied before")
-
     def decode(self, ids: Iterable[int]) -> str:
         hidden = self._special - {self.unk}
         text = " ".join(self._tokens[i] for i in ids if i not in hidden)
@@ -164,27 +163,41 @@ class WordVocabulary:
         return "".join(f"{token}\n" for token in self._tokens).encode()
 
 
+def vocabulary_sizes(config: SubwordConfig, joint: bool) -> dict[str, int]:
+    """The size that each vocabulary should have, by the key of the config that says so."""
+    if joint:
+        return {"subword.vocab_size": config.vocab_size}
+    return {
+        "subword.source_vocab_size": config.source_vocab_size or config.vocab_size,
+        "subword.target_vocab_size": config.target_vocab_size or config.vocab_size,
+    }
+
+
 class Subwords:
-    """The vocabularies of both sides; the same object twice where they are joint."""
+    """The vocabularies of both sides; they are the same object if they are joint."""
 
     def __init__(self, source: Vocabulary, target: Vocabulary) -> None:
         self.source = source
         self.target = target
         self.joint = source is target
 
+    @property
+    def vocabularies(self) -> tuple[Vocabulary, ...]:
+        """The joint vocabulary, or that of the source and that of the target."""
+        return (self.source,) if self.joint else (self.source, self.target)
+
     def save(self, folder: Path) -> None:
         """Writes the files that `load` reads: the model directory's subword model."""
         kind = "txt" if isinstance(self.source, WordVocabulary) else "model"
-        sides = [("subword", self.source)]
-        if not self.joint:
-            sides = [("subword.source", self.source), ("subword.target", self.target)]
-        for name, side in sides:
+        names = ["subword"] if self.joint else ["subword.source", "subword.target"]
+        for name, vocabulary in zip(names, self.vocabularies, strict=True):
             with atomic(folder / f"{name}.{kind}", "wb") as file:
-                file.write(side.content())
+                file.write(vocabulary.content())
 
     @classmethod
     def load(cls, folder: Path) -> Subwords:
-        """
+        """Reads what `save` wrote.
+
         Raises:
             UserError: the folder has no subword model, or a damaged one.
         """
@@ -194,17 +207,22 @@ class Subwords:
             # `save` wrote the special ones too, and each type once.
             if vocabulary.size != len(tokens) or len(set(tokens)) != len(tokens):
                 raise UserError(f"{folder / 'subword.txt'}: damaged; it is not as it was written")
-            return cls._joint(vocabulary)
-        if (folder / "subword.model").is_file():
-            return cls._joint(_load_model(folder / "subword.model"))
-        sides = [folder / f"subword.{side}.model" for side in ("source", "target")]
-        if all(side.is_file() for side in sides):
-            return cls(*(_load_model(side) for side in sides))
+            return cls(vocabulary, vocabulary)
+        for names in (("subword",), ("subword.source", "subword.target")):
+            paths = [folder / f"{name}.model" for name in names]
+            if all(path.is_file() for path in paths):
+                models = list(map(_load_model, paths))
+                return cls(models[0], models[-1])
         raise UserError(f"{folder}: there is no subword model (subword.model) in it")
 
     @classmethod
     def from_vocabulary(cls, path: Path) -> Subwords:
-        """BPE'd text's vocabulary, one type a line."""
+        """Reads the vocabulary of BPE'd text, a file with one type per line.
+
+        Raises:
+            UsageError: there is no such file.
+            UserError: it has no type, or one more than once.
+        """
         text = [line.decode("utf-8", errors="replace") for line in byte_lines(path)]
         text[:1] = [line.removeprefix("\ufeff") for line in text[:1]]
         # Only the first column: some files have counts behind a tab or a space.
@@ -216,40 +234,27 @@ class Subwords:
         repeated = [token for token, count in Counter(tokens).items() if count > 1]
         if repeated:
             raise UserError(f"{path}: the type {repeated[0]!r} is in it more than once")
-        return cls._joint(WordVocabulary(tokens))
+        vocabulary = WordVocabulary(tokens)
+        return cls(vocabulary, vocabulary)
 
     @classmethod
     def train(
         cls, pairs: Callable[[], Iterator[tuple[str, str]]], config: SubwordConfig
     ) -> Subwords:
-        """SentencePiece models of the text that each call of `pairs` reads anew.
+        """Trains SentencePiece models; each call of `pairs` reads the text anew.
 
         Raises:
             UsageError: the vocabulary is too small for the characters of the text.
         """
         if config.joint:
-            both = (text for pair in pairs() for text in pair)
-            return cls._joint(_train(both, config, config.vocab_size, "subword.vocab_size"))
-        source = (pair[0] for pair in pairs())
-        target = (pair[1] for pair in pairs())
-        return cls(
-            _train(
-                source,
-                config,
-                config.source_vocab_size or config.vocab_size,
-                "subword.source_vocab_size",
-            ),
-            _train(
-                target,
-                config,
-                config.target_vocab_size or config.vocab_size,
-                "subword.target_vocab_size",
-            ),
-        )
-
-    @classmethod
-    def _joint(cls, vocabulary: Vocabulary) -> Subwords:
-        return cls(vocabulary, vocabulary)
+            texts = [(text for pair in pairs() for text in pair)]
+        else:
+            texts = [(source for source, _ in pairs()), (target for _, target in pairs())]
+        sizes = vocabulary_sizes(config, config.joint).items()
+        models = [
+            _train(text, config, size, key) for text, (key, size) in zip(texts, sizes, strict=True)
+        ]
+        return cls(models[0], models[-1])
 
     def content(self) -> bytes:
         return self.source.content() + b"\0" + self.target.content()

@@ -130,7 +130,7 @@ class LogProbs:
         return (place if ids is None else np.take_along_axis(ids, place, axis=2))[:, :, 0]
 
     def _members(self, hypotheses: tuple, ids: np.ndarray) -> np.ndarray:
-        """The logits of some ids of some hypotheses; -inf for ids beyond the vocabulary or in `never`."""
+        """The logits of ids of hypotheses; -inf for ids beyond the vocabulary or in `never`."""
         values = self._logits[(*hypotheses, np.minimum(ids, self._size - 1))]
         return np.where(self._is_never[ids], -np.inf, values)
 

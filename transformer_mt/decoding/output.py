@@ -22,8 +22,8 @@ def plain(translation: Translation) -> str:
 
 
 def tsv(translation: Translation, n_best: int = 1) -> str:
-    """The source, and for each output its text, its score and, if asked for, its alignment. If there
-    are fewer than `n_best` outputs, empty columns follow. A tab or an end of line in a text is
+    """The source, and for each output its text, its score and, if asked for, its alignment. Empty
+    columns stand for outputs that are missing to `n_best`. A tab or an end of line in a text is
     written as a space."""
     columns = [translation.source]
     for output in translation.outputs:
@@ -36,8 +36,8 @@ def tsv(translation: Translation, n_best: int = 1) -> str:
 
 
 def jsonl(translation: Translation) -> str:
-    """An object with source, source_pieces and outputs. Each output has text, score, log_prob, pieces
-    and, if asked for, alignment."""
+    """An object with source, source_pieces and outputs. Each output has text, score, log_prob,
+    pieces and, if asked for, alignment."""
     values = {
         "source": translation.source,
         "source_pieces": translation.source_pieces,

@@ -9,14 +9,15 @@ import numpy as np
 import paddle
 from paddle import Tensor
 
-from transformer_mt.config.schema import DecodingConfig, Heads
+from transformer_mt.config.heads import Heads
+from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding import batch
 from transformer_mt.decoding.device_log_probs import DeviceLogProbs, next_log_probs
 from transformer_mt.decoding.engine import Attention, Hypothesis, Sentence
 from transformer_mt.decoding.log_probs import LogProbs, mixture
-from transformer_mt.model.cpu_decoder import HostDecoder, HostDecoding
+from transformer_mt.model.cpu_decoder import CpuDecoder, CpuDecoderState
 from transformer_mt.model.transformer import Transformer
 
 
@@ -44,8 +45,8 @@ class PaddleEngine:
         )
         self._source = subwords.source
         self._target = subwords.target
-        on_host = all(HostDecoder.can_decode(model) for model in models)
-        self._host_decoders = [HostDecoder(model) for model in models] if on_host else []
+        on_host = all(CpuDecoder.can_decode(model) for model in models)
+        self._host_decoders = [CpuDecoder(model) for model in models] if on_host else []
 
     def search(self, sentences: list[Sentence], settings: DecodingConfig) -> list[list[Hypothesis]]:
         """As `Engine.search`."""
@@ -103,7 +104,7 @@ class PaddleEngine:
         source = self._source_tensor(rows)
         if self._host_decoders:
             states = [
-                HostDecoding(decoder, model.encode(source), source)
+                CpuDecoderState(decoder, model.encode(source), source)
                 for model, decoder in zip(self._models, self._host_decoders, strict=True)
             ]
         else:
@@ -132,7 +133,9 @@ def evaluating(models: list[Transformer]) -> Iterator[None]:
 class _Stepper:
     """Implements `search.Stepper` with the state of each model's decoder."""
 
-    def __init__(self, states: list[HostDecoding | _PaddleState], never: tuple[int, ...]) -> None:
+    def __init__(
+        self, states: list[CpuDecoderState | _PaddleState], never: tuple[int, ...]
+    ) -> None:
         self._states = states
         self._never = never
 
@@ -145,7 +148,7 @@ class _Stepper:
 
 
 class _PaddleState:
-    """The state of a model's decoder on any device; as `HostDecoding` on a CPU."""
+    """The state of a model's decoder on any device; as `CpuDecoderState` on a CPU."""
 
     def __init__(self, model: Transformer, source: Tensor) -> None:
         self._model = model

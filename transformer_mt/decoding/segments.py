@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-# A sentence ends with one of these marks and closing quotes or brackets. A space must follow, except
-# after the marks of languages that are written without spaces.
+# A sentence ends with one of these marks and closing quotes or brackets. A space must follow,
+# except after the marks of languages that are written without spaces.
 _CLOSING = "[\"'”’»›)\\]}」』）】》〉]*"
 _SENTENCE = re.compile(rf"[.!?…؟۔।॥։።]+{_CLOSING}\s+|[。！？；｡]+{_CLOSING}\s*")
 _WORD = re.compile(r"\s+")

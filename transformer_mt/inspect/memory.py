@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 
+from transformer_mt.assembly.heads import layers_read_by_the_loss
 from transformer_mt.config.schema import Config, ModelConfig, TrainingConfig
 from transformer_mt.inspect.parameters import VocabularySizes, parts
 
@@ -75,7 +76,7 @@ def activation_bytes(
         for is_read in (False, True)
     )
     # Those whose attention is read are held in any case.
-    read_layers = len(config.layers_read_by_the_loss)
+    read_layers = len(layers_read_by_the_loss(config))
     other_layers = model.decoder_layers - read_layers
     loss = at_the_end = kept.loss(target, target_vocab_size) + kept.copying(target * source_len)
     if not training.recompute:

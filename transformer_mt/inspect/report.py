@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from transformer_mt.assembly.heads import layers_read_by_the_loss
 from transformer_mt.config.schema import Config
 from transformer_mt.inspect.flops import (
     Flops,
@@ -144,7 +145,7 @@ def _training_flops(config: Config, vocabularies: VocabularySizes, length: int) 
     flops = count(config.model, vocabularies.target, length, positions)
     added = []
     if config.training.recompute:
-        kept = len(config.layers_read_by_the_loss)
+        kept = len(layers_read_by_the_loss(config))
         added.append(recomputed_flops(config.model, length, positions, kept))
     if config.scheduled_sampling.decay is not None:
         sampling = config.scheduled_sampling

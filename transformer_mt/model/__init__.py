@@ -7,7 +7,7 @@ from transformer_mt.model.attention import (
     causal_mask,
     padding_mask,
 )
-from transformer_mt.model.cpu_decoder import HostDecoder, HostDecoding
+from transformer_mt.model.cpu_decoder import CpuDecoder, CpuDecoderState
 from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
 from transformer_mt.model.layers import (
     DecoderLayer,
@@ -27,14 +27,14 @@ from transformer_mt.model.transformer import (
 
 __all__ = [
     "AttentionWeights",
+    "CpuDecoder",
+    "CpuDecoderState",
     "Decoder",
     "DecoderCache",
     "DecoderLayer",
     "Encoder",
     "EncoderLayer",
     "Generator",
-    "HostDecoder",
-    "HostDecoding",
     "KeyValueCache",
     "LayerCache",
     "MultiHeadAttention",

@@ -114,7 +114,7 @@ def register(
     _OUTPUTS[model] = output
 
 
-class HostDecoder:
+class CpuDecoder:
     """The decoder of a model. Weights are read where they are: they must not change in its life.
 
     Raises ValueError if it can't decode the model.
@@ -133,7 +133,7 @@ class HostDecoder:
 
     def __init__(self, model: Transformer) -> None:
         if not self.can_decode(model):
-            raise ValueError("a HostDecoder needs a float32 Transformer, known here, on the CPU")
+            raise ValueError("a CpuDecoder needs a float32 Transformer, known here, on the CPU")
         self.layers = [_Layer(layer) for layer in model.decoder.layers]
         self.norm = None if model.decoder.norm is None else _Norm(model.decoder.norm)
         self.model = model
@@ -193,7 +193,7 @@ def _has_known_sizes(layer: DecoderLayer) -> bool:
     )
 
 
-class HostDecoding:
+class CpuDecoderState:
     """One batch of sentences, decoded step by step; all hypotheses of a sentence together.
 
     Args:
@@ -201,7 +201,7 @@ class HostDecoding:
         source_ids: int64 (sentences, source_len).
     """
 
-    def __init__(self, decoder: HostDecoder, memory: Tensor, source_ids: Tensor) -> None:
+    def __init__(self, decoder: CpuDecoder, memory: Tensor, source_ids: Tensor) -> None:
         self._decoder = decoder
         self._ancestors = AncestorMask()
         padding = array(source_ids) == decoder.source_pad_id

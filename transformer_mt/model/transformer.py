@@ -14,11 +14,12 @@ import paddle
 from paddle import Tensor, nn
 from paddle.distributed.fleet.utils import recompute
 
+from transformer_mt.config.schema import ModelConfig
 from transformer_mt.model import operations
 from transformer_mt.model.ancestors import AncestorMask
 from transformer_mt.model.attention import causal_mask, padding_mask
 from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
-from transformer_mt.model.layers import DecoderLayer, EncoderLayer, LayerCache, LayerNorm, Norm
+from transformer_mt.model.layers import DecoderLayer, EncoderLayer, LayerCache, LayerNorm
 
 
 class AttentionWeights(NamedTuple):
@@ -53,33 +54,20 @@ Needed = bool | Collection[int]
 
 
 class Encoder(nn.Layer):
-    """A stack of `num_layers` encoder layers, section 3.1; with pre-norm, one more norm at the end.
+    """A stack of encoder layers, section 3.1. With pre-norm, the stack ends with one more norm.
 
-    With `recompute`, training keeps only what enters each layer, and computes the layer again in
-    the backward pass, with the same dropout: less memory for a second forward pass (Chen et al.
-    2016, arXiv 1604.06174). The other arguments are those of `EncoderLayer`.
+    Args:
+        config: the sizes of the model.
+        recompute: if True, training keeps only the input of each layer, and computes the layer
+            again in the backward pass, with the same dropout. This trades a second forward pass
+            for memory (Chen et al. 2016, arXiv 1604.06174).
     """
 
-    def __init__(
-        self,
-        num_layers: int,
-        d_model: int,
-        num_heads: int,
-        d_ff: int,
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
-        feed_forward_dropout: float = 0.0,
-        norm: Norm = "post",
-        bias: bool = True,
-        recompute: bool = False,
-    ) -> None:
+    def __init__(self, config: ModelConfig, recompute: bool = False) -> None:
         super().__init__()
         self.recompute = recompute
-        rates = (dropout, attention_dropout, feed_forward_dropout)
-        self.layers = nn.LayerList(
-            EncoderLayer(d_model, num_heads, d_ff, *rates, norm, bias) for _ in range(num_layers)
-        )
-        self.norm = LayerNorm(d_model) if norm == "pre" else None
+        self.layers = _stack(EncoderLayer, config.encoder_layers, config)
+        self.norm = LayerNorm(config.d_model) if config.norm == "pre" else None
 
     def forward(
         self, x: Tensor, mask: Tensor | None = None, need_weights: bool = False
@@ -102,31 +90,16 @@ class Encoder(nn.Layer):
 
 
 class Decoder(nn.Layer):
-    """A stack of `num_layers` decoder layers, section 3.1; with pre-norm, one more norm at the end.
+    """A stack of decoder layers, section 3.1. With pre-norm, the stack ends with one more norm.
 
-    `recompute` is as in `Encoder`, the other arguments are those of `DecoderLayer`.
+    The arguments are those of `Encoder`.
     """
 
-    def __init__(
-        self,
-        num_layers: int,
-        d_model: int,
-        num_heads: int,
-        d_ff: int,
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
-        feed_forward_dropout: float = 0.0,
-        norm: Norm = "post",
-        bias: bool = True,
-        recompute: bool = False,
-    ) -> None:
+    def __init__(self, config: ModelConfig, recompute: bool = False) -> None:
         super().__init__()
         self.recompute = recompute
-        rates = (dropout, attention_dropout, feed_forward_dropout)
-        self.layers = nn.LayerList(
-            DecoderLayer(d_model, num_heads, d_ff, *rates, norm, bias) for _ in range(num_layers)
-        )
-        self.norm = LayerNorm(d_model) if norm == "pre" else None
+        self.layers = _stack(DecoderLayer, config.decoder_layers, config)
+        self.norm = LayerNorm(config.d_model) if config.norm == "pre" else None
 
     def forward(
         self,
@@ -162,6 +135,24 @@ class Decoder(nn.Layer):
         return x if self.norm is None else self.norm(x), all_self_weights, all_cross_weights
 
 
+def _stack(
+    kind: type[EncoderLayer | DecoderLayer], num_layers: int, config: ModelConfig
+) -> nn.LayerList:
+    return nn.LayerList(
+        kind(
+            config.d_model,
+            config.num_heads,
+            config.d_ff,
+            config.dropout,
+            config.attention_dropout,
+            config.feed_forward_dropout,
+            config.norm,
+            config.bias,
+        )
+        for _ in range(num_layers)
+    )
+
+
 class Generator(nn.Layer):
     """Linear map to the vocabulary, without bias and without the softmax, section 3.4.
 
@@ -191,30 +182,20 @@ class Transformer(nn.Layer):
     """The encoder-decoder Transformer, figure 1.
 
     Args:
-        source_vocab_size, target_vocab_size: numbers of ids.
-        d_model: width of embeddings and hidden states.
-        num_heads: attention heads of each attention; must divide d_model.
-        d_ff: inner width of the feed-forward networks.
-        num_encoder_layers, num_decoder_layers: heights of the stacks.
-        dropout: rate at the end of each sublayer, before the residual sum (P_drop, section 5.4).
-        embedding_dropout: rate for the sums of embeddings and positions; None: the same as dropout.
-        attention_dropout: rate for the attention weights.
-        feed_forward_dropout: rate inside the feed-forward networks, after the ReLU.
-        norm: "post", as in the paper, or "pre", see `ResidualNorm`.
-        tie_embeddings: whether the generator's weight is the target embedding (section 3.4).
-        share_source_embedding: whether the source embedding is the target embedding too, for a
-            vocabulary common to both.
-        bias: whether the linear layers have a bias; the generator has none in any case.
+        config: the sizes, dropout rates and options of the model: the section `model` of a config.
+        source_vocab_size, target_vocab_size: the numbers of ids.
+        share_source_embedding: whether the source embedding is the target embedding, too. This
+            needs one vocabulary for both sides.
         pad_id: the id of padding in the target.
-        source_pad_id: the id of padding in the source; None: the same as pad_id.
-        max_len: positions computed in advance; longer sequences work, see `PositionalEncoding`.
+        source_pad_id: the id of padding in the source. By default it is `pad_id`.
+        max_len: the number of positions that are computed in advance. Longer sequences work, too,
+            see `PositionalEncoding`.
         recompute: whether training trades time for memory, see `Encoder`.
 
-    Padding comes last in a row. No real position depends on a padded one, and no target position
-    on a later one, neither in its value nor in its gradient.
+    Padding comes last in each row. No real position depends on a padded one, and no target position
+    depends on a later one, neither in its value nor in its gradient.
 
-    Raises: ValueError if d_model is not a multiple of num_heads, if a rate is not in [0, 1), for an
-        unknown `norm`, or if the source embedding is to be shared, but vocabulary sizes or pad ids
+    Raises: ValueError if the source embedding is to be shared, but vocabulary sizes or pad ids
         differ.
     """
 
@@ -223,21 +204,11 @@ class Transformer(nn.Layer):
 
     def __init__(
         self,
+        config: ModelConfig,
         source_vocab_size: int,
         target_vocab_size: int,
-        d_model: int = 512,
-        num_heads: int = 8,
-        d_ff: int = 2048,
-        num_encoder_layers: int = 6,
-        num_decoder_layers: int = 6,
-        dropout: float = 0.1,
-        embedding_dropout: float | None = None,
-        attention_dropout: float = 0.0,
-        feed_forward_dropout: float = 0.0,
-        norm: Norm = "post",
-        tie_embeddings: bool = True,
+        *,
         share_source_embedding: bool = False,
-        bias: bool = True,
         pad_id: int = 0,
         source_pad_id: int | None = None,
         max_len: int = 1024,
@@ -247,28 +218,31 @@ class Transformer(nn.Layer):
         self.pad_id = pad_id
         self.source_pad_id = pad_id if source_pad_id is None else source_pad_id
 
-        self.target_embedding = TokenEmbedding(target_vocab_size, d_model, pad_id)
+        self.target_embedding = TokenEmbedding(target_vocab_size, config.d_model, pad_id)
         if share_source_embedding:
-            if (source_vocab_size, self.source_pad_id) != (target_vocab_size, pad_id):
-                raise ValueError(
-                    "a shared source embedding needs one vocabulary, but there are"
-                    f" {source_vocab_size} source ids (padding: {self.source_pad_id}) and"
-                    f" {target_vocab_size} target ids (padding: {pad_id})"
-                )
+            self.require_one_vocabulary("a shared source embedding", source_vocab_size)
             self.source_embedding = self.target_embedding
         else:
-            self.source_embedding = TokenEmbedding(source_vocab_size, d_model, self.source_pad_id)
-        self.positional_encoding = PositionalEncoding(
-            d_model, max_len, dropout if embedding_dropout is None else embedding_dropout
-        )
+            self.source_embedding = TokenEmbedding(
+                source_vocab_size, config.d_model, self.source_pad_id
+            )
+        dropout = config.dropout if config.embedding_dropout is None else config.embedding_dropout
+        self.positional_encoding = PositionalEncoding(config.d_model, max_len, dropout)
+        self.encoder = Encoder(config, recompute)
+        self.decoder = Decoder(config, recompute)
+        # Section 3.4 ties the generator to the target embedding.
+        tied = self.target_embedding.weight if config.tie_embeddings else None
+        self.generator = Generator(config.d_model, target_vocab_size, tied)
 
-        rates = (dropout, attention_dropout, feed_forward_dropout)
-        sizes = (d_model, num_heads, d_ff)
-        self.encoder = Encoder(num_encoder_layers, *sizes, *rates, norm, bias, recompute)
-        self.decoder = Decoder(num_decoder_layers, *sizes, *rates, norm, bias, recompute)
-        self.generator = Generator(
-            d_model, target_vocab_size, self.target_embedding.weight if tie_embeddings else None
-        )
+    def require_one_vocabulary(self, what: str, source_vocab_size: int) -> None:
+        """Raises ValueError, which names `what`, if source and target have different ids."""
+        target_vocab_size = self.target_embedding.weight.shape[0]
+        if (source_vocab_size, self.source_pad_id) != (target_vocab_size, self.pad_id):
+            raise ValueError(
+                f"{what} needs one vocabulary, but there are {source_vocab_size} source ids"
+                f" (padding: {self.source_pad_id}) and {target_vocab_size} target ids"
+                f" (padding: {self.pad_id})"
+            )
 
     def forward(
         self, source_ids: Tensor, target_ids: Tensor, need_weights: bool = False

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.locks import open_locked
@@ -220,23 +220,33 @@ def lines(path: Path) -> Iterator[str]:
         yield text.removeprefix("\ufeff") if number == 1 else text
 
 
-def count_lines(path: Path) -> int:
-    """The number of lines; a last one without a newline counts."""
-    count, last = 0, b"\n"
-    with open_bytes(path) as file, _read_errors(path):
-        while block := file.read(1 << 20):
-            count += block.count(b"\n")
-            last = block[-1:]
-    return count + (last != b"\n")
+class Content(NamedTuple):
+    """What a file holds (after decompression): its number of lines, where a last one without a
+    newline counts, and its SHA-256 in hexadecimal."""
+
+    line_count: int
+    sha256: str
 
 
-def content_hash(path: Path) -> str:
-    """The SHA-256 of what a file holds (when decompressed), in hexadecimal."""
-    digest = hashlib.sha256()
+def content_of(path: Path) -> Content:
+    """Reads a file to its end, once."""
+    digest, count, last = hashlib.sha256(), 0, b"\n"
     with open_bytes(path) as file, _read_errors(path):
         while block := file.read(1 << 20):
             digest.update(block)
-    return digest.hexdigest()
+            count += block.count(b"\n")
+            last = block[-1:]
+    return Content(count + (last != b"\n"), digest.hexdigest())
+
+
+def count_lines(path: Path) -> int:
+    """The number of lines of a file, as in `Content`."""
+    return content_of(path).line_count
+
+
+def content_hash(path: Path) -> str:
+    """The SHA-256 of a file's content, as in `Content`."""
+    return content_of(path).sha256
 
 
 def flush_to_disk(path: Path) -> None:

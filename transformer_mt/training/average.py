@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from transformer_mt.assembly.model import WEIGHTS, read_weights
 from transformer_mt.model_directory import ModelDirectory, checkpoint_step
 from transformer_mt.runtime import tensors
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.training.checkpoint import STATE, read_state, write_checkpoint
+from transformer_mt.weights import WEIGHTS, read_weights
 
 
 def average(directory: ModelDirectory, kind: str, count: int) -> Path:

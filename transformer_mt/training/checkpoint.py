@@ -13,7 +13,6 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from transformer_mt.assembly.model import WEIGHTS, load_weights
 from transformer_mt.model.operations import array
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime import tensors
@@ -21,6 +20,7 @@ from transformer_mt.runtime.checksums import damage
 from transformer_mt.runtime.console import warn
 from transformer_mt.runtime.errors import UserError
 from transformer_mt.runtime.folders import published
+from transformer_mt.weights import WEIGHTS, load_weights
 
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"

@@ -1,23 +1,71 @@
-"""The learning rate as a function of the step."""
+"""Learning-rate schedules: the rate of an update as a function of its number.
+
+To add a schedule, add an entry to `SCHEDULES`. This module imports nothing heavy, because the
+config takes the names of the schedules, and what they need, from here.
+"""
 
 from __future__ import annotations
 
-from transformer_mt.config.schema import TrainingConfig
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 
 
-def learning_rate(step: int, config: TrainingConfig, d_model: int) -> float:
-    """The rate of update number `step`; the first is 1, so that no update has a rate of zero.
+class ScheduleSettings(Protocol):
+    """The settings that a schedule may read; the config's training section has them."""
 
-    Every schedule rises linearly to its peak over warmup_steps. noam is the paper's formula 3
-    (section 5.3): d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5), whose peak can be set
-    by learning_rate; inverse_sqrt falls in the same way from the peak it is given; constant stays.
+    schedule: str
+    warmup_steps: int
+    learning_rate: float | None
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A schedule rises linearly to its peak over warmup_steps, and then goes its own way.
+
+    Attributes:
+        after_warmup: maps (step, settings, total_steps) to the rate as a share of the peak, for
+            steps from warmup_steps on. Steps count from 1.
+        needs_warmup: whether warmup_steps must be at least 1.
+        default_peak: maps (d_model, warmup_steps) to the peak if learning_rate is null; None if
+            learning_rate must be given.
     """
-    warmup = config.warmup_steps
-    peak = config.learning_rate
+
+    after_warmup: Callable[[int, ScheduleSettings, int], float]
+    needs_warmup: bool = False
+    default_peak: Callable[[int, int], float] | None = None
+
+
+def _inverse_sqrt(step: int, settings: ScheduleSettings, total_steps: int) -> float:
+    return (settings.warmup_steps / step) ** 0.5
+
+
+def _constant(step: int, settings: ScheduleSettings, total_steps: int) -> float:
+    return 1.0
+
+
+def _papers_peak(d_model: int, warmup_steps: int) -> float:
+    return (d_model * warmup_steps) ** -0.5
+
+
+SCHEDULES = {
+    # Formula 3 of Vaswani et al. 2017: d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).
+    "noam": Schedule(_inverse_sqrt, needs_warmup=True, default_peak=_papers_peak),
+    "inverse_sqrt": Schedule(_inverse_sqrt, needs_warmup=True),
+    "constant": Schedule(_constant),
+}
+
+
+def learning_rate(step: int, settings: ScheduleSettings, d_model: int, total_steps: int) -> float:
+    """Returns the rate of update number `step`, from 1; so no update has a rate of zero.
+
+    Args:
+        total_steps: the number of updates of the whole run.
+    """
+    schedule, warmup = SCHEDULES[settings.schedule], settings.warmup_steps
+    peak = settings.learning_rate
     if peak is None:
-        peak = (d_model * warmup) ** -0.5
+        peak = schedule.default_peak(d_model, warmup)
     if step < warmup:
         return peak * step / warmup
-    if config.schedule == "constant":
-        return peak
-    return peak * (warmup / step) ** 0.5
+    return peak * schedule.after_warmup(step, settings, total_steps)

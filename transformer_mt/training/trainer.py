@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from transformer_mt.assembly.model import take_weights
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Update, epoch_batches, read_ahead, read_update, updates
 from transformer_mt.data.prepare import PreparedData
@@ -26,6 +25,7 @@ from transformer_mt.training.plan import batch_plan
 from transformer_mt.training.processes import Processes
 from transformer_mt.training.update import Outcome, Updater
 from transformer_mt.training.validation import DevScores, perplexity, validate
+from transformer_mt.weights import take_weights
 
 
 @dataclass
@@ -132,6 +132,7 @@ class Trainer:
         self.processes = processes
         self.progress = Progress(batch_plan(config.training))
         self.updater = Updater(config, data.subwords, processes)
+        self.updater.total_steps = self.total_steps
         self.model = self.updater.model
         # The checkpoint that was saved because training was stopped, and from which it goes on. A
         # run that was never stopped does not have it, so it goes when the next is saved.

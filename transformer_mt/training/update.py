@@ -69,6 +69,7 @@ class Updater:
     def __init__(self, config: Config, subwords: Subwords, processes: Processes) -> None:
         self.config = config
         self.processes = processes
+        self.total_steps = config.training.max_steps or 0  # `Trainer` sets it for max_epochs
         # The same weights in every process, whatever was drawn before.
         paddle.seed(config.training.seed)
         self.model = build_model(config.model, subwords, config.training.recompute)
@@ -133,7 +134,9 @@ class Updater:
             return self.objective.losses(batch, step)
 
     def rate(self, step: int) -> float:
-        return learning_rate(step, self.config.training, self.config.model.d_model)
+        """Returns the learning rate of update number `step`."""
+        training = self.config.training
+        return learning_rate(step, training, self.config.model.d_model, self.total_steps)
 
     def _precision(self) -> contextlib.AbstractContextManager:
         precision = self.config.training.precision

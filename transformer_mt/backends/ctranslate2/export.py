@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 
 from transformer_mt.backends.ctranslate2 import BACKEND, POSITIONS, import_ctranslate2
-from transformer_mt.config.schema import Config, Heads, ModelConfig
+from transformer_mt.config.heads import Heads
+from transformer_mt.config.schema import Config, ModelConfig
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.engine import length_limits
 from transformer_mt.model.embedding import sinusoids
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runtime.errors import UserError
 
-# CTranslate2 has no formula for our positions, so the export holds a table, of at least this length.
+# CTranslate2 has no formula for our positions, so the export holds a table of them. This is its
+# least length.
 LEAST_POSITIONS = 1024
 
 
@@ -73,7 +75,7 @@ class _Weights:
         self._left = set(self._arrays)
 
     def take(self, *names: str) -> np.ndarray | None:
-        """The first of these parameters that exists; None, which `_invalid` reports, if none does."""
+        """The first of these parameters that exists; None, which `_invalid` reports, if none."""
         name = next((name for name in names if name in self._arrays), None)
         self._left.discard(name)
         return self._arrays.get(name)
@@ -202,8 +204,8 @@ def _round_to_bfloat16(spec: Any) -> None:
 
 
 def _unfit_subwords(subwords: Subwords) -> list[str]:
-    """CTranslate2 identifies subwords by their text, and has one name for the special subwords of both
-    sides."""
+    """What CTranslate2 can't hold, because it identifies subwords by their text, and has the same
+    special subwords for both sides."""
     problems = []
     sides = {"source": subwords.source, "target": subwords.target}
     for name, side in sides.items():

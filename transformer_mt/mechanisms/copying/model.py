@@ -28,6 +28,7 @@ import paddle
 from paddle import Tensor
 from paddle.autograd import PyLayer
 
+from transformer_mt.config.schema import ModelConfig
 from transformer_mt.model import cpu_decoder, operations
 from transformer_mt.model.attention import Linear
 from transformer_mt.model.operations import array, tensor
@@ -91,19 +92,16 @@ class CopyingCache(DecoderCache):
 
 
 class CopyingTransformer(Transformer):
-    """A `Transformer` that generates or copies. Its arguments; and it has one more gate.
+    """A `Transformer` that generates or copies, with the same arguments, and a gate.
 
     Raises: ValueError as `Transformer` does, and if source and target have no common vocabulary.
     """
 
-    def __init__(self, source_vocab_size: int, target_vocab_size: int, *args, **options) -> None:
-        super().__init__(source_vocab_size, target_vocab_size, *args, **options)
-        if (source_vocab_size, self.source_pad_id) != (target_vocab_size, self.pad_id):
-            raise ValueError(
-                "copying needs one vocabulary, but there are"
-                f" {source_vocab_size} source ids (padding: {self.source_pad_id}) and"
-                f" {target_vocab_size} target ids (padding: {self.pad_id})"
-            )
+    def __init__(
+        self, config: ModelConfig, source_vocab_size: int, target_vocab_size: int, **options
+    ) -> None:
+        super().__init__(config, source_vocab_size, target_vocab_size, **options)
+        self.require_one_vocabulary("copying", source_vocab_size)
         self.gate = Linear(self.generator.weight.shape[1], 1)
         self.gate.bias.set_value(np.float32([math.log(FIRST_P_GEN / (1 - FIRST_P_GEN))]))
 
@@ -214,8 +212,8 @@ def _at(x: Tensor, ids: Tensor) -> Tensor:
     return x.flatten().gather(places.flatten()).reshape(ids.shape)
 
 
-class HostCopying:
-    """What a `CopyingTransformer` makes of the logits, in NumPy: a part of `HostDecoding`.
+class CpuCopying:
+    """What a `CopyingTransformer` makes of the logits, in NumPy: a part of `CpuDecoderState`.
 
     `source_ids` are int64 (sentences, source_len), on the CPU.
     """
@@ -240,8 +238,8 @@ class HostCopying:
         return logits
 
     def select(self, sentences: np.ndarray) -> None:
-        """As `HostDecoding.select`."""
+        """As `CpuDecoderState.select`."""
         self._ids, self._places = self._ids[sentences], self._places[sentences]
 
 
-cpu_decoder.register(CopyingTransformer, {"gate": Linear}, HostCopying)
+cpu_decoder.register(CopyingTransformer, {"gate": Linear}, CpuCopying)

@@ -24,7 +24,7 @@ class GuidedAttention(TeacherForcing):
     def __init__(self, config: Config, model: Transformer, subwords: Subwords) -> None:
         super().__init__(config, model, subwords)
         self.guided = config.guided_attention
-        self.layer, self.heads = config.guided_heads
+        self.layer, self.heads = self.guided.guided_heads(config.model.decoder_layers)
         self.source_pad_id = subwords.source.pad
 
     def losses(self, batch: Batch, step: int | None = None) -> tuple[Tensor, Tensor]:
@@ -41,7 +41,7 @@ class GuidedAttention(TeacherForcing):
         weights = cross_weights[self.layer][:, : self.heads]
         with paddle.amp.auto_cast(enable=False):  # in float32, as the rest of the loss
             attention_loss = self.attention_loss(weights.astype("float32"), batch)
-            return loss + self.guided.weight_of_loss * attention_loss, nll
+            return loss + self.guided.weight * attention_loss, nll
 
     def attention_loss(self, weights: Tensor, batch: Batch) -> Tensor:
         """The loss of the guided heads' weights (batch, heads, target_len, source_len), the mean of

@@ -1,20 +1,19 @@
-"""Mask-Predict (Ghazvininejad et al. 2019, arXiv 1904.09324, section 3): all positions are predicted
-at once, and then those again that the model is least sure of.
+"""Mask-Predict (Ghazvininejad et al. 2019, arXiv 1904.09324, section 3).
+
+All positions are predicted at once, and then those again that the model is least sure of.
 
 The search knows ids and their probabilities, but neither models nor text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple, NoReturn, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from transformer_mt.config.schema import NEEDED_BY, DecodingConfig
+from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.subword import Vocabulary
 from transformer_mt.decoding.engine import Hypothesis, Sentence, length_limits, length_penalty
-from transformer_mt.runtime.errors import UsageError
 
 
 class Predictor(Protocol):
@@ -50,44 +49,6 @@ class Targets(NamedTuple):
     sentences: np.ndarray
     lengths: np.ndarray
     ends: np.ndarray
-
-
-# What a model can't do that does not predict one word after another, and why.
-IMPOSSIBLE = {
-    "prefix": "does not go with --prefix: an output is not continued, all of it is predicted at "
-    "once",
-    "alignment": "does not go with --alignment: its attention is that of masks, not of words",
-    "scores": "gives no probability to a whole translation: the probability of each word depends on "
-    "which other words are masked",
-    "attention": "attends from masks, which are replaced by words only at the end",
-    "ensemble": "can't be a member: the members of an ensemble continue the same preceding words, "
-    "and here there are none",
-}
-
-
-def require_possible(settings: DecodingConfig, asked: Iterable[str] = ()) -> None:
-    """
-    Args:
-        asked: keys of IMPOSSIBLE.
-
-    Raises:
-        UsageError: a non-autoregressive model can't do what the settings or `asked` ask for.
-    """
-    for key, needed, reason in NEEDED_BY["model.non_autoregressive"]:
-        section, _, name = key.partition(".")
-        if section == "decoding" and (value := getattr(settings, name)) != needed:
-            raise UsageError(
-                f"{key}: {value} does not go with a non-autoregressive model: {reason}"
-            )
-    for what in asked:
-        refuse(what)
-
-
-def refuse(what: str) -> NoReturn:
-    """Raises a UsageError that says why a non-autoregressive model can't do something, a key of
-    IMPOSSIBLE."""
-    option = "--ensemble: " if what == "ensemble" else ""
-    raise UsageError(f"{option}a non-autoregressive model {IMPOSSIBLE[what]}")
 
 
 def search(

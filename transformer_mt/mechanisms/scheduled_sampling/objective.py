@@ -15,14 +15,12 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor
 
-from transformer_mt.config.schema import Config, ScheduledSamplingConfig
+from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Batch
 from transformer_mt.data.subword import Subwords
+from transformer_mt.mechanisms.scheduled_sampling.config import ScheduledSamplingConfig
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.objective import TeacherForcing
-
-# With these the share is a half after 5,000 steps (at the default slope), and twice some 6,900.
-DEFAULT_K = {"linear": 1.0, "exponential": 0.9999, "inverse_sigmoid": 1000.0}
 
 
 def true_share(step: int, config: ScheduledSamplingConfig) -> float:
@@ -34,7 +32,7 @@ def true_share(step: int, config: ScheduledSamplingConfig) -> float:
     done = step - 1 - config.start
     if done < 0:
         return 1.0
-    k = DEFAULT_K[config.decay] if config.k is None else config.k
+    k = config.k
     if config.decay == "linear":
         share = k - config.slope * done
     elif config.decay == "exponential":

@@ -1,0 +1,16 @@
+"""The corpora that `data.dataset` can name. A new one is a module in this folder and a line of
+DATASETS.
+
+This package is light to import, because the config's schema reads DATASETS.
+"""
+
+from transformer_mt.data.datasets.base import Dataset
+from transformer_mt.data.datasets.files import Files
+from transformer_mt.data.datasets.multi30k import Multi30k
+from transformer_mt.data.datasets.wmt14ende import WMT14EnDe
+
+DATASETS: dict[str, Dataset] = {
+    "files": Files(),
+    "multi30k": Multi30k(),
+    "wmt14ende": WMT14EnDe(),
+}

@@ -1,0 +1,84 @@
+"""Multi30k task 1 (Elliott et al. 2016, arXiv 1605.00459): English-German image captions.
+
+The raw text is downloaded from the corpus's own GitHub repository and checked against its SHA-256,
+or read from a folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import urllib.request
+from pathlib import Path
+
+from transformer_mt.data.datasets.base import DATA_HOME, Dataset, SplitFiles, first_existing
+from transformer_mt.runtime.errors import UserError
+from transformer_mt.runtime.files import atomic
+
+URL = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/"
+SHA256 = {
+    "train.en.gz": "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f",
+    "train.de.gz": "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6",
+    "val.en.gz": "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28",
+    "val.de.gz": "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a",
+    "test_2016_flickr.en.gz": "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
+    "test_2016_flickr.de.gz": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
+}
+# The names of a split's files: first the repository's, then another one in use.
+NAMES = {
+    "train": ("train",),
+    "dev": ("val",),
+    "test": ("test_2016_flickr", "test2016"),
+}
+
+
+class Multi30k(Dataset):
+    """Files of the repository, or the same ones unzipped."""
+
+    languages = ("en", "de")
+    splits = ("train", "dev", "test")
+
+    def find(
+        self, root: str | None, name: str, value: str, languages: tuple[str, str]
+    ) -> SplitFiles:
+        source, target = (find(value, lang, root) for lang in languages)
+        return SplitFiles((source, target))
+
+
+def find(split: str, lang: str, root: str | None) -> Path:
+    """Returns the file of one side of a split: in `root`, or downloaded into PaddleNLP's folder.
+
+    Raises:
+        UsageError: `root` does not hold it.
+        UserError: it can't be downloaded, or is not the right file.
+    """
+    if root is None:
+        return _download(f"{NAMES[split][0]}.{lang}.gz")
+    names = [f"{name}.{lang}{ending}" for name in NAMES[split] for ending in (".gz", "")]
+    return first_existing(Path(root), names, "data.root")
+
+
+def _download(name: str) -> Path:
+    path = DATA_HOME / "Multi30k" / name
+    is_new = not path.is_file()
+    content = _fetch(URL + name) if is_new else path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != SHA256[name]:
+        path.unlink(missing_ok=True)
+        raise UserError(f"{name} from {URL} is not the file it should be (SHA-256). Try again")
+    if is_new:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic(path, "wb") as file:
+            file.write(content)
+    return path
+
+
+def _fetch(url: str) -> bytes:
+    try:
+        with urllib.request.urlopen(url, timeout=60) as response:
+            return response.read()
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        raise UserError(
+            f"{url} could not be downloaded: {reason}\nWhere there is no network, fetch the six "
+            f"files ({', '.join(SHA256)}) elsewhere and give data.root=FOLDER"
+        ) from None

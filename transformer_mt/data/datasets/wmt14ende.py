@@ -1,0 +1,78 @@
+"""WMT14 English-German as PaddleNLP distributes it: BPE'd text, and the tokenised text of the same
+sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from transformer_mt.data.datasets.base import (
+    Dataset,
+    SplitFiles,
+    first_existing,
+    import_paddlenlp,
+)
+from transformer_mt.runtime.errors import UsageError, UserError
+
+STEMS = {"train": "train.tok.clean", "dev": "newstest2013.tok", "test": "newstest2014.tok"}
+
+
+class WMT14EnDe(Dataset):
+    """The folders wmt14_ende_data_bpe and wmt14_ende_data of a root."""
+
+    languages = ("en", "de")
+    splits = ("train", "dev", "test")
+    vocabulary_types = 33_708
+
+    def find(
+        self, root: str | None, name: str, value: str, languages: tuple[str, str]
+    ) -> SplitFiles:
+        corpus, stem = _root(root), STEMS[value]
+        source, target = (
+            _first_matching(corpus, f"{stem}.bpe.*.{lang}", f"data.{name}") for lang in languages
+        )
+        reference = None
+        if "train" not in (name, value):
+            names = [f"{stem}.{languages[1]}"]
+            reference = first_existing(corpus / "wmt14_ende_data", names, f"data.{name}")
+        return SplitFiles((source, target), reference)
+
+    def vocabulary(self, root: str | None) -> Path:
+        return _first_matching(_root(root), "vocab_all.bpe.*", "data.root")
+
+    @staticmethod
+    def read(data_files: list[str]) -> Iterator[dict[str, str]]:
+        """Gives the examples of PaddleNLP's own reader of this corpus, with two exceptions. A
+        carriage return within a line does not end the line, which would pair every later line with
+        the translation of another one. A pair that is empty on both sides is kept, because the
+        tokenised references have a line for it.
+        """
+        for example in Dataset.read(data_files):
+            yield {side: text.strip() for side, text in example.items()}
+
+
+def _root(root: str | None) -> Path:
+    """The folder of the corpus; PaddleNLP downloads it if `root` is None."""
+    if root is not None:
+        return Path(root)
+    paddlenlp_datasets = import_paddlenlp()
+    from paddlenlp.datasets.wmt14ende import WMT14ende
+    from paddlenlp.utils.env import DATA_HOME
+
+    try:
+        paddlenlp_datasets.load_dataset("wmt14ende", splits=["test"], lazy=True)
+    except (RuntimeError, OSError) as error:
+        raise UserError(
+            f"WMT14 could not be downloaded from {WMT14ende.URL}: {error}\nWhere there is no "
+            "network, fetch and unpack that archive elsewhere and give data.root=FOLDER, the "
+            "folder that holds wmt14_ende_data and wmt14_ende_data_bpe"
+        ) from None
+    return Path(DATA_HOME) / "WMT14ende" / "WMT14.en-de"
+
+
+def _first_matching(root: Path, pattern: str, key: str) -> Path:
+    folder = root / "wmt14_ende_data_bpe"
+    found = sorted(path for path in folder.glob(pattern) if path.is_file())
+    if not found:
+        raise UsageError(f"{key}: there is no file {pattern} in {folder}")
+    return found[0]

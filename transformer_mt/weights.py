@@ -1,0 +1,88 @@
+"""The weights of a checkpoint: reading them, and filling a model with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from transformer_mt.runtime import tensors
+from transformer_mt.runtime.checksums import damage
+from transformer_mt.runtime.errors import UserError
+
+if TYPE_CHECKING:
+    from paddle import Tensor, nn
+
+# The file of a checkpoint that holds the model.
+WEIGHTS = "model.safetensors"
+
+
+def read_weights(checkpoint: Path) -> dict[str, np.ndarray]:
+    """Returns the weights of a checkpoint by their names, as float32 arrays.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
+    path = checkpoint / WEIGHTS
+    if not path.is_file():
+        raise UserError(f"{path}: there is no such file. Use another checkpoint")
+    weights: dict[str, np.ndarray] = {}
+    problem = damage(checkpoint, WEIGHTS)
+    if problem is None:
+        try:
+            weights = tensors.read(path)
+        except (OSError, ValueError) as error:
+            problem = str(error)
+    if any(weight.dtype != np.float32 for weight in weights.values()):
+        problem = "not all of its tensors are float32"
+    if problem is not None:
+        raise UserError(f"{path}: damaged ({problem}). Use another checkpoint")
+    return weights
+
+
+def load_weights(checkpoint: Path, model: nn.Layer) -> None:
+    """Fills the model's parameters from a checkpoint.
+
+    Raises:
+        UserError: the file is missing or damaged, or does not fit the model. Then the message
+            lists everything that does not fit, and the model is unchanged.
+    """
+    weights = read_weights(checkpoint)
+    parameters = dict(model.named_parameters())
+    problems = _misfits(weights, parameters)
+    problems += [f"{name} is not in the model" for name in weights if name not in parameters]
+    if problems:
+        raise UserError(f"{checkpoint / WEIGHTS} does not fit the config: " + "; ".join(problems))
+    for name, parameter in parameters.items():
+        parameter.set_value(weights[name])
+
+
+def take_weights(checkpoint: Path, model: nn.Layer) -> list[str]:
+    """Fills those parameters that the checkpoint has in the same shape.
+
+    Returns for each of the other parameters the reason why it was left as it is.
+
+    Raises:
+        UserError: the file is missing or damaged, or fits no parameter.
+    """
+    weights = read_weights(checkpoint)
+    parameters = dict(model.named_parameters())
+    left = _misfits(weights, parameters)
+    if len(left) == len(parameters):
+        raise UserError(f"{checkpoint / WEIGHTS} has no weight of the shape that the config wants")
+    for name, parameter in parameters.items():
+        if name in weights and list(weights[name].shape) == list(parameter.shape):
+            parameter.set_value(weights[name])
+    return left
+
+
+def _misfits(weights: dict[str, np.ndarray], parameters: dict[str, Tensor]) -> list[str]:
+    problems = []
+    for name, parameter in parameters.items():
+        expected = list(parameter.shape)
+        if name not in weights:
+            problems.append(f"{name} is missing")
+        elif list(weights[name].shape) != expected:
+            problems.append(f"{name} is {list(weights[name].shape)}, the model's is {expected}")
+    return problems
