@@ -16,12 +16,6 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 import numpy as np
 import paddle
 import pytest
-from transformer_mt.decoding.ctranslate2_engine import Ctranslate2Engine
-from transformer_mt.errors import UsageError, UserError
-from transformer_mt.export.run import export
-from transformer_mt.info.parameters import VocabularySizes, parts
-from transformer_mt.info.report import report
-from transformer_mt.model.host_decoder import HostDecoder, HostDecoding
 
 from tests.support import log_softmax, make_config
 from transformer_mt.assembly import build_model
@@ -29,8 +23,14 @@ from transformer_mt.config import Config, ModelConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding import batch, engines
+from transformer_mt.decoding.ctranslate2_engine import Ctranslate2Engine
 from transformer_mt.decoding.engine import Hypothesis, Sentence, length_limits
 from transformer_mt.decoding.log_probs import LogProbs
+from transformer_mt.errors import UsageError, UserError
+from transformer_mt.export.run import export
+from transformer_mt.info.parameters import VocabularySizes, parts
+from transformer_mt.info.report import report
+from transformer_mt.model.host_decoder import HostDecoder, HostDecoding
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.training import checkpoint
