@@ -97,12 +97,12 @@ class Judge:
     """This project's model, which encodes the lines, provides the weights, and scores outputs."""
 
     def __init__(self, model_dir: Path, checkpoint: str | None) -> None:
-        from transformer_mt import device
         from transformer_mt.assembly import build_model, load_weights
         from transformer_mt.decoding.paddle_engine import PaddleEngine
+        from transformer_mt.device import use as use_device
         from transformer_mt.model_directory import ModelDirectory
 
-        device.use("cpu")
+        use_device("cpu")
         directory = ModelDirectory(model_dir)
         self.config = directory.load_config()
         self.subwords = directory.load_subwords()
@@ -168,11 +168,11 @@ class OurTranslation:
     """
 
     def __init__(self, model: Path, checkpoint: str | None, cores: int) -> None:
-        from transformer_mt.decoding import engines
+        from transformer_mt.decoding.engines import find as find_engine
         from transformer_mt.decoding.pool import pool
         from transformer_mt.model_directory import ModelDirectory
 
-        self.spec = engines.find(model, None, checkpoint, (), cores, "cpu")
+        self.spec = find_engine(model, None, checkpoint, (), cores, "cpu")
         self.stack = contextlib.ExitStack()
         if self.spec.runs_in_processes and cores > 1:
             self.engine = self.stack.enter_context(pool(self.spec, cores))
