@@ -50,11 +50,11 @@ class Preparation:
     def start(self) -> tuple[float, float]:
         """Seconds from the imports to the updates of the first epoch, and their padding share."""
         started = time.perf_counter()
-        from transformer_mt.config import file as config_file
+        from transformer_mt.config.file import load as load_config
         from transformer_mt.data.batches import epoch_batches, padding_share, updates
         from transformer_mt.data.prepare import prepare
 
-        corpus = prepare(config_file.load(self.recipe)).train
+        corpus = prepare(load_config(self.recipe)).train
         batches = epoch_batches(corpus.source.lengths, corpus.target.lengths, BATCH_TOKENS, 1, 0)
         updates(batches, 1)
         seconds = time.perf_counter() - started
@@ -62,12 +62,12 @@ class Preparation:
 
     def encode(self) -> tuple[float, None]:
         """Encodes the corpus that `start` has prepared once more; returns seconds."""
-        from transformer_mt.config import file as config_file
+        from transformer_mt.config.file import load as load_config
         from transformer_mt.data.corpus import open_corpus, training_pairs
         from transformer_mt.data.encoded import Limits, encoded_corpus
         from transformer_mt.data.prepare import prepare
 
-        config = config_file.load(self.recipe)
+        config = load_config(self.recipe)
         subwords = prepare(config).subwords
         split = open_corpus(config.data).train
         next(iter(split))  # imports PaddleNLP
