@@ -33,13 +33,18 @@ from transformer_mt.runtime.errors import UsageError, UserError
 
 PAIRS = demo_pairs(120)
 LINES = [source for source, _ in PAIRS[:20]]
+# The files of a checkpoint that were pickles, and those that take their place.
+PICKLES = {
+    "model.pdparams": "model.safetensors",
+    "optimizer.pdopt": "optimizer.safetensors",
+}
 
 
 def as_before(directory: ModelDirectory) -> None:
     """Gives a model directory the format before, as that was written: by `paddle.save`."""
     best = directory.best()
     for path in directory.checkpoints.iterdir():
-        for old, new in convert.PICKLES.items():
+        for old, new in PICKLES.items():
             if (path / new).is_file():
                 arrays = tensors.read(path / new)
                 values = {name: paddle.to_tensor(array) for name, array in arrays.items()}
