@@ -115,12 +115,13 @@ def test_a_conversion_that_was_killed_is_gone_on_with(both, old, steps):
     code = f"""
 import os, signal
 from transformer_mt.commands import convert
+from transformer_mt.training import checkpoint
 calls = []
-def write_checkpoint(*arguments, original=convert.write_checkpoint):
+def write_checkpoint(*arguments, original=checkpoint.write_checkpoint):
     if len(calls) == {steps}:
         os.kill(os.getpid(), signal.SIGKILL)
     calls.append(original(*arguments))
-convert.write_checkpoint = write_checkpoint
+checkpoint.write_checkpoint = write_checkpoint
 if {steps} == 2:
     convert.write_checksums = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
 convert.convert({str(old)!r})
