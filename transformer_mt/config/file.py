@@ -23,14 +23,14 @@ from transformer_mt.runtime.errors import UsageError
 LISTED = 20
 
 
-def load(path: str | Path, overrides: Iterable[str] = ()) -> Config:
+def load(path: str | Path, overrides: Iterable[str] | None = None) -> Config:
     """Reads and validates a config file, with `section.key=value` overrides in place of its values.
 
     Raises:
         UsageError: the file is no config; the message names all problems at once.
     """
     values = _parse(_read(Path(path)), str(path))
-    problems = [problem for text in overrides if (problem := _apply_override(values, text))]
+    problems = [problem for text in overrides or () if (problem := _apply_override(values, text))]
     config, own_problems, unknown = _validate(values)
     problems += own_problems
     if count := len(problems) + len(unknown):
