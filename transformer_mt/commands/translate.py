@@ -25,7 +25,7 @@ from transformer_mt.commands.line_files import (
 )
 from transformer_mt.commands.model_choice import ModelChoice, add_model_choice
 from transformer_mt.decoding import output
-from transformer_mt.decoding.resumable_file import partial_file
+from transformer_mt.decoding.resumable_file import resumable_file
 from transformer_mt.decoding.stream import WINDOW, arriving, in_windows, input_lines
 from transformer_mt.decoding.translator import Line
 from transformer_mt.runtime.checksums import CHECKSUMS
@@ -135,7 +135,7 @@ def translate(
         done, flush = 0, lambda: None
         if can_resume:
             made_from = _made_from(spec, source, prefix, format, alignment)
-            file = stack.enter_context(partial_file(target, made_from, WINDOW, resume))
+            file = stack.enter_context(resumable_file(target, made_from, WINDOW, resume))
             write_line, done = file.write_line, file.lines
         else:
             stream = stack.enter_context(opened(target))
