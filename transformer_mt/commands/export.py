@@ -55,13 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    export(
-        options.model_dir,
-        options.format,
-        options.output,
-        options.checkpoint,
-        options.quantization,
-    )
+    model = options.model_dir, options.format, options.output
+    export(*model, options.checkpoint, options.quantization)
 
 
 def export(
