@@ -31,13 +31,18 @@ from transformer_mt.runtime.errors import UsageError, UserError
 
 PAIRS = demo_pairs(120)
 LINES = [source for source, _ in PAIRS[:20]]
+# The files of a checkpoint that were pickles, and those that take their place.
+PICKLES = {
+    "model.pdparams": "model.safetensors",
+    "optimizer.pdopt": "optimizer.safetensors",
+}
 
 
 def as_before(directory: ModelDirectory) -> None:
     """Gives a model directory the format before, as that was written: by `paddle.save`."""
     best = directory.best()
     for path in directory.checkpoints.iterdir():
-        for old, new in convert.PICKLES.items():
+        for old, new in PICKLES.items():
             if (path / new).is_file():
                 arrays = tensors.read(path / new)
                 values = {name: paddle.to_tensor(array) for name, array in arrays.items()}
@@ -108,12 +113,13 @@ def test_a_conversion_that_was_killed_is_gone_on_with(both, old, steps):
     code = f"""
 import os, signal
 from transformer_mt.commands import convert
+from transformer_mt.training import checkpoint
 calls = []
-def write_checkpoint(*arguments, original=convert.write_checkpoint):
+def write_checkpoint(*arguments, original=checkpoint.write_checkpoint):
     if len(calls) == {steps}:
         os.kill(os.getpid(), signal.SIGKILL)
     calls.append(original(*arguments))
-convert.write_checkpoint = write_checkpoint
+checkpoint.write_checkpoint = write_checkpoint
 if {steps} == 2:
     convert.write_checksums = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
 convert.convert({str(old)!r})
