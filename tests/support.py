@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import paddle
 import yaml
 
+from tests.forked import ForkedProcess
 from transformer_mt.assembly.model import build_model
 from transformer_mt.assembly.training import make_trainer
 from transformer_mt.config.schema import Config, SubwordConfig
@@ -25,6 +27,13 @@ from transformer_mt.training.update import Outcome, make_optimizer
 ROOT = Path(__file__).resolve().parent.parent
 # Long enough for a busy machine: a process imports for two to five seconds, then works for one.
 TIMEOUT = 300
+# Is in the environment with --all (see conftest.py): no process is forked, all start afresh.
+ONLY_FRESH = "TESTS_ONLY_FRESH_PROCESSES"
+
+
+def examples(few: int, many: int) -> int:
+    """How many examples a test draws: `many` with `--all`, where processes are fresh too."""
+    return many if ONLY_FRESH in os.environ else few
 
 
 def demo_pairs(count: int) -> list[tuple[str, str]]:
@@ -61,8 +70,15 @@ def write_pairs(folder: Path, name: str, pairs, langs=("en", "de")) -> None:
 # ---- The program in processes of its own ----
 
 
-def start(*arguments, **options) -> subprocess.Popen:
-    """Starts `python -m transformer_mt`, with pipes for its output, which is text."""
+def python(*arguments, is_fresh=False, file_size: int | None = None, **options) -> subprocess.Popen:
+    """Starts Python, with pipes for its output, which is text.
+
+    Args:
+        is_fresh: whether the process must begin as one of a user does, before all imports. Others
+            are forked from a process that has imported everything, except with `--all`.
+        file_size: bytes beyond which the process can write no file, as if the disk were full.
+        options: of subprocess.Popen.
+    """
     options = {
         "cwd": ROOT,
         "stdin": subprocess.DEVNULL,
@@ -72,8 +88,31 @@ def start(*arguments, **options) -> subprocess.Popen:
         "env": os.environ | {"PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8"},
         **options,
     }
-    command = [sys.executable, "-m", "transformer_mt", *(str(argument) for argument in arguments)]
+    command = [sys.executable, *map(str, arguments)]
+    if not is_fresh and ONLY_FRESH not in os.environ:
+        return ForkedProcess(command, file_size, **options)
+    if file_size is not None:
+        limits = (file_size, file_size)
+        options["preexec_fn"] = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     return subprocess.Popen(command, **options)
+
+
+def run_python(*arguments, **options) -> subprocess.CompletedProcess:
+    """Runs Python to its end, as `python` starts it."""
+    return finished(python(*arguments, **options))
+
+
+def finished(process: subprocess.Popen, stdin: str | bytes | None = None):
+    try:
+        output, messages = process.communicate(stdin, timeout=TIMEOUT)
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess(process.args, process.returncode, output, messages)
+
+
+def start(*arguments, **options) -> subprocess.Popen:
+    """Starts `python -m transformer_mt` as `python` does."""
+    return python("-m", "transformer_mt", *arguments, **options)
 
 
 def run(*arguments, stdin: str | bytes | None = None, **options) -> subprocess.CompletedProcess:
@@ -82,24 +121,12 @@ def run(*arguments, stdin: str | bytes | None = None, **options) -> subprocess.C
         options["stdin"] = subprocess.PIPE
         if isinstance(stdin, bytes):
             options["encoding"] = None
-    process = start(*arguments, **options)
-    try:
-        output, messages = process.communicate(stdin, timeout=TIMEOUT)
-    finally:
-        process.kill()
-    return subprocess.CompletedProcess(arguments, process.returncode, output, messages)
+    return finished(start(*arguments, **options), stdin)
 
 
 def run_benchmark(script: Path, *arguments) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, str(script), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        # What this project sets for itself must not reach the other side.
-        env=os.environ | {"FLAGS_use_stride_kernel": "0"},
-        timeout=600,
-    )
+    # What this project sets for itself must not reach the other side.
+    return run_python(script, *arguments, env=os.environ | {"FLAGS_use_stride_kernel": "0"})
 
 
 def children(pid: int) -> list[int]:

@@ -5,7 +5,7 @@ import paddle
 import pytest
 
 from tests.reference import build
-from transformer_mt.config.schema import LONGEST_TARGET, ModelConfig
+from transformer_mt.config.schema import ModelConfig
 from transformer_mt.inspect.flops import (
     Flops,
     decoding_flops,
@@ -15,6 +15,7 @@ from transformer_mt.inspect.flops import (
     recomputed_flops,
     training_flops,
 )
+from transformer_mt.mechanisms.mask_predict.config import LONGEST_TARGET
 from transformer_mt.mechanisms.mask_predict.model import NonAutoregressiveTransformer
 from transformer_mt.model import operations
 from transformer_mt.model.attention import Linear, ScaledDotProductAttention

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support import PairList, demo_pairs, make_config, make_model_directory, prepared
 from transformer_mt import cli
 from transformer_mt.assembly import backends as engines
-from transformer_mt.commands import train as run
+from transformer_mt.assembly import run
 from transformer_mt.runtime import console
 from transformer_mt.runtime.checksums import write_checksums
 from transformer_mt.runtime.errors import UsageError

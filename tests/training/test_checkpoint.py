@@ -3,14 +3,13 @@
 import pickle
 import re
 import subprocess
-import sys
 
 import numpy as np
 import paddle
 import pytest
 
 from tests.reference import build
-from tests.support import ROOT
+from tests.support import run_python
 from transformer_mt.config.schema import TrainingConfig
 from transformer_mt.model import Transformer
 from transformer_mt.runtime import tensors
@@ -181,8 +180,7 @@ except UserError as error:
 def test_a_failure_to_write_leaves_the_earlier_ones_whole(directory):
     model = small_model()
     earlier = save(directory, 3, model)
-    command = [sys.executable, "-c", SAVE_WITH_LITTLE_ROOM, str(directory.path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = run_python("-c", SAVE_WITH_LITTLE_ROOM, directory.path)
     assert done.returncode == 41, done.stderr
     assert "step_6" in done.stdout and "The checkpoints before it are whole" in done.stdout
     assert [path.name for path in directory.checkpoints.iterdir()] == ["step_3"]

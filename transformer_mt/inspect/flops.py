@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from transformer_mt.config.schema import LONGEST_TARGET, ModelConfig
+from transformer_mt.config.schema import ModelConfig
+from transformer_mt.mechanisms.mask_predict.config import LONGEST_TARGET
 
 
 class Flops(NamedTuple):

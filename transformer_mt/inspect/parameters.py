@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from transformer_mt.config.schema import LONGEST_TARGET, ModelConfig
+from transformer_mt.config.schema import ModelConfig
+from transformer_mt.mechanisms.mask_predict.config import LONGEST_TARGET
 
 Shape = tuple[int, ...]
 # Instead of a formula.
