@@ -24,7 +24,8 @@ DEV_LINES = 100
 
 @dataclass(frozen=True)
 class DevScores:
-    """loss and nll (smoothed and plain) in nats per target token, perplexity; BLEU and chrF."""
+    """loss and nll (smoothed and plain) in nats per target token, perplexity; BLEU and chrF, with
+    their signatures."""
 
     loss: float
     nll: float
@@ -32,6 +33,7 @@ class DevScores:
     bleu: float
     chrf: float
     signature: str
+    chrf_signature: str
 
     def by(self, metric: str) -> float:
         """Returns the score by a metric as a number of which higher is better."""
@@ -47,7 +49,8 @@ def validate(config: Config, data: PreparedData, updater: Updater) -> DevScores 
     scores = dev_scores(config, data, updater)
     if scores is None:
         return None
-    return DevScores(loss, nll, perplexity(nll), scores.bleu, scores.chrf, scores.signature)
+    signatures = scores.signature, scores.chrf_signature
+    return DevScores(loss, nll, perplexity(nll), scores.bleu, scores.chrf, *signatures)
 
 
 def dev_loss(config: Config, data: PreparedData, updater: Updater) -> tuple[float, float]:
