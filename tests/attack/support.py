@@ -18,6 +18,8 @@ from transformer_mt.runtime.checksums import sealed, write_checksums
 
 # Seconds that a command of a tiny model may take on a busy machine.
 PATIENCE = 240
+# Subwords of the longest source that the models read: hostile lines are longer.
+MAX_LENGTH = examples(60, 256)
 
 
 @dataclass(frozen=True)

@@ -342,7 +342,7 @@ def of_model(name: str) -> dict[str, Observation]:
         average_penalty = ("--length-penalty", 0.5, "--length-penalty-kind", "average")
         earlier = ("--ensemble", f"plain:{recipes.EARLIER}")
         add(scores, "scores", ("paddle_inference",))
-        add(translations, "prefixes", ENGINES, "--prefix", "prefix", *BEAM)
+        add(translations, "prefixes", QUICK_ENGINES, "--prefix", "prefix", *BEAM)
         add(translations, "sampling", ENGINES, *sampling)
         few = (*sampling, "--top-k", 4, "--top-p", 0.9, "--seed", 5)
         add(translations, "few sampled", QUICK_ENGINES, *few)
