@@ -20,6 +20,8 @@ from transformer_mt.training.update import Updater
 
 # Lines that a process translates before it checks whether it was asked to stop.
 DEV_LINES = 100
+# The scores of the model itself; those of its translations are better if they are higher.
+LOWER_IS_BETTER = ("loss", "nll", "perplexity")
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class DevScores:
         value = getattr(self, metric)
         if math.isnan(value):
             return -math.inf
-        return value if metric in ("bleu", "chrf") else -value
+        return -value if metric in LOWER_IS_BETTER else value
 
 
 def validate(config: Config, data: PreparedData, updater: Updater) -> DevScores | None:
