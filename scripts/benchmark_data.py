@@ -51,12 +51,12 @@ class Preparation:
         """Seconds from the imports to the updates of the first epoch, and their padding share."""
         started = time.perf_counter()
         from transformer_mt.config.file import load as load_config
-        from transformer_mt.data.batches import epoch_batches, padding_share, updates
+        from transformer_mt.data.batches import epoch_batches, group_batches, padding_share
         from transformer_mt.data.prepare import prepare
 
         corpus = prepare(load_config(self.recipe)).train
         batches = epoch_batches(corpus.source.lengths, corpus.target.lengths, BATCH_TOKENS, 1, 0)
-        updates(batches, 1)
+        group_batches(batches, 1)
         seconds = time.perf_counter() - started
         return seconds, padding_share(corpus, batches)
 

@@ -113,7 +113,7 @@ class OurTraining:
         started = time.perf_counter()
         for number in range(first, end):
             update = self.trainer.read(0, number, self.updates[number])
-            self.trainer.updater.update(update, number + 1)
+            self.trainer.updater.apply(update, number + 1)
         return time.perf_counter() - started
 
     def corpus(self) -> Corpus:
