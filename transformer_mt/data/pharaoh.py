@@ -1,4 +1,4 @@
-"""Word alignments as text, in the format of the decoder Pharaoh: a line of links i-j, from word i of
+"""Word alignments as text, in the format of the decoder Pharaoh: lines of links i-j, from word i of
 the source to word j of the target, counted from 0."""
 
 from __future__ import annotations
