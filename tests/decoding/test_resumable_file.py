@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from transformer_mt.decoding.resumable_file import partial_file
+from transformer_mt.decoding.resumable_file import resumable_file
 from transformer_mt.runtime.errors import Interrupted, UsageError, UserError
 
 FROM = {"model": "abc", "--beam-size": 5}
@@ -15,7 +15,7 @@ FROM = {"model": "abc", "--beam-size": 5}
 
 def write(path, lines, resume=False, made_from=FROM, fail=None):
     """Writes what is not there yet, and fails before the line of this number."""
-    with partial_file(path, made_from, 3, resume) as file:
+    with resumable_file(path, made_from, 3, resume) as file:
         for number in range(file.lines, lines):
             if number == fail:
                 raise Interrupted(2)
@@ -42,7 +42,7 @@ def begun(tmp_path):
 
 def test_a_file_gets_its_name_when_it_is_whole(tmp_path):
     path = tmp_path / "out"
-    with partial_file(path, FROM, 3, False) as file:
+    with resumable_file(path, FROM, 3, False) as file:
         file.write_line("é")
         assert not path.exists()
     assert path.read_bytes() == "é\n".encode() and names(tmp_path) == ["out"]
@@ -106,8 +106,8 @@ def test_another_command_does_not_go_on(begun, tmp_path, changes, named):
 
 def test_two_at_once(begun, tmp_path):
     code = (
-        "import sys, pathlib; from transformer_mt.decoding.resumable_file import partial_file\n"
-        "with partial_file(pathlib.Path(sys.argv[1]), {}, 3, False) as file:\n"
+        "import sys, pathlib; from transformer_mt.decoding.resumable_file import resumable_file\n"
+        "with resumable_file(pathlib.Path(sys.argv[1]), {}, 3, False) as file:\n"
         "    print('here', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(begun)]
@@ -138,13 +138,13 @@ def test_a_folder_that_is_not_there(tmp_path):
 # Writes lines of some 100 bytes; the buffer of a file holds 80 of them, a chunk 3.
 WRITE = """
 import pathlib, resource, sys
-from transformer_mt.decoding.resumable_file import partial_file
+from transformer_mt.decoding.resumable_file import resumable_file
 from transformer_mt.runtime.errors import UserError
 path, limit, resume = pathlib.Path(sys.argv[1]), int(sys.argv[2]), bool(int(sys.argv[3]))
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 try:
-    with partial_file(path, {}, 3, resume) as file:
+    with resumable_file(path, {}, 3, resume) as file:
         for number in range(file.lines, 1000):
             file.write_line(f"{number:0100d}")
 except UserError as error:
@@ -207,7 +207,7 @@ def test_a_full_disk_keeps_what_there_is(tmp_path, request):
 
 def test_what_can_not_be_counted_is_kept(tmp_path, monkeypatch, capsys):
     path = tmp_path / "out"
-    with pytest.raises(Interrupted), partial_file(path, FROM, 3, False) as file:
+    with pytest.raises(Interrupted), resumable_file(path, FROM, 3, False) as file:
         for number in range(7):
             file.write_line(f"line {number}")
         monkeypatch.setattr("builtins.open", fail_to_open)

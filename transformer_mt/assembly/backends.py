@@ -16,7 +16,7 @@ from transformer_mt.config.heads import Heads
 from transformer_mt.config.schema import Config, DecodingConfig
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.engine import Engine
-from transformer_mt.mechanisms.mask_predict import search as mask_predict
+from transformer_mt.mechanisms.mask_predict import config as mask_predict
 from transformer_mt.model_directory import ModelDirectory, made_of_checkpoint, named
 from transformer_mt.runtime.console import quoted, warn
 from transformer_mt.runtime.errors import UsageError, UserError
@@ -24,8 +24,6 @@ from transformer_mt.runtime.errors import UsageError, UserError
 
 class Paddle(Backend):
     """This package's own model, from the checkpoints of model directories."""
-
-    name = "paddle"
 
     def load(self, spec: EngineSpec) -> Engine:
         from transformer_mt.assembly.model import build_model
@@ -43,7 +41,8 @@ class Paddle(Backend):
 
 # Every backend by its name. A new one is one module and one line here.
 BACKENDS: dict[str, Backend] = {
-    backend.name: backend for backend in (Paddle(), paddle_inference.BACKEND, ctranslate2.BACKEND)
+    backend.name: backend
+    for backend in (Paddle("paddle"), paddle_inference.BACKEND, ctranslate2.BACKEND)
 }
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import ClassVar
+from types import ModuleType
 
-from transformer_mt.config.heads import Heads
 from transformer_mt.config.schema import Config, ModelConfig
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.engine import Engine
@@ -34,12 +34,17 @@ TRANSFORMER_KEYS = frozenset(
 )
 
 
+@dataclass(frozen=True)
 class Backend:
-    """A library that runs the model. Each backend is a subclass, in a module that is light to
-    import, with one line in `assembly.backends.BACKENDS`.
+    """A library that runs the model.
+
+    Each backend is a package that is light to import and holds this declaration, which is listed in
+    `assembly.backends.BACKENDS`. The package's module `engine` has a function `load(spec)`, which
+    returns an `Engine`, and its module `export` has a function `write_model`.
 
     Attributes:
-        name: the value of `--engine`, and the name of the folder in MODEL_DIR/export.
+        name: the value of `--engine`, the name of the package, and of the folder in
+            MODEL_DIR/export.
         export_format: the value of `export --format`; None if the backend has no export.
         export_file: a file that every export for this backend has, and no other folder.
         quantizations: the values of `export --quantization`.
@@ -50,35 +55,34 @@ class Backend:
         reasons: why some of the other keys are not supported.
     """
 
-    name: ClassVar[str]
-    export_format: ClassVar[str | None] = None
-    export_file: ClassVar[str] = ""
-    quantizations: ClassVar[tuple[str, ...]] = ()
-    only_on_cpu: ClassVar[bool] = False
-    runs_in_processes: ClassVar[bool] = True
-    supported_keys: ClassVar[frozenset[str]] = TRANSFORMER_KEYS
-    reasons: ClassVar[dict[str, str]] = {}
+    name: str
+    export_format: str | None = None
+    export_file: str = ""
+    quantizations: tuple[str, ...] = ()
+    only_on_cpu: bool = False
+    runs_in_processes: bool = True
+    supported_keys: frozenset[str] = TRANSFORMER_KEYS
+    reasons: dict[str, str] = field(default_factory=dict)
 
     def load(self, spec: EngineSpec) -> Engine:
         """Loads the engine; see `EngineSpec.load`."""
-        raise NotImplementedError
+        return self._module("engine").load(spec)
 
-    def write_model(
-        self,
-        folder: Path,
-        model,
-        config: Config,
-        subwords: Subwords,
-        alignment_heads: Heads,
-        quantization: str | None = None,
-    ) -> None:
-        """Writes a model, a `Transformer`, into an existing folder.
+    def write_model(self, folder: Path, *arguments) -> None:
+        """Writes a model into an existing folder.
+
+        Args:
+            arguments: the model, a `Transformer`; its config, its subwords, the heads that word
+                alignments are read from, and the quantization, or None.
 
         Raises:
             UsageError: the library is not installed.
             UserError: the format can't hold the model; every problem is listed.
         """
-        raise NotImplementedError
+        self._module("export").write_model(folder, *arguments)
+
+    def _module(self, name: str) -> ModuleType:
+        return import_module(f"transformer_mt.backends.{self.name}.{name}")
 
     def is_export(self, folder: Path) -> bool:
         """Whether the folder is an export for this backend."""

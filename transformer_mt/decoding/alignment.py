@@ -11,12 +11,12 @@ from transformer_mt.data.words import NONE, word_count
 def word_alignment(
     attention: np.ndarray, source_words: np.ndarray, target_words: np.ndarray
 ) -> list[Link]:
-    """Pairs (source word, target word) in rising order: each target word with the source word that
-    its subwords together attend to most, subwords of the source summed up too.
+    """Pairs (source word, target word) in rising order. Each target word is linked to the source
+    word with the greatest attention, summed over the subwords of both words.
 
     Args:
         attention: (target subwords, source subwords).
-        source_words, target_words: as `Words.numbers` gives them, one for each subword.
+        source_words, target_words: the number of each subword's word, as from `Words.numbers`.
     """
     if not word_count(source_words):
         return []

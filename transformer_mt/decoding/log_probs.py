@@ -1,17 +1,21 @@
 """Log-probabilities of what may follow each hypothesis, computed only where they are needed.
 
 The logits of a step are the largest array of decoding: some hundred hypotheses times the whole
-vocabulary. They are read once, for the sum of their exponentials and for the maximum of each block
-of them, after which only the blocks that can hold a winner are looked at.
+vocabulary. They are read once, for the sum of their exponentials and the maximum of each block.
+Afterwards only the blocks that can hold one of the best are read.
+
+`model.operations.log_sum_exp` is not used: it makes a pass of its own and always shifts, so that
+results would change in their last bits.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-# Ids in a block, or one less.
+# The number of ids in a block; some blocks have one less.
 BLOCK = 32
-# Rows whose exponentials are computed at once, so that they stay in the processor's cache.
+# The number of rows whose exponentials are computed at once, so that they stay in the processor's
+# cache.
 ROWS = 16
 # exp(x) is finite in float32 below this.
 LARGEST_EXPONENT = 80.0
@@ -21,8 +25,8 @@ class LogProbs:
     """log p(id | hypothesis) = logit - log(sum(exp(logits)))
 
     Args:
-        logits: float32 (sentences, width, vocabulary); not copied, not changed.
-        never: ids that are never chosen, but by `of`. They keep their share of the probability, so
+        logits: float32 (sentences, width, vocabulary). They are neither copied nor changed.
+        never: ids that `best` and `draw` never choose. They keep their share of the probability, so
             that scores are those of the model.
     """
 
@@ -49,9 +53,10 @@ class LogProbs:
         Args:
             scores: the hypotheses' own log-probabilities, float64 (sentences, width).
 
-        Returns: (totals, parents, ids), each (sentences, count) or fewer if there are fewer, the
-            best first: the sum of both log-probabilities, which hypothesis is continued, and by
-            what. A slot that has nothing to offer, or what is not a number, has -inf.
+        Returns: (totals, parents, ids), each (sentences, count), or less if there are fewer, best
+            first: the sum of both log-probabilities, the number of the hypothesis that is
+            continued, and the id that continues it. The total is -inf where there is no further
+            continuation, or where it is not a number.
         """
         with np.errstate(invalid="ignore"):
             return self._best(scores, count)
@@ -61,26 +66,29 @@ class LogProbs:
         offsets = scores - self._log_total
         blocks, whole = self._blocks, self._whole
         maxima = self._maxima.copy()
-        # The blocks of ids that are never chosen are looked at without these.
-        spoiled = np.unique(self._never % blocks)
-        members = spoiled[:, np.newaxis] + blocks * np.arange(whole + 1)
-        maxima[:, :, spoiled] = self._members(np.s_[:, :], members).max(axis=-1)
+        # The maxima of the blocks that hold an id of `never` are computed again without it.
+        affected = np.unique(self._never % blocks)
+        members = affected[:, np.newaxis] + blocks * np.arange(whole + 1)
+        maxima[:, :, affected] = self._members(np.s_[:, :], members).max(axis=-1)
 
+        # The `count` best are in the blocks with the `count` best maxima: (sentences, count).
         tops = (maxima + offsets[:, :, np.newaxis]).reshape(sentences, width * blocks)
         tops = np.where(np.isnan(tops), -np.inf, tops)
-        chosen = _largest(tops, count)  # the best `count` are in the best `count` blocks
+        chosen = _largest(tops, count)
         parents, chosen = chosen // blocks, chosen % blocks
         rows = np.arange(sentences)[:, np.newaxis]
         members = chosen[:, :, np.newaxis] + blocks * np.arange(whole + 1)
+        # The totals of all ids in these blocks: (sentences, count * block).
         values = self._members((rows[:, :, np.newaxis], parents[:, :, np.newaxis]), members)
         totals = values + offsets[rows, parents][:, :, np.newaxis]
         totals = np.where(np.isnan(totals), -np.inf, totals).reshape(sentences, -1)
         best = _largest(totals, count)
         totals = np.take_along_axis(totals, best, axis=1)
-        # Equal ones in the order of hypotheses and ids, so that nothing depends on the blocks.
+        # Equal totals are in the order of hypotheses and ids, so that the order of the blocks does
+        # not matter.
         best_parents = parents[rows, best // (whole + 1)]
         best_ids = members.reshape(sentences, -1)[rows, best]
-        best_ids = np.minimum(best_ids, size - 1)  # where there is nothing
+        best_ids = np.minimum(best_ids, size - 1)  # there may be fewer than `count`
         order = np.lexsort((best_ids, best_parents, -totals), axis=1)
         return tuple(np.take_along_axis(x, order, axis=1) for x in (totals, best_parents, best_ids))
 
@@ -96,21 +104,22 @@ class LogProbs:
         """Draws an id for each hypothesis: (sentences, width), int64.
 
         Args:
-            uniform: random numbers in [0, 1), (sentences, width): equal ones draw equally.
-            temperature: logits are divided by it.
-            top_k: draws only from the k most probable (Fan et al. 2018, arXiv 1805.04833), or all.
-            top_p: draws only from the fewest that together have this probability (Holtzman et al.
-                2020, arXiv 1904.09751).
-            banned: bool (sentences, width): where `banned_id` is not to be drawn.
+            uniform: random numbers in [0, 1), (sentences, width). Equal numbers give equal draws.
+            temperature: the logits are divided by it.
+            top_k: draws only from the k most probable ids (Fan et al. 2018, arXiv 1805.04833);
+                None: from all.
+            top_p: draws only from the smallest set of ids that together have this probability
+                (Holtzman et al. 2020, arXiv 1904.09751).
+            banned: bool (sentences, width), True where `banned_id` must not be drawn.
         """
         logits = self._logits / np.float32(temperature)
         logits[:, :, self._never[self._never != banned_id]] = -np.inf
         logits[banned, banned_id] = -np.inf
         logits = np.where(np.isnan(logits), -np.inf, logits)
-        ids = None
+        ids = None  # None: the places along the last axis are the ids
         if top_k is not None or top_p < 1:
             ids = _largest_last_axis(logits, min(top_k or self._size, self._size))
-            logits = np.take_along_axis(logits, ids, axis=2)  # falling
+            logits = np.take_along_axis(logits, ids, axis=2)  # in falling order
         weights = np.exp(logits - logits.max(axis=2, keepdims=True), dtype=np.float64)
         if top_p < 1:
             before = np.cumsum(weights, axis=2) - weights
@@ -121,13 +130,14 @@ class LogProbs:
         return (place if ids is None else np.take_along_axis(ids, place, axis=2))[:, :, 0]
 
     def _members(self, hypotheses: tuple, ids: np.ndarray) -> np.ndarray:
-        """Their logits; -inf for ids beyond the vocabulary, and those that are never chosen."""
+        """The logits of ids of hypotheses; -inf for ids beyond the vocabulary or in `never`."""
         values = self._logits[(*hypotheses, np.minimum(ids, self._size - 1))]
         return np.where(self._is_never[ids], -np.inf, values)
 
 
 def mixture(all_logits: list[np.ndarray]) -> np.ndarray:
-    """The logarithm of the mean of several models' probabilities: logits of an ensemble."""
+    """The logits of an ensemble: the logarithm of the mean of the models' probabilities. The logits
+    of a single model are returned as they are."""
     if len(all_logits) == 1:
         return all_logits[0]
     log_probs = []
@@ -141,24 +151,25 @@ def mixture(all_logits: list[np.ndarray]) -> np.ndarray:
 
 
 def _block_sizes(size: int) -> tuple[int, int]:
-    """How many blocks there are, and how many ids are in each; some have one more.
+    """The number of blocks, and the number of ids in each; some blocks have one more.
 
-    Block b holds the ids b, b + blocks, b + 2 * blocks, ...: their maxima are those of whole rows.
+    Block b holds the ids b, b + blocks, b + 2 * blocks, ..., so that the maxima of all blocks are
+    elementwise maxima of contiguous rows.
     """
     blocks = -(-size // BLOCK)
     return blocks, size // blocks
 
 
 def _reduced(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of logits (rows, vocabulary): log(sum(exp)), float64 (rows,), and the maxima of the blocks,
-    float32 (rows, blocks)."""
+    """The log(sum(exp)), float64 (rows,), and the maxima of the blocks, float32 (rows, blocks), of
+    logits (rows, vocabulary)."""
     count, size = rows.shape
     blocks, whole = _block_sizes(size)
     rest = size - whole * blocks
     log_total = np.empty(count)
     maxima = np.empty((count, blocks), np.float32)
     buffer = np.empty((min(ROWS, count), size), np.float32)
-    with np.errstate(invalid="ignore", divide="ignore"):  # of infinities comes no number
+    with np.errstate(invalid="ignore", divide="ignore"):  # infinite logits give nan
         for start in range(0, count, ROWS):
             some = rows[start : start + ROWS]
             own = maxima[start : start + ROWS]
@@ -167,7 +178,7 @@ def _reduced(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
                 np.maximum(own[:, :rest], some[:, whole * blocks :], out=own[:, :rest])
             largest = own.max(axis=1)
             exponentials = buffer[: len(some)]
-            # Most models need no shift, and are spared one pass.
+            # Most models need no shift, which saves a pass.
             if np.abs(largest).max() < LARGEST_EXPONENT:
                 sums = np.exp(some, out=exponentials).sum(axis=1)
                 log_total[start : start + ROWS] = np.log(sums)
@@ -179,14 +190,14 @@ def _reduced(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _largest(values: np.ndarray, count: int) -> np.ndarray:
-    """The places of the `count` largest of each row, in no order; all if there are fewer."""
+    """The places of the `count` largest values of each row, in no order; all if there are fewer."""
     if count >= values.shape[1]:
         return np.broadcast_to(np.arange(values.shape[1]), values.shape)
     return np.argpartition(values, -count, axis=1)[:, -count:]
 
 
 def _largest_last_axis(values: np.ndarray, count: int) -> np.ndarray:
-    """The places of the `count` largest along the last axis, the largest first."""
+    """The places of the `count` largest values along the last axis, the largest first."""
     if count < values.shape[-1]:
         places = np.argpartition(values, -count, axis=-1)[..., -count:]
         places = np.sort(places, axis=-1)

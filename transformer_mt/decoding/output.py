@@ -1,4 +1,4 @@
-"""What is written for each line: plain text, tab-separated columns, or JSON."""
+"""The formats of output lines: plain text, tab-separated columns, and JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from transformer_mt.data import pharaoh
 from transformer_mt.decoding.translator import Output, Translation
 
-# Characters that some readers end a line at, and JSON need not escape.
+# Characters that end a line for some readers, and that JSON does not require to be escaped.
 _LINE_ENDS = re.compile("[\x7f-\x9f\u2028\u2029]")
 
 
@@ -22,8 +22,8 @@ def plain(translation: Translation) -> str:
 
 
 def tsv(translation: Translation, n_best: int = 1) -> str:
-    """The source, then for each output its text, its score and, if asked for, its alignment;
-    and empty columns for outputs that are missing to `n_best`. A tab or an end of line in a text is
+    """The source, and for each output its text, its score and, if asked for, its alignment. Empty
+    columns stand for outputs that are missing to `n_best`. A tab or an end of line in a text is
     written as a space."""
     columns = [translation.source]
     for output in translation.outputs:
@@ -36,8 +36,8 @@ def tsv(translation: Translation, n_best: int = 1) -> str:
 
 
 def jsonl(translation: Translation) -> str:
-    """An object with source, source_pieces and outputs: for each its text, score, log_prob, pieces
-    and, if asked for, alignment."""
+    """An object with source, source_pieces and outputs. Each output has text, score, log_prob,
+    pieces and, if asked for, alignment."""
     values = {
         "source": translation.source,
         "source_pieces": translation.source_pieces,
@@ -51,7 +51,7 @@ FORMATS: dict[str, Callable[[Translation], str]] = {"plain": plain, "tsv": tsv, 
 
 
 def formatter(name: str, n_best: int) -> Callable[[Translation], str]:
-    """One of FORMATS, for translations of up to `n_best` outputs."""
+    """The function of one of FORMATS, for translations with up to `n_best` outputs."""
     return partial(tsv, n_best=n_best) if name == "tsv" else FORMATS[name]
 
 
@@ -73,5 +73,5 @@ def _values(output: Output) -> dict[str, Any]:
 
 
 def _number(value: float) -> float | None:
-    # JSON has no word for what is not finite.
+    # JSON has no numbers that are not finite.
     return round(value, 6) if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""An output file that is written under another name until it is whole, and can be gone on with."""
+"""An output file that is written under another name until it is complete, and can be resumed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from transformer_mt.runtime.files import atomic
 from transformer_mt.runtime.locks import open_locked
 
 
-class PartialFile:
-    """Lines for `path` that go into `.NAME.partial` beside it; what they follow from is kept in
-    `.NAME.partial.json`.
+class ResumableFile:
+    """Lines for `path`. They are written into `.NAME.partial` beside it, and everything that the
+    content follows from into `.NAME.partial.json`. See `resumable_file`.
 
     Attributes:
-        lines: how many there are.
+        lines: the number of lines that are written.
     """
 
     def __init__(self, path: Path, chunk: int) -> None:
@@ -41,10 +41,10 @@ class PartialFile:
                 json.dump(made_from, file)
 
     def resume(self, made_from: dict[str, Any]) -> None:
-        """Goes on with what is there, or begins if that is nothing.
+        """Continues after the last whole chunk, or begins if there is none.
 
         Raises:
-            UsageError: it follows from something else.
+            UsageError: the lines in the file were made from something else.
         """
         with self._errors():
             self.lines, size = self._whole_chunks()
@@ -75,7 +75,7 @@ class PartialFile:
                 self._file.flush()
 
     def finish(self) -> None:
-        """Gives the file its name."""
+        """Renames the file to its final name."""
         with self._errors():
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -85,24 +85,22 @@ class PartialFile:
         self._file.close()
 
     def leave(self) -> None:
-        """Keeps what is there to be gone on with, if there is any of that."""
+        """Keeps the whole chunks so that they can be resumed; without any, removes the files."""
         if self._file.closed:  # it is finished
             return
-        with suppress(OSError):  # the error that ended the block, such as a full disk, is raised
+        with suppress(OSError):  # such as a full disk, which is reported by the error of the block
             self._file.flush()
         try:
             lines, _ = self._whole_chunks()
+            kept = f"{lines:,} lines are kept" if lines else None
         except OSError:
-            say(f"{self._path}: what was written is kept; to go on, add --resume to the command")
+            kept = "what was written is kept"
+        if kept:
+            say(f"{self._path}: {kept}; to go on, add --resume to the command")
         else:
-            if lines:
-                say(
-                    f"{self._path}: {lines:,} lines are kept; to go on, add --resume to the command"
-                )
-            else:
-                for path in (self._partial, self._description):
-                    with suppress(OSError):
-                        path.unlink()
+            for path in (self._partial, self._description):
+                with suppress(OSError):
+                    path.unlink()
         self.close()
 
     def close(self) -> None:
@@ -117,11 +115,11 @@ class PartialFile:
         return os.fdopen(descriptor, "a+b")
 
     def _whole_chunks(self) -> tuple[int, int]:
-        """How many lines the file holds, as a multiple of the chunk, and their size in bytes. The
-        last line may be torn, if the process was killed."""
+        """The number of lines in the whole chunks of the file, and their size in bytes. If the
+        process was killed, the last line may be incomplete."""
         lines = position = size = 0
-        # Not by the handle that writes: on a full disk it still holds what it could not write, and
-        # tries to do that before it reads.
+        # The file is opened again, because on a full disk the handle for writing still holds bytes,
+        # and would try to write them before it reads.
         with open(self._partial, "rb") as file:
             for number, line in enumerate(file, 1):
                 position += len(line)
@@ -138,22 +136,22 @@ class PartialFile:
 
 
 @contextmanager
-def partial_file(
+def resumable_file(
     path: Path, made_from: dict[str, Any], chunk: int, resume: bool
-) -> Iterator[PartialFile]:
+) -> Iterator[ResumableFile]:
     """A file that gets its name when the block ends. If the block fails, or the process is killed,
-    what was written stays under another one.
+    the lines that were written stay under another name.
 
     Args:
-        made_from: what the content follows from, in JSON's types.
-        chunk: the file is gone on with after a multiple of so many lines.
-        resume: go on with what is there, if anything is.
+        made_from: everything that the content follows from, in JSON's types.
+        chunk: the file is resumed after a multiple of this number of lines.
+        resume: whether to continue with the lines that are there, if any.
 
     Raises:
-        UsageError: to go on, all of `made_from` must be as it was.
+        UsageError: the lines that are there were made from something else than `made_from`.
         UserError: the file can't be written, or another process writes it.
     """
-    file = PartialFile(path, chunk)
+    file = ResumableFile(path, chunk)
     try:
         (file.resume if resume else file.begin)(made_from)
     except BaseException:

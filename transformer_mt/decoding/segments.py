@@ -1,21 +1,22 @@
-"""Over-long input, cut into parts that are translated one by one."""
+"""Segments: lines that are too long are cut into them, and they are translated one by one."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
 
-# A sentence ends at one of these and what closes behind it: with a space, or where none is written.
+# A sentence ends with one of these marks and closing quotes or brackets. A space must follow,
+# except after the marks of languages that are written without spaces.
 _CLOSING = "[\"'”’»›)\\]}」』）】》〉]*"
 _SENTENCE = re.compile(rf"[.!?…؟۔।॥։።]+{_CLOSING}\s+|[。！？；｡]+{_CLOSING}\s*")
 _WORD = re.compile(r"\s+")
 
 
 def segments(text: str, encode: Callable[[str], list[int]], max_length: int) -> list[list[int]]:
-    """The ids of a text's parts, at most `max_length` each; none if there is no text.
+    """The ids of each segment of a text, at most `max_length` each. Empty text has no segment.
 
-    A part is as many whole sentences as fit. Only a sentence that is too long by itself is cut, at
-    spaces, and only a word that is too long by itself anywhere.
+    A segment holds as many whole sentences as fit. Only a sentence that is too long by itself is
+    cut at spaces, and only a word that is too long by itself is cut anywhere.
     """
     return list(_segments(text.strip(), encode, max_length, (_SENTENCE, _WORD)))
 
@@ -26,7 +27,7 @@ def _segments(
     max_length: int,
     boundaries: tuple[re.Pattern[str], ...],
 ) -> Iterator[list[int]]:
-    """Cuts at the first kind of boundary, and what is still too long at the next kind."""
+    """Cuts at the first kind of boundary, and then what is still too long at the next kind."""
     ids = encode(text) if text else []
     if len(ids) <= max_length:
         if ids:
@@ -47,7 +48,7 @@ def _segments(
         while last < len(units) and total + lengths[last] <= max_length:
             total += lengths[last]
             last += 1
-        # Together they may need more subwords than one by one, for the spaces between them.
+        # Together they may need more subwords than one by one, because of the spaces between.
         while last - first > 1 and len(encode(_joined(units, first, last))) > max_length:
             last -= 1
         yield from _segments(_joined(units, first, last), encode, max_length, boundaries[1:])

@@ -1,4 +1,4 @@
-"""Lines to translate: windows of a file, or of what comes through a pipe or from a terminal."""
+"""Lines to translate, in windows: of a file, a pipe or a terminal."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from typing import TypeVar
 from transformer_mt.runtime.console import warn
 from transformer_mt.runtime.files import byte_lines
 
-# Lines that are sorted by length together: enough for batches of equal lengths.
+# The number of lines that are sorted by length together. It is enough for batches with little
+# padding.
 WINDOW = 2_000
-# A pause of so many seconds ends a window: whoever writes line by line waits for its translation.
+# A pause of this many seconds ends a window, because whoever writes line by line waits for each
+# translation.
 PAUSE = 0.03
-# Seconds after which a window ends though there was no pause.
+# The number of seconds after which a window ends even without a pause.
 PATIENCE = 0.5
-# Bytes read at once.
+# The number of bytes that are read at once.
 BLOCK = 1 << 16
 
 Item = TypeVar("Item")
 
 
 def in_windows(lines: Iterable[Item]) -> Iterator[list[Item]]:
-    """Cuts lines into windows of WINDOW, and a rest."""
+    """Cuts lines into windows of WINDOW lines; the last one may have fewer."""
     iterator = iter(lines)
     while window := list(islice(iterator, WINDOW)):
         yield window
@@ -34,15 +36,15 @@ def in_windows(lines: Iterable[Item]) -> Iterator[list[Item]]:
 
 def input_lines(path: Path, skip: int = 0) -> Iterator[str]:
     """The lines of a file to translate, without the first `skip`. Bytes that are not UTF-8 become
-    U+FFFD, with a warning: a bad line is no reason to lose the others."""
+    U+FFFD, with a warning, so that one bad line does not stop the translation."""
     return _decoded(islice(byte_lines(path), skip, None), str(path), skip + 1)
 
 
 def arriving(descriptor: int, name: str) -> Iterator[list[str]]:
-    """The lines of a pipe, a terminal or the like, in windows of up to WINDOW lines: those that
-    have arrived when input pauses. An empty window stands for the pause.
+    """The lines of a pipe, a terminal or the like, in windows of at most WINDOW lines. A window
+    holds the lines that have arrived when the input pauses. An empty window marks the pause.
 
-    Nothing is read that is not asked for, so that a fast writer waits for a slow reader.
+    Input is read only when a window is asked for, so that a fast writer waits for a slow reader.
     """
     number = 1
     for lines in _arriving_bytes(descriptor):
@@ -51,10 +53,10 @@ def arriving(descriptor: int, name: str) -> Iterator[list[str]]:
 
 
 def _arriving_bytes(descriptor: int) -> Iterator[list[bytes]]:
-    whole: list[bytes] = []  # lines
-    torn: list[bytes] = []  # pieces of one whose end has not come
-    deadline = 0.0  # of the window
-    is_quiet = True  # nothing was given away since the last pause
+    whole: list[bytes] = []  # lines that have arrived
+    torn: list[bytes] = []  # pieces of a line whose end has not arrived
+    deadline = 0.0  # the time at which the window ends
+    is_quiet = True  # whether no line was yielded since the last pause
     while True:
         if len(whole) >= WINDOW:
             yield whole[:WINDOW]
@@ -69,7 +71,7 @@ def _arriving_bytes(descriptor: int) -> Iterator[list[bytes]]:
             if not is_ready:
                 yield []
                 is_quiet = True
-        block = os.read(descriptor, BLOCK)  # waits, if nothing is there
+        block = os.read(descriptor, BLOCK)  # waits if there is nothing
         if not block:
             break
         *ended, rest = block.split(b"\n")

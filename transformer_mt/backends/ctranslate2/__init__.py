@@ -4,40 +4,26 @@ Paddle, and does not need it."""
 from __future__ import annotations
 
 from types import ModuleType
-from typing import ClassVar
 
-from transformer_mt.backends.backend import Backend, EngineSpec
-from transformer_mt.decoding.engine import Engine
+from transformer_mt.backends.backend import Backend
 from transformer_mt.runtime.errors import UsageError
 
 # The key of an export's config.json that holds the number of its positions.
 POSITIONS = "transformer_mt_positions"
 
 
-class Ctranslate2(Backend):
-    name = "ctranslate2"
-    export_format = "ctranslate2"
-    export_file = "model.bin"
-    quantizations = ("int8", "int8_float32", "int16", "float16", "bfloat16")
-    only_on_cpu = True
-    runs_in_processes = False  # it distributes each batch over threads of its own
-    reasons: ClassVar = {
+BACKEND = Backend(
+    name="ctranslate2",
+    export_format="ctranslate2",
+    export_file="model.bin",
+    quantizations=("int8", "int8_float32", "int16", "float16", "bfloat16"),
+    only_on_cpu=True,
+    runs_in_processes=False,  # it distributes each batch over threads of its own
+    reasons={
         "copying": "CTranslate2 generates subwords, and can't copy them",
         "non_autoregressive": "CTranslate2 predicts one subword after another",
-    }
-
-    def load(self, spec: EngineSpec) -> Engine:
-        from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
-
-        return Ctranslate2Engine(spec.folder, spec.subwords, spec.threads)
-
-    def write_model(self, *arguments) -> None:
-        from transformer_mt.backends.ctranslate2.export import write_model
-
-        write_model(*arguments)
-
-
-BACKEND = Ctranslate2()
+    },
+)
 
 
 def import_ctranslate2() -> ModuleType:

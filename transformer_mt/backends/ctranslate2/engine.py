@@ -1,6 +1,6 @@
-"""The engine that searches with CTranslate2, in a folder that the verb `export` wrote.
+"""The engine that searches with CTranslate2, in a folder that the command `export` wrote.
 
-Paddle is not imported here: with this engine a model translates where there is no Paddle.
+Paddle is not imported here: with this engine a model translates where Paddle is not installed.
 """
 
 from __future__ import annotations
@@ -13,54 +13,50 @@ from typing import Any
 
 import numpy as np
 
+from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.backends.ctranslate2 import BACKEND, POSITIONS, import_ctranslate2
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.subword import Subwords
-from transformer_mt.decoding.engine import (
-    Hypothesis,
-    Sentence,
-    length_limits,
-    length_penalty,
-)
+from transformer_mt.decoding.engine import Hypothesis, Sentence, length_limits, length_penalty
 from transformer_mt.runtime.errors import UserError
 
 # The settings of an exported model, in its folder.
 SETTINGS = "config.json"
-# Hypotheses that a thread works on at once. It does not follow from the number of threads, so that
-# this number changes nothing in a result, not even its last bit.
+# The number of hypotheses that a thread works on at once. It does not depend on the number of
+# threads, so that this number changes nothing in a result, not even its last bit.
 ROWS = 160
-# CTranslate2 ends a search when PATIENCE * beam_size hypotheses have ended, and gives so many.
+# CTranslate2 ends a search when PATIENCE * beam_size hypotheses have ended, and returns that many.
 PATIENCE = 2
-# Where outputs reach their maximum length, beam_size of them end at once.
+# The same where outputs reach their greatest length, at which beam_size of them end at once.
 PATIENCE_AT_LIMITS = 3
 
 
 class Ctranslate2Engine:
     """Implements `engine.Engine` on a CPU.
 
-    Beam search is as Paddle's engine's, but stops when 2 * beam_size hypotheses have ended, and
-    does not go on until nothing better can come. On Multi30k's test set of 1,000 sentences that
-    changes nothing (with CTranslate2's default, 1 * beam_size, it would change 24).
+    Beam search is that of Paddle's engine, but it stops when 2 * beam_size hypotheses have ended,
+    and does not continue until nothing better can come. On the 1,000 sentences of Multi30k's test
+    set this changes no translation (CTranslate2's default, 1 * beam_size, would change 24).
 
-    With a beam of 1 it is greedy search, as Paddle's engine's.
+    With a beam of 1 it is greedy search, as with Paddle's engine.
 
-    Sampling draws other outputs than Paddle's engine. They follow from the seed and the batch: the
-    same sentence in another batch has others.
+    Sampling draws other outputs than Paddle's engine. They follow from the seed and the batch, so
+    that the same sentence has other outputs in another batch.
+
+    If the CPU can't compute in the type of the model's weights, CTranslate2 chooses the next better
+    type, in the end float32.
+
+    Args:
+        folder: an export.
+        subwords: those of the folder.
+        threads: the greatest number of parts of a batch that are searched in parallel.
+
+    Raises:
+        UsageError: CTranslate2 is not installed, or the folder is not an export.
+        UserError: the model is damaged, or this version of CTranslate2 can't load it.
     """
 
     def __init__(self, folder: Path, subwords: Subwords, threads: int) -> None:
-        """Loads the model. Where the CPU can't compute in the type of its weights, CTranslate2
-        takes the next better one, in the end float32.
-
-        Args:
-            folder: what `export` wrote.
-            subwords: those of the folder.
-            threads: how many parts of a batch are searched side by side, at most.
-
-        Raises:
-            UsageError: CTranslate2 is not installed, or the folder is not an export.
-            UserError: the model is damaged, or this version of CTranslate2 can't load it.
-        """
         self._ctranslate2 = import_ctranslate2()
         self._folder = Path(folder)
         BACKEND.require_whole(self._folder)
@@ -74,10 +70,11 @@ class Ctranslate2Engine:
         self._never = [target.pad, target.bos, target.unk]
 
     def search(self, sentences: list[Sentence], settings: DecodingConfig) -> list[list[Hypothesis]]:
-        """As `Engine.search`. An empty source gives the empty output: CTranslate2 reads none.
+        """As `Engine.search`. The output of an empty source is empty, because CTranslate2 reads no
+        empty source.
 
         Raises:
-            UserError: a source or a prefix is longer than the positions that were exported.
+            UserError: a source or a prefix is longer than the exported positions.
         """
         self._check_lengths([sentence.source for sentence in sentences])
         self._check_lengths([sentence.prefix for sentence in sentences])
@@ -85,8 +82,8 @@ class Ctranslate2Engine:
         if settings.sampling:
             self._sample(tasks, settings)
         else:
-            alike = [task for task in tasks if not task.prefix and not task.shortest]
-            self._search_together(alike, settings)
+            free = [task for task in tasks if not task.prefix and not task.shortest]
+            self._search_together(free, settings)
             rest = [task for task in tasks if not task.candidates]
             self._search_by_limits(rest, settings)
         return [task.best(settings) for task in tasks]
@@ -95,7 +92,7 @@ class Ctranslate2Engine:
         """As `Engine.log_probs`.
 
         Raises:
-            UserError: a source or a target is longer than the positions that were exported.
+            UserError: a source or a target is longer than the exported positions.
         """
         self._check_lengths(sources)
         self._check_lengths(targets)
@@ -105,20 +102,19 @@ class Ctranslate2Engine:
             _tokens(sources, self._source_pieces),
             _tokens(targets, self._target_pieces),
             max_batch_size=ROWS,
-            max_input_length=0,  # nothing is cut
+            max_input_length=0,  # nothing is cut off
         )
         return [float(np.sum(result.log_probs, dtype=np.float64)) for result in results]
 
     def cross_attention(
         self, sources: list[list[int]], targets: list[list[int]]
     ) -> list[np.ndarray]:
-        """As `Engine.cross_attention`: targets are read as prefixes of a greedy search.
-
-        (The attention that CTranslate2 4.8.5 gives with a beam is wrong for the first subword: in a
-        batch, it is that of another sentence.)
+        """As `Engine.cross_attention`. The targets are the prefixes of a greedy search, because
+        with a beam, the attention that CTranslate2 4.8.5 gives for the first subword is wrong: in a
+        batch, it is that of another sentence.
 
         Raises:
-            UserError: a source or a target is longer than the positions that were exported.
+            UserError: a source or a target is longer than the exported positions.
         """
         self._check_lengths(sources)
         self._check_lengths(targets)
@@ -133,22 +129,24 @@ class Ctranslate2Engine:
         )
         rows = []
         for source, target, result in zip(sources, targets, results, strict=True):
-            own = (result.attention or [[]])[0][: len(target)]  # greedy search goes on after it
+            # The search continues after the prefix; those rows are left out.
+            own = (result.attention or [[]])[0][: len(target)]
             rows.append(np.array(own, np.float32).reshape(len(own), len(source)))
         return rows
 
-    # ------------------------------------------------------------------------------- searches
+    # ---- Searches ----
 
     def _search_together(self, tasks: list[_Task], settings: DecodingConfig) -> None:
-        """Searches for all with one call, and gives candidates to those for which that is right.
+        """Searches all tasks in one call, and gives candidates to those for which the result is
+        that of a search of their own.
 
-        The call has one maximum length, the largest. A sentence gets no candidates here if one of
-        them reaches its own.
+        The call has one greatest length, that of the longest task. A task gets no candidates here
+        if one of them exceeds its own greatest length.
 
-        What CTranslate2 is told to suppress loses its share of the probability to the others. So
-        the ids that are never put out are given as more ends beside eos, and scores stay those of
-        the model. They are hardly ever among the best; a sentence for which one is gets no
-        candidates here.
+        If ids are suppressed, CTranslate2 distributes their probability among the others. So that
+        scores stay those of the model, the ids that are never chosen are declared as further ends
+        beside eos instead. They are hardly ever among the best. A task gets no candidates here if
+        one of them is.
         """
         if not tasks:
             return
@@ -172,19 +170,18 @@ class Ctranslate2Engine:
                 ended = ids[-1:] == [self._eos] and special.isdisjoint(ids[:-1])
                 if not ended or len(ids) > task.longest:
                     break
-                # CTranslate2 has divided by this, the end counted.
-                log_prob = score * len(ids) ** alpha
-                found.append(_Candidate(ids[:-1], log_prob))
+                # CTranslate2 has divided by this power of the length, which counts the end.
+                found.append(_Candidate(ids[:-1], score * len(ids) ** alpha))
             else:
                 task.candidates = found
 
     def _search_by_limits(self, tasks: list[_Task], settings: DecodingConfig) -> None:
-        """Searches for those of equal limits with one call, and gives candidates to all.
+        """Searches the tasks with equal limits in one call, and gives candidates to all tasks.
 
-        As in Paddle's search, an output at its maximum length gets its eos, however unlikely. (Here
-        an end at the step before may have taken the place of one of them.) The search itself goes
-        by probabilities of which the ids that are never put out have no share; log-probabilities
-        are computed once more, and are the model's.
+        As in Paddle's search, an output of the greatest length gets its eos, however improbable.
+        (Here an output that ended one step before may have taken the place of one of these.) The
+        search itself uses probabilities in which the ids that are never chosen have no share. The
+        log-probabilities are then computed again, and are the model's.
         """
         for group in _of_equal_limits(tasks):
             results = self._translate(
@@ -198,7 +195,7 @@ class Ctranslate2Engine:
             )
             for task, result in zip(group, results, strict=True):
                 self._take(task, result)
-                # After a prefix, a beam lets an output end at once only if eos comes first.
+                # After a prefix, a beam ends an output at once only if eos is the most probable.
                 may_end = len(task.prefix) >= task.shortest
                 if task.prefix and may_end and settings.beam_size > 1:
                     task.candidates.append(_Candidate(task.prefix))
@@ -207,14 +204,15 @@ class Ctranslate2Engine:
         self._compute_log_probs(tasks)
 
     def _sample(self, tasks: list[_Task], settings: DecodingConfig) -> None:
-        """Draws outputs from the probabilities of the ids that may be put out."""
+        """Draws outputs from the probabilities of the ids that may be chosen."""
         if not tasks:
             return
         seed = np.random.SeedSequence((settings.seed, tasks[0].sentence.number))
-        # The last number stands for no seed.
+        # CTranslate2 reads 2^32 - 1 as no seed.
         self._ctranslate2.set_random_seed(int(seed.generate_state(1)[0]) % (2**32 - 1))
-        # A thread takes its seed when it draws for the first time. So there is a new one each time,
-        # and only one, for otherwise it would be chance which draws for what.
+        # A thread takes the seed when it draws for the first time, so there must be a new thread
+        # each time. There must be only one, because otherwise it would be chance which thread draws
+        # for which sentence.
         translator = self._load(threads=1)
         for group in _of_equal_limits(tasks):
             results = self._translate(
@@ -222,7 +220,7 @@ class Ctranslate2Engine:
                 group,
                 settings.n_best,
                 beam_size=1,
-                # From the one most probable there is nothing to be drawn.
+                # With only one id to draw from there is only one output.
                 num_hypotheses=1 if settings.top_k == 1 else settings.n_best,
                 sampling_topk=min(settings.top_k or 0, len(self._target_pieces)),
                 sampling_topp=settings.top_p,
@@ -233,7 +231,7 @@ class Ctranslate2Engine:
                 self._take(task, result)
         self._compute_log_probs(tasks)
 
-    # ------------------------------------------------------------------------------- their parts
+    # ---- Parts of the searches ----
 
     def _load(self, threads: int) -> Any:
         try:
@@ -254,9 +252,9 @@ class Ctranslate2Engine:
         return _Task(sentence, min(shortest, longest), longest)
 
     def _limits(self, task: _Task) -> dict[str, Any]:
-        # Not 0, which CTranslate2 does not take: what is longer than the limit is left out later.
         return {
             "min_decoding_length": task.shortest,
+            # CTranslate2 does not accept 0. An output that is too long is left out later.
             "max_decoding_length": max(task.longest, 1),
             "suppress_sequences": _tokens([[i] for i in self._never], self._target_pieces),
         }
@@ -266,20 +264,20 @@ class Ctranslate2Engine:
     ) -> list[Any]:
         """
         Args:
-            width: hypotheses of a sentence that are open at the same time.
+            width: the number of hypotheses of a sentence that are open at the same time.
         """
         prefixes = [task.prefix for task in tasks]
         return translator.translate_batch(
             _tokens([task.sentence.source for task in tasks], self._source_pieces),
             _tokens(prefixes, self._target_pieces) if any(prefixes) else None,
             max_batch_size=max(1, ROWS // width),
-            max_input_length=0,  # nothing is cut
+            max_input_length=0,  # nothing is cut off
             return_end_token=True,
             **options,
         )
 
     def _take(self, task: _Task, result: Any) -> None:
-        """Makes candidates of what keeps to the limits, without log-probabilities yet."""
+        """Adds the hypotheses within the limits as candidates, still without log-probabilities."""
         for tokens in result.hypotheses:
             ids = [self._target_ids[token] for token in tokens]
             if ids[-1:] == [self._eos]:
@@ -302,16 +300,20 @@ class Ctranslate2Engine:
         if longest >= self._positions:  # bos or eos takes one
             raise UserError(
                 f"a sentence of {longest} subwords: {self._folder} was exported for "
-                f"{self._positions - 1} at most, as data.max_length and decoding.max_length_ratio "
-                "of its config want it"
+                f"{self._positions - 1} at most, which follows from data.max_length and "
+                "decoding.max_length_ratio of its config"
             )
 
 
+def load(spec: EngineSpec) -> Ctranslate2Engine:
+    return Ctranslate2Engine(spec.folder, spec.subwords, spec.threads)
+
+
 def _positions(folder: Path) -> int:
-    """How many positions were exported.
+    """The number of exported positions.
 
     Raises:
-        UserError: the settings do not tell.
+        UserError: the settings don't hold it.
     """
     try:
         positions = json.loads((folder / SETTINGS).read_text("utf-8"))[POSITIONS]
@@ -327,7 +329,7 @@ def _positions(folder: Path) -> int:
 
 @dataclass
 class _Candidate:
-    """An output: its ids without eos, and the log-probability of them and eos."""
+    """An output: its ids without eos, and the log-probability of these ids and eos."""
 
     ids: list[int]
     log_prob: float = -np.inf
@@ -335,7 +337,7 @@ class _Candidate:
 
 @dataclass
 class _Task:
-    """A sentence, what limits its outputs (in subwords, without eos), and those that were found."""
+    """A sentence, the limits of its outputs (in subwords without eos), and the outputs found."""
 
     sentence: Sentence
     shortest: int
@@ -356,26 +358,26 @@ class _Task:
 
 def _beam(settings: DecodingConfig, patience: int) -> dict[str, int]:
     beam_size = settings.beam_size
-    # Of a greedy search there is one.
+    # A greedy search has one output.
     count = patience * beam_size if beam_size > 1 else 1
     return {"beam_size": beam_size, "patience": patience, "num_hypotheses": count}
 
 
 def _alpha(settings: DecodingConfig) -> float:
-    """CTranslate2 divides by length^alpha, which here only decides which few it leaves out, where
-    more have ended than it gives."""
+    """The exponent of CTranslate2's length penalty, length^alpha. Here it decides only which few
+    outputs are left out if more have ended than are returned."""
     alpha = settings.length_penalty
     if settings.length_penalty_kind == "gnmt":
-        # At a length of 10, both then grow with the length alike.
+        # At a length of 10, both penalties then grow with the length at the same rate.
         alpha *= 10 / (5 + 10)
-    # At 0, a search would end with its first hypothesis.
+    # With 0, a search would end with its first hypothesis.
     return max(alpha, 1e-3)
 
 
 def _of_equal_limits(tasks: list[_Task]) -> list[list[_Task]]:
     groups = defaultdict(list)
     for task in tasks:
-        # A prefix of one sentence changes how CTranslate2 treats the ends of all others.
+        # The prefix of one sentence changes how CTranslate2 treats the ends of all others.
         groups[task.shortest, task.longest, bool(task.prefix)].append(task)
     return list(groups.values())
 

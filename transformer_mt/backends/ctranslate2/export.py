@@ -1,8 +1,7 @@
-"""The Transformer for CTranslate2: CTranslate2's own specification, filled with our weights.
+"""Writes the Transformer for CTranslate2, as CTranslate2's own specification with our weights.
 
-CTranslate2 (https://github.com/OpenNMT/CTranslate2) searches on a CPU much faster than Paddle, and
-needs none of it. What is written is an ordinary model of it, to be used without this package too:
-it takes and gives the pieces of the subword model.
+The export is an ordinary CTranslate2 model and can be used without this package. Its tokens are the
+pieces of the subword model.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ from transformer_mt.model.embedding import sinusoids
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runtime.errors import UserError
 
-# CTranslate2 has no formula for our positions, so there is a last one: this one at least.
+# CTranslate2 has no formula for our positions, so the export holds a table of them. This is its
+# least length.
 LEAST_POSITIONS = 1024
 
 
@@ -34,15 +34,16 @@ def write_model(
     alignment_heads: Heads,
     quantization: str | None = None,
 ) -> None:
-    """Writes the model, its settings and its vocabularies into a folder that is there.
+    """Writes the model, its settings and its vocabularies into an existing folder.
 
     Args:
-        quantization: int8, int8_float32, int16, float16 or bfloat16; None: float32, as they are.
+        alignment_heads: the heads whose mean CTranslate2 returns as attention.
+        quantization: int8, int8_float32, int16, float16 or bfloat16; None keeps float32.
 
     Raises:
         UsageError: CTranslate2 is not installed.
-        UserError: CTranslate2 has no place for something of the model; all of it is listed, and
-            nothing was written.
+        UserError: CTranslate2 can't hold something of the model; every problem is listed, and
+            nothing is written.
     """
     import_ctranslate2()
     weights = _Weights(model)
@@ -67,14 +68,14 @@ def write_model(
 
 
 class _Weights:
-    """The model's parameters by name, float32, each to be taken by what it is for."""
+    """The model's parameters by name, float32, which are taken one by one."""
 
     def __init__(self, model: Transformer) -> None:
         self._arrays = {name: weight.numpy() for name, weight in model.named_parameters()}
         self._left = set(self._arrays)
 
     def take(self, *names: str) -> np.ndarray | None:
-        """The first of these that there is; None, if there is none, is found by `_invalid`."""
+        """The first of these parameters that exists; None, which `_invalid` reports, if none."""
         name = next((name for name in names if name in self._arrays), None)
         self._left.discard(name)
         return self._arrays.get(name)
@@ -91,7 +92,7 @@ class _Weights:
         return problems
 
 
-# ---------------------------------------------------------------------------- what is written
+# ---- The parts of the export ----
 
 
 def _spec(settings: ModelConfig, alignment_heads: Heads) -> Any:
@@ -108,7 +109,7 @@ def _spec(settings: ModelConfig, alignment_heads: Heads) -> Any:
 
 
 def _fill(spec: Any, weights: _Weights, settings: ModelConfig) -> None:
-    # Where they are tied, one array stands in several places, and is written once.
+    # If embeddings are tied, the same array stands in several places, and is written once.
     target = "target_embedding.weight"
     spec.encoder.embeddings[0].weight = weights.take("source_embedding.weight", target)
     spec.decoder.embeddings.weight = weights.take(target)
@@ -142,7 +143,7 @@ def _fill_layer(layer: Any, weights: _Weights, scope: str) -> None:
 
 
 def _fill_linear(linear: Any, weights: _Weights, scope: str, *projections: str) -> None:
-    """CTranslate2's matrices are (out, in), ours (in, out); it has some of them as one."""
+    """CTranslate2's matrices are (out, in), ours (in, out); it joins some of them into one."""
     scopes = [f"{scope}.{name}_projection" for name in projections]
     matrices = [weights.take(f"{name}.weight") for name in scopes]
     if all(matrix is not None for matrix in matrices):
@@ -158,11 +159,11 @@ def _fill_norm(norm: Any, weights: _Weights, scope: str) -> None:
 
 
 def _describe(spec: Any, model: Transformer, config: Config, subwords: Subwords) -> None:
-    """All but the weights: positions, vocabularies, and what they mean."""
+    """Fills in everything but the weights: positions, vocabularies and special tokens."""
     max_length = config.data.max_length
     longest = max(max_length, length_limits(max_length, config.decoding)[1])
     count = max(longest + 1, LEAST_POSITIONS)  # with eos or bos
-    # CTranslate2's own are sines and cosines in another order, and begin with position 1.
+    # CTranslate2's own positions have sines and cosines in another order, and begin with 1.
     table = sinusoids(count, config.model.d_model).astype(np.float32)
     spec.encoder.position_encodings.encodings = table
     spec.decoder.position_encodings.encodings = table
@@ -180,30 +181,31 @@ def _describe(spec: Any, model: Transformer, config: Config, subwords: Subwords)
 
 
 def _round_to_bfloat16(spec: Any) -> None:
-    """CTranslate2 does this too, but by PyTorch."""
+    """Rounds the weights to bfloat16. CTranslate2 can do that too, but needs PyTorch for it."""
     from ctranslate2.specs import model_spec
 
     class Bfloat16(model_spec.NumpyVariable):
         dtype = "bfloat16"
 
         def __init__(self, array: np.ndarray) -> None:
-            # The upper half of a float32, to which a half is added before: ties go to even.
+            # bfloat16 is the upper half of a float32. It is rounded, and ties go to even.
             bits = array.view(np.uint32)
             super().__init__(((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16))
 
     def round_one(layer: Any, name: str, value: Any) -> None:
-        # Others are aliases, by name, and settings.
+        # The other values are settings, and aliases by name.
         if isinstance(value, model_spec.Variable) and value.dtype == "float32" and value.shape:
             setattr(layer, name.split("/")[-1], Bfloat16(value.numpy()))
 
     model_spec.visit_spec(spec, round_one)
 
 
-# ----------------------------------------------------------------------- what can't be written
+# ---- Problems ----
 
 
 def _unfit_subwords(subwords: Subwords) -> list[str]:
-    """CTranslate2 knows subwords by their text, and the special ones of both sides by one name."""
+    """What CTranslate2 can't hold, because it identifies subwords by their text, and has the same
+    special subwords for both sides."""
     problems = []
     sides = {"source": subwords.source, "target": subwords.target}
     for name, side in sides.items():
@@ -218,7 +220,7 @@ def _unfit_subwords(subwords: Subwords) -> list[str]:
 
 
 def _invalid(spec: Any) -> list[str]:
-    """What CTranslate2 itself finds: weights that were not set, vocabularies of a wrong size."""
+    """The problems that CTranslate2 finds: missing weights, and vocabularies of a wrong size."""
     try:
         spec.validate()
     except ValueError as error:

@@ -25,36 +25,19 @@ at one position. To score a target, its ids are given at once, one after another
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from transformer_mt.backends.backend import Backend, EngineSpec
-from transformer_mt.decoding.engine import Engine
+from transformer_mt.backends.backend import Backend
 
 # The names of the programs, and the suffixes of their files: the graph and the weights.
 ENCODER, DECODER = "encoder", "decoder"
 SUFFIXES = (".json", ".pdiparams")
 
 
-class PaddleInference(Backend):
-    name = "paddle_inference"
-    export_format = "paddle"
-    export_file = f"{DECODER}{SUFFIXES[0]}"
-    reasons: ClassVar = {
+BACKEND = Backend(
+    name="paddle_inference",
+    export_format="paddle",
+    export_file=f"{DECODER}{SUFFIXES[0]}",
+    reasons={
         "copying": "the program of the decoder generates subwords, and can't copy them",
         "non_autoregressive": "the program of the decoder predicts one subword after another",
-    }
-
-    def load(self, spec: EngineSpec) -> Engine:
-        from transformer_mt.backends.paddle_inference.engine import InferenceEngine
-        from transformer_mt.runtime import device as devices
-
-        devices.use(spec.device)
-        return InferenceEngine(spec.folder, spec.subwords)
-
-    def write_model(self, *arguments) -> None:
-        from transformer_mt.backends.paddle_inference.export import write_model
-
-        write_model(*arguments)
-
-
-BACKEND = PaddleInference()
+    },
+)

@@ -12,6 +12,7 @@ import numpy as np
 import paddle
 from paddle import Tensor, inference
 
+from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.backends.paddle_inference import BACKEND, DECODER, ENCODER, SUFFIXES
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.batches import encoded_rows
@@ -21,6 +22,7 @@ from transformer_mt.decoding.device_log_probs import DeviceLogProbs, next_log_pr
 from transformer_mt.decoding.engine import Hypothesis, Sentence
 from transformer_mt.decoding.log_probs import LogProbs
 from transformer_mt.model.ancestors import AncestorMask
+from transformer_mt.runtime import device as devices
 from transformer_mt.runtime.errors import UserError
 
 # Megabytes of a GPU's memory that Paddle Inference takes at the start.
@@ -91,6 +93,11 @@ class InferenceEngine:
             inputs = [ids, positions, later, padding, *keys_and_values, *past]
             logits, attention, *_ = self._decoder.run(inputs)
             yield rows, logits, attention
+
+
+def load(spec: EngineSpec) -> InferenceEngine:
+    devices.use(spec.device)
+    return InferenceEngine(spec.folder, spec.subwords)
 
 
 class _Stepper:

@@ -14,6 +14,7 @@ from transformer_mt.decoding.device_log_probs import next_log_probs
 from transformer_mt.decoding.engine import Attention, Hypothesis, Sentence
 from transformer_mt.decoding.paddle_engine import evaluating
 from transformer_mt.mechanisms.mask_predict import search as mask_predict
+from transformer_mt.mechanisms.mask_predict.config import refuse, require_possible
 from transformer_mt.mechanisms.mask_predict.model import NonAutoregressiveTransformer
 from transformer_mt.model.transformer import at_positions
 
@@ -40,7 +41,7 @@ class MaskPredictEngine:
             UsageError: the settings or a prefix ask for what this kind of model can't do.
         """
         has_prefix = any(sentence.prefix for sentence in sentences)
-        mask_predict.require_possible(settings, ["prefix"] if has_prefix else [])
+        require_possible(settings, ["prefix"] if has_prefix else [])
         rows = [sentence.source for sentence in sentences]
         source = paddle.to_tensor(encoded_rows(rows, self._source.pad, self._source.eos))
         with evaluating([self._model]):
@@ -49,17 +50,17 @@ class MaskPredictEngine:
 
     def log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> list[float]:
         """Raises a UsageError: the model gives no probability to a whole translation."""
-        mask_predict.refuse("scores")
+        refuse("scores")
 
     def cross_attention(
         self, sources: list[list[int]], targets: list[list[int]]
     ) -> list[np.ndarray]:
         """Raises a UsageError: the model attends from masks."""
-        mask_predict.refuse("attention")
+        refuse("attention")
 
     def attention(self, source: list[int], target: list[int]) -> Attention:
         """Raises a UsageError: the model attends from masks."""
-        mask_predict.refuse("attention")
+        refuse("attention")
 
 
 class PaddlePredictor:

@@ -1,29 +1,27 @@
-"""Decoding all positions at once, and once more those that the model is least sure of.
+"""Mask-Predict (Ghazvininejad et al. 2019, arXiv 1904.09324, section 3).
 
-Mask-Predict (Ghazvininejad et al. 2019, arXiv 1904.09324, section 3). It knows ids and their
-probabilities, neither models nor text.
+All positions are predicted at once, and then those again that the model is least sure of.
+
+The search knows ids and their probabilities, but neither models nor text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple, NoReturn, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.subword import Vocabulary
 from transformer_mt.decoding.engine import Hypothesis, Sentence, length_limits, length_penalty
-from transformer_mt.mechanisms.mask_predict.config import NEEDED
-from transformer_mt.runtime.errors import UsageError
 
 
 class Predictor(Protocol):
-    """The model, which has read the sources of some sentences."""
+    """A model that has encoded the sources of some sentences."""
 
     def length_log_probs(self) -> np.ndarray | None:
-        """log p(length) of the lengths 1, 2, ... of each target, (sentences, lengths); None: the
-        model does not predict them."""
+        """log p(length) of the lengths 1, 2, ... of each target, (sentences, lengths); None if the
+        model does not predict lengths."""
 
     def best(
         self, sentences: np.ndarray, ids: np.ndarray, masked: np.ndarray, may_end: np.ndarray
@@ -32,58 +30,25 @@ class Predictor(Protocol):
         float64 (count,), row after row.
 
         Args:
-            sentences: int64 (rows,), which sentence each row is a target of.
-            ids: int64 (rows, target_len), with the mask's id where masked, and padded.
-            masked: bool (rows, target_len).
+            sentences: int64 (rows,), the sentence that each row is a target of.
+            ids: int64 (rows, target_len), padded; the mask's id stands at masked positions.
+            masked: bool (rows, target_len), True at masked positions.
             may_end: bool (rows, target_len), True where the id may be eos.
         """
 
 
 class Targets(NamedTuple):
-    """Empty targets, to be filled in: int64 (rows,) each. `ends` is the first place that may be
-    eos."""
+    """Targets to be filled in, as int64 (rows,) each.
+
+    Attributes:
+        sentences: the sentence that each row is a target of.
+        lengths: the number of positions.
+        ends: the first position that may be eos.
+    """
 
     sentences: np.ndarray
     lengths: np.ndarray
     ends: np.ndarray
-
-
-# What can't be asked of a model that does not predict words one after another, and why.
-IMPOSSIBLE = {
-    "prefix": "does not go with --prefix: an output is not continued, all of it is predicted at "
-    "once",
-    "alignment": "does not go with --alignment: its attention is that of masks, not of words",
-    "scores": "gives no probability to a whole translation: it has one of each word, which differs "
-    "with the words that are masked",
-    "attention": "attends from masks, in whose places words stand only when it is done",
-    "ensemble": "can't be a member: the words before, which the members of an ensemble go on from "
-    "together, are not there",
-}
-
-
-def require_possible(settings: DecodingConfig, asked: Iterable[str] = ()) -> None:
-    """
-    Args:
-        asked: keys of IMPOSSIBLE.
-
-    Raises:
-        UsageError: something is asked for that can't be had of a non-autoregressive model.
-    """
-    for key, needed, reason in NEEDED:
-        section, _, name = key.partition(".")
-        if section == "decoding" and (value := getattr(settings, name)) != needed:
-            raise UsageError(
-                f"{key}: {value} does not go with a non-autoregressive model: {reason}"
-            )
-    for what in asked:
-        refuse(what)
-
-
-def refuse(what: str) -> NoReturn:
-    """Raises a UsageError that says why a non-autoregressive model can't do this; `what` is a key
-    of IMPOSSIBLE."""
-    option = "--ensemble: " if what == "ensemble" else ""
-    raise UsageError(f"{option}a non-autoregressive model {IMPOSSIBLE[what]}")
 
 
 def search(
@@ -91,13 +56,14 @@ def search(
 ) -> list[list[Hypothesis]]:
     """One hypothesis of each sentence.
 
-    Where the model predicts lengths, the `settings.length_candidates` most probable ones are filled
-    in side by side, and of the results that counts whose words and length have the highest
-    log-probability for each word (section 3.3 leaves the length's out); none of them is eos. Where
-    it does not, a target of the greatest length allowed is filled in, and cut at its first eos.
+    If the model predicts lengths, targets of the `settings.length_candidates` most probable lengths
+    are filled in side by side, without eos. The result is the target whose words and length have
+    the highest log-probability per word (section 3.3 leaves out that of the length). If the model
+    does not predict lengths, a target of the greatest length allowed is filled in, and cut at its
+    first eos.
 
-    A hypothesis' log-probability is the sum of those that its words (and the eos that it was cut
-    at) had when they were predicted.
+    The log-probability of a hypothesis is the sum of the log-probabilities that its words (and the
+    eos at which it was cut) had when they were predicted.
     """
     limits = [length_limits(len(sentence.source), settings) for sentence in sentences]
     shortest, longest = np.array(limits, np.int64).reshape(-1, 2).T
@@ -122,19 +88,20 @@ def search(
         counted = own[: min(len(words) + 1, length)]
         log_prob = float(counted.sum())
         score = log_prob / length_penalty(len(words) + 1, settings)
-        # With that of the length: a wrong one, if shorter, often has surer words.
+        # The length counts too, because a wrong, shorter one often has more probable words.
         of_length = 0.0 if length_log_probs is None else length_log_probs[sentence, length - 1]
         mean = (log_prob + of_length) / max(1, len(counted))
         found[sentence].append((mean, Hypothesis(words, log_prob, score)))
-    # Of equal ones, that of the more probable length.
+    # Of equal ones, max takes the first, which has the more probable length.
     return [[max(own, key=lambda item: item[0])[1]] for own in found]
 
 
 def best_lengths(log_probs: np.ndarray, shortest: int, longest: int, count: int) -> np.ndarray:
-    """The `count` most probable lengths, best first, of those that are allowed: int64, fewer if
-    there are fewer, and 0 if there is none.
+    """The `count` most probable lengths from `shortest` to `longest`, best first: int64. There may
+    be fewer; if there is none, the result is the length 0.
 
-    Args: `log_probs` (lengths,) of the lengths 1, 2, ...; what is beyond them can't be reached.
+    Args:
+        log_probs: (lengths,), of the lengths 1, 2, ...; greater lengths can't be predicted.
     """
     shortest = min(max(shortest, 1), len(log_probs))
     allowed = log_probs[shortest - 1 : longest]
@@ -146,25 +113,25 @@ def best_lengths(log_probs: np.ndarray, shortest: int, longest: int, count: int)
 def fill(
     predictor: Predictor, targets: Targets, iterations: int, target: Vocabulary
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Fills in the targets, section 3.1.
+    """Fills in the targets (section 3.1).
 
-    Of a target of N ids all are predicted in the first of T iterations, and in iteration t (from 0)
-    the N * (T - t) / T (rounded down) whose log-probability is the lowest; the others keep theirs.
+    The first of T iterations predicts all N ids of a target. Iteration t (from 0) predicts the
+    N * (T - t) / T ids (rounded down) with the lowest log-probabilities again.
 
-    Returns: ids, int64 (rows, longest), and their log-probabilities, float64, the same shape; pad
-        and 0 beyond a target's length.
+    Returns: the ids, int64 (rows, longest), and their log-probabilities, float64 of the same shape;
+        beyond a target's length they are pad and 0.
     """
     places = np.arange(max(targets.lengths, default=0))
     is_real = places < targets.lengths[:, np.newaxis]
     may_end = places >= targets.ends[:, np.newaxis]
-    # No decoder of this kind reads a beginning, so that bos is free to stand for a mask.
+    # Such a decoder does not read bos as the beginning, so bos can stand for a mask.
     ids = np.where(is_real, target.bos, target.pad)
     log_probs = np.zeros(ids.shape)
     for iteration in range(iterations):
         counts = targets.lengths * (iterations - iteration) // iterations
         ranks = _ranks(np.where(is_real, log_probs, np.inf))
         masked = is_real & (ranks < counts[:, np.newaxis])
-        rows = np.flatnonzero(masked.any(axis=1))  # short ones are done before the others
+        rows = np.flatnonzero(masked.any(axis=1))  # short targets are done before the others
         if not len(rows):
             break
         ids[masked] = target.bos
@@ -175,6 +142,6 @@ def fill(
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """The rank of each number in its row, from 0 for the lowest; of equal ones the first is lower:
-    int64 (rows, len)."""
+    """The rank of each number in its row, int64 (rows, len). The lowest has the rank 0; of equal
+    numbers the first is lower."""
     return values.argsort(axis=1, kind="stable").argsort(axis=1)
