@@ -22,7 +22,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class Split:
-    """One split of a corpus. Each iteration reads its pairs (source, target) anew through PaddleNLP.
+    """One split of a corpus. Each iteration reads its pairs, (source, target), through PaddleNLP.
 
     `dataset` is a name in DATASETS. `reference` is the text that translations are scored against if
     that is not the target side (the tokenised text beside BPE'd text).
