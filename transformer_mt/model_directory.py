@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from transformer_mt.config import file as config_file
@@ -80,7 +81,7 @@ class ModelDirectory:
         program's."""
         return (self.path / CONFIG).is_file() and self.version.isdecimal()
 
-    def load_config(self, overrides: list[str] | None = None) -> Config:
+    def load_config(self, overrides: Iterable[str] = ()) -> Config:
         """Reads the config.
 
         Args:

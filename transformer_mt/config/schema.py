@@ -17,7 +17,8 @@ from transformer_mt.config.section import (
     at_least,
     at_most,
 )
-from transformer_mt.data.datasets import DATASETS, Dataset
+from transformer_mt.data.datasets import DATASETS
+from transformer_mt.data.datasets.base import Dataset
 from transformer_mt.mechanisms.copying.config import RULES as COPYING
 from transformer_mt.mechanisms.guided_attention.config import RULES as GUIDED_ATTENTION
 from transformer_mt.mechanisms.guided_attention.config import GuidedAttentionConfig
