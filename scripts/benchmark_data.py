@@ -27,7 +27,6 @@ import os
 import resource
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,25 +62,26 @@ class Preparation:
     def encode(self) -> tuple[float, None]:
         """Encodes the corpus that `start` has prepared once more; returns seconds."""
         from transformer_mt.config.file import load as load_config
-        from transformer_mt.data.corpus import open_corpus, training_pairs
+        from transformer_mt.data.corpus import open_corpus
         from transformer_mt.data.encoded import Limits, encoded_corpus
         from transformer_mt.data.prepare import prepare
+        from transformer_mt.data.training_filter import TrainingFilter
 
         config = load_config(self.recipe)
         subwords = prepare(config).subwords
         split = open_corpus(config.data).train
         next(iter(split))  # imports PaddleNLP
-        dropped: Counter = Counter()
+        keep = TrainingFilter(frozenset(), config.data.drop_duplicates)
         with tempfile.TemporaryDirectory(dir=config.data.root) as cache:
             started = time.perf_counter()
             encoded_corpus(
-                training_pairs(split, frozenset(), config.data.drop_duplicates, dropped),
+                split,
                 content="",
                 subwords=subwords,
                 limits=Limits(config.data.max_length, config.data.max_length_ratio),
-                dropped=dropped,
                 cache=Path(cache),
                 title="encoding",
+                reason_to_drop=keep.reason_to_drop,
             )
             return time.perf_counter() - started, None
 
