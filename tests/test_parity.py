@@ -18,21 +18,22 @@ import paddle
 import pytest
 
 from tests.support import log_softmax, make_config
-from transformer_mt.assembly import build_model
-from transformer_mt.config import Config, ModelConfig
+from transformer_mt.assembly import backends as engines
+from transformer_mt.assembly.model import build_model
+from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
+from transformer_mt.commands.export import export
+from transformer_mt.config.schema import Config, ModelConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
-from transformer_mt.decoding import batch, engines
-from transformer_mt.decoding.ctranslate2_engine import Ctranslate2Engine
+from transformer_mt.decoding import batch
 from transformer_mt.decoding.engine import Hypothesis, Sentence, length_limits
 from transformer_mt.decoding.log_probs import LogProbs
-from transformer_mt.errors import UsageError, UserError
-from transformer_mt.export.run import export
-from transformer_mt.info.parameters import VocabularySizes, parts
-from transformer_mt.info.report import report
-from transformer_mt.model.host_decoder import HostDecoder, HostDecoding
+from transformer_mt.inspect.parameters import VocabularySizes, parts
+from transformer_mt.inspect.report import report
+from transformer_mt.model.cpu_decoder import CpuDecoder, CpuDecoderState
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.training import checkpoint
 from transformer_mt.training.update import make_optimizer
 
@@ -288,7 +289,7 @@ class Built:
 
         def steps_of_rows(rows: list[list[int]]) -> Stepper:
             steps = steps_of(self.model, paddle.to_tensor(self.encoder_input(rows)))
-            return Stepper(*steps, batch.never_put_out(self.subwords.target))
+            return Stepper(*steps, batch.never_chosen(self.subwords.target))
 
         with paddle.no_grad():
             return batch.search(
@@ -413,7 +414,7 @@ def by_decode_step(model: Transformer, source_ids: paddle.Tensor) -> tuple[Calla
 
 
 def by_host_decoder(model: Transformer, source_ids: paddle.Tensor) -> tuple[Callable, Callable]:
-    decoding = HostDecoding(HostDecoder(model), model.encode(source_ids), source_ids)
+    decoding = CpuDecoderState(CpuDecoder(model), model.encode(source_ids), source_ids)
     return decoding.step, decoding.select
 
 
