@@ -1,5 +1,7 @@
-"""What all tests share: the real corpora where they are, and reproducible random examples."""
+"""What all tests share: the levels of the suite, the real corpora, and reproducible examples."""
 
+import gc
+import os
 from pathlib import Path
 
 import pytest
@@ -15,13 +17,39 @@ settings.load_profile("reproducible")
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--all", action="store_true", help="the large attacks too, which take about an hour"
+        "--all",
+        action="store_true",
+        help="also the tests marked slow; and each process of the program is started afresh",
+    )
+    parser.addoption(
+        "--attack",
+        action="store_true",
+        help="as --all, with the attacks of tests/attack at large, which take about an hour",
     )
 
 
-def pytest_collection_modifyitems(items):
-    """Whole runs come first: the files that take longest must not be the last ones to begin."""
+def pytest_configure(config):
+    if wants_all(config):
+        os.environ["TESTS_ONLY_FRESH_PROCESSES"] = "1"  # see tests/support.py
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves the slow tests out; and whole runs come first, so that the files that take longest are
+    not the last ones to begin."""
+    if not wants_all(config):
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in set(slow)]
     items.sort(key=lambda item: "end_to_end" not in item.path.parts)
+
+
+def pytest_collection_finish():
+    """Everything that has been imported stays. A garbage collection does not look at it again."""
+    gc.freeze()
+
+
+def wants_all(config) -> bool:
+    return config.getoption("--all") or config.getoption("--attack")
 
 
 @pytest.fixture(scope="session")

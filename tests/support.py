@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -10,21 +11,29 @@ import numpy as np
 import paddle
 import yaml
 
+from tests.forked import ForkedProcess
 from transformer_mt.assembly.model import build_model
+from transformer_mt.assembly.training import make_trainer
 from transformer_mt.config.schema import Config, SubwordConfig
 from transformer_mt.data.encoded import Limits, encoded_corpus
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.engine import Engine
-from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.training import checkpoint
-from transformer_mt.training.processes import Processes
-from transformer_mt.training.trainer import Trainer
+from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.state import Progress, State
 from transformer_mt.training.update import Outcome, make_optimizer
 
 ROOT = Path(__file__).resolve().parent.parent
 # Long enough for a busy machine: a process imports for two to five seconds, then works for one.
 TIMEOUT = 300
+# Is in the environment with --all (see conftest.py): no process is forked, all start afresh.
+ONLY_FRESH = "TESTS_ONLY_FRESH_PROCESSES"
+
+
+def examples(few: int, many: int) -> int:
+    """How many examples a test draws: `many` with `--all`, where processes are fresh too."""
+    return many if ONLY_FRESH in os.environ else few
 
 
 def demo_pairs(count: int) -> list[tuple[str, str]]:
@@ -61,8 +70,15 @@ def write_pairs(folder: Path, name: str, pairs, langs=("en", "de")) -> None:
 # ---- The program in processes of its own ----
 
 
-def start(*arguments, **options) -> subprocess.Popen:
-    """Starts `python -m transformer_mt`, with pipes for its output, which is text."""
+def python(*arguments, is_fresh=False, file_size: int | None = None, **options) -> subprocess.Popen:
+    """Starts Python, with pipes for its output, which is text.
+
+    Args:
+        is_fresh: whether the process must begin as one of a user does, before all imports. Others
+            are forked from a process that has imported everything, except with `--all`.
+        file_size: bytes beyond which the process can write no file, as if the disk were full.
+        options: of subprocess.Popen.
+    """
     options = {
         "cwd": ROOT,
         "stdin": subprocess.DEVNULL,
@@ -72,8 +88,31 @@ def start(*arguments, **options) -> subprocess.Popen:
         "env": os.environ | {"PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8"},
         **options,
     }
-    command = [sys.executable, "-m", "transformer_mt", *(str(argument) for argument in arguments)]
+    command = [sys.executable, *map(str, arguments)]
+    if not is_fresh and ONLY_FRESH not in os.environ:
+        return ForkedProcess(command, file_size, **options)
+    if file_size is not None:
+        limits = (file_size, file_size)
+        options["preexec_fn"] = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     return subprocess.Popen(command, **options)
+
+
+def run_python(*arguments, **options) -> subprocess.CompletedProcess:
+    """Runs Python to its end, as `python` starts it."""
+    return finished(python(*arguments, **options))
+
+
+def finished(process: subprocess.Popen, stdin: str | bytes | None = None):
+    try:
+        output, messages = process.communicate(stdin, timeout=TIMEOUT)
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess(process.args, process.returncode, output, messages)
+
+
+def start(*arguments, **options) -> subprocess.Popen:
+    """Starts `python -m transformer_mt` as `python` does."""
+    return python("-m", "transformer_mt", *arguments, **options)
 
 
 def run(*arguments, stdin: str | bytes | None = None, **options) -> subprocess.CompletedProcess:
@@ -82,24 +121,12 @@ def run(*arguments, stdin: str | bytes | None = None, **options) -> subprocess.C
         options["stdin"] = subprocess.PIPE
         if isinstance(stdin, bytes):
             options["encoding"] = None
-    process = start(*arguments, **options)
-    try:
-        output, messages = process.communicate(stdin, timeout=TIMEOUT)
-    finally:
-        process.kill()
-    return subprocess.CompletedProcess(arguments, process.returncode, output, messages)
+    return finished(start(*arguments, **options), stdin)
 
 
 def run_benchmark(script: Path, *arguments) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, str(script), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        # What this project sets for itself must not reach the other side.
-        env=os.environ | {"FLAGS_use_stride_kernel": "0"},
-        timeout=600,
-    )
+    # What this project sets for itself must not reach the other side.
+    return run_python(script, *arguments, env=os.environ | {"FLAGS_use_stride_kernel": "0"})
 
 
 def children(pid: int) -> list[int]:
@@ -163,21 +190,22 @@ def train_subwords(pairs, vocab_size: int = 200, **options) -> Subwords:
     return Subwords.train(lambda: iter(pairs), config)
 
 
-def make_model_directory(path: Path, pairs, config: Config, seed: int = 7) -> ModelDirectory:
+def make_model_directory(path: Path, pairs, config: Config, seed: int = 7) -> RunDirectory:
     """A model directory with checkpoints of a model that was never trained.
 
     Its weights are drawn wide, so that it is as sure of what it says as a trained one is: its
     choices are no ties, which the least rounding would turn.
     """
-    directory = ModelDirectory(path)
+    directory = RunDirectory(path)
     subwords = Subwords.train(lambda: iter(pairs), config.subword)
     directory.claim()
     directory.start(config, subwords, [])
     model = wide_model(config, subwords, seed)
     optimizer = make_optimizer(config.training, model)
     for step in (5, 10):
-        state = {"progress": {"best": [[1.0, 10], [0.5, 5]]}}
-        saved = checkpoint.save(directory, step, model, optimizer, state)
+        progress = Progress((1, 400), step=step, best=[(1.0, 10), (0.5, 5)])
+        path = directory.checkpoints / f"step_{step}"
+        saved = checkpoint.save(path, model, optimizer, State(progress))
     directory.set_best(saved)
     directory.release()
     return directory
@@ -234,7 +262,7 @@ def learn(config: Config, pairs, subwords: Subwords) -> Engine:
     """Trains a model for the config's steps, and gives what translates with it. The rate falls to
     zero at the end: what is asked for is not how fast it learns, but whether it can."""
     steps = config.training.max_steps
-    trainer = Trainer(config, prepared(config, pairs, subwords), Processes())
+    trainer = make_trainer(config, prepared(config, pairs, subwords))
     rate = trainer.updater.rate
     trainer.updater.rate = lambda step: rate(step) * (1 - step / (steps + 1))
     take_steps(trainer, steps)
@@ -249,12 +277,12 @@ class PairList(list):
         return [source for source, _ in self], [target for _, target in self]
 
 
-def take_steps(trainer: Trainer, steps: int) -> list[Outcome]:
+def take_steps(trainer, steps: int) -> list[Outcome]:
     """The first steps of a run, without anything that a run does besides."""
     outcomes = []
     epoch = 0
     while True:
-        for number, sentences in enumerate(trainer.epoch_updates(epoch)):
+        for number, sentences in enumerate(trainer.plan.epoch_updates(epoch)):
             if len(outcomes) == steps:
                 return outcomes
             update = trainer.read(epoch, number, sentences)

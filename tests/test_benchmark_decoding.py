@@ -7,9 +7,11 @@ import paddle
 import pytest
 
 import benchmark_decoding as benchmark
+from benchmarks import paddlenlp_competitor as competitor
 from tests.support import (
     ROOT,
     demo_pairs,
+    log_softmax,
     make_config,
     make_model_directory,
     run_benchmark,
@@ -26,8 +28,13 @@ def sides(folder, **sections):
     make_model_directory(folder / "model", PAIRS, config)
     judge = benchmark.Judge(folder / "model", None)
     text = judge.encode([source for source, _ in PAIRS[:8]], [target for _, target in PAIRS[:8]])
-    sizes = judge.export(text, folder / "arrays.npz")
-    return judge, text, benchmark.PaddleNLPTranslation(folder / "arrays.npz", sizes)
+    return judge, text, competitor.PaddleNLPTranslation(*judge.export(text))
+
+
+def logits(judge, source, target):
+    """float32 (target_len, vocab) of one pair."""
+    with paddle.no_grad():
+        return judge.model(paddle.to_tensor([source]), paddle.to_tensor([target]))[0].numpy()
 
 
 # ---- The weights ----
@@ -74,10 +81,10 @@ def test_weights_without_a_counterpart_are_named(tmp_path):
     model = paddlenlp._model("v1", 1)
     with pytest.raises(LookupError, match=r"encoder\.layers\.7\.linear1\.weight"):
         name = "encoder.layers.7.feed_forward.inner_projection.weight"
-        benchmark.copy_weights({**arrays, name: np.zeros((16, 32), np.float32)}, model)
+        competitor.copy_weights({**arrays, name: np.zeros((16, 32), np.float32)}, model)
     del arrays["decoder.norm.weight"]
     with pytest.raises(LookupError, match=r"decoder\.norm\.weight would not be"):
-        benchmark.copy_weights(arrays, model)
+        competitor.copy_weights(arrays, model)
 
 
 # ---- The outputs ----
@@ -88,15 +95,13 @@ def test_v1_with_a_beam_of_one_is_greedy(tmp_path, rows):
     """Each id is the best after those before it: none is lost or added where outputs are cut."""
     judge, text, paddlenlp = sides(tmp_path)
     target = judge.subwords.target
-    seconds, outputs = paddlenlp.translate("v1", 1, rows, text.source_ids)
+    seconds, outputs, _ = paddlenlp.translate("v1", 1, rows, text.source_ids)
     assert seconds > 0 and len(outputs) == 8 and any(outputs)
     for source, ids in zip(text.source_ids, outputs, strict=True):
-        logits = judge._logits(
-            np.array([[*source, target.eos]]), np.array([[target.bos, *ids]])
-        ).argmax(axis=-1)[0]
-        assert ids == logits[:-1].tolist()
+        best = logits(judge, [*source, target.eos], [target.bos, *ids]).argmax(axis=-1)
+        assert ids == best[:-1].tolist()
         longest = max(map(len, text.source_ids)) if rows > 1 else len(source)
-        assert logits[-1] == target.eos or len(ids) <= longest + 1 + benchmark.EXTRA_LENGTH
+        assert best[-1] == target.eos or len(ids) <= longest + 1 + competitor.EXTRA_LENGTH
 
 
 def test_v2_finds_better_outputs_than_greedy_search(tmp_path):
@@ -104,7 +109,7 @@ def test_v2_finds_better_outputs_than_greedy_search(tmp_path):
     target = judge.subwords.target
     scores = {}
     for search, beam in (("v1", 1), ("v2", 4)):
-        _, outputs = paddlenlp.translate(search, beam, 4, text.source_ids)
+        _, outputs, _ = paddlenlp.translate(search, beam, 4, text.source_ids)
         assert all(target.eos not in ids and ids[:1] != [target.bos] for ids in outputs)
         log_probs = judge.log_probs(text.source_ids, outputs)
         lengths = np.array([len(ids) + 1 for ids in outputs])
@@ -130,27 +135,40 @@ def test_the_judge_sums_log_probabilities_up_to_the_end(tmp_path):
     outputs[2] = []
     found = judge.log_probs(text.source_ids, outputs)
     for own, ids, log_prob in zip(text.source_ids, outputs, found, strict=True):
-        with paddle.no_grad():
-            logits = judge.model(
-                paddle.to_tensor([[*own, source.eos]]), paddle.to_tensor([[target.bos, *ids]])
-            )[0]
-        log_probs = paddle.nn.functional.log_softmax(logits.astype("float64"), axis=-1).numpy()
-        wanted = sum(log_probs[place, i] for place, i in enumerate([*ids, target.eos]))
-        assert log_prob == pytest.approx(wanted, rel=1e-5)
+        log_probs = log_softmax(logits(judge, [*own, source.eos], [target.bos, *ids]))
+        expected = sum(log_probs[place, i] for place, i in enumerate([*ids, target.eos]))
+        assert log_prob == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_judge_gives_mean_scores_bleu_and_unknown_subwords(tmp_path):
+    judge, text, _ = sides(tmp_path)
+    target = judge.subwords.target
+    ids = [target.encode(reference) for reference in text.references]
+    quality = judge.quality(text, ids, None)
+    log_probs = judge.log_probs(text.source_ids, ids)
+    lengths = np.array([len(row) + 1 for row in ids])
+    assert quality.score == pytest.approx(np.mean(log_probs / ((5 + lengths) / 6)))
+    assert quality.bleu == pytest.approx(100) and quality.unknown == 0
+    ids[1] = [*ids[1], target.unk]
+    outputs = ["something else"] * len(ids)
+    quality = judge.quality(text, ids, outputs)
+    assert quality.bleu < 1 and quality.unknown == 1
+    assert quality.signature.startswith("BLEU|nrefs:1|")
 
 
 # ---- The table ----
 
 
 def test_ratios_are_of_the_same_round():
+    turn = benchmark.TranslationTurn
     turns = {
-        benchmark.V1: [benchmark.Turn(10, 50, 1.0), benchmark.Turn(10, 50, 2.0)],
-        benchmark.V2: [benchmark.Turn(10, 50, 2.0), benchmark.Turn(10, 50, 4.0)],
-        benchmark.OURS: [benchmark.Turn(10, 60, 0.5), benchmark.Turn(10, 60, 0.5)],
+        benchmark.V1: [turn(10, 1.0, 50), turn(10, 2.0, 50)],
+        benchmark.V2: [turn(10, 2.0, 50), turn(10, 4.0, 50)],
+        benchmark.OURS: [turn(10, 0.5, 60), turn(10, 0.5, 60)],
     }
-    quality = {name: benchmark.Quality(-1.5, 30.0, 0) for name in turns}
-    quality[benchmark.V1] = benchmark.Quality(-2.0, 20.0, 3)
-    title, results, unknown = benchmark.report(benchmark.Measurement("Title", turns, quality))
+    quality = {name: benchmark.Quality(-1.5, 30.0, "", 0) for name in turns}
+    quality[benchmark.V1] = benchmark.Quality(-2.0, 20.0, "", 3)
+    title, results, unknown = benchmark.report("Title", turns, quality)
     assert title == "### Title" and unknown == "Outputs with an unknown subword: PaddleNLP v1 3."
     v1, v2, ours = rows(results)[2:]
     assert v1[1:4] == ["7.5 (5.0–10.0)", "1", "2.00 (2.00–2.00)"]
@@ -164,15 +182,6 @@ def rows(table):
 
 
 # ---- The script ----
-
-
-def test_a_change_of_the_code_is_seen(tmp_path):
-    write_lines(tmp_path / "package" / "a.py", ["one"])
-    before = benchmark.digest(tmp_path)
-    write_lines(tmp_path / "package" / "a.pyc", ["two"])
-    assert benchmark.digest(tmp_path) == before
-    write_lines(tmp_path / "package" / "a.py", ["two"])
-    assert benchmark.digest(tmp_path) != before
 
 
 def run(*arguments):

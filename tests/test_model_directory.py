@@ -13,9 +13,11 @@ from tests.support import ROOT, make_config, make_model_directory, train_subword
 from transformer_mt.assembly.translator import Translator
 from transformer_mt.commands.export import export
 from transformer_mt.data.subword import Subwords, WordVocabulary
-from transformer_mt.model_directory import ModelDirectory, subwords_to_keep
+from transformer_mt.model_directory import subwords_to_keep
 from transformer_mt.runtime import locks
 from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.state import Progress
 
 PAIRS = [("A dog runs.", "Ein Hund rennt."), ("A cat sleeps.", "Eine Katze schläft.")] * 3
 
@@ -31,7 +33,7 @@ def config(tmp_path):
 
 
 def started(path, config, subwords):
-    directory = ModelDirectory(path)
+    directory = RunDirectory(path)
     directory.claim()
     directory.start(config, subwords, [])
     return directory
@@ -52,7 +54,7 @@ AT_THE_START = [
 def test_a_run_is_left_as_it_is_when_claimed(tmp_path, config, subwords):
     started(tmp_path / "run", config, subwords).release()
     before = entries(tmp_path / "run")
-    directory = ModelDirectory(tmp_path / "run")
+    directory = RunDirectory(tmp_path / "run")
     directory.claim()
     assert directory.holds_run and entries(tmp_path / "run") == before
 
@@ -63,7 +65,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
     (folder / "chapter1.tex").write_text("years of work")
     for restart in (False, True):
         with pytest.raises(UsageError, match=r"holds no run of this program \(chapter1\.tex"):
-            ModelDirectory(folder).claim(restart)
+            RunDirectory(folder).claim(restart)
     assert entries(folder) == ["chapter1.tex"]
 
 
@@ -78,7 +80,7 @@ def test_a_folder_with_something_of_the_same_name_is_refused(tmp_path, name, res
     path.parent.mkdir(parents=True)
     path.write_text("years of work")
     with pytest.raises(UsageError, match="holds no run of this program"):
-        ModelDirectory(tmp_path / "theirs").claim(restart)
+        RunDirectory(tmp_path / "theirs").claim(restart)
     assert path.read_text() == "years of work"
     assert entries(tmp_path / "theirs") == [name.split("/")[0]]
 
@@ -89,7 +91,7 @@ def test_a_run_without_its_config_is_refused(tmp_path, config, restart):
     (directory.path / "config.yaml").unlink()
     before = entries(directory.path)
     with pytest.raises(UsageError, match=r"put its config\.yaml back"):
-        ModelDirectory(directory.path).claim(restart)
+        RunDirectory(directory.path).claim(restart)
     assert {*before} - {*entries(directory.path)} <= {".lock"}
 
 
@@ -99,7 +101,7 @@ def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew(tmp_path, config):
     shutil.rmtree(directory.checkpoints)
     (directory.path / "export" / "theirs").mkdir(parents=True)
     with pytest.raises(UsageError, match=r"without a checkpoint .* best, export.*--restart"):
-        ModelDirectory(directory.path).claim()
+        RunDirectory(directory.path).claim()
     assert (directory.path / "export" / "theirs").is_dir()
 
 
@@ -122,7 +124,7 @@ def test_a_folder_of_another_program_with_a_config_is_refused(tmp_path):
     (folder / "checkpoints").mkdir(parents=True)
     (folder / "config.yaml").write_text("model: transformer")
     with pytest.raises(UsageError, match="holds no run of this program"):
-        ModelDirectory(folder).claim()
+        RunDirectory(folder).claim()
     assert (folder / "checkpoints").is_dir()
 
 
@@ -152,7 +154,7 @@ def test_restart_deletes_what_runs_have_written_and_names_what_it_leaves(
     (directory.checkpoints / "step_7").symlink_to(outside)
     capsys.readouterr()
 
-    again = ModelDirectory(tmp_path / "run")
+    again = RunDirectory(tmp_path / "run")
     again.claim(restart=True)
     again.start(config, subwords, [])
     files = [path for path in again.path.rglob("*") if not path.is_dir() or path.is_symlink()]
@@ -171,13 +173,15 @@ def test_a_path_that_is_a_file(tmp_path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "run"):
         with pytest.raises(UserError, match="model_dir: "):
-            ModelDirectory(path).claim()
+            RunDirectory(path).claim()
 
 
 HOLD = """
 import sys, time
-from transformer_mt.model_directory import ModelDirectory, subwords_to_keep
-directory = ModelDirectory(sys.argv[1])
+from transformer_mt.model_directory import subwords_to_keep
+from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.state import Progress
+directory = RunDirectory(sys.argv[1])
 directory.claim()
 print("held", flush=True)
 sys.stdin.read()
@@ -203,7 +207,7 @@ def test_one_process_at_a_time(tmp_path, config, subwords, is_new):
         started(path, config, subwords).release()
     process = holder(path)
     try:
-        refused = ModelDirectory(path)
+        refused = RunDirectory(path)
         with pytest.raises(UserError, match="in use by another process"):
             refused.claim()
         refused.release()
@@ -212,13 +216,13 @@ def test_one_process_at_a_time(tmp_path, config, subwords, is_new):
         process.kill()
         process.wait()
     # However the other one ended, its hold ends with it.
-    mine = ModelDirectory(path)
+    mine = RunDirectory(path)
     mine.claim()
     mine.release()
 
 
 def test_release_removes_a_folder_that_nothing_has_come_into(tmp_path, config, subwords):
-    directory = ModelDirectory(tmp_path / "run")
+    directory = RunDirectory(tmp_path / "run")
     directory.claim()
     directory.release()
     assert not (tmp_path / "run").exists()
@@ -231,7 +235,7 @@ def test_release_removes_a_folder_that_nothing_has_come_into(tmp_path, config, s
 def test_a_lock_whose_file_is_gone_is_no_lock(tmp_path, monkeypatch):
     """Who waits while the holder gives up and removes the folder must not lock a deleted file:
     the next one would lock a new one."""
-    first, second = ModelDirectory(tmp_path / "run"), ModelDirectory(tmp_path / "run")
+    first, second = RunDirectory(tmp_path / "run"), RunDirectory(tmp_path / "run")
     first.claim()
     is_open_at = locks.is_open_at
     answers = []
@@ -248,7 +252,7 @@ def test_a_lock_whose_file_is_gone_is_no_lock(tmp_path, monkeypatch):
     second.claim()
     assert answers == [False, True]
     with pytest.raises(UserError, match="in use"):
-        ModelDirectory(tmp_path / "run").claim()
+        RunDirectory(tmp_path / "run").claim()
 
 
 # ---- What is in it ----
@@ -257,7 +261,7 @@ def test_a_lock_whose_file_is_gone_is_no_lock(tmp_path, monkeypatch):
 def test_what_a_run_has_from_its_beginning(tmp_path, config, subwords):
     held_out = tmp_path / "dev.en"
     held_out.write_text("A dog.\n")
-    directory = ModelDirectory(tmp_path / "run")
+    directory = RunDirectory(tmp_path / "run")
     directory.claim()
     directory.start(config, subwords, [held_out])
     assert directory.load_config() == config
@@ -320,13 +324,13 @@ def test_what_leads_outside_is_not_followed(tmp_path, config):
         aside.rename(path)
         link = tmp_path / f"{path.name}-{name.count('/')}-link"
         link.symlink_to(directory.path)
-        assert ModelDirectory(link).checkpoint().name == "step_10"
+        assert RunDirectory(link).checkpoint().name == "step_10"
 
 
 def test_what_is_no_model_directory(tmp_path):
     for path in (tmp_path, tmp_path / "nothing"):
         with pytest.raises(UsageError, match="not a model directory"):
-            ModelDirectory(path).load_config()
+            RunDirectory(path).load_config()
     assert not (tmp_path / "nothing").exists()
 
 
@@ -416,7 +420,7 @@ def test_lines_of_the_log_that_are_none_are_left_out(tmp_path, config, subwords)
     whole = ['{"kind": "train", "step": 1}', '{"kind": "dev", "step": 2}']
     broken = ["3", "[]", "{}", '{"kind": []}', '{"kind": "train", "step": "x"}', "[" * 9999, '{"ki']
     path.write_text("\n".join([whole[0], *broken[:-1], whole[1], broken[-1]]))
-    directory.resume(config, step=2, validated=2)
+    directory.resume(config, Progress((1, 400), step=2, validated=2), [])
     assert path.read_text().splitlines() == whole
 
 

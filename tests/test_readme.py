@@ -1,6 +1,7 @@
 """What the README says of files, names and keys, against the files, names and keys."""
 
 import ast
+import functools
 import re
 from operator import attrgetter
 
@@ -37,6 +38,7 @@ def in_backticks(cell):
     return re.findall(r"`([^`]+)`", cell)
 
 
+@functools.cache
 def defined(path):
     """What a module defines: classes and functions, and methods as Class.method."""
     names = set()

@@ -381,7 +381,17 @@ def test_test_script_runs_pytest_at_the_root(project):
     assert any("requirements-dev.txt" in call for call in project.pip_calls())
 
 
-@pytest.mark.parametrize("script", ["train.sh", "translate.sh", "evaluate.sh", "setup.sh"])
+@pytest.mark.parametrize("level", [[], ["--all"], ["--attack"]])
+def test_levels_of_the_suite_run_side_by_side(project, level):
+    project.python("python3")
+    words = project.run("test.sh", *level).stdout_text.split()
+    assert words[words.index("<pytest>") + 1 :][: len(level)] == [f"<{word}>" for word in level]
+    assert "<--numprocesses>" in words
+
+
+@pytest.mark.parametrize(
+    "script", ["train.sh", "translate.sh", "evaluate.sh", "setup.sh", "test.sh"]
+)
 def test_help_installs_nothing(project, script):
     run = project.run(script, "--help")
     assert run.returncode == 0 and f"Usage: scripts/{script}" in run.stdout_text

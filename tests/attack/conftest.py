@@ -1,4 +1,6 @@
-"""Attacks: small ones in every run, large ones with `bash scripts/test.sh --all`."""
+"""Attacks: small ones in every run, large ones with `bash scripts/test.sh --attack`."""
+
+import shutil
 
 import pytest
 
@@ -10,10 +12,10 @@ from transformer_mt.commands.export import export
 @pytest.fixture(scope="session")
 def is_large(request) -> bool:
     """Whether the large attack was asked for."""
-    return request.config.getoption("--all")
+    return request.config.getoption("--attack")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def driver():
     made = Driver()
     yield made
@@ -31,13 +33,19 @@ def recipe(tmp_path_factory):
     return write_recipe(folder, PAIRS[:220], PAIRS[220:240], PAIRS[240:], training=training)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    """A model directory with exports for both backends."""
-    folder = tmp_path_factory.mktemp("model")
+@pytest.fixture(scope="session")
+def whole_model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
     path = make_model_directory(folder / "model", PAIRS, make_config(folder)).path
     export(str(path), "ctranslate2")
     export(str(path), "paddle")
     write_lines(folder / "source", [source for source, _ in PAIRS[:8]])
     write_lines(folder / "target", [target for _, target in PAIRS[:8]])
     return path
+
+
+@pytest.fixture(scope="module")
+def model(whole_model, tmp_path_factory):
+    """A model directory with exports for both backends, beside text; for one module alone."""
+    folder = shutil.copytree(whole_model.parent, tmp_path_factory.mktemp("model") / "copy")
+    return folder / "model"

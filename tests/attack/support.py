@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import resource
 import select
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support import ROOT, make_config, write_pairs
+from tests.support import make_config, python, write_pairs
 from transformer_mt.config.file import dump
 from transformer_mt.runtime.checksums import sealed, write_checksums
 
@@ -48,15 +46,8 @@ class Driver:
         self._process: subprocess.Popen | None = None
 
     def start(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.attack.driver"],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            encoding="utf-8",
-        )
+        streams = {"stdin": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self._process = python("-m", "tests.attack.driver", **streams)
 
     @contextmanager
     def limited(self, size: int) -> Iterator[None]:

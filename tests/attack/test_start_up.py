@@ -15,6 +15,7 @@ CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 UP = 0.5
 
 
+@pytest.mark.slow  # tests/test_signals.py has signals at some moments of a start
 @pytest.mark.parametrize("verb", ["translate", "train"])
 def test_signals(recipe, model, verb, is_large):
     command = [verb, model, "--threads", 1] if verb == "translate" else [verb, recipe, "--restart"]
@@ -26,7 +27,7 @@ def test_signals(recipe, model, verb, is_large):
         after = UP + 4.0 * (number + drawn.random()) / count
         kind = drawn.choice(list(CODES))
         where = f"{verb}, {kind.name} after {after:.2f} s"
-        process = start(*command, stdin=subprocess.PIPE)
+        process = start(*command, is_fresh=True, stdin=subprocess.PIPE)
         time.sleep(after)
         process.send_signal(kind)
         try:

@@ -54,6 +54,7 @@ class Exported:
         self.folder, self.model, self.config, self.subwords = folder, model, config, subwords
         self.engine = Ctranslate2Engine(folder, subwords, 1)
         self.paddle = PaddleEngine([model], subwords)
+        self.known = {}  # what next_log_probs has computed
 
     def sentences(self, count=20):
         random = np.random.default_rng(3)
@@ -202,9 +203,19 @@ def simple_search(exported, sentence, settings, patience=2):
 
 
 def next_log_probs(exported, source, prefixes):
-    """Log-probabilities of what may follow each prefix, of equal lengths: (prefixes, vocab)."""
+    """Log-probabilities of what may follow each prefix, of equal lengths: (prefixes, vocab).
+
+    They are kept, because the search of every setting asks for much the same prefixes.
+    """
     if not prefixes:
         return np.zeros((0, exported.subwords.target.size))
+    key = tuple(source), tuple(map(tuple, prefixes))
+    if key not in exported.known:
+        exported.known[key] = computed_log_probs(exported, source, prefixes)
+    return exported.known[key]
+
+
+def computed_log_probs(exported, source, prefixes):
     vocabulary = exported.subwords.source
     sources = encoded_rows([source] * len(prefixes), vocabulary.pad, vocabulary.eos)
     read = np.array([[exported.subwords.target.bos, *prefix] for prefix in prefixes])

@@ -4,10 +4,8 @@ That the weights are in their places is tested with the engine, in tests/decodin
 """
 
 import json
-import os
 import shutil
 import signal
-import subprocess
 import sys
 
 import ctranslate2
@@ -15,7 +13,14 @@ import numpy as np
 import pytest
 from ctranslate2 import specs
 
-from tests.support import ROOT, demo_pairs, make_config, make_model_directory, run, wide_model
+from tests.support import (
+    demo_pairs,
+    make_config,
+    make_model_directory,
+    run,
+    run_python,
+    wide_model,
+)
 from transformer_mt.assembly.backends import find
 from transformer_mt.assembly.heads import alignment_heads
 from transformer_mt.backends.ctranslate2 import export as exporter
@@ -387,9 +392,7 @@ def end(*arguments):
 folders.{step} = end
 run.export({str(model_dir)!r}, "ctranslate2")
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}
-    )
+    done = run_python("-c", code)
     assert done.returncode == -signal.SIGKILL
     assert content(folder) == before
     export(str(model_dir), "ctranslate2")

@@ -1,5 +1,6 @@
 """Exported programs translate as the model does, where the model's code is not at hand."""
 
+import functools
 import shutil
 import subprocess
 import sys
@@ -30,15 +31,20 @@ VARIANTS = {
 }
 
 
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A function that gives the model directory of a variant, with an export in it."""
+    return functools.cache(lambda name: exported_directory(tmp_path_factory.mktemp(name), name))
+
+
 @pytest.fixture(scope="module", params=VARIANTS)
-def directory(request, tmp_path_factory):
-    """A model directory with an export in it."""
-    return exported_directory(tmp_path_factory.mktemp(request.param), request.param)
+def directory(request, exported):
+    return exported(request.param)
 
 
 @pytest.fixture(scope="module")
-def plain_directory(tmp_path_factory):
-    return exported_directory(tmp_path_factory.mktemp("plain"), "pre")
+def plain_directory(exported):
+    return exported("pre")
 
 
 @pytest.fixture
@@ -64,9 +70,13 @@ def exported_directory(folder, variant):
 
 
 def both_engines(directory):
-    specs = [
-        engines.find(directory.path, name, device="cpu") for name in ("paddle", "paddle_inference")
-    ]
+    return engines_of(directory.path)
+
+
+@functools.cache
+def engines_of(path):
+    """They are loaded once, for all tests: what one search leaves must not matter to the next."""
+    specs = [engines.find(path, name, device="cpu") for name in ("paddle", "paddle_inference")]
     return [spec.load() for spec in specs]
 
 

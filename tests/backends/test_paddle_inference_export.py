@@ -93,7 +93,16 @@ def write(folder, model, **settings):
     paddle_inference.write_model(folder, model, config, None, heads)
 
 
-@pytest.fixture(scope="module", params=VARIANTS)
+# tests/decoding/test_inference_engine.py exports the others too.
+ALWAYS = ("post", "no-bias", "untied-apart", "odd-width")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=() if name in ALWAYS else pytest.mark.slow) for name in VARIANTS
+    ],
+)
 def exported(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("programs")
     model = wide(folder, *VARIANTS[request.param])

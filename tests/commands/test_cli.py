@@ -110,7 +110,7 @@ def test_version():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], ["VERB"]),
+        ([], ["COMMAND"]),
         (["trian", "x"], ["'trian'"]),
         (["translate"], ["MODEL_DIR"]),
         (["translate", "m"], ["m is not a model directory"]),
@@ -316,7 +316,10 @@ def name_another(folder):
 def test_a_model_that_cannot_be_used(broken_model, tmp_path, spoil):
     code, words, arguments = spoil(broken_model)
     output = tmp_path / "out.txt"
-    done = run("translate", broken_model, "--output", output, *arguments, stdin="A dog.\n")
+    done = run(
+        *("translate", broken_model, "--threads", "1", "--output", output, *arguments),
+        stdin="A dog.\n",
+    )
     assert_refused(done, code, *words)
     assert not output.exists()
 
@@ -342,7 +345,8 @@ def test_translating_files(model, tmp_path):
     source.write_bytes(ODD_INPUT)
     output.write_text("older")
     done = run("translate", model, "--input", source, "--output", output, "--beam-size", "1",
-               "--length-penalty", "0", "--batch-tokens", "50", "--checkpoint", "last")  # fmt: skip
+               "--length-penalty", "0", "--batch-tokens", "50", "--checkpoint", "last",
+               "--threads", "1")  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     assert output.read_bytes().count(b"\n") == 6
@@ -550,7 +554,7 @@ def test_average_makes_a_checkpoint_to_translate_with(broken_model):
     assert "--checkpoint average_last_2" in done.stderr
     text = "A man is here.\n"
     outputs = [
-        run("translate", broken_model, "--checkpoint", name, stdin=text).stdout
+        run("translate", broken_model, "--threads", "1", "--checkpoint", name, stdin=text).stdout
         for name in ("average_last_2", "step_10")
     ]
     # Both of its checkpoints have the same weights.

@@ -4,8 +4,6 @@ last bit, and a pickle of anything but arrays is refused."""
 import os
 import pickle
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +11,11 @@ import paddle
 import pytest
 
 from tests.support import (
-    ROOT,
     demo_pairs,
     make_config,
     make_model_directory,
     run,
+    run_python,
     train_subwords,
     wide_model,
     write_pairs,
@@ -120,7 +118,7 @@ if {steps} == 2:
     convert.write_checksums = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
 convert.convert({str(old)!r})
 """
-    subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)})
+    run_python("-c", code)
     convert.convert(str(old))
     for name, value in content(both[0]).items():
         if not name.startswith("export"):

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from tests.support import (
     TIMEOUT,
     children,
     demo_pairs,
+    examples,
     make_config,
     make_model_directory,
     run,
@@ -29,9 +29,10 @@ from tests.support import (
 )
 from transformer_mt import cli
 from transformer_mt.assembly.backends import find
-from transformer_mt.commands.translate import ModelChoice, align, translate
+from transformer_mt.commands.align import align, score_model
+from transformer_mt.commands.model_choice import ModelChoice
+from transformer_mt.commands.translate import translate
 from transformer_mt.decoding.stream import WINDOW
-from transformer_mt.evaluation import alignment_error_rate as alignment
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.errors import UsageError, UserError
 
@@ -48,10 +49,10 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """Three windows and a bit of lines that are no two alike."""
+    """Two windows and a bit of lines that are no two alike."""
     draw = random.Random(1)
     words = sorted({word for line in SOURCES for word in line.split()})
-    lines = [" ".join(draw.choices(words, k=draw.randrange(12))) for _ in range(3 * WINDOW + 100)]
+    lines = [" ".join(draw.choices(words, k=draw.randrange(8))) for _ in range(2 * WINDOW + 500)]
     return write_lines(tmp_path_factory.mktemp("source") / "in", lines)
 
 
@@ -133,7 +134,9 @@ def test_two_processes_write_what_one_does(model, source, expected, tmp_path):
     assert output.read_bytes() == expected
 
 
-@pytest.mark.parametrize(("threads", "then"), [("1", "2"), ("2", "1")])
+@pytest.mark.parametrize(
+    ("threads", "then"), [pytest.param("1", "2", marks=pytest.mark.slow), ("2", "1")]
+)
 def test_a_killed_translation_is_gone_on_with(model, source, expected, tmp_path, threads, then):
     output, partial = tmp_path / "out", tmp_path / ".out.partial"
     command = ["translate", model, "--input", source, "--output", output, *FAST]
@@ -163,14 +166,12 @@ def test_a_full_disk_loses_no_line(model, source, expected, tmp_path):
     output = tmp_path / "out"
     command = ["translate", model, "--input", source, "--output", output, "--threads", "1", *FAST]
     limit = len(expected) * 7 // 10
-    done = run(
-        *command, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    )
+    done = run(*command, file_size=limit)
     kept, error = done.stderr.splitlines()
     assert done.returncode == 1 and "can't be written: File too large" in error
-    assert f"{2 * WINDOW:,} lines are kept; to go on, add --resume" in kept
+    assert f"{WINDOW:,} lines are kept; to go on, add --resume" in kept
     done = run(*command, "--resume")
-    assert done.returncode == 0 and f"going on after line {2 * WINDOW:,}" in done.stderr
+    assert done.returncode == 0 and f"going on after line {WINDOW:,}" in done.stderr
     assert output.read_bytes() == expected and os.listdir(tmp_path) == ["out"]
 
 
@@ -183,7 +184,7 @@ def wait_for_end_of(pids):
 
 @pytest.mark.parametrize(
     ("number", "group", "code"),
-    [(signal.SIGINT, True, 130), (signal.SIGTERM, False, 143)],
+    [(signal.SIGINT, True, 130), pytest.param(signal.SIGTERM, False, 143, marks=pytest.mark.slow)],
 )
 def test_an_interrupted_pool_ends_at_once(model, source, tmp_path, number, group, code):
     """Ctrl-C at a terminal reaches the whole group, a kill the one process."""
@@ -205,19 +206,20 @@ def test_an_interrupted_pool_ends_at_once(model, source, tmp_path, number, group
     assert len(workers) == 2 and not output.exists()
 
 
-def test_interrupted_while_processes_start(model, source):
+@pytest.mark.parametrize(
+    "delay", [0.2, *(pytest.param(delay, marks=pytest.mark.slow) for delay in (0, 0.6))]
+)
+def test_interrupted_while_processes_start(model, source, delay):
     """When Python and Paddle have not set up anything yet, there is no noise either."""
-    for delay in (0, 0.2, 0.6):
-        process = start(
-            "translate", model, "--input", source, "--threads", "2", start_new_session=True
-        )
-        wait_for(lambda: of_pool(process), process)  # noqa: B023
-        time.sleep(delay)
-        os.killpg(process.pid, signal.SIGINT)
-        _, messages = process.communicate(timeout=TIMEOUT)
-        assert process.returncode == 130 and messages == "interrupted\n"
+    process = start("translate", model, "--input", source, "--threads", "2", start_new_session=True)
+    wait_for(lambda: of_pool(process), process)
+    time.sleep(delay)
+    os.killpg(process.pid, signal.SIGINT)
+    _, messages = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 130 and messages == "interrupted\n"
 
 
+@pytest.mark.slow
 def test_a_process_of_a_pool_ends_in_silence(model, source):
     """Its stdout is that of the translations."""
     process = start("translate", model, "--input", source, "--threads", "2", *FAST)
@@ -367,7 +369,9 @@ ANYTHING = st.one_of(
 )
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(10, 30), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(blocks=st.lists(ANYTHING, max_size=12))
 def test_any_bytes_one_line_for_one_line(model, tmp_path, blocks):
     """Nothing crashes, nothing shifts: line by line it is what each line has alone."""
@@ -481,7 +485,7 @@ def test_alignments_and_their_error_rate(model, tmp_path):
 
     def score(gold, into=None):
         write_lines(reference, (" ".join(line) for line in gold))
-        return alignment.score_model(choice, source, target, reference, into)
+        return score_model(choice, source, target, reference, into)
 
     gold = [[] if number < 2 else line for number, line in enumerate(links)]
     gold[3] = [link.replace("-", "?") for link in links[3]]

@@ -1,25 +1,18 @@
 """The script that measures large corpora runs, on a small one."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT, demo_pairs, write_pairs
+from tests.support import ROOT, demo_pairs, run_python, write_pairs
 
 SCRIPT = ROOT / "scripts" / "benchmark_data.py"
 
 
-def run(*arguments, **environment) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"PYTHONPATH": str(ROOT), **environment},
-    )
+def run(*arguments, **environment):
+    environment = os.environ | {"PYTHONPATH": str(ROOT), **environment}
+    return run_python(SCRIPT, *arguments, env=environment)
 
 
 @pytest.mark.slow
@@ -31,9 +24,9 @@ def test_it_measures_and_cleans_up(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("1,500 pairs, ")
-    titles = [line.split(" | ")[0] for line in lines if line.startswith("| ")]
-    assert titles[1:4] == ["| first start", "| second start", "| encoding"]
-    assert lines[-1].startswith("Padding at 4,096 tokens a batch: ")
+    titles = [line.split(" | ")[0] for line in lines if line.startswith("|")]
+    assert titles[2:5] == ["| first start", "| second start", "| encoding"]
+    assert any(line.startswith("Padding at 4,096 tokens a batch: ") for line in lines)
     assert not list(temporary.glob("benchmark_data-*"))
 
 

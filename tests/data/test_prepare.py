@@ -4,12 +4,11 @@ import os
 import random
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support import python
 from transformer_mt.config.file import dump
 from transformer_mt.config.schema import Config
 from transformer_mt.data.prepare import prepare
@@ -289,11 +288,7 @@ def test_two_processes_prepare_at_once(tmp_path, text):
     """They agree, and each entry is made by one of them."""
     made = config(tmp_path, data={"dev": None, "test": None, "held_out": 20})
     (tmp_path / "config.yaml").write_text(dump(made))
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "config.yaml")]
-    processes = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
+    processes = [python("-c", PROGRAM, tmp_path / "config.yaml") for _ in range(2)]
     outputs, messages = zip(*(p.communicate(timeout=120) for p in processes), strict=True)
     assert [p.returncode for p in processes] == [0, 0]
     assert outputs[0] == outputs[1] and len(outputs[0].split()) == 3

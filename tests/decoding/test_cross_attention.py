@@ -9,8 +9,9 @@ from tests.support import demo_pairs, make_config, make_model_directory, write_l
 from transformer_mt.assembly import backends as engines
 from transformer_mt.assembly.model import build_model
 from transformer_mt.assembly.translator import Translator
+from transformer_mt.commands.align import align
 from transformer_mt.commands.export import export
-from transformer_mt.commands.translate import ModelChoice, align
+from transformer_mt.commands.model_choice import ModelChoice
 from transformer_mt.decoding.engine import Sentence, search_with_attention
 from transformer_mt.decoding.translator import MAX_AT_ONCE, Line
 from transformer_mt.weights import load_weights

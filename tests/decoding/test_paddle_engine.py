@@ -49,7 +49,7 @@ SETTINGS = DecodingConfig(beam_size=4, max_length_ratio=1.0, max_length_extra=5)
 
 
 def search_in_batches(engine, sentences, settings, order, size):
-    found = [None] * len(sentences)
+    found = [None] * len(order)
     for start in range(0, len(order), size):
         batch = order[start : start + size]
         for index, own in zip(
@@ -76,9 +76,10 @@ def test_the_batch_does_not_matter(engine, sentences, changes):
     random = np.random.default_rng(8)
     together = search_in_batches(engine, sentences, settings, np.arange(128), 128)
     different = 0
-    for size in (1, 3, 16, 128):
-        found = search_in_batches(engine, sentences, settings, random.permutation(128), size)
-        for ours, theirs in zip(found, together, strict=True):
+    # Small batches take long, so that fewer sentences are searched in them.
+    for size, count in ((1, 40), (3, 60), (16, 128), (128, 128)):
+        found = search_in_batches(engine, sentences, settings, random.permutation(count), size)
+        for ours, theirs in zip(found, together[:count], strict=True):
             if [hypothesis.ids for hypothesis in ours] != [hypothesis.ids for hypothesis in theirs]:
                 different += 1
                 if settings.sampling:

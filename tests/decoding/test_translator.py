@@ -167,12 +167,12 @@ def test_nothing_to_translate(translator):
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_a_translation_does_not_depend_on_the_others(model, config, beam_size):
-    lines = [f"{ENGLISH[i % 5]} {'and so on ' * (i % 7)}{i}" for i in range(30)]
-    lines[4] = lines[17] = ""
+    lines = [f"{ENGLISH[i % 5]} {'and so on ' * (i % 7)}{i}" for i in range(18)]
+    lines[4] = lines[15] = ""
     options = {"beam_size": beam_size, "min_length_ratio": 0.9}
     whole = make_translator(model, config, **options)
     together = whole.translate(lines)
-    assert len(set(together)) > 20  # the model does tell them apart
+    assert len(set(together)) > 12  # the model does tell them apart
     assert [whole.translate([line])[0] for line in lines] == together
     small_batches = make_translator(model, config, **options, batch_tokens=60)
     assert small_batches.translate(lines) == together

@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import time
@@ -246,7 +245,8 @@ def test_interrupted_while_text_is_encoded(large, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("devices", "number", "code"), [(1, signal.SIGINT, 130), (2, signal.SIGTERM, 143)]
+    ("devices", "number", "code"),
+    [(1, signal.SIGINT, 130), pytest.param(2, signal.SIGTERM, 143, marks=pytest.mark.slow)],
 )
 def test_asked_to_stop(recipe, unbroken, tmp_path, devices, number, code):
     model_dir = tmp_path / "model"
@@ -266,16 +266,16 @@ def test_asked_to_stop(recipe, unbroken, tmp_path, devices, number, code):
 # ---- A full disk ----
 
 
-def little_room():
-    """No file may grow beyond this, as if the disk were full: less than a checkpoint's weights."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+# Bytes, as if the disk were full: less than a checkpoint's weights.
+LITTLE_ROOM = 50_000
 
 
+@pytest.mark.slow  # tests/attack/test_full_disk.py fills a disk once
 @pytest.mark.parametrize("devices", [1, 2])
 def test_a_full_disk(recipe, unbroken, tmp_path, devices):
     model_dir = tmp_path / "model"
     finish(recipe, model_dir, devices, "training.max_steps=5", "training.average_last=null")
-    done = run(*arguments(recipe, model_dir, devices), preexec_fn=little_room)
+    done = run(*arguments(recipe, model_dir, devices), file_size=LITTLE_ROOM)
     assert done.returncode == 1
     assert "step_10: the checkpoint can't be written: File too large" in done.stderr
     assert "The checkpoints before it are whole" in done.stderr
@@ -287,10 +287,11 @@ def test_a_full_disk(recipe, unbroken, tmp_path, devices):
     assert left_by(model_dir)[last] == left_by(unbroken(devices))[last]
 
 
+@pytest.mark.slow
 def test_a_full_disk_when_asked_to_stop(recipe, tmp_path):
     model_dir = tmp_path / "model"
     more = ("training.save_every=1000", "training.validate_every=1000", "training.max_steps=10000")
-    process = start(*arguments(recipe, model_dir, 2, *more), preexec_fn=little_room)
+    process = start(*arguments(recipe, model_dir, 2, *more), file_size=LITTLE_ROOM)
     messages_until(process, "step 4/")
     process.send_signal(signal.SIGINT)
     _, messages = process.communicate(timeout=TIMEOUT)
@@ -349,7 +350,15 @@ def damage(path: Path) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "optimizer.safetensors",
+        # tests/attack/test_damage.py damages every file of a run.
+        pytest.param("model.safetensors", marks=pytest.mark.slow),
+        pytest.param("state.json", marks=pytest.mark.slow),
+    ],
+)
 def test_a_damaged_checkpoint_is_passed_over(recipe, unbroken, half_way, name):
     damage(half_way / "checkpoints" / "step_25" / name)
     done = finish(recipe, half_way, 1)
@@ -405,6 +414,7 @@ def test_at_its_end_a_run_is_scored_again_and_not_trained(recipe, unbroken, tmp_
     assert_same(model_dir, unbroken(1))
 
 
+@pytest.mark.slow  # tests/end_to_end/test_whole_run.py restarts a run once
 def test_restart_begins_anew(recipe, unbroken, half_way):
     done = finish(recipe, half_way, 1, "--restart")
     assert "going on from" not in done.stderr

@@ -13,7 +13,10 @@ def test_two_pairs_are_learnt_to_the_word(tmp_path):
         assert text == "".join(f"{pair[side]}\n" for pair in PAIRS)
 
     model, cache = tmp_path / "model", tmp_path / "cache"
-    done = run("train", "configs/toy_de_en.yaml", f"model_dir={model}", f"data.cache={cache}")
+    done = run(
+        *("train", "configs/toy_de_en.yaml", f"model_dir={model}", f"data.cache={cache}"),
+        "training.devices=1",
+    )
     assert done.returncode == 0, done.stderr
     # Word for word, and each side for itself: its words, and the four special pieces.
     assert "source subwords 8 " in done.stderr and "target subwords 10 " in done.stderr

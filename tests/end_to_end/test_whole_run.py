@@ -36,6 +36,7 @@ TRAINING = {
     "validate_every": 30,
     "save_every": 20,
     "keep_last": 2,
+    "devices": 1,
 }
 MODEL = {"d_model": 32, "num_heads": 4, "d_ff": 64, "dropout": 0.1}
 

@@ -9,6 +9,7 @@ import paddle
 import pytest
 
 from tests.support import make_config
+from transformer_mt.assembly import training as assembly
 from transformer_mt.data.batches import Batch, Update
 from transformer_mt.inspect.memory import (
     activation_bytes,
@@ -17,8 +18,6 @@ from transformer_mt.inspect.memory import (
     weight_bytes,
 )
 from transformer_mt.inspect.parameters import VocabularySizes
-from transformer_mt.training.processes import Processes
-from transformer_mt.training.update import Updater
 
 MODEL = {"num_layers": 2, "d_model": 32, "num_heads": 4, "d_ff": 64, "dropout": 0.0}
 VOCABULARIES = VocabularySizes(300, 300, True)
@@ -34,7 +33,7 @@ def make_updater(tmp_path, model=(), training=(), vocabularies=VOCABULARIES, **s
     )
     target = SimpleNamespace(size=vocabularies.target, pad=0)
     subwords = SimpleNamespace(source=target, target=target, joint=True)
-    return config, Updater(config, subwords, Processes())
+    return config, assembly.make_updater(config, subwords, 1)
 
 
 def full_update(rows, vocab_size=VOCABULARIES.target):

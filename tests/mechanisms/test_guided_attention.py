@@ -19,13 +19,14 @@ from tests.support import (
     write_lines,
     write_pairs,
 )
+from transformer_mt.assembly import run
+from transformer_mt.assembly import training as assembly
+from transformer_mt.assembly.data import prepare_for
 from transformer_mt.assembly.heads import alignment_heads
-from transformer_mt.commands import train as run
 from transformer_mt.config.schema import Config
 from transformer_mt.data import pharaoh
 from transformer_mt.data.alignments import encoded_alignments
 from transformer_mt.data.batches import collate
-from transformer_mt.data.prepare import prepare
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.decoding.translator import Translator
@@ -33,9 +34,7 @@ from transformer_mt.evaluation import alignment_error_rate as error_rate
 from transformer_mt.mechanisms.guided_attention import objective as guided_attention
 from transformer_mt.mechanisms.guided_attention.objective import GuidedAttention
 from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.training.objective import TeacherForcing
-from transformer_mt.training.processes import Processes
-from transformer_mt.training.trainer import Trainer
+from transformer_mt.training.objective import Objective
 from transformer_mt.training.validation import dev_loss
 
 PAIRS = demo_pairs(120)
@@ -62,10 +61,10 @@ def make_trainer(tmp_path):
         data = prepared(config, PAIRS, SUBWORDS, dev)
         if guided.get("by") == "alignment":
             aligned = encoded_alignments(
-                tmp_path / "links", data.train, SUBWORDS, ("en", "de"), len(PAIRS), tmp_path
+                tmp_path / "links", data.train, SUBWORDS, ("en", "de"), tmp_path
             )
             data = replace(data, alignments=aligned)
-        return Trainer(config, data, Processes())
+        return assembly.make_trainer(config, data)
 
     return make
 
@@ -174,7 +173,7 @@ def test_the_loss_of_a_batch(make_trainer, guided, layer, heads, weight):
     trainer = make_trainer(**guided)
     objective, batch = trainer.updater.objective, ragged(trainer)
     trainer.model.eval()
-    plain = TeacherForcing(trainer.config, trainer.model, SUBWORDS)
+    plain = Objective(trainer.model, objective.criterion)
     plain_loss, plain_nll = map(float, plain.losses(batch, 1))
     loss, nll = map(float, objective.losses(batch, 1))
     _, attention_weights = trainer.model(
@@ -204,8 +203,8 @@ def test_the_dev_set_is_measured_without_it(make_trainer):
     dev = demo_pairs(130)[120:]
     guided = make_trainer(dev, by="diagonal", heads=2)
     plain = make_trainer(dev)
-    assert isinstance(guided.updater.objective, GuidedAttention)
-    assert type(plain.updater.objective) is TeacherForcing
+    assert [type(term) for term in guided.updater.objective.terms] == [GuidedAttention]
+    assert type(plain.updater.objective) is Objective and not plain.updater.objective.terms
     losses = [dev_loss(t.config, t.data, t.updater) for t in (guided, plain)]
     assert losses[0] == losses[1]  # the same seed, the same weights
 
@@ -221,7 +220,7 @@ def test_it_pulls_at_the_guided_heads_alone(make_trainer, by):
     _, cross_weights = model.logits(
         paddle.to_tensor(batch.target_input), model.encode(source), source, need_weights=True
     )
-    objective.attention_loss(cross_weights[1][:, :1], batch).backward()
+    objective.terms[0].attention_loss(cross_weights[1][:, :1], batch).backward()
 
     def is_pulled(layer, name):
         gradient = dict(layer.named_parameters())[name].grad
@@ -269,10 +268,10 @@ def changed(config, **sections):
 
 def test_the_pairs_that_are_kept_have_their_own_links(recipe):
     config, path = recipe
-    data = prepare(config)
+    data = prepare_for(config)
     assert data.train.lines.tolist() == [*range(50), *range(51, 101)]
     batch = collate(data.train, np.array([49, 50]), data.subwords, data.alignments)
-    alone = prepare(changed(config, data={"drop_duplicates": True})).alignments
+    alone = prepare_for(changed(config, data={"drop_duplicates": True})).alignments
     np.testing.assert_array_equal(
         alone.matrix(np.array([49, 50]), *batch.alignment.shape[1:]), batch.alignment
     )
@@ -284,8 +283,8 @@ def test_the_pairs_that_are_kept_have_their_own_links(recipe):
         report,
     )
     plain = changed(config, guided_attention={"by": None, "alignments": None})
-    assert prepare(plain).alignments is None
-    assert not any("alignments" in line for line in prepare(plain).report())
+    assert prepare_for(plain).alignments is None
+    assert not any("alignments" in line for line in prepare_for(plain).report())
 
 
 def test_a_run_goes_on_with_the_same_alignments_only(recipe, capfd):
@@ -338,9 +337,9 @@ def test_a_guided_model_aligns_words_as_it_was_told(tmp_path):
         )
         data = prepared(config, pairs[50:], subwords)
         if by is not None:
-            aligned = encoded_alignments(path, data.train, subwords, ("en", "de"), 350, tmp_path)
+            aligned = encoded_alignments(path, data.train, subwords, ("en", "de"), tmp_path)
             data = replace(data, alignments=aligned)
-        trainer = Trainer(config, data, Processes())
+        trainer = assembly.make_trainer(config, data)
         take_steps(trainer, steps)
         engine = PaddleEngine([trainer.model], subwords, alignment_heads(config))
         translator = Translator(engine, subwords, config.decoding, 100, "de", "en")

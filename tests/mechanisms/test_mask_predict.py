@@ -15,8 +15,10 @@ from tests.support import (
 )
 from transformer_mt.assembly.translator import Translator
 from transformer_mt.commands import translate as run
+from transformer_mt.commands.align import align
 from transformer_mt.commands.attention import draw
-from transformer_mt.commands.translate import ModelChoice
+from transformer_mt.commands.model_choice import ModelChoice
+from transformer_mt.commands.score import score
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.decoding import device_log_probs
 from transformer_mt.decoding.engine import Sentence, length_limits, length_penalty
@@ -380,8 +382,8 @@ def test_reading_is_refused_before_the_model_is_loaded(directories, tmp_path):
     text = directory.parent / "text"
     choice = ModelChoice(str(directory), device="cpu")
     for call, reason in (
-        (lambda: run.score(choice, text, text, tmp_path / "out"), "gives no probability"),
-        (lambda: run.align(choice, text, text, tmp_path / "out"), "attends from masks"),
+        (lambda: score(choice, text, text, tmp_path / "out"), "gives no probability"),
+        (lambda: align(choice, text, text, tmp_path / "out"), "attends from masks"),
         (lambda: draw(str(directory), "A dog.", tmp_path / "out", device="cpu"), "from masks"),
         (lambda: draw(str(directory), "A", tmp_path / "out", "B", device="cpu"), "from masks"),
     ):

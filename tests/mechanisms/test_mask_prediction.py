@@ -18,6 +18,7 @@ from tests.support import (
     train_subwords,
     wide_model,
 )
+from transformer_mt.assembly import training as assembly
 from transformer_mt.data.batches import Batch, collate
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.engine import length_limits
@@ -25,9 +26,7 @@ from transformer_mt.decoding.translator import Translator
 from transformer_mt.mechanisms.mask_predict import objective as mask_prediction
 from transformer_mt.mechanisms.mask_predict.config import LONGEST_TARGET
 from transformer_mt.mechanisms.mask_predict.objective import random_masks
-from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.training.processes import Processes
-from transformer_mt.training.trainer import Trainer
+from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training.update import seed_generators
 from transformer_mt.training.validation import validate
 from transformer_mt.weights import take_weights
@@ -51,7 +50,7 @@ def make_trainer(tmp_path, subwords):
             model={"non_autoregressive": kind},
             training=training,
         )
-        return Trainer(config, prepared(config, TRAIN, subwords, DEV), Processes())
+        return assembly.make_trainer(config, prepared(config, TRAIN, subwords, DEV))
 
     return make
 
@@ -83,29 +82,29 @@ def test_rows_of_any_length_have_a_mask():
         assert masks.any(axis=1).tolist() == [False] + [True] * 8
 
 
-# ---- What is wanted ----
+# ---- What is labels ----
 
 
 def some_batch(trainer, count=6):
     return collate(trainer.data.train, np.arange(count), trainer.data.subwords)
 
 
-def test_the_canvas_holds_the_words(make_trainer, subwords):
+def test_the_labels_hold_the_words(make_trainer, subwords):
     trainer = make_trainer("length")
     batch = some_batch(trainer)
-    canvas = trainer.updater.objective.canvas(batch)
+    labels = trainer.updater.objective.labels(batch)
     rows = [subwords.target.encode(target) for _, target in TRAIN[:6]]
-    assert canvas.shape == (6, max(map(len, rows)))
-    for own, ids in zip(canvas.tolist(), rows, strict=True):
-        assert own == ids + [subwords.target.pad] * (canvas.shape[1] - len(ids))
+    assert labels.shape == (6, max(map(len, rows)))
+    for own, ids in zip(labels.tolist(), rows, strict=True):
+        assert own == ids + [subwords.target.pad] * (labels.shape[1] - len(ids))
 
 
-def test_the_canvas_holds_ends_up_to_the_greatest_length(make_trainer, subwords):
+def test_the_labels_hold_ends_up_to_the_greatest_length(make_trainer, subwords):
     trainer = make_trainer("end")
     target = subwords.target
-    canvas = trainer.updater.objective.canvas(some_batch(trainer, 40))
+    labels = trainer.updater.objective.labels(some_batch(trainer, 40))
     longer = 0
-    for own, (source, text) in zip(canvas.tolist(), TRAIN, strict=False):
+    for own, (source, text) in zip(labels.tolist(), TRAIN, strict=False):
         limit = length_limits(len(subwords.source.encode(source)), trainer.config.decoding)[1]
         ids = target.encode(text)
         length = max(limit, len(ids) + 1)
@@ -135,18 +134,18 @@ def test_losses_are_those_of_masked_tokens(make_trainer, subwords, monkeypatch, 
     monkeypatch.setattr(mask_prediction, "random_masks", every_second)
     loss, nll = objective.losses(batch, step=1)
     sums = np.zeros(3)  # smoothed, plain, of the length
-    for source, row in zip(batch.source, objective.canvas(batch), strict=True):
-        source, wanted = source[source != subwords.source.pad], row[row != target.pad]
-        read = wanted.copy()
+    for source, row in zip(batch.source, objective.labels(batch), strict=True):
+        source, labels = source[source != subwords.source.pad], row[row != target.pad]
+        read = labels.copy()
         read[::2] = target.bos
         source = paddle.to_tensor(source[np.newaxis])
         log_probs = log_softmax(model(source, paddle.to_tensor(read[np.newaxis])).numpy()[0])
-        for place in range(0, len(wanted), 2):
-            own = -log_probs[place, wanted[place]]
+        for place in range(0, len(labels), 2):
+            own = -log_probs[place, labels[place]]
             sums[:2] += 0.8 * own - 0.2 * log_probs[place].mean(), own
         if kind == "length":
             lengths = log_softmax(model.encode_with_lengths(source)[1].numpy())[0]
-            sums[2] -= lengths[len(wanted) - 1]
+            sums[2] -= lengths[len(labels) - 1]
     # Float32 sums of some hundred numbers. Masked tokens stand for about as many that are not.
     assert float(loss) == pytest.approx(2 * (sums[0] + sums[2]), rel=1e-5)
     assert float(nll) == pytest.approx(2 * (sums[1] + sums[2]), rel=1e-5)
@@ -165,13 +164,13 @@ def test_the_length_and_all_words_are_what_the_dev_set_costs(make_trainer, subwo
     model.eval()
     batch = some_batch(trainer)
     expected = 0.0
-    for source, row in zip(batch.source, trainer.updater.objective.canvas(batch), strict=True):
-        source, wanted = source[source != subwords.source.pad], row[row != subwords.target.pad]
+    for source, row in zip(batch.source, trainer.updater.objective.labels(batch), strict=True):
+        source, labels = source[source != subwords.source.pad], row[row != subwords.target.pad]
         source = paddle.to_tensor(source[np.newaxis])
         lengths = log_softmax(model.encode_with_lengths(source)[1].numpy())[0]
-        masks = paddle.full([1, len(wanted)], subwords.target.bos, "int64")
+        masks = paddle.full([1, len(labels)], subwords.target.bos, "int64")
         log_probs = log_softmax(model(source, masks).numpy()[0])
-        expected -= lengths[len(wanted) - 1] + log_probs[np.arange(len(wanted)), wanted].sum()
+        expected -= lengths[len(labels) - 1] + log_probs[np.arange(len(labels)), labels].sum()
     for value in trainer.updater.losses(batch):
         assert float(value) == pytest.approx(expected, rel=1e-5)
 
@@ -220,7 +219,7 @@ def test_the_decoder_reads_nothing_of_what_is_masked(make_trainer, subwords, kin
     """Training masks some, measuring the dev set masks all, without drawing anything."""
     trainer = make_trainer(kind)
     objective = trainer.updater.objective
-    canvas = objective.canvas(some_batch(trainer))
+    labels = objective.labels(some_batch(trainer))
     reads = []
     logits = objective.model.logits
 
@@ -235,14 +234,14 @@ def test_the_decoder_reads_nothing_of_what_is_masked(make_trainer, subwords, kin
     seed_generators(5)
     assert (after == np.random.random_sample()) == (step is None)
     ((target, positions),) = reads
-    masked = np.zeros(canvas.size, bool)
+    masked = np.zeros(labels.size, bool)
     masked[positions] = True
-    masked = masked.reshape(canvas.shape)
-    is_real = canvas != subwords.target.pad
+    masked = masked.reshape(labels.shape)
+    is_real = labels != subwords.target.pad
     assert not masked[~is_real].any()
     assert masked[is_real].all() == (step is None)
     np.testing.assert_array_equal(target[masked], subwords.target.bos)
-    np.testing.assert_array_equal(target[~masked], canvas[~masked])
+    np.testing.assert_array_equal(target[~masked], labels[~masked])
 
 
 def test_masks_follow_from_the_seed_and_the_step(make_trainer):
@@ -266,11 +265,11 @@ def test_batches_are_no_larger_than_they_may_be(make_trainer, kind):
     trainer = make_trainer(kind)
     most = trainer.config.training.device_tokens
     corpus, objective = trainer.data.train, trainer.updater.objective
-    batches = [rows for update in trainer.epoch_updates(0) for rows in update]
+    batches = [rows for update in trainer.plan.epoch_updates(0) for rows in update]
     assert sum(map(len, batches)) == len(corpus) and len(batches) > 3
     for rows in batches:
         batch = collate(corpus, rows, trainer.data.subwords)
-        sizes = objective.canvas(batch).size, batch.source.size
+        sizes = objective.labels(batch).size, batch.source.size
         assert max(sizes) <= most or len(rows) == 1
 
 
@@ -284,10 +283,11 @@ def test_a_validation(make_trainer, kind):
 
 def test_it_begins_with_the_weights_of_a_teacher(make_trainer, tmp_path):
     teacher = make_trainer(None, "teacher")
-    directory = ModelDirectory(tmp_path / "teacher")
+    directory = RunDirectory(tmp_path / "teacher")
     directory.claim()
     directory.start(teacher.config, teacher.data.subwords, [])
-    teacher._save(directory)
+    teacher.directory = directory
+    teacher._save()
     directory.release()
     student = make_trainer("length", "student", init_from=str(directory.path), seed=9)
     left = take_weights(directory.checkpoint("last"), student.model)
@@ -297,8 +297,7 @@ def test_it_begins_with_the_weights_of_a_teacher(make_trainer, tmp_path):
         np.testing.assert_array_equal(own[name], weight)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["length", pytest.param("end", marks=pytest.mark.slow)])
 def test_learning(tmp_path, kind):
     """To copy three to five digits, all at once: how many, and which where."""
     random = np.random.default_rng(1)

@@ -18,6 +18,8 @@ from tests.support import (
     train_subwords,
     wide_model,
 )
+from transformer_mt.assembly.objective import make_objective
+from transformer_mt.assembly.training import make_trainer
 from transformer_mt.data.batches import Batch, collate, encoded_rows
 from transformer_mt.mechanisms.scheduled_sampling import objective as scheduled_sampling
 from transformer_mt.mechanisms.scheduled_sampling.config import ScheduledSamplingConfig
@@ -26,9 +28,7 @@ from transformer_mt.mechanisms.scheduled_sampling.objective import (
     draw,
     true_share,
 )
-from transformer_mt.training.objective import TeacherForcing, make_objective
-from transformer_mt.training.processes import Processes
-from transformer_mt.training.trainer import Trainer
+from transformer_mt.training.objective import Objective
 from transformer_mt.training.validation import dev_loss
 
 PAIRS = [("a b c d e f g h", "h g f e d c b a"), ("e d c", "c d"), ("b a d", "d a b e")] * 10
@@ -73,7 +73,9 @@ def seen(objective, batch, step=1000):
     """What the decoder reads in the pass that is trained on, and the losses."""
     read = []
     logits = objective.model.logits
-    objective.model.logits = lambda target, *more: read.append(target) or logits(target, *more)
+    objective.model.logits = lambda target, *more, **options: (
+        read.append(target) or logits(target, *more, **options)
+    )
     try:
         losses = objective.losses(batch, step)
     finally:
@@ -123,7 +125,7 @@ def test_by_default_a_half_is_true_after_some_thousand_steps(decay, step):
 
 def test_with_true_words_alone_it_is_teacher_forcing(objective_of, batch, tmp_path, subwords):
     objective = objective_of(decay="linear", slope=1e-9)
-    plain = TeacherForcing(make_config(tmp_path), objective.model, subwords)
+    plain = Objective(objective.model, objective.criterion)
     expected = [float(x) for x in plain.losses(batch, 1)]
     assert [float(x) for x in objective.losses(batch, 1)] == expected
     # The dev set is measured so in any case.
@@ -137,8 +139,9 @@ import sys
 from transformer_mt.assembly.model import build_model
 from transformer_mt.config.schema import Config
 from transformer_mt.data.subword import Subwords, WordVocabulary
-from transformer_mt.training import trainer  # as training has it
-from transformer_mt.training.objective import TeacherForcing, make_objective
+from transformer_mt.assembly.objective import make_objective
+from transformer_mt.training.objective import Objective
+from transformer_mt.assembly import training  # as the command has it
 
 config = Config.model_validate({
     "model_dir": "unused",
@@ -149,19 +152,18 @@ config = Config.model_validate({
 vocabulary = WordVocabulary(["a", "b"])
 subwords = Subwords(vocabulary, vocabulary)
 objective = make_objective(config, build_model(config.model, subwords), subwords)
-assert type(objective) is TeacherForcing
+assert type(objective) is Objective and not objective.terms
 print(*(name for name in sys.modules if name.startswith("transformer_mt.")))
 """
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT
     )
     assert done.returncode == 0, done.stderr
-    names = {name.rpartition(".")[2] for name in done.stdout.split()}
-    assert "objective" in names
-    options = {"scheduled_sampling", "guided_attention", "mask_prediction"}
-    for option in options:
-        assert (ROOT / "transformer_mt" / "training" / f"{option}.py").is_file()
-    assert not names & options
+    names = set(done.stdout.split())
+    assert "transformer_mt.training.objective" in names
+    for mechanism in ("scheduled_sampling", "guided_attention", "mask_predict"):
+        assert (ROOT / "transformer_mt" / "mechanisms" / mechanism / "objective.py").is_file()
+        assert f"transformer_mt.mechanisms.{mechanism}.objective" not in names
 
 
 def test_two_passes_read_the_best_of_what_follows_true_words(objective_of, batch, subwords):
@@ -197,7 +199,7 @@ def test_as_many_passes_as_tokens_predict_one_after_another(objective_of, batch,
     counts = []
     for seed in range(5):
         paddle.seed(seed)
-        places = objective._chosen_places(batch, 0.5)
+        places = objective.terms[0]._chosen_places(batch, 0.5)
         draws = dict(zip(places.tolist(), paddle.rand([len(places), 1]).numpy()[:, 0], strict=True))
         expected = batch.target_input.copy()
         for column in range(1, expected.shape[1]):
@@ -231,7 +233,7 @@ def test_places_are_as_many_as_the_share_says_and_never_the_beginning(objective_
     target[:, 0] = subwords.target.bos
     target[:, 10] = subwords.target.pad
     batch = Batch(target, target, target, 0)
-    places = objective_of()._chosen_places(batch, 0.3)
+    places = objective_of().terms[0]._chosen_places(batch, 0.3)
     assert len(places) / 9000 == pytest.approx(0.7, abs=0.025)
     assert set(places % 11) == set(range(1, 10))
 
@@ -348,9 +350,9 @@ def test_it_trains_and_is_the_same_again(tmp_path, subwords, mixing):
             scheduled_sampling={"decay": "exponential", "k": 0.5, "mixing": mixing, "passes": 3},
             training={"max_steps": 8},
         )
-        trainer = Trainer(config, prepared(config, PAIRS, subwords), Processes())
+        trainer = make_trainer(config, prepared(config, PAIRS, subwords))
         objective = trainer.updater.objective
-        assert type(objective) is ScheduledSampling
+        assert [type(term) for term in objective.terms] == [ScheduledSampling]
         # Other batches have other losses: this is of the same one before and after, by true words.
         same = collate(trainer.data.train, np.arange(len(PAIRS)), subwords)
         before = float(objective.losses(same)[0])
@@ -365,7 +367,7 @@ def test_it_trains_and_is_the_same_again(tmp_path, subwords, mixing):
 def test_the_share_is_that_of_the_number_of_the_update(tmp_path, subwords, monkeypatch):
     """And the dev set's loss asks for none."""
     config = make_config(tmp_path, scheduled_sampling={"decay": "linear"})
-    trainer = Trainer(config, prepared(config, PAIRS, subwords, PAIRS[:3]), Processes())
+    trainer = make_trainer(config, prepared(config, PAIRS, subwords, PAIRS[:3]))
     steps = []
 
     def noted(step, settings):

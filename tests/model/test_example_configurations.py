@@ -13,11 +13,10 @@ import paddle.nn.functional as F
 import pytest
 
 from tests.reference import build
+from transformer_mt.assembly.training import make_updater
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Batch, Update
 from transformer_mt.model import Transformer
-from transformer_mt.training.processes import Processes
-from transformer_mt.training.update import Updater
 
 PAD, BOS = 0, 2
 
@@ -92,7 +91,7 @@ def test_an_update_of_5000_types_and_6_layers_of_512_2048(random_ids):
         }
     )
     side = SimpleNamespace(size=types, pad=PAD)
-    updater = Updater(config, SimpleNamespace(source=side, target=side, joint=False), Processes())
+    updater = make_updater(config, SimpleNamespace(source=side, target=side, joint=False), 1)
     # As above, with 4 x (512 x 512 + 512), 2 x 512 x 2048 + 2048 + 512, and 2 x 512.
     encoder_layer = 1_050_624 + 2_099_712 + 2 * 1024
     decoder_layer = 2 * 1_050_624 + 2_099_712 + 3 * 1024

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support import PairList, demo_pairs, make_config, make_model_directory, prepared
 from transformer_mt import cli
 from transformer_mt.assembly import backends as engines
-from transformer_mt.commands import train as run
+from transformer_mt.assembly import run
 from transformer_mt.runtime import console
 from transformer_mt.runtime.checksums import write_checksums
 from transformer_mt.runtime.errors import UsageError
@@ -121,6 +121,8 @@ def test_commands_that_are_advised(model, capsys):
 def with_corpus(model):
     """A checkpoint that tells what text it was trained on."""
     checkpoint = model.saved_checkpoints()[-1]
-    (checkpoint / "state.json").write_text('{"corpus": "another", "progress": {}}')
+    (checkpoint / "state.json").write_text(
+        '{"corpus": "another", "progress": {"plan": [1, 400], "best": [], "meter": {}}}'
+    )
     write_checksums(checkpoint)
     return checkpoint

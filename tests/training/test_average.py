@@ -8,11 +8,12 @@ import pytest
 
 from tests.reference import build
 from transformer_mt.model import Transformer
-from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime import tensors
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.training import checkpoint
 from transformer_mt.training.average import average
+from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.state import Progress, State
 from transformer_mt.weights import load_weights
 
 STEPS = (2, 4, 6, 10)
@@ -33,13 +34,14 @@ def small_model():
 
 @pytest.fixture
 def directory(tmp_path):
-    made = ModelDirectory(tmp_path / "run")
+    made = RunDirectory(tmp_path / "run")
     made.checkpoints.mkdir(parents=True)
     for step in STEPS:
         model = small_model()
         optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
         known = [item for item in BEST if item[1] <= step]
-        checkpoint.save(made, step, model, optimizer, {"progress": {"best": known}})
+        state = State(Progress((1, 100), step=step, best=known))
+        checkpoint.save(made.checkpoints / f"step_{step}", model, optimizer, state)
     return made
 
 

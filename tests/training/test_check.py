@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support import demo_pairs, make_config, make_model_directory, write_lines, write_pairs
-from transformer_mt.commands import train as run
+from transformer_mt.assembly import run
 from transformer_mt.runtime.errors import UserError
 from transformer_mt.weights import WEIGHTS
 

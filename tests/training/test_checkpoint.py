@@ -3,20 +3,20 @@
 import pickle
 import re
 import subprocess
-import sys
 
 import numpy as np
 import paddle
 import pytest
 
 from tests.reference import build
-from tests.support import ROOT
+from tests.support import run_python
 from transformer_mt.config.schema import TrainingConfig
 from transformer_mt.model import Transformer
-from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime import tensors
 from transformer_mt.runtime.errors import UserError
 from transformer_mt.training import checkpoint
+from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.state import Progress, State
 from transformer_mt.training.update import make_optimizer
 from transformer_mt.weights import load_weights
 
@@ -43,14 +43,19 @@ def optimizer_of(model):
 
 @pytest.fixture
 def directory(tmp_path):
-    made = ModelDirectory(tmp_path / "run")
+    made = RunDirectory(tmp_path / "run")
     made.checkpoints.mkdir(parents=True)
     return made
 
 
-def save(directory, step, model=None):
+def state_of(step):
+    return State(Progress((1, 100), step=step))
+
+
+def save(directory, step, model=None, optimizer=None):
     model = model or small_model()
-    return checkpoint.save(directory, step, model, optimizer_of(model), {"step": step})
+    path = directory.checkpoints / f"step_{step}"
+    return checkpoint.save(path, model, optimizer or optimizer_of(model), state_of(step))
 
 
 def logits(model):
@@ -157,13 +162,15 @@ SAVE_WITH_LITTLE_ROOM = """
 import resource, sys
 import paddle
 from transformer_mt.runtime.errors import UserError
-from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training import checkpoint
+from transformer_mt.training.state import Progress, State
 model = paddle.nn.Linear(100, 100)
 optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 try:
-    checkpoint.save(ModelDirectory(sys.argv[1]), 6, model, optimizer, {})
+    path = RunDirectory(sys.argv[1]).checkpoints / "step_6"
+    checkpoint.save(path, model, optimizer, State(Progress((1, 100))))
 except UserError as error:
     print(error)
     sys.exit(41)
@@ -173,8 +180,7 @@ except UserError as error:
 def test_a_failure_to_write_leaves_the_earlier_ones_whole(directory):
     model = small_model()
     earlier = save(directory, 3, model)
-    command = [sys.executable, "-c", SAVE_WITH_LITTLE_ROOM, str(directory.path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = run_python("-c", SAVE_WITH_LITTLE_ROOM, directory.path)
     assert done.returncode == 41, done.stderr
     assert "step_6" in done.stdout and "The checkpoints before it are whole" in done.stdout
     assert [path.name for path in directory.checkpoints.iterdir()] == ["step_3"]
@@ -234,11 +240,10 @@ def test_going_on_is_as_if_never_stopped(directory, kind):
     model.eval(), other.eval()
     optimizer = make_optimizer(config, model)
     trained_steps(model, optimizer, 3)
-    state = {"progress": {"step": 3, "merit": [0.1, 2]}}
-    saved = checkpoint.save(directory, 3, model, optimizer, state)
+    saved = save(directory, 3, model, optimizer)
     expected = trained_steps(model, optimizer, 3)
     fresh = make_optimizer(config, other)
-    assert checkpoint.restore(saved, other, fresh) == state
+    assert checkpoint.restore(saved, other, fresh) == state_of(3)
     for name, value in trained_steps(other, fresh, 3).items():
         np.testing.assert_array_equal(value, expected[name], err_msg=name)
 

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from tests.support import demo_pairs, make_config, prepared, take_steps, train_subwords, write_lines
+from transformer_mt.assembly.training import make_trainer
 from transformer_mt.data.alignments import encoded_alignments
 from transformer_mt.data.batches import collate
 from transformer_mt.mechanisms.copying.model import CopyingTransformer
 from transformer_mt.mechanisms.guided_attention.objective import GuidedAttention
 from transformer_mt.mechanisms.scheduled_sampling.objective import ScheduledSampling
-from transformer_mt.training.processes import Processes
-from transformer_mt.training.trainer import Trainer
 
 PAIRS = demo_pairs(60)
 # Nearly half of the words are predicted from the first step on.
@@ -37,11 +36,12 @@ def test_a_model_that_copies_is_trained_in_other_ways_too(tmp_path, monkeypatch,
     data = prepared(config, PAIRS, subwords)
     if "alignments" in options:
         path = write_lines(tmp_path / "links", ["0-0 1-1"] * len(PAIRS))
-        aligned = encoded_alignments(path, data.train, subwords, ("en", "de"), len(PAIRS), tmp_path)
+        aligned = encoded_alignments(path, data.train, subwords, ("en", "de"), tmp_path)
         data = replace(data, alignments=aligned)
-    trainer = Trainer(config, data, Processes())
+    trainer = make_trainer(config, data)
     assert type(trainer.model) is CopyingTransformer
-    assert type(trainer.updater.objective) is kind
+    (term,) = trainer.updater.objective.terms
+    assert type(term) is kind
     before = trainer.model.gate.weight.numpy()
     assert all(outcome.is_finite for outcome in take_steps(trainer, 2))
     assert (trainer.model.gate.weight.numpy() != before).all()

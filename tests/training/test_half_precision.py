@@ -12,10 +12,10 @@ import paddle
 import pytest
 
 from tests.support import demo_pairs, make_config, prepared, train_subwords, wide_model, write_lines
+from transformer_mt.assembly.objective import make_objective
 from transformer_mt.data.alignments import encoded_alignments
 from transformer_mt.data.batches import collate
 from transformer_mt.mechanisms.copying import model as copying
-from transformer_mt.training.objective import make_objective
 
 PAIRS = demo_pairs(60)
 OPTIONS = {
@@ -85,7 +85,7 @@ def test_the_loss_is_in_float32(tmp_path, monkeypatch, allowed, option):
     data = prepared(config, PAIRS, subwords)
     if config.guided_attention.by == "alignment":
         path = write_lines(tmp_path / "links", ["0-0 1-1"] * len(PAIRS))
-        own = encoded_alignments(path, data.train, subwords, ("en", "de"), len(PAIRS), tmp_path)
+        own = encoded_alignments(path, data.train, subwords, ("en", "de"), tmp_path)
         data = replace(data, alignments=own)
     batch = collate(data.train, np.arange(20), subwords, data.alignments)
     model = wide_model(config, subwords)
@@ -98,7 +98,7 @@ def test_the_loss_is_in_float32(tmp_path, monkeypatch, allowed, option):
     expected = float(loss())
     seen = []
     if option.startswith("guided_attention"):
-        seen.append(watched(monkeypatch, allowed, objective, "attention_loss"))
+        seen.append(watched(monkeypatch, allowed, objective.terms[0], "attention_loss"))
         halved(monkeypatch, model, "logits", (0, 1))
     elif option == "copying":
         # The first two are what `_mixed` calls, the third what the mixture is.

@@ -31,7 +31,7 @@ def sentences(names, count, random):
     return pairs
 
 
-@pytest.mark.parametrize("copying", [True, False])
+@pytest.mark.parametrize("copying", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_names_that_training_never_had(tmp_path, copying):
     random = np.random.default_rng(1)
     train, held_out = sentences(SEEN, 2000, random), sentences(UNSEEN, HELD_OUT, random)

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import paddle
@@ -16,16 +17,16 @@ from tests.support import (
     take_steps,
     train_subwords,
 )
+from transformer_mt.assembly import training as assembly
 from transformer_mt.data.subword import Subwords
-from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.checksums import damage
 from transformer_mt.runtime.errors import Interrupted, UserError
 from transformer_mt.training import trainer as trainer_module
 from transformer_mt.training.plan import batch_plan
-from transformer_mt.training.processes import Processes
-from transformer_mt.training.trainer import Meter, Trainer
+from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.state import Meter, perplexity
 from transformer_mt.training.update import Outcome
-from transformer_mt.training.validation import DevScores, dev_loss, perplexity, validate
+from transformer_mt.training.validation import DevScores, dev_loss, validate
 from transformer_mt.weights import load_weights
 
 PAIRS = demo_pairs(160)
@@ -43,7 +44,7 @@ def make_trainer(tmp_path, subwords):
         sections = {"model": model or {}, "training": training}
         config = make_config(tmp_path, **sections)
         data = prepared(config, TRAIN, subwords, DEV if dev else None)
-        return Trainer(config, data, Processes())
+        return assembly.make_trainer(config, data)
 
     return make
 
@@ -151,7 +152,7 @@ def pair_losses(trainer, source, target):
 
 def test_an_update_reports_the_loss_before_it(make_trainer):
     trainer = make_trainer(label_smoothing=0.1)
-    batches = trainer.epoch_updates(0)[0]
+    batches = trainer.plan.epoch_updates(0)[0]
     trainer.model.eval()
     pairs = [loss_of_pair(trainer, index) for batch in batches for index in batch]
     tokens = sum(tokens for _, tokens in pairs)
@@ -192,7 +193,7 @@ def test_accumulation_follows_from_the_two_sizes(make_trainer, batch_tokens, dev
 
 def test_an_epoch_trains_on_every_pair_once(make_trainer):
     trainer = make_trainer(batch_tokens=600, device_tokens=200)
-    plans = [trainer.epoch_updates(epoch) for epoch in (0, 1, 0)]
+    plans = [trainer.plan.epoch_updates(epoch) for epoch in (0, 1, 0)]
     for plan in plans:
         sentences = np.concatenate([batch for update in plan for batch in update])
         assert sorted(sentences) == list(range(len(TRAIN)))
@@ -237,7 +238,7 @@ SHORT = {
 @pytest.fixture
 def run_in(tmp_path):
     def run(trainer):
-        directory = ModelDirectory(tmp_path / "run")
+        directory = RunDirectory(tmp_path / "run")
         directory.claim()
         directory.start(trainer.config, trainer.data.subwords, [])
         trainer.run(directory)
@@ -286,7 +287,7 @@ def test_a_run_of_epochs(make_trainer, run_in):
     trainer = make_trainer(
         **{**SHORT, "max_steps": None, "max_epochs": 2, "batch_tokens": 1500, "device_tokens": 1500}
     )
-    an_epoch = len(trainer.epoch_updates(0))
+    an_epoch = len(trainer.plan.epoch_updates(0))
     assert an_epoch > 1
     directory, lines = run_in(trainer)
     assert directory.checkpoint("last").name == f"step_{2 * an_epoch}"
@@ -303,7 +304,7 @@ def test_an_update_that_is_not_finite_is_skipped_counted_and_named(make_trainer,
     assert steps == list(range(1, 13))
     skipped = [line for line in lines if line["kind"] == "skipped"]
     assert [line["step"] for line in skipped] == [3, 4, 7]
-    plan = trainer.epoch_updates(0)
+    plan = trainer.plan.epoch_updates(0)
     for line in skipped:
         assert line["pairs"] == [int(i) for batch in plan[line["update"] - 1] for i in batch]
     said = capsys.readouterr().err
@@ -334,7 +335,7 @@ def test_a_skipped_update_changes_nothing(make_trainer):
 
     def trained(bad):
         trainer = make_trainer()
-        update = trainer.read(0, 0, trainer.epoch_updates(0)[0])
+        update = trainer.read(0, 0, trainer.plan.epoch_updates(0)[0])
         losses = trainer.updater.losses
         for step in (1, 2, 3):
             if step == 2:
@@ -360,7 +361,7 @@ def test_a_gradient_that_is_not_finite(make_trainer):
         return loss + (trainer.model.generator.weight * 0.0).sum().sqrt(), nll
 
     trainer.updater.losses = with_infinite_gradient
-    outcome = update_once(trainer, trainer.epoch_updates(0)[0])
+    outcome = update_once(trainer, trainer.plan.epoch_updates(0)[0])
     assert math.isfinite(outcome.loss) and not outcome.is_finite
     for name, value in weights(trainer).items():
         np.testing.assert_array_equal(value, before[name], err_msg=name)
@@ -371,19 +372,19 @@ def test_too_many_in_a_row_end_training_with_advice(make_trainer, run_in, tmp_pa
     set_losses(trainer, dict.fromkeys((2, 5, 6, 7, 8), np.nan))
     with pytest.raises(UserError, match=r"3 updates in a row.*learning_rate.*warmup_steps"):
         run_in(trainer)
-    saved = ModelDirectory(tmp_path / "run").saved_checkpoints()
+    saved = RunDirectory(tmp_path / "run").saved_checkpoints()
     assert saved[-1].name == "step_6" and damage(saved[-1]) is None
 
 
 def validated(make_trainer, tmp_path, capsys, losses, warmup_steps=2) -> str:
     """What is said of validations every 2 steps, with these (training loss, dev loss)."""
     trainer = make_trainer(dev=True, max_steps=100, warmup_steps=warmup_steps)
-    directory = ModelDirectory(tmp_path / "run")
+    directory = trainer.directory = RunDirectory(tmp_path / "run")
     directory.checkpoints.mkdir(parents=True)
     for trained, dev in losses:
         trainer.progress.step += 2
         trainer.progress.add(Outcome(loss=10 * trained), 10)
-        trainer._judge(directory, DevScores(dev, dev, perplexity(dev), 0.0, 0.0, ""))
+        trainer._judge(DevScores(dev, dev, perplexity(dev), 0.0, 0.0, ""))
     return capsys.readouterr().err
 
 
@@ -429,7 +430,7 @@ def test_a_validation_that_fails_leaves_its_checkpoint(make_trainer, run_in, tmp
     whole = make_trainer(dev=True, **SHORT)
     run_in(whole)
     whole_state = json.loads((tmp_path / "run/checkpoints/step_12/state.json").read_text())
-    kept = [path.name for path in ModelDirectory(tmp_path / "run").saved_checkpoints()]
+    kept = [path.name for path in RunDirectory(tmp_path / "run").saved_checkpoints()]
     shutil.rmtree(tmp_path / "run")
 
     def fail(*arguments):
@@ -438,12 +439,12 @@ def test_a_validation_that_fails_leaves_its_checkpoint(make_trainer, run_in, tmp
     with monkeypatch.context() as patch, pytest.raises(ValueError, match="broadcast"):
         patch.setattr(trainer_module, "validate", fail)
         run_in(make_trainer(dev=True, **SHORT))
-    directory = ModelDirectory(tmp_path / "run")
+    directory = RunDirectory(tmp_path / "run")
     saved = directory.saved_checkpoints()[-1]
     assert saved.name == "step_4" and damage(saved) is None
 
     again = make_trainer(dev=True, **SHORT)
-    again.start(directory, saved)
+    again.start(saved)
     again.run(directory)
     assert [path.name for path in directory.saved_checkpoints()] == kept
     for name, value in weights(whole).items():
@@ -517,7 +518,7 @@ def test_the_scale_falls_when_a_gradient_overflows_and_is_saved(make_trainer, sc
     assert [line["step"] for line in lines if line["kind"] == "skipped"] == [2, 3]
     assert float(trainer.updater.scaler._scale) == 1024 / 4
     other = scaling(make_trainer(seed=9, **SHORT))
-    other.start(directory, directory.checkpoint("last"))
+    other.start(directory.checkpoint("last"))
     assert float(other.updater.scaler._scale) == 1024 / 4
     assert other.updater.scaler.state_dict()["incr_count"] == 9  # the good updates since
     for name, value in weights(other).items():
@@ -571,8 +572,8 @@ def test_a_run_that_was_stopped_in_its_last_validation(make_trainer, run_in, mon
         with pytest.raises(Interrupted):
             run_in(make_trainer(dev=True, **SHORT))
     trainer = make_trainer(dev=True, **SHORT)
-    trainer.start(directory, directory.checkpoint("last"))
-    assert trainer.is_finished and trainer.was_stopped
+    trainer.start(directory.checkpoint("last"))
+    assert trainer.is_finished
     trainer.run(directory)
     again = [json.loads(line) for line in (directory.path / "metrics.jsonl").open()]
     assert [(line["kind"], line["step"]) for line in again] == [
@@ -594,17 +595,17 @@ def test_out_of_memory_names_what_to_lower(make_trainer):
 
     trainer.updater.losses = too_large
     with pytest.raises(UserError, match="out of memory at step 1") as raised:
-        update_once(trainer, trainer.epoch_updates(0)[0])
+        update_once(trainer, trainer.plan.epoch_updates(0)[0])
     for words in ("training.device_tokens (400)", "training.recompute", "data.max_length (256)"):
         assert words in str(raised.value)
 
 
 def test_fewer_device_tokens_keep_the_updates(make_trainer):
     """A run that goes on with less memory has the same updates, in more pieces."""
-    plan = make_trainer(batch_tokens=800, device_tokens=800).epoch_updates(0)
+    plan = make_trainer(batch_tokens=800, device_tokens=800).plan.epoch_updates(0)
     trainer = make_trainer(batch_tokens=800, device_tokens=300)
-    trainer.progress.plan = (1, 800)
-    pieces = trainer.epoch_updates(0)
+    trainer.plan = replace(trainer.plan, batches=(1, 800))
+    pieces = trainer.plan.epoch_updates(0)
     lengths = trainer.data.train.target.lengths
     for update, whole in zip(pieces, plan, strict=True):
         assert list(np.concatenate(update)) == list(np.concatenate(whole))
@@ -615,9 +616,9 @@ def test_fewer_device_tokens_keep_the_updates(make_trainer):
 
 def test_pieces_of_small_batches_stay_in_their_updates(make_trainer):
     """A batch of fewer pairs than pieces must not shift those that follow."""
-    plan = make_trainer(batch_tokens=1000, device_tokens=50).epoch_updates(0)
+    plan = make_trainer(batch_tokens=1000, device_tokens=50).plan.epoch_updates(0)
     assert min(len(batch) for update in plan for batch in update) < 3
     trainer = make_trainer(batch_tokens=1000, device_tokens=15)
-    trainer.progress.plan = (20, 50)
-    for update, whole in zip(trainer.epoch_updates(0), plan, strict=True):
+    trainer.plan = replace(trainer.plan, batches=(20, 50))
+    for update, whole in zip(trainer.plan.epoch_updates(0), plan, strict=True):
         assert list(np.concatenate(update)) == list(np.concatenate(whole))

@@ -1,17 +1,59 @@
-"""The verb `attention`."""
+"""The command `attention`."""
 
 from __future__ import annotations
 
+import argparse
 import os
 from pathlib import Path
 
 from transformer_mt.assembly import backends
+from transformer_mt.commands.arguments import add_checkpoint, add_device, add_model_dir
 from transformer_mt.data.subword import Vocabulary
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.inspect import attention_page as page
 from transformer_mt.inspect.attention_page import Axis, Map, Token
 from transformer_mt.runtime.errors import UsageError
 from transformer_mt.runtime.files import atomic
+
+HELP = """\
+The page needs nothing else, and any browser can show it: it has the maps of encoder, decoder and
+cross-attention, for every layer, every head and the mean of the heads, over the subwords that the
+model reads. Point at a cell or a subword to see its weights.
+
+examples:
+  python -m transformer_mt attention runs/demo --text 'Where is the station?'
+  python -m transformer_mt attention runs/demo --text 'Where is the station?' \\
+      --target 'Wo ist der Bahnhof?' --output station.html
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model_dir(parser)
+    parser.add_argument("--text", metavar="TEXT", required=True, help="a line of source text")
+    parser.add_argument(
+        "--target", metavar="TEXT", help="its translation (the best that the model finds)"
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        type=Path,
+        default=Path("attention.html"),
+        help="the page (attention.html)",
+    )
+    add_checkpoint(parser)
+    add_device(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    draw(
+        options.model_dir,
+        options.text,
+        options.output,
+        target=options.target,
+        checkpoint=options.checkpoint,
+        device=options.device,
+    )
+    print(options.output)
 
 
 def draw(
@@ -99,12 +141,12 @@ def draw(
 
 
 def _read(option: str, text: str, vocabulary: Vocabulary, limit: int) -> tuple[str, list[int]]:
-    """A line as it is translated, and its ids.
+    """A line of text as the model reads it, and its ids.
 
     Raises:
-        UsageError: it is more than a line, or has more than `limit` subwords.
+        UsageError: the text is more than a line, or has more than `limit` subwords.
     """
-    # Bytes of the command line that are not UTF-8 are U+FFFD, as those of a file are.
+    # Bytes that are not UTF-8 become U+FFFD, as in a file.
     text = os.fsencode(text).decode("utf-8", "replace").strip()
     if "\n" in text:
         raise UsageError(f"{option}: there is an end of line in it; give one line")
@@ -127,7 +169,7 @@ def _tokens(ids: list[int], vocabulary: Vocabulary) -> list[Token]:
 
 
 def _visible(piece: str) -> str:
-    """A subword of which nothing would be seen, such as U+200B, by its code points."""
+    """A subword; one that would be invisible, such as U+200B, is given by its code points."""
     if any(character.isprintable() for character in piece):
         return piece
     return " ".join(f"U+{ord(character):04X}" for character in piece)

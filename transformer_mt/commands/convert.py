@@ -1,4 +1,4 @@
-"""The verb `convert`: model directories of the format before this one, and Paddle's own files.
+"""The command `convert`: model directories of the format before this one, and Paddle's own files.
 
 Weights were pickles then. A pickle is a program that can call whatever it names, so the reader here
 lets it name the three things that an array is made of, and refuses everything else.
@@ -6,6 +6,7 @@ lets it name the three things that an array is made of, and refuses everything e
 
 from __future__ import annotations
 
+import argparse
 import io
 import pickle
 import shutil
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from transformer_mt.commands.arguments import add_checkpoint, add_files, add_model_dir
 from transformer_mt.model_directory import (
     CONFIG,
     FORMAT_VERSION,
@@ -29,13 +31,38 @@ from transformer_mt.runtime.console import say, warn
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import atomic
 from transformer_mt.runtime.folders import published
-from transformer_mt.training.checkpoint import OPTIMIZER, write_checkpoint
+from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.weights import WEIGHTS, read_weights
 
-# The files of a checkpoint that were pickles, and what each becomes.
-PICKLES = {"model.pdparams": WEIGHTS, "optimizer.pdopt": OPTIMIZER}
 # A table that Paddle saves beside the arrays; it tells nothing that their names do not.
 PADDLE_NAMES = "StructuredToParameterName@@"
+
+HELP = """\
+In the previous format (format_version 1), weights and optimiser were pickles, which can run any
+code when they are read. They are converted by a reader that only knows arrays, so a directory from
+somewhere else can be converted safely. Nothing is lost: translations stay the same, and training
+can be resumed.
+
+examples:
+  python -m transformer_mt convert runs/demo
+  python -m transformer_mt convert runs/demo --to pdparams --output demo.pdparams
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model_dir(parser, "an earlier `train` or `export` has written")
+    parser.add_argument("--to", choices=("pdparams",), help="what to write (this version's format)")
+    add_checkpoint(parser)
+    add_files(parser, output="of --to pdparams: the file (MODEL_DIR/export/CHECKPOINT.pdparams)")
+
+
+def run(options: argparse.Namespace) -> None:
+    if options.to is not None:
+        write_pdparams(options.model_dir, options.checkpoint, options.output)
+    elif options.checkpoint or options.output:
+        raise UsageError("convert: --checkpoint and --output go together with --to pdparams")
+    else:
+        convert(options.model_dir)
 
 
 class ArraysOnly(pickle.Unpickler):
@@ -67,7 +94,7 @@ def convert(model_dir: str) -> None:
         UsageError: it is no model directory, or of another version.
         UserError: a file is damaged or holds something else than arrays, or can't be written.
     """
-    directory = ModelDirectory(model_dir)
+    directory = RunDirectory(model_dir)
     if not directory.holds_run:
         raise UsageError(f"{directory.path} is not a model directory, nor an export")
     if _is_of(directory.path, FORMAT_VERSION):
@@ -120,7 +147,7 @@ def _is_of(folder: Path, version: int) -> bool:
     return (folder / VERSION).read_bytes().strip() == str(version).encode()
 
 
-def _convert_run(directory: ModelDirectory) -> None:
+def _convert_run(directory: RunDirectory) -> None:
     folder = directory.path
     directory.require_inside()
     best = (folder / "best").read_bytes().strip() if (folder / "best").is_file() else None
@@ -143,6 +170,10 @@ def _convert_run(directory: ModelDirectory) -> None:
 
 
 def _convert_checkpoint(path: Path) -> None:
+    from transformer_mt.training.checkpoint import OPTIMIZER, write_checkpoint
+
+    # The files of a checkpoint that were pickles, and what each becomes.
+    pickles = {"model.pdparams": WEIGHTS, "optimizer.pdopt": OPTIMIZER}
     if not (path / "model.pdparams").is_file() and (path / WEIGHTS).is_file():
         return  # converted, before the conversion was stopped
     if problem := damage(path):
@@ -154,8 +185,8 @@ def _convert_checkpoint(path: Path) -> None:
 
     def write(folder: Path) -> None:
         for file in path.iterdir():
-            if file.name in PICKLES:
-                tensors.write(folder / PICKLES[file.name], read_pickle(file))
+            if file.name in pickles:
+                tensors.write(folder / pickles[file.name], read_pickle(file))
             elif file.name != CHECKSUMS:
                 shutil.copyfile(file, folder / file.name)
 

@@ -1,7 +1,9 @@
-"""The verb `evaluate`."""
+"""The command `evaluate`."""
 
 from __future__ import annotations
 
+import argparse
+import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,18 +12,69 @@ from typing import Any
 from transformer_mt.assembly.backends import with_decoding
 from transformer_mt.assembly.translator import translator_of
 from transformer_mt.backends.backend import EngineSpec
-from transformer_mt.commands.translate import ModelChoice, require_equal
+from transformer_mt.commands.arguments import add_files, require_files
+from transformer_mt.commands.line_files import require_equal
+from transformer_mt.commands.model_choice import ModelChoice, add_model_choice
+from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.decoding.stream import input_lines
 from transformer_mt.evaluation.metrics import Scores, score, score_for, tokenizer_for_text
 from transformer_mt.runtime.console import progress
 from transformer_mt.runtime.errors import UsageError
-from transformer_mt.runtime.files import atomic, lines
+from transformer_mt.runtime.files import atomic, lines, require_distinct
+
+HELP = """\
+examples:
+  python -m transformer_mt evaluate runs/demo --source test.en --reference test.de
+  python -m transformer_mt evaluate runs/a runs/b --source test.en --reference test.de
+  python -m transformer_mt evaluate --hypothesis out.de --reference test.de
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model_dirs", metavar="MODEL_DIR", nargs="*", help="translate with it first, and time that"
+    )
+    add_files(
+        parser,
+        source="text to translate",
+        hypothesis="translations to score",
+        reference="!one line for each line",
+        output="where the translations go",
+        json="the scores as JSON; those of several models as a list",
+    )
+    settings = [name for name in DecodingConfig.model_fields if name != "n_best"]
+    add_model_choice(parser, settings)
+
+
+def run(options: argparse.Namespace) -> None:
+    if bool(options.model_dirs) == (options.hypothesis is not None):
+        raise UsageError("evaluate: give either MODEL_DIR with --source, or --hypothesis")
+    if bool(options.model_dirs) != (options.source is not None):
+        raise UsageError("evaluate: MODEL_DIR and --source belong together")
+    if options.hypothesis and options.output:
+        raise UsageError("evaluate: --output is for what MODEL_DIR translates")
+    require_files(options, "source", "hypothesis", "reference")
+    require_distinct(
+        {"--output": options.output, "--json": options.json},
+        {f"--{name}": getattr(options, name) for name in ("source", "hypothesis", "reference")},
+    )
+    if options.hypothesis:
+        results = [score_file(options.hypothesis, options.reference)]
+    else:
+        models = [ModelChoice.of(options, model_dir) for model_dir in options.model_dirs]
+        results = score_models(models, options.source, options.reference, options.output)
+    print(results[0] if len(results) == 1 else as_table(results))
+    if options.json:
+        values = [result.as_dict() for result in results]
+        with atomic(options.json) as file:
+            json.dump(values[0] if len(values) == 1 else values, file, indent=2)
+            file.write("\n")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The scores of a model's translations, and the seconds that they took, its loading not
-    counted."""
+    """The scores of a model's translations, and the seconds that translating took, without the time
+    to load the model."""
 
     model: str
     scores: Scores
@@ -43,7 +96,7 @@ class Evaluation:
 
 
 def score_file(hypothesis: Path, reference: Path) -> Scores:
-    """Scores a file of translations; Chinese is recognised and tokenised as such."""
+    """Scores a file of translations. Chinese is recognised, and tokenised accordingly."""
     references = list(lines(reference))
     return score(list(input_lines(hypothesis)), references, tokenizer_for_text(references))
 
@@ -51,7 +104,10 @@ def score_file(hypothesis: Path, reference: Path) -> Scores:
 def score_models(
     models: list[ModelChoice], source: Path, reference: Path, output: Path | None
 ) -> list[Evaluation]:
-    """Translates `source` with each of the models, keeps that in `output` if given, and scores it.
+    """Translates `source` with each of the models, and scores that.
+
+    Args:
+        output: a file to write the translations into; only with a single model.
 
     Raises:
         UsageError: there are several models, and they can't all do what is asked for.
@@ -100,7 +156,7 @@ def as_table(evaluations: list[Evaluation]) -> str:
 
 
 def _translated(spec: EngineSpec, sources: list[str]) -> tuple[list[str], float]:
-    """The translations, and the seconds that they took, without loading the model."""
+    """The translations, and the seconds that they took, without the time to load the model."""
     with (
         translator_of(with_decoding(spec, {"n_best": 1})) as translator,
         progress(total=len(sources), title="translating", unit="lines") as bar,

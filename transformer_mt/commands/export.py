@@ -1,13 +1,14 @@
-"""The verb `export`."""
+"""The command `export`."""
 
 from __future__ import annotations
 
+import argparse
 import os
 from pathlib import Path
 
 from transformer_mt.assembly.backends import BACKENDS
 from transformer_mt.assembly.heads import alignment_heads
-from transformer_mt.assembly.model import build_model
+from transformer_mt.commands.arguments import add_checkpoint, add_model_dir
 from transformer_mt.config import file as config_file
 from transformer_mt.model_directory import (
     CONFIG,
@@ -25,6 +26,42 @@ from transformer_mt.weights import load_weights
 
 # The backend of each format.
 FORMATS = {backend.export_format: backend for backend in BACKENDS.values() if backend.export_format}
+
+HELP = """\
+examples:
+  python -m transformer_mt export runs/demo --format ctranslate2
+  python -m transformer_mt export runs/demo --format ctranslate2 --quantization int8
+  python -m transformer_mt translate runs/demo --engine ctranslate2 < in.txt
+  python -m transformer_mt translate runs/demo/export/ctranslate2_int8 < in.txt
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model_dir(parser)
+    parser.add_argument("--format", required=True, choices=tuple(FORMATS))
+    parser.add_argument(
+        "--quantization",
+        choices=[kind for backend in FORMATS.values() for kind in backend.quantizations],
+        help="of CTranslate2: smaller weights. int8: a quarter of the size, and faster on a CPU",
+    )
+    add_checkpoint(parser)
+    parser.add_argument(
+        "--output",
+        metavar="FOLDER",
+        type=Path,
+        help="where it goes (MODEL_DIR/export/FORMAT or .../FORMAT_QUANTIZATION); an earlier "
+        "export is replaced, anything else is not",
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    export(
+        options.model_dir,
+        options.format,
+        options.output,
+        options.checkpoint,
+        options.quantization,
+    )
 
 
 def export(
@@ -50,6 +87,8 @@ def export(
         UsageError: the folder holds something else than an export, or the arguments don't fit.
         UserError: the model is damaged, the format has no place for it, or it can't be written.
     """
+    from transformer_mt.assembly.model import build_model  # Paddle takes seconds to import.
+
     backend = FORMATS[format]
     if quantization and quantization not in backend.quantizations:
         able = [name for name, other in FORMATS.items() if quantization in other.quantizations]

@@ -1,10 +1,12 @@
-"""The verb `info`: how large a model is, and what training it takes, before it is paid for."""
+"""The command `info`: how large a model is, and what its training takes."""
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from transformer_mt.commands.arguments import add_overrides, positive, positive_number, share
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config
 from transformer_mt.data.datasets import DATASETS
@@ -17,6 +19,64 @@ if TYPE_CHECKING:
 
 # Tokens of a sentence, its end among them, unless others are asked for.
 USUAL_LENGTH = 30
+
+HELP = """\
+what is counted:
+  FLOPs   those of matrix products: 2mnk for (m, k) times (k, n); in training three times as many,
+          for the gradients too. Each token of the target is charged its share of the source.
+          Decoding is step by step, with a cache; for a non-autoregressive model, by its iterations.
+  memory  of one process (1 MB is 10^6 bytes). Activations are what is held when the loss has been
+          computed: for usual sentences, and for the longest ones that training takes, in batches
+          that training.device_tokens allows. float32 is counted as on a CPU; a GPU keeps less for
+          dropout.
+  time    of updates that are all full, with training.batch_tokens on the longer side.
+
+examples:
+  python -m transformer_mt info configs/wmt14_en_de_base.yaml
+  python -m transformer_mt info configs/wmt14_en_de_big.yaml training.devices=8 --tflops 19.5
+  python -m transformer_mt info my.yaml model.d_model=256 training.max_steps=50000
+  python -m transformer_mt info runs/demo
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "config",
+        metavar="CONFIG|MODEL_DIR",
+        type=Path,
+        help="a recipe, a YAML file as in configs/, or what `train` has written",
+    )
+    add_overrides(parser)
+    parser.add_argument(
+        "--tflops",
+        metavar="X",
+        type=positive_number,
+        help="peak of one device (training.devices) in training.precision, in 10^12 operations per "
+        "second, as its maker states it; gives the time of training",
+    )
+    parser.add_argument(
+        "--utilisation",
+        metavar="X",
+        type=share,
+        help="the share of it that training reaches (0.3; by this count it was 0.25 for the base "
+        "model of the paper on its eight P100 of 10.6 TFLOP/s, and 0.37 for the big one)",
+    )
+    parser.add_argument(
+        "--length",
+        metavar="N",
+        type=positive,
+        help="subwords of a sentence on either side, including its end (30)",
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    speed = None
+    if options.tflops is not None:
+        share = {} if options.utilisation is None else {"utilisation": options.utilisation}
+        speed = Speed(options.tflops, **share)
+    elif options.utilisation is not None:
+        raise UsageError("--utilisation: is a share of --tflops, so give that too")
+    info(options.config, options.overrides, options.length, speed)
 
 
 def info(path: Path, overrides: list[str], length: int | None, speed: Speed | None) -> None:

@@ -1,215 +1,42 @@
-"""The verbs `train` and `average`: from a config to a trained model and its score."""
+"""The command `train`."""
 
 from __future__ import annotations
 
-import sys
-import time
-from pathlib import Path
+import argparse
 
-import paddle
-
-from transformer_mt.assembly.data import prepare_for
-from transformer_mt.assembly.translator import Translator
+from transformer_mt.commands.arguments import add_device, add_overrides
 from transformer_mt.config import file as config_file
-from transformer_mt.config.schema import Config
-from transformer_mt.data.prepare import PreparedData
-from transformer_mt.evaluation.metrics import Scores, score_for
-from transformer_mt.model_directory import ModelDirectory, checkpoint_step, subwords_to_keep
-from transformer_mt.runtime import device as devices
-from transformer_mt.runtime.console import duration, progress, quoted, say, visible, warn
-from transformer_mt.runtime.errors import UsageError
-from transformer_mt.runtime.files import atomic
-from transformer_mt.training import average as averages
-from transformer_mt.training import resume
-from transformer_mt.training import workers as launch
-from transformer_mt.training.processes import Processes
-from transformer_mt.training.trainer import Trainer, seconds_per_step
+
+HELP = """\
+examples:
+  python -m transformer_mt train configs/demo.yaml
+  python -m transformer_mt train my.yaml --check
+  python -m transformer_mt train my.yaml training.max_steps=20000 model_dir=runs/long
+"""
 
 
-def check(config: Config, device: str | None) -> None:
-    """Prints what would be trained, and for how long; writes nothing but the cache.
-
-    Raises:
-        UserError: anything wrong with what training would read.
-    """
-    used = devices.use(device)
-    devices.require_precision(config.training.precision, used)
-    print(config_file.dump(config))
-    data = prepare_for(config, subwords_to_keep(config))
-    _report(data, sys.stdout)
-    processes = devices.processes(config.training.devices, used)
-    trainer = Trainer(config, data, Processes(world_size=processes))
-    trainer.start(ModelDirectory(config.model_dir))
-    _report_plan(trainer, sys.stdout)
-    say("timing some steps ...")
-    seconds = seconds_per_step(trainer)
-    print(
-        f"estimated time  {duration(seconds * trainer.total_steps)} of training on {used} with "
-        f"{processes} process(es), validations not counted ({seconds:.2f} s a step)"
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="CONFIG", help="the recipe, a YAML file as in configs/")
+    add_overrides(parser)
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="read config and data, show what would be trained and for how long, and stop",
     )
+    parser.add_argument(
+        "--restart",
+        action="store_true",
+        help="delete what runs have written in model_dir, and train from the beginning",
+    )
+    add_device(parser)
 
 
-def train(config: Config, device: str | None, restart: bool) -> None:
-    """Trains, or goes on with a run that was stopped, then scores the test set.
+def run(options: argparse.Namespace) -> None:
+    config = config_file.load(options.config, options.overrides)
+    # Paddle takes seconds to import; a wrong config is reported before that.
+    from transformer_mt.assembly import run as training_run
 
-    Where Paddle's launcher has started this process as one of several, on several machines, it
-    trains together with the others.
-
-    Raises:
-        UserError: anything wrong with the data or the model directory.
-        Interrupted: after saving a checkpoint.
-    """
-    started = time.monotonic()
-    used = devices.use(launch.own_device(device) if launch.is_launched() else device)
-    devices.require_precision(config.training.precision, used)
-    # Joined before anything can fail: where a process ends, the others then notice at once.
-    processes = Processes.join()
-    directory = ModelDirectory(config.model_dir)
-    if not processes.is_first:
-        processes.wait()  # until the first has made the directory ready
-        data = prepare_for(config, directory.load_subwords())
-        launch.train_together(Trainer(config, data, processes), directory)
-        return
-    directory.claim(restart)
-    try:
-        launch.clear_work_folder(directory)
-        trainer, resumed = _begin(config, directory, restart, processes)
-        data = trainer.data
-        if processes.connected:
-            processes.wait()
-            launch.train_together(trainer, directory)
-        elif trainer.is_finished and not trainer.was_stopped:
-            say(f"this run has reached its end; {_how_to_go_on(config)}")
-        else:
-            count = devices.processes(config.training.devices, used)
-            where = used if count == 1 else f"{count} processes"
-            say(f"training into {directory.path} on {where}; Ctrl-C saves and stops")
-            if count == 1:
-                trainer.run(directory)
-            else:
-                del trainer  # its memory is for the workers
-                launch.run_workers(config, data, directory, used, count, resumed)
-        _finish(config, data, directory)
-        say(f"done in {duration(time.monotonic() - started)}")
-        _next_steps(directory)
-    finally:
-        directory.release()
-
-
-def _begin(
-    config: Config, directory: ModelDirectory, restart: bool, processes: Processes
-) -> tuple[Trainer, Path | None]:
-    """Reads all there is to read, and makes the directory ready for a new run, or to go on from a
-    checkpoint of the one in it; nothing in it is touched before all is known to be in order."""
-    other = config.training.init_from
-    if other is not None and Path(other).resolve() == directory.path.resolve():
-        raise UsageError(f"training.init_from: {other} is model_dir itself; give another model_dir")
-    resumed = None if restart else resume.checkpoint_to_resume(directory, config)
-    data = prepare_for(config, directory.load_subwords() if resumed else subwords_to_keep(config))
-    _report(data, sys.stderr)
-    if config.training.patience is not None and data.dev is None:
-        warn("training.patience: there is no dev set, so training will not end early")
-    trainer = Trainer(config, data, processes)
-    if resumed is None:
-        trainer.start(directory)
-        _report_plan(trainer, sys.stderr)
-        directory.start(config, data.subwords, data.held_out_files)
+    if options.check:
+        training_run.check(config, options.device)
     else:
-        state = resume.checked_state(resumed, data, directory)
-        directory.resume(config, checkpoint_step(resumed), state["progress"]["validated"])
-        directory.take_held_out(data.held_out_files)
-        trainer.start(directory, resumed)
-        _report_plan(trainer, sys.stderr)
-        say(f"going on from {resumed}")
-    trainer.data = data.with_held_out_in(directory.held_out)
-    return trainer, resumed
-
-
-def _how_to_go_on(config: Config) -> str:
-    return (
-        "to go on, raise training.max_steps"
-        + (" or training.max_epochs" if config.training.max_epochs else "")
-        + (" or training.patience" if config.training.patience else "")
-        + "; to train anew, add --restart"
-    )
-
-
-def _finish(config: Config, data: PreparedData, directory: ModelDirectory) -> None:
-    """Averages checkpoints, if that is wanted, and scores the test set."""
-    wanted = config.training.average_last
-    if wanted is not None:
-        count = min(wanted, len(directory.saved_checkpoints()))
-        if count < wanted:
-            warn(
-                f"training.average_last: {wanted}: there are only {count} checkpoints; using those"
-            )
-        path = averages.average(directory, "last", count)
-        directory.set_best(path)
-        if data.dev_split is not None:
-            scores = _score(config, data.dev_split, directory, "dev set")[0]
-            directory.log(kind="average", checkpoint=path.name, **scores.as_dict())
-            say(f"dev set, {path.name}: {scores}")
-    if data.test_split is not None:
-        score_test(config, data, directory)
-
-
-def score_test(config: Config, data: PreparedData, directory: ModelDirectory) -> None:
-    """Translates the test set with the best checkpoint and prints the score and some samples."""
-    scores, sources, hypotheses, references = _score(config, data.test_split, directory, "test set")
-    with atomic(directory.path / "test.hypothesis") as file:
-        file.writelines(f"{hypothesis}\n" for hypothesis in hypotheses)
-    chosen = directory.checkpoint()
-    directory.log(kind="test", checkpoint=chosen.name, **scores.as_dict())
-    # Spread over the test set, so that a sorted one shows more than its beginning.
-    shown = min(config.evaluation.samples, len(sources))
-    for index in (len(sources) * i // shown for i in range(shown)):
-        print(f"source      {visible(sources[index])}")
-        print(f"translation {visible(hypotheses[index])}")
-        print(f"reference   {visible(references[index])}\n")
-    print(f"test set, {chosen.name}: {scores}")
-
-
-def _score(
-    config: Config, split, directory: ModelDirectory, title: str
-) -> tuple[Scores, list[str], list[str], list[str]]:
-    """The scores of a split with the best checkpoint, its sources, hypotheses and references."""
-    sources, references = split.text
-    translator = Translator.load(directory.path, device=paddle.get_device())
-    with progress(total=len(sources), title=title, unit="lines") as bar:
-        hypotheses = list(translator.translate(sources, bar.update))
-    return score_for(config, hypotheses, references), sources, hypotheses, references
-
-
-def average(model_dir: str, kind: str, count: int) -> None:
-    """Averages checkpoints of a model, and says how to use the result."""
-    directory = ModelDirectory(model_dir)
-    kept = directory.load_config().training.keep_last
-    if kind == "last" and count > kept:
-        raise UsageError(f"--last {count}: only the last {kept} are kept (training.keep_last)")
-    path = averages.average(directory, kind, count)
-    print(path)
-    say(f"to translate with it: --checkpoint {path.name}")
-
-
-def _report(data: PreparedData, file) -> None:
-    for line in data.report():
-        print(visible(line), file=file)
-
-
-def _report_plan(trainer: Trainer, file) -> None:
-    parameters = sum(int(parameter.size) for parameter in trainer.model.parameters())
-    count, tokens = trainer.progress.plan
-    steps = len(trainer.epoch_updates(0))
-    print(f"model           {parameters:,} parameters", file=file)
-    print(
-        f"an update       {count} x {tokens:,} padded target tokens; {steps:,} updates an epoch, "
-        f"{trainer.total_steps:,} in all",
-        file=file,
-    )
-
-
-def _next_steps(directory: ModelDirectory) -> None:
-    path = quoted(directory.path)
-    print("\nNext:")
-    print(visible(f"  bash scripts/translate.sh {path} FILE   # translate a text, line by line"))
-    print(visible(f"  bash scripts/evaluate.sh {path} SOURCE REFERENCE   # score it"))
+        training_run.train(config, options.device, options.restart)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -16,6 +17,7 @@ from transformer_mt.config.section import (
     at_least,
     at_most,
 )
+from transformer_mt.data.datasets import DATASETS, Dataset
 from transformer_mt.mechanisms.copying.config import RULES as COPYING
 from transformer_mt.mechanisms.guided_attention.config import RULES as GUIDED_ATTENTION
 from transformer_mt.mechanisms.guided_attention.config import GuidedAttentionConfig
@@ -23,10 +25,6 @@ from transformer_mt.mechanisms.mask_predict.config import LONGEST_TARGET
 from transformer_mt.mechanisms.mask_predict.config import RULES as NON_AUTOREGRESSIVE
 from transformer_mt.mechanisms.scheduled_sampling.config import RULES as SCHEDULED_SAMPLING
 from transformer_mt.mechanisms.scheduled_sampling.config import ScheduledSamplingConfig
-
-# The languages of the data sets that are known by name; each has the splits train, dev and test.
-LANGUAGES = {"wmt14ende": {"en", "de"}, "multi30k": {"en", "de"}}
-SPLITS = ("train", "dev", "test")
 
 # The four special subwords, and at least one for text. SentencePiece crashes from some 2 * 10^9 on.
 VocabularySize = Annotated[int, Field(gt=4, le=10_000_000)]
@@ -45,7 +43,7 @@ ExtraLength = Annotated[int, Field(ge=0, le=10_000)]
 class DataConfig(Section):
     """Where the parallel text is, and which pairs of it are used."""
 
-    dataset: Literal["files", "wmt14ende", "multi30k"] = Field(
+    dataset: Literal[tuple(DATASETS)] = Field(
         "files", description="files: your own; wmt14ende, multi30k: downloaded, or read from root"
     )
     root: str | None = Field(None, description="folder with the data")
@@ -249,39 +247,46 @@ SECTIONS: dict[str, type[Section]] = {
     if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
 }
 
-RULES = [
-    Rule(
-        "data.root",
-        lambda c: c.data.dataset == "files" and c.data.root is None,
-        "data.dataset: files needs the folder that holds them",
-    ),
-    *(
-        Rule(
+
+def _dataset_rules(name: str, dataset: Dataset) -> Iterator[Rule]:
+    """What a data set requires of the config."""
+    if dataset.needs_root:
+        yield Rule(
+            "data.root",
+            lambda c: c.data.dataset == name and c.data.root is None,
+            f"data.dataset: {name} needs the folder that holds them",
+        )
+    for key in ("train", "dev", "test") if dataset.splits else ():
+        yield Rule(
             f"data.{key}",
             lambda c, key=key: (
-                c.data.dataset in LANGUAGES and getattr(c.data, key) not in (*SPLITS, None)
+                c.data.dataset == name and getattr(c.data, key) not in (*dataset.splits, None)
             ),
-            f"{{data.dataset}} has the splits {', '.join(SPLITS)}",
+            f"{name} has the splits {', '.join(dataset.splits)}",
         )
-        for key in SPLITS
-    ),
+    if dataset.languages:
+        yield Rule(
+            "data.target_lang",
+            lambda c: (
+                c.data.dataset == name
+                and not {c.data.source_lang, c.data.target_lang} <= {*dataset.languages}
+            ),
+            f"{name} has the languages {' and '.join(dataset.languages)}",
+        )
+    if dataset.is_bpe:
+        yield Rule(
+            "subword.type",
+            lambda c: c.data.dataset == name and c.subword.type != "vocabulary",
+            f"data.dataset: {name} is BPE'd text, it needs type: vocabulary",
+        )
+
+
+RULES = [
+    *(rule for item in DATASETS.items() for rule in _dataset_rules(*item)),
     Rule(
         "data.target_lang",
         lambda c: c.data.target_lang == c.data.source_lang,
         "must differ from data.source_lang",
-    ),
-    Rule(
-        "data.target_lang",
-        lambda c: (
-            c.data.dataset in LANGUAGES
-            and not {c.data.source_lang, c.data.target_lang} <= LANGUAGES[c.data.dataset]
-        ),
-        "{data.dataset} has the languages en and de",
-    ),
-    Rule(
-        "subword.type",
-        lambda c: c.data.dataset == "wmt14ende" and c.subword.type != "vocabulary",
-        "data.dataset: wmt14ende is BPE'd text, it needs type: vocabulary",
     ),
     Rule(
         "subword.sampling",
@@ -311,7 +316,7 @@ RULES = [
         lambda c: (
             c.subword.type == "vocabulary"
             and not c.subword.vocabulary
-            and c.data.dataset != "wmt14ende"
+            and not DATASETS[c.data.dataset].is_bpe
         ),
         "type: vocabulary needs the file with the types",
     ),

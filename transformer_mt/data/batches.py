@@ -1,7 +1,7 @@
 """Batches of similar lengths: which sentences an update reads, and their padded arrays.
 
-The batches of an epoch follow from the corpus, the seed and the epoch alone, so every process works
-them out for itself and takes its share, and a stopped run finds its place again.
+The batches of an epoch follow from the corpus, the seed and the epoch alone. So every process
+computes them for itself and takes its share, and a resumed run continues at the right place.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ EncodedPair = tuple[Sequence[int], Sequence[int]]
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded ids, int64. Rows are sentence pairs.
+    """Padded ids of sentence pairs, int64.
 
-    source: (batch, source_len), ends in eos. target_input: (batch, target_len), begins with bos.
-    target_output: the same shape, one position on, ends in eos. target_tokens: how many of its
-    positions are not padding. alignment: of a batch of training that is guided by alignments, as in
-    `Alignments.matrix`.
+    Attributes:
+        source: (batch, source_len), each row ends in eos.
+        target_input: (batch, target_len), each row begins with bos.
+        target_output: (batch, target_len), one position ahead, each row ends in eos.
+        target_tokens: the number of positions in `target_output` that are not padding.
+        alignment: the result of `Alignments.matrix`; None if training reads no alignments.
     """
 
     source: np.ndarray
@@ -43,16 +45,17 @@ class Batch:
 def epoch_batches(
     source_lengths: np.ndarray, target_lengths: np.ndarray, max_tokens: int, seed: int, epoch: int
 ) -> list[np.ndarray]:
-    """The batches of an epoch as arrays of sentence numbers, every sentence in exactly one.
+    """Returns the batches of an epoch as arrays of sentence numbers. Each sentence is in one batch.
 
     Args:
-        source_lengths, target_lengths: subwords of each sentence, without eos: (sentences,).
-        max_tokens: padded tokens (with eos) on either side of a batch; a longer sentence makes a
-            batch of its own.
+        source_lengths, target_lengths: the number of subwords of each sentence, without eos:
+            (sentences,).
+        max_tokens: the largest number of padded tokens, with eos, on either side of a batch. A
+            longer sentence makes a batch of its own.
     """
     random = np.random.default_rng((seed, epoch))
     order = random.permutation(len(target_lengths))
-    # Sorting a permutation by length leaves sentences of equal lengths in a new order each epoch.
+    # The sort is stable, so sentences of equal lengths are in a new order in each epoch.
     order = order[np.lexsort((source_lengths[order], target_lengths[order]))]
     cuts = _cut(source_lengths[order] + 1, target_lengths[order] + 1, max_tokens)
     shuffled = (cuts[i] for i in random.permutation(len(cuts)))
@@ -62,7 +65,7 @@ def epoch_batches(
 def ordered_batches(
     source_lengths: np.ndarray, target_lengths: np.ndarray, max_tokens: int
 ) -> list[np.ndarray]:
-    """Batches for measuring a loss: as in training, but always the same."""
+    """Returns batches as `epoch_batches` does, but always the same ones, to measure a loss."""
     order = np.lexsort((source_lengths, target_lengths))
     cuts = _cut(source_lengths[order] + 1, target_lengths[order] + 1, max_tokens)
     return [order[start:end] for start, end in cuts]
@@ -71,13 +74,13 @@ def ordered_batches(
 def _cut(
     source_lengths: np.ndarray, target_lengths: np.ndarray, max_tokens: int
 ) -> list[tuple[int, int]]:
-    """Cuts sorted sentences into runs whose padded size stays within max_tokens on both sides, each
-    as long as it can be."""
+    """Cuts sorted sentences into the longest runs whose padded size is at most `max_tokens` on both
+    sides. Returns the start and the end (excluded) of each run."""
     longer_side = np.maximum(source_lengths, target_lengths)
     cuts = []
     start = 0
     while start < len(longer_side):
-        # No more fit than if all were as short as the first.
+        # At most as many sentences fit as if all were as short as the first.
         candidates = longer_side[start : start + max(1, max_tokens // int(longer_side[start]))]
         widths = np.maximum.accumulate(candidates, dtype=np.int64)
         sizes = widths * np.arange(1, len(widths) + 1)
@@ -88,7 +91,7 @@ def _cut(
 
 
 def updates(batches: list[np.ndarray], batches_per_update: int) -> list[list[np.ndarray]]:
-    """The batches whose gradients are added up for one update; the last may have fewer."""
+    """Groups batches whose gradients are added up for one update; the last group may be smaller."""
     return [
         batches[start : start + batches_per_update]
         for start in range(0, len(batches), batches_per_update)
@@ -96,8 +99,8 @@ def updates(batches: list[np.ndarray], batches_per_update: int) -> list[list[np.
 
 
 def share(update: list[np.ndarray], rank: int, world_size: int) -> list[np.ndarray]:
-    """A process's part of an update: whole batches where they come out even, else equal rows of
-    each."""
+    """Returns one process's part of an update: whole batches if every process gets equally many,
+    or else an equal share of the rows of each batch."""
     if len(update) % world_size == 0:
         return update[rank::world_size]
     return [rows for batch in update if len(rows := batch[rank::world_size])]
@@ -109,7 +112,7 @@ def collate(
     subwords: Subwords,
     alignments: Alignments | None = None,
 ) -> Batch:
-    """The padded arrays of a batch; `alignments` are the corpus's."""
+    """Returns the padded arrays of a batch, with its part of the corpus's `alignments`."""
     batch = _padded([(corpus.source[i], corpus.target[i]) for i in sentences], subwords)
     if alignments is None:
         return batch
@@ -118,30 +121,41 @@ def collate(
 
 
 def _padded(pairs: list[EncodedPair], subwords: Subwords) -> Batch:
-    source_vocabulary, target_vocabulary = subwords.source, subwords.target
-    rows = len(pairs)
-    target_len = max(len(target) for _, target in pairs) + 1
-    target_input = np.full((rows, target_len), target_vocabulary.pad, np.int64)
-    target_output = np.full((rows, target_len), target_vocabulary.pad, np.int64)
-    target_input[:, 0] = target_vocabulary.bos
-    for row, (_, target) in enumerate(pairs):
-        target_input[row, 1 : len(target) + 1] = target
-        target_output[row, : len(target)] = target
-        target_output[row, len(target)] = target_vocabulary.eos
+    sources, targets = zip(*pairs, strict=True)
+    source, target = subwords.source, subwords.target
+    target_input = _padded_rows(targets, target.pad, first=1)
+    target_input[:, 0] = target.bos
     return Batch(
-        encoded_rows([source for source, _ in pairs], source_vocabulary.pad, source_vocabulary.eos),
+        encoded_rows(sources, source.pad, source.eos),
         target_input,
-        target_output,
-        rows + sum(len(target) for _, target in pairs),
+        encoded_rows(targets, target.pad, target.eos),
+        len(pairs) + sum(map(len, targets)),
     )
+
+
+def encoded_rows(rows: Sequence[Sequence[int]], pad: int, eos: int) -> np.ndarray:
+    """Sentences, padded to the longest: (batch, length), int64. Each ends in eos."""
+    array = _padded_rows(rows, pad)
+    array[np.arange(len(rows)), [len(row) for row in rows]] = eos
+    return array
+
+
+def _padded_rows(rows: Sequence[Sequence[int]], pad: int, first: int = 0) -> np.ndarray:
+    """Sentences from column `first` on: (batch, length of the longest + 1), int64."""
+    array = np.full((len(rows), max(map(len, rows)) + 1), pad, np.int64)
+    for index, row in enumerate(rows):
+        array[index, first : first + len(row)] = row
+    return array
 
 
 @dataclass(frozen=True)
 class Update:
     """What a process trains on for one update of the weights.
 
-    batches: its share. target_tokens: how many positions of the whole update, over all processes,
-    are not padding.
+    Attributes:
+        batches: the share of this process.
+        target_tokens: the number of target tokens of the whole update, over all processes, without
+            padding.
     """
 
     batches: list[Batch]
@@ -158,20 +172,21 @@ def read_update(
     seed: tuple[int, ...] = (),
     alignments: Alignments | None = None,
 ) -> Update:
-    """One process's share of an update.
+    """Reads one process's share of an update.
 
-    With `sampling`, the text of every sentence is written in subwords drawn anew (see
-    `SentencePieceVocabulary.sample`). The draw follows from the seed and the sentences alone, so
-    all processes draw the same, and count the same tokens as they train on. The batches were
-    planned without: on Multi30k with 8,000 subwords the tokens get more by 1.4 times with bpe at a
-    rate of 0.1, and by 2.0 times with unigram at an alpha of 0.1. So that none takes more memory
-    than was planned, the update's sentences are put into batches again, by their new lengths.
+    With `sampling`, the subwords of every sentence are drawn anew (see
+    `SentencePieceVocabulary.sample`). The draw depends on the seed and the sentences alone, so all
+    processes draw the same subwords and count the same tokens. A draw has more tokens than the
+    encoded corpus, from which the batches were planned: on Multi30k with 8,000 subwords, 1.4 times
+    as many with bpe at a rate of 0.1, and 2.0 times as many with unigram at an alpha of 0.1.
+    Therefore the update's sentences are put into new batches by their new lengths, so that no batch
+    takes more memory than was planned.
 
     Args:
         sentences: the sentence numbers of each batch of the update.
-        sampling: the rate of BPE-dropout or the alpha of unigram sampling; None is none.
-        seed: of the draw; another for every update.
-        alignments: the corpus's, without sampling only: they are of the subwords that it holds.
+        sampling: the rate of BPE-dropout or the alpha of unigram sampling; None turns it off.
+        seed: the seed of the draw, another one for every update.
+        alignments: those of the corpus; only without sampling, because they link its subwords.
     """
     if sampling is None:
         batches = share(sentences, rank, world_size)
@@ -193,15 +208,15 @@ def read_update(
 
 
 def _padded_tokens(corpus: EncodedCorpus, batch: np.ndarray) -> int:
-    """Padded tokens of a batch on its longer side."""
+    """Returns the number of padded tokens of a batch on its longer side."""
     longest = max(side.lengths[batch].max() for side in (corpus.source, corpus.target))
     return len(batch) * (int(longest) + 1)
 
 
 def _draw(corpus: EncodedCorpus, number: int, subwords: Subwords, rate: float) -> EncodedPair:
-    """A pair in sampled subwords."""
+    """Returns a pair in sampled subwords."""
     source, target = (
-        # What an unknown subword stood for is lost, so such a sentence stays as it is.
+        # The text of an unknown subword is lost, so such a sentence is not drawn anew.
         ids if vocabulary.unk in ids else vocabulary.sample(vocabulary.decode(ids), rate)
         for ids, vocabulary in (
             (corpus.source[number].tolist(), subwords.source),
@@ -212,11 +227,8 @@ def _draw(corpus: EncodedCorpus, number: int, subwords: Subwords, rate: float) -
 
 
 def read_ahead(read: Callable[[T], U], items: Iterable[T]) -> Iterator[tuple[T, U]]:
-    """Each item with what `read` makes of it, in order.
-
-    The next one is read in a thread while the caller works with the one before. An error of `read`
-    is raised at its item's turn.
-    """
+    """Yields (item, read(item)) in order. The next item is read in a thread while the caller works
+    with the one before. An error of `read` is raised when its item's turn comes."""
     thread = ThreadPoolExecutor(1)
     reading: deque[tuple[T, Future[U]]] = deque()
     try:
@@ -228,12 +240,12 @@ def read_ahead(read: Callable[[T], U], items: Iterable[T]) -> Iterator[tuple[T, 
         for done, result in reading:
             yield done, result.result()
     finally:
-        # The caller may have left early: what waits is not read, what is being read is waited for.
+        # The caller may stop early. Then the item being read is waited for, and no other is read.
         thread.shutdown(cancel_futures=True)
 
 
 def padding_share(corpus: EncodedCorpus, batches: list[np.ndarray]) -> float:
-    """The share of padded positions, both sides counted, in the arrays of these batches."""
+    """Returns the share of padding in the arrays of these batches, with both sides counted."""
     real = padded = 0
     for lengths in (corpus.source.lengths + 1, corpus.target.lengths + 1):
         for sentences in batches:
@@ -241,13 +253,3 @@ def padding_share(corpus: EncodedCorpus, batches: list[np.ndarray]) -> float:
             real += int(chosen.sum())
             padded += int(chosen.max()) * len(sentences)
     return 1 - real / padded
-
-
-def encoded_rows(rows: Sequence[Sequence[int]], pad: int, eos: int) -> np.ndarray:
-    """Source sentences to translate, padded: (batch, source_len), int64, each ends in eos."""
-    length = max(len(row) for row in rows) + 1
-    array = np.full((len(rows), length), pad, np.int64)
-    for index, row in enumerate(rows):
-        array[index, : len(row)] = row
-        array[index, len(row)] = eos
-    return array

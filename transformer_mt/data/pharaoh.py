@@ -1,5 +1,5 @@
-"""Word alignments as text: a line of pairs i-j, of word i of the source and word j of the target,
-from 0, as the decoder Pharaoh wrote them."""
+"""Word alignments as text, in the format of the decoder Pharaoh: a line of links i-j, from word i of
+the source to word j of the target, counted from 0."""
 
 from __future__ import annotations
 
@@ -15,27 +15,29 @@ _GOLD = re.compile(r"([0-9]{1,9})([-?p])([0-9]{1,9})")
 
 
 def read(lines: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """The links of all lines, int64 (links, 2), and how many belong to each: int64 (lines,).
+    """Returns the links of all lines, int64 (links, 2), and the number of links of each line, int64
+    (lines,).
 
     Raises:
-        FormatError: for the first line that is not in the format.
+        FormatError: a line is not in the format. The error is about the first such line.
     """
     for index, line in enumerate(lines):
         if not _LINE.fullmatch(line):
             wrong = next(item for item in _items(line) if not _LINE.fullmatch(item))
             raise FormatError(index, f"{wrong!r} is no link; a line is as in 0-0 1-2 2-1, or empty")
-    # Millions of lines are read; this way takes a tenth of the time of one by one.
-    text = " ".join(lines).replace("-", " ").strip()  # of spaces alone it would make a 0
+    # There may be millions of lines. Parsing them at once takes a tenth of the time.
+    text = " ".join(lines).replace("-", " ").strip()  # NumPy would read spaces alone as a 0
     numbers = np.fromstring(text, np.int64, sep=" ")
     return numbers.reshape(-1, 2), np.array([line.count("-") for line in lines], np.int64)
 
 
 def read_gold(line: str) -> tuple[set[Link], set[Link]]:
-    """The sure links of a line that people have aligned, i-j, and the possible ones: those, and
-    i?j (or ipj).
+    """Reads a line that people have aligned: sure links are i-j, possible ones i?j or ipj.
+
+    Returns: the sure links; and the possible links, which include the sure ones.
 
     Raises:
-        ValueError: naming what is no link.
+        ValueError: an item is no link.
     """
     sure, possible = set(), set()
     for item in _items(line):
@@ -53,17 +55,17 @@ def read_gold(line: str) -> tuple[set[Link], set[Link]]:
 
 
 def write(links: Iterable[Link]) -> str:
-    """The line that `read` reads."""
+    """Returns a line that `read` can read."""
     return " ".join(f"{source}-{target}" for source, target in links)
 
 
 def _items(line: str) -> list[str]:
-    # Not at U+2003 and the like, which NumPy would stop at.
+    # str.split would also split at U+2003 and the like, where NumPy stops reading.
     return re.findall(r"[^ \t]+", line)
 
 
 class FormatError(ValueError):
-    """What is wrong with a line, which is number `index` of those that were given."""
+    """An error in the line number `index`, from 0, of the lines that were read."""
 
     def __init__(self, index: int, message: str) -> None:
         super().__init__(message)

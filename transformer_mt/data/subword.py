@@ -1,8 +1,8 @@
-"""Text to subwords and back: SentencePiece models trained on the training text, or BPE'd text with
-the vocabulary it came with.
+"""Text to subwords and back: with SentencePiece models trained on the training text, or with the
+vocabulary that BPE'd text comes with.
 
-Every vocabulary has four distinct special ids: pad, unk, bos, eos. They belong to it; nothing else
-in the package knows them as constants.
+Every vocabulary has four distinct special ids: pad, unk, bos and eos. No other module has constants
+for them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from transformer_mt.config.schema import SubwordConfig
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import atomic, byte_lines, lines
 
-# SentencePiece skips longer sentences (in bytes) without a word; its own default is 4,192.
+# In bytes. SentencePiece silently skips longer sentences; its own default is 4,192.
 LONGEST_SENTENCE = 1 << 20
-# A sample of this many lines fixes the subwords of a larger corpus. Memory decides: with lines of
-# 160 characters, as long as those of news, BPE takes 1.2 GB, which grows with the different words,
-# and unigram 1.1 GB, about 26 bytes for each character.
+# The subwords of a larger corpus are trained on a sample of this many lines, to limit the memory.
+# With 160 characters per line, as in news, BPE takes 1.2 GB, which grows with the number of
+# different words, and unigram takes 1.1 GB, about 26 bytes per character.
 TRAINING_LINES = {"bpe": 500_000, "unigram": 250_000, "char": 500_000, "word": 500_000}
 
 
@@ -71,10 +71,9 @@ class Vocabulary(Protocol):
 class SentencePieceVocabulary(Vocabulary):
     """A SentencePiece model (Kudo and Richardson 2018, arXiv 1808.06226).
 
-    With identity normalisation decode(encode(x)) is x if every character of x is in the
-    vocabulary, with one exception: U+2581, which SentencePiece writes for a space, becomes one.
-    A tab, U+0000 and U+2585 can't be in a vocabulary; SentencePiece learns nothing from a line
-    with one.
+    With identity normalisation, decode(encode(x)) is x if every character of x is in the
+    vocabulary, with one exception: U+2581, which SentencePiece writes for a space, becomes a space.
+    A tab, U+0000 and U+2585 can't be in a vocabulary; SentencePiece ignores lines that contain one.
 
     Raises:
         ValueError, RuntimeError: `model` is not a whole model with its four special subwords.
@@ -101,16 +100,18 @@ class SentencePieceVocabulary(Vocabulary):
         return self._processor.encode(text)
 
     def encode_all(self, texts: list[str]) -> list[list[int]]:
-        # A third faster than call by call. The caller knows how many processes there are.
+        # A third faster than one call per text. One thread, because the caller may have a process
+        # for every core.
         return self._processor.encode(texts, num_threads=1)
 
     def sample(self, text: str, rate: float) -> list[int]:
         """A model of type bpe leaves out each merge with probability `rate` (BPE-dropout, Provilkov
-        et al. 2020, arXiv 1910.13267, section 3). One of type unigram draws from all ways to write
-        the text, each with its probability to the power `rate` (subword regularisation, Kudo 2018,
-        arXiv 1804.10959, section 3.3, alpha): the lower, the more they vary.
+        et al. 2020, arXiv 1910.13267, section 3). A model of type unigram draws from all
+        segmentations of the text, each with its probability to the power `rate` (subword
+        regularisation, Kudo 2018, arXiv 1804.10959, section 3.3, alpha): a lower rate gives more
+        variation.
         """
-        # -1: all ways to write it, not only the best n. BPE-dropout makes no use of it.
+        # nbest_size=-1: from all segmentations, not only the best n. BPE-dropout ignores it.
         return self._processor.encode(text, enable_sampling=True, alpha=rate, nbest_size=-1)
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -124,9 +125,9 @@ class SentencePieceVocabulary(Vocabulary):
 
 
 class WordVocabulary(Vocabulary):
-    """Tokens between spaces, looked up in a list: text whose BPE was applied beforehand.
+    """A list of tokens, for text whose tokens stand between spaces because BPE was applied to it.
 
-    Decoding joins the parts that `@@` marks (Sennrich et al. 2016, arXiv 1508.07909).
+    Decoding joins the parts of a word, which end in `@@` (Sennrich et al. 2016, arXiv 1508.07909).
     """
 
     def __init__(self, tokens: list[str]) -> None:
@@ -137,7 +138,7 @@ class WordVocabulary(Vocabulary):
         for name, spellings in names.items():
             token = next((t for t in spellings if t in self._ids), spellings[0])
             if token not in self._ids:
-                # PaddleNLP's vocabularies have no pad, and reuse another id for it. Ours is new.
+                # PaddleNLP's vocabularies have no pad and reuse another id for it; this id is new.
                 self._ids[token] = len(self._tokens)
                 self._tokens.append(token)
             special[name] = self._ids[token]
@@ -147,7 +148,7 @@ class WordVocabulary(Vocabulary):
         self._special = set(special.values())
 
     def encode(self, text: str) -> list[int]:
-        # A special token's name in the text is an ordinary, unknown word.
+        # The name of a special token is an unknown word if it occurs in the text.
         ids = (self._ids.get(token, self.unk) for token in text.split())
         return [self.unk if i in self._special else i for i in ids]
 
@@ -204,7 +205,7 @@ class Subwords:
         if (folder / "subword.txt").is_file():
             tokens = list(lines(folder / "subword.txt"))
             vocabulary = WordVocabulary(tokens)
-            # `save` wrote the special ones too, and each type once.
+            # `save` writes the special tokens too, and each type once.
             if vocabulary.size != len(tokens) or len(set(tokens)) != len(tokens):
                 raise UserError(f"{folder / 'subword.txt'}: damaged; it is not as it was written")
             return cls(vocabulary, vocabulary)
@@ -225,7 +226,7 @@ class Subwords:
         """
         text = [line.decode("utf-8", errors="replace") for line in byte_lines(path)]
         text[:1] = [line.removeprefix("\ufeff") for line in text[:1]]
-        # Only the first column: some files have counts behind a tab or a space.
+        # Some files have counts behind a tab or a space.
         tokens = [line.split("\t")[0].split(" ")[0] for line in text]
         while tokens and not tokens[-1]:
             tokens.pop()  # empty lines at the end
@@ -264,13 +265,16 @@ _sampling = threading.Lock()
 
 
 def seeded(seed: Sequence[int], work: Callable[[], T]) -> T:
-    """What `work` returns; what it samples on the way follows from `seed` (natural numbers) alone.
+    """Returns work(), in which everything that is sampled depends on `seed` alone.
 
-    SentencePiece has a generator for each thread, which takes the seed that is set when the thread
-    samples for the first time, and no other afterwards. So `work` runs in a thread of its own, and
-    no other seed is set in the meantime.
+    SentencePiece has one random generator per thread. It takes the seed that is set when the thread
+    samples for the first time, and ignores later ones. So `work` runs in a new thread, and no other
+    seed can be set meanwhile.
+
+    Args:
+        seed: natural numbers.
     """
-    # 2**32 - 1 is no seed to SentencePiece; it leaves the one before.
+    # SentencePiece does not accept 2**32 - 1 as a seed, and keeps the one before.
     number = int(np.random.SeedSequence(seed).generate_state(1)[0]) % (2**32 - 1)
     with _sampling, ThreadPoolExecutor(1) as fresh:
         sentencepiece.set_random_generator_seed(number)
@@ -287,12 +291,17 @@ def _load_model(path: Path) -> SentencePieceVocabulary:
 def _train(
     text: Iterable[str], config: SubwordConfig, size: int, key: str
 ) -> SentencePieceVocabulary:
-    """A SentencePiece model of `text`, deterministic for the same text and config."""
+    """Trains a SentencePiece model. The same text and config give the same model.
+
+    Args:
+        size: of the vocabulary. A smaller one is trained if the text has fewer subwords.
+        key: the key of the config that says the size.
+    """
     failures: list[BaseException] = []
     seen = 0
 
     def sentences() -> Iterator[str]:
-        # SentencePiece turns an exception of its input, and be it Ctrl-C, into one of its own.
+        # SentencePiece replaces any exception of its input, even Ctrl-C, with one of its own.
         nonlocal seen
         try:
             for line in text:
@@ -313,9 +322,9 @@ def _train(
             vocab_size=size,
             character_coverage=config.character_coverage,
             normalization_rule_name=config.normalization,
-            # Every space is kept, so that decoding gives back what was encoded.
+            # Every space is kept, so that decoding restores the text.
             remove_extra_whitespaces=False,
-            # A corpus too small for the wanted size gets as many as it has.
+            # A corpus too small for the size gets as many subwords as it has.
             hard_vocab_limit=False,
             pad_id=0,
             unk_id=1,

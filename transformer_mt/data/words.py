@@ -1,4 +1,4 @@
-"""The words that subwords belong to: what alignments are between."""
+"""The words that subwords belong to. Word alignments link words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transformer_mt.data.subword import Vocabulary, WordVocabulary
 
 # How SentencePiece writes a space.
 SPACE = "\u2581"
-# The word of a subword that belongs to none.
+# The word number of a subword that belongs to no word.
 NONE = -1
 # Languages written without spaces.
 WITHOUT_SPACES = {"zh", "ja", "th", "lo", "km", "my"}
@@ -19,15 +19,17 @@ WITHOUT_SPACES = {"zh", "ja", "th", "lo", "km", "my"}
 
 def has_spaces(language: str) -> bool:
     """Whether a language, such as de or zh-CN, is written with spaces between its words."""
-    return re.split("[-_]", language.lower())[0] not in WITHOUT_SPACES  # of zh-CN, zh_Hant, ...
+    primary = re.split("[-_]", language.lower())[0]  # zh of zh-CN or zh_Hant
+    return primary not in WITHOUT_SPACES
 
 
 class Spans(NamedTuple):
-    """Where the words of some sentences are.
+    """Where the words of some sentences are. The words of all sentences are in a row.
 
-    counts: words of each sentence, int64 (sentences,). starts: for each word, one sentence's after
-    another's, the place of its first subword in the sentence, int64 (words,). lengths: how many
-    subwords it has from there on, int64 (words,).
+    Attributes:
+        counts: the number of words of each sentence, int64 (sentences,).
+        starts: the position of each word's first subword in its sentence, int64 (words,).
+        lengths: the number of subwords of each word, int64 (words,).
     """
 
     counts: np.ndarray
@@ -36,12 +38,12 @@ class Spans(NamedTuple):
 
 
 class Words:
-    """The words of one side's sentences: what stands between spaces. Of a language that is written
-    without them, each subword counts as a word."""
+    """Finds the words of one side's sentences. Words are what stands between spaces; in a language
+    that is written without spaces, each subword counts as a word."""
 
     def __init__(self, vocabulary: Vocabulary, language: str) -> None:
         pieces = vocabulary.pieces(range(vocabulary.size))
-        # Of each id: whether a word may begin with it, and whether one may begin behind it.
+        # For each id: whether a word may begin with it, and whether a word may begin after it.
         self._opens = np.ones(len(pieces), bool)
         self._closes = np.ones(len(pieces), bool)
         self._is_blank = np.zeros(len(pieces), bool)
@@ -54,16 +56,16 @@ class Words:
         self._is_blank = np.array([not piece.strip(SPACE) for piece in pieces])
         self._closes = ~self._is_blank
         special = [vocabulary.pad, vocabulary.unk, vocabulary.bos, vocabulary.eos]
-        # Where all subwords are whole words, an unknown one is so too.
+        # If all subwords are whole words, an unknown one is a whole word too.
         self._opens[vocabulary.unk] = np.delete(self._opens, special).all()
 
     def numbers(self, ids: np.ndarray, lengths: np.ndarray | None = None) -> np.ndarray:
-        """The number of the word that each subword belongs to, from 0 in each sentence: int64, the
-        shape of `ids`; NONE for spaces behind the last word.
+        """Returns the number of the word that each subword belongs to, from 0 in each sentence:
+        int64, (subwords,). Spaces after the last word get NONE.
 
         Args:
-            ids: of sentences in a row, without bos and eos: integers (subwords,).
-            lengths: how many of them belong to each sentence; None: all to one.
+            ids: the ids of all sentences in a row, without bos and eos: integers (subwords,).
+            lengths: the number of subwords of each sentence; None: they are one sentence.
         """
         if not len(ids):
             return np.zeros(0, np.int64)
@@ -72,16 +74,16 @@ class Words:
         begins = np.ones(len(ids), bool)
         begins[1:] = self._opens[ids[1:]] & self._closes[ids[:-1]]
         counts = np.cumsum(begins)
-        # From where its sentence starts; one without subwords may start behind the end.
+        # Count from the start of each sentence. An empty sentence may start behind the last id.
         numbers = counts - np.repeat(counts[np.minimum(starts, len(ids) - 1)], lengths)
-        # Behind the last word of its sentence, there is nothing but spaces.
+        # A space is after the last word if no other subword of the sentence follows it.
         in_words = np.cumsum(~self._is_blank[ids])
         in_sentence = np.repeat(in_words[np.cumsum(lengths) - 1], lengths)
         numbers[self._is_blank[ids] & (in_words == in_sentence)] = NONE
         return numbers
 
     def spans(self, ids: np.ndarray, lengths: np.ndarray) -> Spans:
-        """Where the words are. The arguments are as in `numbers`."""
+        """Returns where the words are. The arguments are as in `numbers`."""
         numbers = self.numbers(ids, lengths)
         sentences = np.repeat(np.arange(len(lengths)), lengths)
         places = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -89,10 +91,10 @@ class Words:
         numbers, sentences, places = numbers[real], sentences[real], places[real]
         counts = np.zeros(len(lengths), np.int64)
         np.maximum.at(counts, sentences, numbers + 1)
-        words = numbers + (np.cumsum(counts) - counts)[sentences]  # numbered through: they rise
+        words = numbers + (np.cumsum(counts) - counts)[sentences]  # numbered over all sentences
         return Spans(counts, places[np.diff(words, prepend=-1) > 0], np.bincount(words))
 
 
 def word_count(numbers: np.ndarray) -> int:
-    """How many words there are, by the numbers of one sentence's."""
+    """Returns how many words a sentence has, given `Words.numbers` of it."""
     return int(numbers.max(initial=NONE)) + 1

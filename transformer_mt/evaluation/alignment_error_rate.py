@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer_mt.commands.translate import ModelChoice, align, require_equal
 from transformer_mt.data import pharaoh
 from transformer_mt.data.pharaoh import Link
-from transformer_mt.decoding.translator import Aligned
 from transformer_mt.runtime.errors import UserError
-from transformer_mt.runtime.files import count_lines, lines, require_distinct
+from transformer_mt.runtime.files import lines
 
 Gold = tuple[set[Link], set[Link]]
 
@@ -89,30 +86,3 @@ def read_gold(path: Path) -> list[Gold]:
         except ValueError as error:
             raise UserError(f"{path}, line {number}: {error}") from None
     return gold
-
-
-def score_model(
-    model: ModelChoice, source: Path, target: Path, reference: Path, output: Path | None
-) -> AlignmentScores:
-    """Aligns the lines of two files with a model, keeps that in `output` if given, and scores it.
-
-    Raises:
-        UserError: anything wrong with the model directory or the files.
-    """
-    read = {"--source": source, "--target": target, "--reference": reference}
-    require_distinct({"--output": output}, read)
-    gold = read_gold(reference)
-    if source.is_file():
-        require_equal(source, count_lines(source), reference, len(gold))
-    found: list[Aligned] = []
-    align(model, source, target, output or Path(os.devnull), found.append)
-    require_equal(source, len(found), reference, len(gold))
-    for number, (line, (_, possible)) in enumerate(zip(found, gold, strict=True), 1):
-        for link in sorted(possible):
-            if link[0] >= line.source_words or link[1] >= line.target_words:
-                raise UserError(
-                    f"{reference}, line {number}: {pharaoh.write([link])}: there are "
-                    f"{line.source_words} words in the source of this line, and "
-                    f"{line.target_words} in its target, of which the first is number 0"
-                )
-    return score((set(line.links) for line in found), gold)

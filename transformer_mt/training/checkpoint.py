@@ -1,13 +1,10 @@
-"""Checkpoints: written beside and renamed into place, so that one that exists is whole, with
-checksums that tell when it no longer is."""
+"""Checkpoints: written as a whole or not at all, with checksums by which later damage is found."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import paddle
@@ -20,20 +17,14 @@ from transformer_mt.runtime.checksums import damage
 from transformer_mt.runtime.console import warn
 from transformer_mt.runtime.errors import UserError
 from transformer_mt.runtime.folders import published
+from transformer_mt.training.state import State
 from transformer_mt.weights import WEIGHTS, load_weights
 
 OPTIMIZER = "optimizer.safetensors"
-STATE = "state.json"
 
 
-def save(
-    directory: ModelDirectory,
-    step: int,
-    model: nn.Layer,
-    optimizer: paddle.optimizer.Optimizer,
-    state: dict[str, Any],
-) -> Path:
-    """Writes checkpoints/step_N; `state` is what the loop knows, as JSON.
+def save(path: Path, model: nn.Layer, optimizer: paddle.optimizer.Optimizer, state: State) -> Path:
+    """Writes the checkpoint `path`, and returns it.
 
     Raises:
         UserError: it could not be written (a full disk); earlier checkpoints are untouched.
@@ -44,13 +35,12 @@ def save(
         weights = {name: _on_host(parameter) for name, parameter in model.named_parameters()}
         tensors.write(folder / WEIGHTS, weights)
         tensors.write(folder / OPTIMIZER, _optimizer_state(model, optimizer))
-        # Paddle's scaler has its scale as an array.
-        (folder / STATE).write_text(json.dumps(state, default=np.ndarray.tolist))
+        state.save(folder)
 
-    return write_checkpoint(directory.checkpoints / f"step_{step}", write)
+    return write_checkpoint(path, write)
 
 
-def restore(path: Path, model: nn.Layer, optimizer: paddle.optimizer.Optimizer) -> dict[str, Any]:
+def restore(path: Path, model: nn.Layer, optimizer: paddle.optimizer.Optimizer) -> State:
     """The inverse of `save`: fills model and optimiser, and returns the state.
 
     Raises:
@@ -64,39 +54,21 @@ def restore(path: Path, model: nn.Layer, optimizer: paddle.optimizer.Optimizer) 
         while arrays:  # one by one, so that not all are in memory twice
             key, value = arrays.popitem()
             name, slash, kind = key.rpartition("/")
-            # What Paddle calls the first, and only, such tensor of the parameter.
+            # Paddle numbers the tensors of a kind per parameter; there is only one.
             state[f"{names[name]}_{kind}_0" if slash else key] = paddle.to_tensor(value)
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{path / OPTIMIZER}: damaged ({error})") from None
     optimizer.set_state_dict(state)
-    return read_state(path)
-
-
-def read_state(path: Path) -> dict[str, Any]:
-    """The state of training that a checkpoint was saved with.
-
-    Raises:
-        UserError: it is damaged.
-    """
-    problem = damage(path, STATE)
-    if problem is None:
-        try:
-            state = json.loads((path / STATE).read_text())
-            if isinstance(state, dict) and isinstance(state.get("progress"), dict):
-                return state
-            problem = "it is no state of training"
-        except ValueError as error:
-            problem = str(error)
-    raise UserError(f"{path / STATE}: damaged ({problem})")
+    return State.restore(path)
 
 
 def _optimizer_state(
     model: nn.Layer, optimizer: paddle.optimizer.Optimizer
 ) -> dict[str, np.ndarray]:
-    """The optimiser's tensors under the model's own names.
+    """Returns the optimiser's tensors under the model's own names.
 
-    Paddle's are numbered through the process ("linear_17.w_0_moment1_0"), so that they depend on
-    what else was built in it.
+    Paddle's names count through the process ("linear_17.w_0_moment1_0"), so they depend on what
+    else was built in it.
     """
     names = {parameter.name: name for name, parameter in model.named_parameters()}
     state = {}
@@ -109,31 +81,33 @@ def _optimizer_state(
 
 
 def _on_host(tensor: paddle.Tensor) -> np.ndarray:
-    """The numbers of a tensor; on a CPU in the same memory, which a copy would need once more."""
+    """Returns the values of a tensor; on a CPU without copying them."""
     return array(tensor) if tensor.place.is_cpu_place() else tensor.numpy()
 
 
-def write_checkpoint(final: Path, write: Callable[[Path], None]) -> Path:
-    """Makes a checkpoint of what `write` writes into a folder; it appears when it is whole, with
-    checksums, in the place of one that was there.
+def write_checkpoint(path: Path, write: Callable[[Path], None]) -> Path:
+    """Calls `write` with a new folder, which then becomes the checkpoint `path`, with checksums.
+
+    It appears, or takes the place of an earlier one, when it is whole. Returns `path`.
 
     Raises:
         UserError: it could not be written; what was there before is untouched.
     """
     try:
-        with published(final) as folder:
+        with published(path) as folder:
             write(folder)
     except OSError as error:
         raise UserError(
-            f"{final}: the checkpoint can't be written: {error.strerror or error}. "
+            f"{path}: the checkpoint can't be written: {error.strerror or error}. "
             "The checkpoints before it are whole"
         ) from None
-    return final
+    return path
 
 
 def newest_whole(directory: ModelDirectory) -> Path | None:
-    """The checkpoint to go on from; None if there is none at all. Damaged ones are named, and
-    put aside.
+    """Returns the checkpoint to resume from; None if there is none at all.
+
+    Newer ones that are damaged are renamed, after a warning.
 
     Raises:
         UserError: there are only damaged ones.
@@ -169,7 +143,7 @@ def remove_old(directory: ModelDirectory, keep_last: int, best: list[int]) -> No
 
 
 def remove(path: Path) -> None:
-    """Deletes a checkpoint; one that is half deleted no longer has its name."""
+    """Deletes a checkpoint. It is renamed first, so that none is ever half deleted."""
     aside = path.with_name(f".{path.name}.old")
     shutil.rmtree(aside, ignore_errors=True)
     if path.exists():

@@ -1,12 +1,17 @@
-"""What a model is trained to do with a batch; any other way than the usual one has its own file."""
+"""The training objective: what a model is trained to do with a batch.
+
+`Objective` is teacher forcing in one forward pass. A `Term` changes or adds to that pass; several
+terms can be combined.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from dataclasses import dataclass
 
 import numpy as np
 import paddle
-from paddle import Tensor
+from paddle import Tensor, nn
 
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Batch
@@ -14,66 +19,124 @@ from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.engine import Engine
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.loss import LabelSmoothedCrossEntropy
-
-if TYPE_CHECKING:
-    from transformer_mt.mechanisms.mask_predict.objective import MaskPrediction
 
 
-class TeacherForcing:
-    """To predict each target token from the true ones before it."""
+@dataclass(frozen=True)
+class Forward:
+    """A forward pass of the model.
 
-    def __init__(self, config: Config, model: Transformer, subwords: Subwords) -> None:
+    Attributes:
+        batch: what the model read, padded.
+        logits: floating (count, vocabulary), at the target positions that are not padding.
+        positions: int64 (count,), which of the batch * target_len positions these are.
+        labels: int64 (count,), the correct tokens there.
+        cross_weights: per decoder layer the attention to the source, floating
+            (batch, heads, target_len, source_len); None for a layer that no term needs.
+    """
+
+    batch: Batch
+    logits: Tensor
+    positions: Tensor
+    labels: Tensor
+    cross_weights: list[Tensor | None]
+
+
+class Term:
+    """A part of the objective that is added to teacher forcing; subclasses override some hooks.
+
+    Terms take part in training only: no hook runs when the loss of the dev set is measured. `step`
+    is the number of the update, from 1.
+    """
+
+    # The decoder layers, from 0, whose attention to the source `loss` reads.
+    cross_attention_layers: Collection[int] = ()
+
+    def batch(self, batch: Batch, step: int) -> Batch:
+        """Returns the batch to train on in place of `batch`. The loss counts as much as before,
+        however many target tokens that has."""
+        return batch
+
+    def decoder_input(
+        self, target: Tensor, batch: Batch, memory: Tensor, source: Tensor, step: int
+    ) -> Tensor:
+        """Returns what the decoder reads in place of `target`.
+
+        Args:
+            target: int64 (batch, target_len), or its embeddings (batch, target_len, d_model).
+            memory: the encoder's output (batch, source_len, d_model).
+            source: int64 (batch, source_len).
+        """
+        return target
+
+    def loss(self, forward: Forward) -> Tensor | float:
+        """Returns what is added to the loss, summed over the target tokens: a float32 scalar."""
+        return 0.0
+
+
+class Objective:
+    """Teacher forcing, with terms: to predict each target token from the true ones before it.
+
+    Args:
+        criterion: maps logits and labels to the loss and the negative log-likelihood, summed.
+        terms: their hooks are called in this order.
+    """
+
+    def __init__(
+        self, model: Transformer, criterion: nn.Layer, terms: Collection[Term] = ()
+    ) -> None:
         self.model = model
-        self.criterion = LabelSmoothedCrossEntropy(
-            config.training.label_smoothing, subwords.target.pad
-        )
+        self.criterion = criterion
+        self.terms = terms
 
-    def engine(self, subwords: Subwords) -> Engine:
-        """The engine that searches with the model as it is now."""
-        return PaddleEngine([self.model], subwords)
+    @staticmethod
+    def decoded_lengths(
+        config: Config, source_lengths: np.ndarray, target_lengths: np.ndarray
+    ) -> np.ndarray:
+        """Returns how many tokens the decoder reads per sentence; batches are made by it.
 
-    def decoded_lengths(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
-        """How long the targets are that the decoder reads, by which batches are made; all int64
-        (sentences,), in subwords without eos."""
+        All lengths are integers (sentences,), in subwords without eos.
+        """
         return target_lengths
 
+    def engine(self, subwords: Subwords) -> Engine:
+        """Returns an engine that translates with the model as it is now."""
+        return PaddleEngine([self.model], subwords)
+
     def losses(self, batch: Batch, step: int | None = None) -> tuple[Tensor, Tensor]:
-        """The loss to train on, and the plain negative log-likelihood to report; both summed over
-        the real target tokens of a batch, in nats, float32 scalars.
+        """Computes the loss to train on, and the plain negative log-likelihood to report.
 
-        `step` is the number of the update, from 1; None: the dev set is being measured.
+        Both are summed over the target tokens of `batch` that are not padding, in nats, as float32
+        scalars.
+
+        Args:
+            step: the number of the update, from 1; None if the dev set is being measured.
         """
-        source = paddle.to_tensor(batch.source)
-        target = paddle.to_tensor(batch.target_input)
-        positions, wanted = self.real_positions(batch)
-        logits = self.model.logits(target, self.model.encode(source), source, positions)
-        return self.criterion(logits, wanted)
+        terms = () if step is None else self.terms
+        target_tokens = batch.target_tokens
+        for term in terms:
+            batch = term.batch(batch, step)
 
-    def real_positions(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Where the target is not padding, and the token that is wanted there, int64 (count,) each.
+        # The encoder, and what the decoder reads.
+        source = paddle.to_tensor(batch.source)  # (batch, source_len)
+        target = paddle.to_tensor(batch.target_input)  # (batch, target_len)
+        memory = self.model.encode(source)  # (batch, source_len, d_model)
+        for term in terms:
+            target = term.decoder_input(target, batch, memory, source, step)
 
-        Only these go on to the vocabulary, the widest and most costly part.
-        """
-        targets = batch.target_output.reshape(-1)
-        real = np.flatnonzero(targets != self.criterion.pad_id)
-        return paddle.to_tensor(real), paddle.to_tensor(targets[real])
+        # Only positions that are not padding go on to the vocabulary, the costliest part.
+        labels = batch.target_output.reshape(-1)
+        positions = np.flatnonzero(labels != self.criterion.pad_id)
+        labels, positions = paddle.to_tensor(labels[positions]), paddle.to_tensor(positions)
+        layers = {layer for term in terms for layer in term.cross_attention_layers}
+        found = self.model.logits(target, memory, source, positions, need_weights=layers)
+        logits, cross_weights = found if layers else (found, [])
 
-
-def make_objective(
-    config: Config, model: Transformer, subwords: Subwords
-) -> TeacherForcing | MaskPrediction:
-    """The objective that the config asks for; it lets no two of them be asked for."""
-    if config.scheduled_sampling.decay is not None:
-        from transformer_mt.mechanisms.scheduled_sampling.objective import ScheduledSampling
-
-        return ScheduledSampling(config, model, subwords)
-    if config.guided_attention.by is not None:
-        from transformer_mt.mechanisms.guided_attention.objective import GuidedAttention
-
-        return GuidedAttention(config, model, subwords)
-    if config.model.non_autoregressive is not None:
-        from transformer_mt.mechanisms.mask_predict.objective import MaskPrediction
-
-        return MaskPrediction(config, model, subwords)
-    return TeacherForcing(config, model, subwords)
+        loss, nll = self.criterion(logits, labels)
+        forward = Forward(batch, logits, positions, labels, cross_weights)
+        with paddle.amp.auto_cast(enable=False):  # in float32, as the criterion
+            for term in terms:
+                loss = loss + term.loss(forward)
+        if batch.target_tokens != target_tokens:
+            share = target_tokens / batch.target_tokens
+            loss, nll = loss * share, nll * share
+        return loss, nll

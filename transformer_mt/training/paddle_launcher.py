@@ -1,14 +1,17 @@
-"""Paddle's launcher, as this package starts it: it ends with the process that started it."""
+"""Paddle's launcher, started so that it ends with the process that started it; and the names that
+the processes of a run share."""
 
 import os
 import runpy
 
 from transformer_mt.runtime import signals
 
-# In the environment: the number of the process that starts the launcher, and the launcher's own.
+# Environment variables: the number of the process that starts Paddle's launcher, the number of the
+# launcher, and the folder of that process's open files in /proc, to which the first worker writes.
 PARENT = "TRANSFORMER_MT_PARENT"
 LAUNCHER = "TRANSFORMER_MT_LAUNCHER"
-# The file beside the job in which a worker says what went wrong.
+OUTPUT = "TRANSFORMER_MT_OUTPUT"
+# The file beside the job in which a worker writes why it failed.
 ERROR = "error.txt"
 
 if __name__ == "__main__":

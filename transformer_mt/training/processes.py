@@ -1,4 +1,4 @@
-"""The processes of one training run: which one this is, and what they add up together."""
+"""The processes of one training run: which of them this one is, and what they compute together."""
 
 from __future__ import annotations
 
@@ -14,11 +14,25 @@ from paddle import nn
 from transformer_mt.runtime.errors import UserError, describe
 
 
+def is_one_of_several() -> bool:
+    """Returns whether Paddle's launcher has started this process as one of several."""
+    return int(os.environ.get("PADDLE_TRAINERS_NUM", "1")) > 1
+
+
+def own_device(device: str | None) -> str | None:
+    """Returns the device of a process that Paddle's launcher has started; of several GPUs, each
+    process has its own."""
+    if device == "cpu" or not paddle.is_compiled_with_cuda():
+        return device
+    return f"gpu:{paddle.distributed.ParallelEnv().device_id}"
+
+
 @dataclass(frozen=True)
 class Processes:
-    """This process's place among those that train one model; alone, it is 0 of 1.
+    """This process's place among those that train one model. One that is alone is 0 of 1.
 
-    Not connected, it does its share of the work and adds up nothing: a rehearsal, to be timed.
+    If it is not connected, it does its share of the work, but nothing is added up over the
+    processes. `train --check` measures the time of a step in this way.
     """
 
     rank: int = 0
@@ -27,8 +41,8 @@ class Processes:
 
     @classmethod
     def join(cls) -> Processes:
-        """Joins the processes that Paddle's launcher started, if it started this one."""
-        if int(os.environ.get("PADDLE_TRAINERS_NUM", "1")) == 1:
+        """Connects to the processes that Paddle's launcher has started with this one, if any."""
+        if not is_one_of_several():
             return cls()
         paddle.distributed.init_parallel_env()
         return cls(paddle.distributed.get_rank(), paddle.distributed.get_world_size(), True)
@@ -38,7 +52,7 @@ class Processes:
         return self.rank == 0
 
     def sum_gradients(self, model: nn.Layer) -> None:
-        """Makes every process's gradients the sum over all of them, in one message."""
+        """Replaces the gradients of every process by their sum over all processes."""
         if not self.connected:
             return
         parameters = list(model.parameters())
@@ -46,51 +60,53 @@ class Processes:
             if parameter.grad is None:  # a process may have had no row of this update
                 parameter.grad = paddle.zeros_like(parameter)
         flat = paddle.concat([parameter.grad.flatten() for parameter in parameters])
-        paddle.distributed.all_reduce(flat)
+        paddle.distributed.all_reduce(flat)  # one message for all
         sizes = [int(np.prod(parameter.shape)) for parameter in parameters]
         for parameter, part in zip(parameters, paddle.split(flat, sizes), strict=True):
             parameter.grad = part.reshape(parameter.shape)
 
     def sum(self, *values: float) -> list[float]:
-        """Sums over all processes."""
+        """Returns the sum of each value over all processes."""
         if not self.connected:
             return list(values)
         total = paddle.to_tensor(values, dtype="float64")
         paddle.distributed.all_reduce(total)
         return total.tolist()
 
-    def wait(self) -> None:
-        """Returns when all processes have come here."""
-        self.gather(None)
-
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set in any of the processes."""
+        """Returns whether the flag is set in any process."""
         return self.sum(flag)[0] > 0
 
-    def gather_work(self, work: Callable[[], Any]) -> list[Any]:
-        """What `work` returns in each process, by rank. If it fails in one, it fails in all: no
-        process ends while others wait for it.
-
-        Raises:
-            UserError: it failed in another process; its message. This process's error is passed on.
-        """
-        value = failure = said = None
-        try:
-            value = work()
-        except Exception as error:
-            failure, said = error, describe(error)
-        values = self.gather((value, said))
-        if failure is not None:
-            raise failure
-        for _, others in values:
-            if others is not None:
-                raise UserError(others)
-        return [value for value, _ in values]
-
     def gather(self, value: Any) -> list[Any]:
-        """The values of all processes, by rank."""
+        """Returns the values of all processes, by rank."""
         if not self.connected:
             return [value]
         values: list[Any] = []
         paddle.distributed.all_gather_object(values, value)
         return values
+
+    def wait(self) -> None:
+        """Returns when all processes have called this."""
+        self.gather(None)
+
+    def gather_work(self, work: Callable[[], Any]) -> list[Any]:
+        """Returns what `work` returns in each process, by rank.
+
+        If it fails in one process, it fails in all, so that none ends while others wait for it.
+
+        Raises:
+            UserError: it failed in another process, with its message. An error of this process is
+                passed on.
+        """
+        value = failure = message = None
+        try:
+            value = work()
+        except Exception as error:
+            failure, message = error, describe(error)
+        values = self.gather((value, message))
+        if failure is not None:
+            raise failure
+        for _, other_message in values:
+            if other_message is not None:
+                raise UserError(other_message)
+        return [value for value, _ in values]

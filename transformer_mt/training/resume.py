@@ -1,20 +1,19 @@
-"""Going on with a run that was stopped: from which checkpoint, and whether it is still the same
-run."""
+"""Resuming a run: from which checkpoint, and whether it is still the same run."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from transformer_mt.config.schema import Config
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.console import quoted
 from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.training.checkpoint import newest_whole, read_state
+from transformer_mt.training.checkpoint import newest_whole
+from transformer_mt.training.state import State
 
-# Settings with which a run is still the same run. The text and its alignments are compared and not
-# their paths; another number of processes draws another dropout, but trains on the same updates.
+# Settings that may change within a run. Of the text and its alignments the content is compared, not
+# the path. Another number of processes draws other dropout masks, but trains on the same updates.
 MAY_CHANGE = {
     "model_dir",
     "data.root",
@@ -30,13 +29,13 @@ MAY_CHANGE = {
         )
     ),
 }
-MAY_CHANGE_WHOLLY = ("decoding", "evaluation")
-# But for how much the decoder is trained to fill, with model.non_autoregressive: end.
-OF_A_CANVAS = ("decoding.max_length_ratio", "decoding.max_length_extra")
+SECTIONS_THAT_MAY_CHANGE = ("decoding", "evaluation")
+# With model.non_autoregressive: end, these may not, because the decoder is trained on this length.
+LENGTHS_TRAINED_ON = ("decoding.max_length_ratio", "decoding.max_length_extra")
 
 
 def checkpoint_to_resume(directory: ModelDirectory, config: Config) -> Path | None:
-    """The newest whole checkpoint of a directory; None if it has none at all.
+    """Returns the newest whole checkpoint of a directory; None if it has none at all.
 
     Raises:
         UserError: it has only damaged ones.
@@ -56,32 +55,30 @@ def checkpoint_to_resume(directory: ModelDirectory, config: Config) -> Path | No
 
 
 def differences(old: Config, new: Config) -> list[str]:
-    """The settings that differ and may not, as `section.key: old, now new`."""
+    """Returns the settings that differ but may not, as `section.key: old, now new`."""
     lines = []
     old_values, new_values = old.model_dump(), new.model_dump()
-    may_not = OF_A_CANVAS if new.model.non_autoregressive == "end" else ()
+    may_not = LENGTHS_TRAINED_ON if new.model.non_autoregressive == "end" else ()
     for section, values in new_values.items():
         if not isinstance(values, dict):
             continue
         for key, value in values.items():
             before, name = old_values[section][key], f"{section}.{key}"
-            may_change = section in MAY_CHANGE_WHOLLY or name in MAY_CHANGE
+            may_change = section in SECTIONS_THAT_MAY_CHANGE or name in MAY_CHANGE
             if value != before and (not may_change or name in may_not):
                 lines.append(f"{name}: {_shown(before)}, now {_shown(value)}")
     return lines
 
 
-def checked_state(
-    checkpoint: Path, data: PreparedData, directory: ModelDirectory
-) -> dict[str, Any]:
-    """The state of training in a checkpoint.
+def checked_state(checkpoint: Path, data: PreparedData, directory: ModelDirectory) -> State:
+    """Returns the state of training in a checkpoint.
 
     Raises:
         UserError: the training text, or its alignments, are no longer what the checkpoint was
             trained on.
     """
-    state = read_state(checkpoint)
-    if state.get("corpus") != data.key:
+    state = State.restore(checkpoint)
+    if state.corpus != data.key:
         aligned = data.alignments is not None
         raise UserError(
             f"{checkpoint} was trained on another text{' or other alignments' if aligned else ''} "

@@ -12,22 +12,24 @@ import numpy as np
 import paddle
 from paddle import Tensor
 
-from transformer_mt.assembly.model import build_model
 from transformer_mt.config.schema import Config, TrainingConfig
 from transformer_mt.data.batches import Batch, Update
-from transformer_mt.data.subword import Subwords
+from transformer_mt.model.transformer import Transformer
 from transformer_mt.runtime import signals
 from transformer_mt.runtime.errors import UserError, is_out_of_memory
-from transformer_mt.training.objective import make_objective
+from transformer_mt.training.objective import Objective
 from transformer_mt.training.processes import Processes
 from transformer_mt.training.schedule import learning_rate
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of an update: sums over its target tokens, in nats, as they were before it.
+    """What an update gave.
 
-    With `stopping`, a process has been asked to stop, and the update was given up.
+    Attributes:
+        loss, nll: sums over its target tokens, in nats, with the weights before the update.
+        gradient_norm: of the whole gradient, before clipping.
+        stopping: whether a process was asked to stop, and the update was given up.
     """
 
     loss: float = 0.0
@@ -41,7 +43,7 @@ class Outcome:
 
 
 def make_optimizer(config: TrainingConfig, model: paddle.nn.Layer) -> paddle.optimizer.Optimizer:
-    """The optimiser of the config; its rate is set before every update."""
+    """Returns the optimiser of the config; its rate is set before every update."""
     common = {"learning_rate": 0.0, "parameters": model.parameters()}
     if config.optimizer == "sgd":
         return paddle.optimizer.Momentum(momentum=config.momentum, **common)
@@ -54,8 +56,8 @@ def make_optimizer(config: TrainingConfig, model: paddle.nn.Layer) -> paddle.opt
 def seed_generators(*numbers: int) -> None:
     """Sets the generators of Paddle, NumPy and Python to a state that follows from `numbers`.
 
-    Every update begins so, from (seed, step, rank). What is random in it (dropout) is then the same
-    whether or not the run was stopped before, and there is no state of a generator to keep.
+    Every update begins with this, from (seed, step, rank). So everything random in it (dropout) is
+    the same whether or not the run was stopped before, and no state of a generator is saved.
     """
     words = np.random.SeedSequence(numbers).generate_state(3)
     paddle.seed(int(words[0]))
@@ -64,17 +66,27 @@ def seed_generators(*numbers: int) -> None:
 
 
 class Updater:
-    """The model with what changes its weights."""
+    """A model with everything that changes its weights.
 
-    def __init__(self, config: Config, subwords: Subwords, processes: Processes) -> None:
+    Args:
+        objective: of the model, as `training.objective.Objective`.
+        total_steps: the updates of the whole run, which a schedule may depend on.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        model: Transformer,
+        objective: Objective,
+        total_steps: int,
+        processes: Processes,
+    ) -> None:
         self.config = config
+        self.model = model
+        self.objective = objective
+        self.total_steps = total_steps
         self.processes = processes
-        self.total_steps = config.training.max_steps or 0  # `Trainer` sets it for max_epochs
-        # The same weights in every process, whatever was drawn before.
-        paddle.seed(config.training.seed)
-        self.model = build_model(config.model, subwords, config.training.recompute)
-        self.optimizer = make_optimizer(config.training, self.model)
-        self.objective = make_objective(config, self.model, subwords)
+        self.optimizer = make_optimizer(config.training, model)
         # Only float16 is so narrow that small gradients would vanish.
         self.scaler = paddle.amp.GradScaler(
             enable=config.training.precision == "float16", decr_every_n_nan_or_inf=1
@@ -83,16 +95,17 @@ class Updater:
     def update(self, update: Update, step: int) -> Outcome:
         """Changes the weights once, as update number `step`.
 
-        The loss is that of a target token: its sum over the batches is divided by the real target
-        tokens of the whole update. If loss or gradient are not finite, the weights and the
-        optimiser stay as they are. All processes come to the same end, so that none waits for
-        another that is gone.
+        The loss is the one per target token: its sum over the batches is divided by the target
+        tokens of the whole update that are not padding. If loss or gradient are not finite, the
+        weights and the optimiser stay as they are. All processes come to the same result, so none
+        waits for another that has ended.
 
         Raises:
             UserError: memory ran out.
         """
         seed_generators(self.config.training.seed, step, self.processes.rank)
         self.model.train()
+        # The gradients of all batches add up.
         loss_sum = nll_sum = 0.0
         for batch in update.batches:
             if signals.pending() is not None:
@@ -114,22 +127,24 @@ class Updater:
         if stopping:
             self.optimizer.clear_grad(set_to_zero=False)
             return Outcome(stopping=True)
+
+        # The gradients of all processes add up, then they are clipped and applied.
         self.processes.sum_gradients(self.model)
         self.scaler.unscale_(self.optimizer)
         outcome = Outcome(loss_sum, nll_sum, self._gradient_norm())
         if outcome.is_finite:
             self._clip(outcome.gradient_norm)
-        # A scaler leaves such a step out by itself, and lowers its scale.
+        # An enabled scaler skips such a step by itself, and lowers its scale.
         if outcome.is_finite or self.scaler.is_enable():
             self.optimizer.set_lr(self.rate(step))
             self.scaler.step(self.optimizer)
-        with contextlib.redirect_stdout(sys.stderr):  # where Paddle has something to say of it
+        with contextlib.redirect_stdout(sys.stderr):  # Paddle may print a message
             self.scaler.update()
         self.optimizer.clear_grad(set_to_zero=False)
         return outcome
 
     def losses(self, batch: Batch, step: int | None = None) -> tuple[Tensor, Tensor]:
-        """As `TeacherForcing.losses`, in the precision of the config."""
+        """As `Objective.losses`, in the precision of the config."""
         with self._precision():
             return self.objective.losses(batch, step)
 

@@ -1,4 +1,4 @@
-"""The dev set: its loss, and the score of its translations."""
+"""Validation: the loss of the dev set, and the scores of its translations."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation.metrics import Scores, score_for
 from transformer_mt.runtime import signals
 from transformer_mt.runtime.console import progress
+from transformer_mt.training.state import perplexity
 from transformer_mt.training.update import Updater
 
-# Lines a process translates between looks at whether to stop.
+# Lines that a process translates before it checks whether it was asked to stop.
 DEV_LINES = 100
 
 
 @dataclass(frozen=True)
 class DevScores:
-    """loss and nll (smoothed and plain) in nats a target token, perplexity; BLEU and chrF."""
+    """loss and nll (smoothed and plain) in nats per target token, perplexity; BLEU and chrF."""
 
     loss: float
     nll: float
@@ -32,17 +33,12 @@ class DevScores:
     chrf: float
     signature: str
 
-    def merit(self, metric: str) -> float:
-        """The score by a metric, as a number of which the highest is the best."""
+    def by(self, metric: str) -> float:
+        """Returns the score by a metric as a number of which higher is better."""
         value = getattr(self, metric)
         if math.isnan(value):
             return -math.inf
         return value if metric in ("bleu", "chrf") else -value
-
-
-def perplexity(nll: float) -> float:
-    """exp of the plain negative log-likelihood a token (not of the smoothed loss)."""
-    return math.exp(min(nll, 700.0))  # exp(710) is beyond a float
 
 
 def validate(config: Config, data: PreparedData, updater: Updater) -> DevScores | None:
@@ -55,10 +51,10 @@ def validate(config: Config, data: PreparedData, updater: Updater) -> DevScores 
 
 
 def dev_loss(config: Config, data: PreparedData, updater: Updater) -> tuple[float, float]:
-    """Negative log-likelihood and smoothed loss of a dev token, in nats."""
+    """Returns the negative log-likelihood and the smoothed loss per dev token, in nats."""
     corpus, processes = data.dev, updater.processes
     lengths = corpus.source.lengths, corpus.target.lengths
-    decoded = updater.objective.decoded_lengths(*lengths)
+    decoded = updater.objective.decoded_lengths(config, *lengths)
     batches = ordered_batches(lengths[0], decoded, config.training.device_tokens)
     updater.model.eval()
 
@@ -80,7 +76,7 @@ def dev_loss(config: Config, data: PreparedData, updater: Updater) -> tuple[floa
 
 
 def dev_scores(config: Config, data: PreparedData, updater: Updater) -> Scores | None:
-    """BLEU and chrF of the dev set; None if a signal came, for then they are not waited for."""
+    """Translates the dev set and scores it; None if a process was asked to stop meanwhile."""
     processes = updater.processes
     beam_size = config.evaluation.validation_beam_size
     translator = Translator(
@@ -97,10 +93,11 @@ def dev_scores(config: Config, data: PreparedData, updater: Updater) -> Scores |
         for window in range(0, len(sources), DEV_LINES * count):
             if processes.any(signals.pending() is not None):
                 return None
+            # Of each window of lines, every process translates every `count`th one.
             end = min(window + DEV_LINES * count, len(sources))
             own = slice(window + processes.rank, end, count)
-            parts = processes.gather_work(partial(translator.translate, sources[own]))
-            for rank, part in enumerate(parts):
-                hypotheses[window + rank : end : count] = part
+            shares = processes.gather_work(partial(translator.translate, sources[own]))
+            for rank, share in enumerate(shares):
+                hypotheses[window + rank : end : count] = share
             bar.update(end - window)
     return score_for(config, hypotheses, references)

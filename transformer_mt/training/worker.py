@@ -1,21 +1,21 @@
 """A training process, as Paddle's launcher starts it: worker.py JOB SHA256."""
 
+import hashlib
 import os
+import pickle
 import sys
 import traceback
 from pathlib import Path
 
 from transformer_mt.runtime import signals
-from transformer_mt.runtime.errors import Interrupted, describe, is_lost_connection
-from transformer_mt.training.paddle_launcher import ERROR, LAUNCHER
+from transformer_mt.runtime.errors import Interrupted, UserError, describe, is_lost_connection
+from transformer_mt.training.paddle_launcher import ERROR, LAUNCHER, OUTPUT
 
 
 def main(job: Path, digest: str) -> int:
     """Trains as the job says; returns the exit code."""
     try:
         with signals.raised():
-            from transformer_mt.training.workers import work
-
             work(job, digest)
         return 0
     except Interrupted as stop:
@@ -23,11 +23,45 @@ def main(job: Path, digest: str) -> int:
     except Exception as error:
         if os.environ.get("TRANSFORMER_MT_DEBUG"):
             traceback.print_exc()
-        # The parent says it, and the first has the reason. That another process is gone is none.
+        # The parent shows the message of the worker that failed first. A worker that fails because
+        # another one has ended is not the reason.
         message = job.with_name(ERROR)
         if not is_lost_connection(error) and not message.exists():
             message.write_text(describe(error))
         return 1
+
+
+def work(job: Path, digest: str) -> None:
+    """Reads the job that `workers.run_workers` has written, joins the other workers and trains.
+
+    Args:
+        digest: the SHA-256 of the job. Only what this run has written is unpickled.
+    """
+    from transformer_mt.runtime import device as devices
+    from transformer_mt.training.processes import Processes, own_device
+    from transformer_mt.training.run_directory import RunDirectory
+
+    content = job.read_bytes()
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise UserError(f"{job}: not what this run has written. Start it again")
+    make_trainer, config, data, model_dir, device, resumed = pickle.loads(content)
+    devices.use(own_device(device))
+    processes = Processes.join()
+    if processes.is_first:
+        _write_to_parent()
+    trainer = make_trainer(config, data, processes)
+    trainer.start(resumed)
+    trainer.run(RunDirectory(model_dir))
+
+
+def _write_to_parent() -> None:
+    """Directs the output of this process to where the parent's goes."""
+    for descriptor in (1, 2):
+        try:
+            output = os.open(f"{os.environ[OUTPUT]}{descriptor}", os.O_WRONLY | os.O_APPEND)
+        except OSError:
+            continue  # a socket can't be opened again; the launcher's log has the output then
+        os.dup2(output, descriptor)
 
 
 if __name__ == "__main__":

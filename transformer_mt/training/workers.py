@@ -1,7 +1,7 @@
-"""Several processes for one training run, started by Paddle's launcher.
+"""Training with several processes, seen from the process that starts them.
 
-The parent has prepared everything; each worker reads what it needs, joins the others and trains.
-The first worker writes to the parent's terminal as if it were the parent.
+The parent process prepares everything and starts the workers by Paddle's launcher; each of them
+runs worker.py. The first worker writes to the parent's terminal as if it were the parent.
 """
 
 from __future__ import annotations
@@ -16,28 +16,23 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-
-import paddle
 
 from transformer_mt.config.schema import Config
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.runtime import device as devices
 from transformer_mt.runtime import signals
 from transformer_mt.runtime.errors import Interrupted, UserError, is_lost_connection
-from transformer_mt.training.paddle_launcher import ERROR, PARENT
-from transformer_mt.training.processes import Processes
+from transformer_mt.training.paddle_launcher import ERROR, OUTPUT, PARENT
 from transformer_mt.training.trainer import Trainer
 
-# The folder in the model directory that parent and workers share; what is in it is of one run.
+# The folder in the model directory that parent and workers share. Its content is of one run.
 WORKERS = ".workers"
-# Where the first worker's output goes, as the parent's /proc entries.
-OUTPUT = "TRANSFORMER_MT_OUTPUT"
 
 
 def run_workers(
+    make_trainer: Callable[..., Trainer],
     config: Config,
     data: PreparedData,
     directory: ModelDirectory,
@@ -48,7 +43,9 @@ def run_workers(
     """Trains with several processes on this machine, and waits for them.
 
     Args:
-        resumed: the checkpoint to go on from.
+        make_trainer: a function of a module, which each worker calls with the config, the data and
+            its place among the processes.
+        resumed: the checkpoint to resume from.
 
     Raises:
         UserError: a worker failed, and why.
@@ -58,7 +55,7 @@ def run_workers(
         job = folder / "job.pickle"
         if data.dev_split is not None:
             _ = data.dev_split.text  # read once, and handed on
-        content = pickle.dumps((config, data, directory.path, device, resumed))
+        content = pickle.dumps((make_trainer, config, data, directory.path, device, resumed))
         job.write_bytes(content)
         command = [
             *(sys.executable, "-m", "transformer_mt.training.paddle_launcher"),
@@ -67,20 +64,19 @@ def run_workers(
             *(str(Path(__file__).with_name("worker.py")), str(job)),
             hashlib.sha256(content).hexdigest(),
         ]
+        # For CUDA, "all" names no GPU. Paddle's launcher takes any other value for a list of GPUs.
+        no_gpus = {"CUDA_VISIBLE_DEVICES": "all"} if device == "cpu" else {}
+        own = {OUTPUT: f"/proc/{os.getpid()}/fd/", PARENT: str(os.getpid())}
         launcher = None
         try:
             with signals.blocked(), open(folder / "launcher.log", "wb") as log:
                 launcher = subprocess.Popen(
                     command,
-                    # What the launcher says of itself is kept for the case that it fails.
+                    # Paddle's launcher's own messages are shown only if it fails.
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    # To CUDA, "all" names no GPU; anything else the launcher takes for a list of
-                    # GPUs.
-                    env=os.environ
-                    | ({"CUDA_VISIBLE_DEVICES": "all"} if device == "cpu" else {})
-                    | {OUTPUT: f"/proc/{os.getpid()}/fd/", PARENT: str(os.getpid())},
-                    # Ctrl-C reaches the launcher through us alone, so that it is told once.
+                    env=os.environ | no_gpus | own,
+                    # Ctrl-C must not reach it directly, because this process passes it on.
                     start_new_session=True,
                 )
             code = launcher.wait()
@@ -93,14 +89,14 @@ def run_workers(
                 raise UserError(_failure(folder)) from None
             raise stop from None
         finally:
-            _go_on_after_the_workers()
+            _write_after_the_workers()
         if code != 0:
             raise UserError(_failure(folder))
 
 
 @contextlib.contextmanager
 def _work_folder(directory: ModelDirectory) -> Iterator[Path]:
-    """A new folder, for this user alone, that is gone when the block ends."""
+    """Makes a folder for this user alone, which is deleted when the block ends."""
     folder = directory.path.resolve() / WORKERS
     clear_work_folder(directory)
     try:
@@ -114,7 +110,7 @@ def _work_folder(directory: ModelDirectory) -> Iterator[Path]:
 
 
 def clear_work_folder(directory: ModelDirectory) -> None:
-    """Deletes what a run that was killed, or whoever else, has left where workers share files.
+    """Deletes the folder of the workers, which a run that was killed, or another program, has left.
 
     Raises:
         UserError: it can't be deleted.
@@ -129,9 +125,11 @@ def clear_work_folder(directory: ModelDirectory) -> None:
         raise UserError(f"{folder}: can't be deleted: {error.strerror}. Delete it") from None
 
 
-def _go_on_after_the_workers() -> None:
-    """Where our output goes into a file, the first worker has written on from its own place in it;
-    from ours, we would write over that."""
+def _write_after_the_workers() -> None:
+    """Moves to the end of the files that this process writes its output to, if it does.
+
+    The first worker has opened them for itself, so this process would write over its output.
+    """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, AttributeError):  # not a file; closed
             if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
@@ -139,95 +137,27 @@ def _go_on_after_the_workers() -> None:
 
 
 def _failure(folder: Path) -> str:
-    """What the first worker to fail has said; one that was killed has said nothing."""
+    """Returns the message of the first worker that failed; a killed worker has left none."""
     if (folder / ERROR).exists():
         return (folder / ERROR).read_text()
     logs = sorted(folder.glob("log/workerlog.*"))
     if not logs:
-        said = (folder / "launcher.log").read_text(errors="replace").strip()
-        return f"Paddle's launcher could not start the training processes:\n{said[-1000:]}"
-    tails = [_of_use(log.read_text(errors="replace")) for log in logs]
+        text = (folder / "launcher.log").read_text(errors="replace").strip()
+        return f"Paddle's launcher could not start the training processes:\n{text[-1000:]}"
+    ends = [_end_of_log(log.read_text(errors="replace")) for log in logs]
     return "\n".join(
         [
             "a training process was killed or stopped. If nobody did that, memory ran out: lower "
             "training.device_tokens",
-            *filter(None, tails),
+            *filter(None, ends),
         ]
     )
 
 
-def _of_use(said: str) -> str:
-    """The end of what a process has said, without what Paddle's own code reports of flags and
-    sockets; nothing, if it ended because another one was gone."""
-    if is_lost_connection(RuntimeError(said)):
+def _end_of_log(text: str) -> str:
+    """Returns the end of a worker's output, without the messages of Paddle's C++ code about flags
+    and sockets; nothing if the worker ended because another one was gone."""
+    if is_lost_connection(RuntimeError(text)):
         return ""
     noise = re.compile(r"[IWEF]\d{4} |FLAGS\(|=====")
-    return "\n".join(line for line in said.split("\n") if line and not noise.match(line))[-500:]
-
-
-def work(job: Path, digest: str) -> None:
-    """What a worker does.
-
-    Args:
-        digest: the SHA-256 of the job, for only what this run has written is unpickled.
-    """
-    content = job.read_bytes()
-    if hashlib.sha256(content).hexdigest() != digest:
-        raise UserError(f"{job}: not what this run has written. Start it again")
-    config, data, model_dir, device, resumed = pickle.loads(content)
-    devices.use(own_device(device))
-    processes = Processes.join()
-    if processes.is_first:
-        _write_to_parent()
-    directory = ModelDirectory(model_dir)
-    trainer = Trainer(config, data, processes)
-    trainer.start(directory, resumed)
-    trainer.run(directory)
-
-
-def _write_to_parent() -> None:
-    for descriptor in (1, 2):
-        try:
-            parents = os.open(f"{os.environ[OUTPUT]}{descriptor}", os.O_WRONLY | os.O_APPEND)
-        except OSError:
-            continue  # a socket can't be opened again; the launcher's log has it
-        os.dup2(parents, descriptor)
-
-
-# --------------------------------------------------------------------------- several machines
-
-
-def is_launched() -> bool:
-    """Whether Paddle's launcher has started this process as one of several."""
-    return int(os.environ.get("PADDLE_TRAINERS_NUM", "1")) > 1
-
-
-def own_device(device: str | None) -> str | None:
-    """The device of a process that the launcher has started; of several GPUs, each has its own."""
-    if device == "cpu" or not paddle.is_compiled_with_cuda():
-        return device
-    return f"gpu:{paddle.distributed.ParallelEnv().device_id}"
-
-
-def train_together(trainer: Trainer, directory: ModelDirectory) -> None:
-    """Trains as one of the processes that Paddle's launcher has started, on several machines. The
-    first has made the directory ready.
-
-    Raises:
-        UserError: not all have the same text, or see the same directory.
-    """
-    processes = trainer.processes
-    if len(set(processes.gather(trainer.data.key))) > 1:
-        raise UserError(
-            "the machines don't have the same training text (data.root), or its alignments "
-            "(guided_attention.alignments)"
-        )
-    saved = directory.saved_checkpoints()
-    if len(set(processes.gather(saved[-1].name if saved else None))) > 1:
-        raise UserError(
-            f"model_dir: {directory.path}: the machines don't see the same checkpoints in it. It "
-            "must be on a file system that they share"
-        )
-    if not processes.is_first:
-        trainer.start(directory, saved[-1] if saved else None)
-    trainer.run(directory)
+    return "\n".join(line for line in text.split("\n") if line and not noise.match(line))[-500:]

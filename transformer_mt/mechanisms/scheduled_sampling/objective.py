@@ -1,8 +1,9 @@
-"""Training on the model's own predictions: scheduled sampling for Transformers.
+"""Scheduled sampling for Transformers: training on the model's own predictions.
 
-Bengio et al. 2015 (arXiv 1506.03099) replace some true words before the one to predict by what the
-model would have said, more and more of them. Mihaylova and Martins 2019 (arXiv 1906.07651) do that
-for Transformers in two passes of the decoder, Duckworth et al. 2019 (arXiv 1906.04331) in more.
+Bengio et al. 2015 (arXiv 1506.03099) replace some of the true words in the decoder's input by words
+that the model predicts, and more of them as training goes on. Mihaylova and Martins 2019 (arXiv
+1906.07651) do so for Transformers with two passes of the decoder, Duckworth et al. 2019 (arXiv
+1906.04331) with more.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from transformer_mt.data.batches import Batch
 from transformer_mt.data.subword import Subwords
 from transformer_mt.mechanisms.scheduled_sampling.config import ScheduledSamplingConfig
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.objective import TeacherForcing
+from transformer_mt.training.objective import Term
 
 
 def true_share(step: int, config: ScheduledSamplingConfig) -> float:
-    """The share of true words at update `step`, from 1 (Bengio et al. 2015, section 2.4).
+    """Returns the share of true words at update `step`, from 1 (Bengio et al. 2015, section 2.4).
 
-    With i, the updates done since `start`: linear max(minimum, k - slope i), exponential k^i,
-    inverse_sigmoid k / (k + exp(i / k)), neither of them below the minimum either.
+    With i updates done since `start`, the share is max(minimum, k - slope i) for linear decay, k^i
+    for exponential decay, and k / (k + exp(i / k)) for inverse_sigmoid decay. The latter two do not
+    fall below the minimum either.
     """
     done = step - 1 - config.start
     if done < 0:
@@ -42,54 +44,58 @@ def true_share(step: int, config: ScheduledSamplingConfig) -> float:
     return min(1.0, max(config.minimum, share))
 
 
-class ScheduledSampling(TeacherForcing):
-    """To predict each target token from a mixture of true tokens and predicted ones.
+class ScheduledSampling(Term):
+    """Replaces some tokens of the decoder's input by predictions.
 
-    The first pass reads true tokens, and predicts what would come in the place of some of them; the
-    next reads the mixture (Mihaylova and Martins 2019, section 3). With more passes, each predicts
-    again from the mixture before. Which places are chosen, and what a draw from a distribution
-    depends on, is the same in all passes; so with as many as the target has tokens, and without
-    dropout, the mixture is that of predicting one token after another (Duckworth et al. 2019,
-    section 3).
+    The first pass of the decoder reads true tokens and predicts replacements for some of them; the
+    next pass reads the mixture (Mihaylova and Martins 2019, section 3). With more passes, each
+    predicts again from the mixture before it. The positions that are replaced, and the random
+    numbers by which a token is drawn from a distribution, are the same in all passes. So without
+    dropout, and with as many passes as the target has tokens, the mixture is the same as if one
+    token was predicted after another (Duckworth et al. 2019, section 3).
 
-    The last pass is what is trained on, with the embeddings that it reads; gradients flow into the
-    earlier ones with `backpropagate` only. The dev set's loss is that of `TeacherForcing`.
+    The last pass, with the embeddings that it reads, is trained. Gradients flow into the earlier
+    passes only with `backpropagate`.
     """
 
     def __init__(self, config: Config, model: Transformer, subwords: Subwords) -> None:
-        super().__init__(config, model, subwords)
         self.settings = config.scheduled_sampling
+        self.model = model
+        self.pad_id = subwords.target.pad
+        self._places = np.empty(0, np.int64)  # of the batch that is being trained on
 
-    def losses(self, batch: Batch, step: int | None = None) -> tuple[Tensor, Tensor]:
-        """As `TeacherForcing.losses`."""
-        if step is None:
-            return super().losses(batch)
-        places = self._chosen_places(batch, true_share(step, self.settings))
-        if not len(places):
-            return super().losses(batch, step)
-        source = paddle.to_tensor(batch.source)
-        memory = self.model.encode(source)
-        target = self._mixture(batch, memory, source, places)
-        positions, wanted = self.real_positions(batch)
-        return self.criterion(self.model.logits(target, memory, source, positions), wanted)
+    def batch(self, batch: Batch, step: int) -> Batch:
+        """As `Term.batch`: leaves the batch as it is, and chooses the positions to be replaced.
+
+        This happens before the encoder runs because its dropout draws from the same generator.
+        """
+        self._places = self._chosen_places(batch, true_share(step, self.settings))
+        return batch
+
+    def decoder_input(
+        self, target: Tensor, batch: Batch, memory: Tensor, source: Tensor, step: int
+    ) -> Tensor:
+        """As `Term.decoder_input`."""
+        return self._mixture(target, memory, source, self._places) if len(self._places) else target
 
     def _chosen_places(self, batch: Batch, share: float) -> np.ndarray:
-        """Which positions of batch * target_len are to be predicted: int64 (count,). The first
-        token of a row, bos, is always true; there is nothing that it could be predicted from."""
-        candidates = batch.target_input != self.criterion.pad_id
+        """Chooses the positions of batch * target_len that are replaced: int64 (count,).
+
+        The first token of a row, bos, is never replaced, since nothing comes before it.
+        """
+        candidates = batch.target_input != self.pad_id
         candidates[:, 0] = False
         drawn = paddle.rand(batch.target_input.shape).numpy() >= share
         return np.flatnonzero(candidates & drawn)
 
-    def _mixture(self, batch: Batch, memory: Tensor, source: Tensor, places: np.ndarray) -> Tensor:
-        """What the last pass reads: int64 (batch, target_len), or embeddings of them."""
-        true = paddle.to_tensor(batch.target_input)
-        before = paddle.to_tensor(places - 1)  # a place is predicted at the position before it
+    def _mixture(self, true: Tensor, memory: Tensor, source: Tensor, places: np.ndarray) -> Tensor:
+        """Returns what the last pass reads: int64 (batch, target_len), or embeddings of it."""
+        before = paddle.to_tensor(places - 1)  # a token is predicted at the position before it
         index = paddle.to_tensor(places)
         draws = paddle.rand([len(places), 1])
         mixture = true
         for _ in range(self.settings.passes - 1):
-            # The embeddings of the mixture are trained in any case.
+            # Without `backpropagate`, the embeddings of the mixture are trained all the same.
             with contextlib.nullcontext() if self.settings.backpropagate else paddle.no_grad():
                 logits = self.model.logits(mixture, memory, source, before).astype("float32")
             if self.settings.mixing == "top_k":
@@ -100,8 +106,8 @@ class ScheduledSampling(TeacherForcing):
         return mixture
 
     def _with_means(self, true: Tensor, index: Tensor, logits: Tensor) -> Tensor:
-        """Embeddings of `true` (batch, target_len, d_model), in which those at `index` are means of
-        the most probable ones."""
+        """Returns the embeddings of `true` (batch, target_len, d_model), where those at `index` are
+        replaced by means of the embeddings of the most probable tokens, weighted by probability."""
         embedding = self.model.target_embedding
         top_k = min(self.settings.top_k, logits.shape[-1])
         scores, ids = logits.topk(top_k, axis=-1)  # (count, top_k)
@@ -113,8 +119,13 @@ class ScheduledSampling(TeacherForcing):
 
 
 def draw(logits: Tensor, draws: Tensor) -> Tensor:
-    """An id from the distribution of each row of `logits` (count, vocabulary), that in which the
-    number of `draws` (count, 1), from 0 to 1, falls: int64 (count,)."""
+    """Draws an id from the distribution of each row of `logits`: int64 (count,).
+
+    Args:
+        logits: (count, vocabulary).
+        draws: (count, 1), uniform random numbers from 0 to 1. The id is the one into whose part of
+            the cumulated distribution the number falls.
+    """
     cumulated = F.softmax(logits, axis=-1).cumsum(-1)
-    # The last is 1 but for rounding.
+    # The last cumulated probability is 1 up to rounding.
     return (cumulated < draws * cumulated[:, -1:]).astype("int64").sum(-1)

@@ -1,0 +1,239 @@
+"""A whole training run: from a config to a trained model and the score of its test set."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import paddle
+
+from transformer_mt.assembly.data import prepare_for
+from transformer_mt.assembly.training import make_plan, make_trainer
+from transformer_mt.assembly.translator import Translator
+from transformer_mt.config import file as config_file
+from transformer_mt.config.schema import Config
+from transformer_mt.data.prepare import PreparedData
+from transformer_mt.evaluation.metrics import Scores, score_for
+from transformer_mt.inspect.parameters import VocabularySizes, parts
+from transformer_mt.model_directory import subwords_to_keep
+from transformer_mt.runtime import device as devices
+from transformer_mt.runtime.console import duration, progress, quoted, say, visible, warn
+from transformer_mt.runtime.errors import UsageError
+from transformer_mt.runtime.files import atomic
+from transformer_mt.training import average as averages
+from transformer_mt.training import resume, workers
+from transformer_mt.training.plan import Plan
+from transformer_mt.training.processes import Processes, is_one_of_several, own_device
+from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.state import State
+from transformer_mt.training.trainer import Trainer, run_on_several_machines, seconds_per_step
+
+
+def check(config: Config, device: str | None) -> None:
+    """Prints what would be trained, and for how long; writes nothing but the cache.
+
+    Raises:
+        UserError: anything wrong with what training would read.
+    """
+    used = devices.use(device)
+    devices.require_precision(config.training.precision, used)
+    print(config_file.dump(config))
+    data = prepare_for(config, subwords_to_keep(config))
+    _report(data, sys.stdout)
+    processes = devices.processes(config.training.devices, used)
+    trainer = make_trainer(config, data, Processes(world_size=processes))
+    trainer.start()
+    _report_plan(config, data, trainer.plan, sys.stdout)
+    say("timing some steps ...")
+    seconds = seconds_per_step(trainer)
+    estimate = duration(seconds * trainer.plan.total_steps)
+    print(
+        f"estimated time  {estimate} of training on {used} with {processes} process(es), "
+        f"validations not counted ({seconds:.2f} s a step)"
+    )
+
+
+def train(config: Config, device: str | None, restart: bool) -> None:
+    """Trains, or goes on with a run that was stopped, then scores the test set.
+
+    Where Paddle's launcher has started this process as one of several, on several machines, it
+    trains together with the others.
+
+    Raises:
+        UserError: anything wrong with the data or the model directory.
+        Interrupted: after saving a checkpoint.
+    """
+    started = time.monotonic()
+    used = devices.use(own_device(device) if is_one_of_several() else device)
+    devices.require_precision(config.training.precision, used)
+    # Joined before anything can fail: where a process ends, the others then notice at once.
+    processes = Processes.join()
+    directory = RunDirectory(config.model_dir)
+    if not processes.is_first:
+        processes.wait()  # until the first has made the directory ready
+        data = prepare_for(config, directory.load_subwords())
+        run_on_several_machines(make_trainer(config, data, processes), directory)
+        return
+    directory.claim(restart)
+    try:
+        workers.clear_work_folder(directory)
+        count = 1 if processes.connected else devices.processes(config.training.devices, used)
+        run = _begin(config, directory, restart, processes, trains_here=count == 1)
+        if processes.connected:
+            processes.wait()
+            run_on_several_machines(run.trainer, directory)
+        elif run.has_ended:
+            say(f"this run has reached its end; {_how_to_go_on(config)}")
+        else:
+            where = used if count == 1 else f"{count} processes"
+            say(f"training into {directory.path} on {where}; Ctrl-C saves and stops")
+            if count == 1:
+                run.trainer.run(directory)
+            else:
+                workers.run_workers(
+                    make_trainer, config, run.data, directory, used, count, run.resumed
+                )
+        _finish(config, run.data, directory)
+        say(f"done in {duration(time.monotonic() - started)}")
+        _next_steps(directory)
+    finally:
+        directory.release()
+
+
+@dataclass
+class _Run:
+    """A run that is ready to train.
+
+    Attributes:
+        resumed: the checkpoint to resume from, if any.
+        has_ended: whether it was trained to its end before, and nothing is left to do.
+        trainer: None if other processes train.
+    """
+
+    data: PreparedData
+    resumed: Path | None
+    has_ended: bool
+    trainer: Trainer | None
+
+
+def _begin(
+    config: Config,
+    directory: RunDirectory,
+    restart: bool,
+    processes: Processes,
+    trains_here: bool,
+) -> _Run:
+    """Reads all that there is to read, and makes the directory ready for a new run, or for resuming
+    the one in it. The directory is not touched before everything is known to be in order."""
+    other = config.training.init_from
+    if other is not None and Path(other).resolve() == directory.path.resolve():
+        raise UsageError(f"training.init_from: {other} is model_dir itself; give another model_dir")
+    resumed = None if restart else resume.checkpoint_to_resume(directory, config)
+    data = prepare_for(config, directory.load_subwords() if resumed else subwords_to_keep(config))
+    _report(data, sys.stderr)
+    if config.training.patience is not None and data.dev is None:
+        warn("training.patience: there is no dev set, so training will not end early")
+    state = resume.checked_state(resumed, data, directory) if resumed else None
+    plan = make_plan(config, data, state.progress.plan if state else None)
+    trainer = None
+    if trains_here or (other is not None and resumed is None):
+        trainer = make_trainer(config, data, processes)
+        trainer.start(resumed)
+    _report_plan(config, data, plan, sys.stderr)
+    if state is None:
+        directory.start(config, data.subwords, data.held_out_files)
+    else:
+        directory.resume(config, state.progress, data.held_out_files)
+        say(f"going on from {resumed}")
+    data = data.with_held_out_in(directory.held_out)
+    if trainer is not None:
+        trainer.data = data
+    has_ended = state is not None and _has_ended(config, state, plan)
+    return _Run(data, resumed, has_ended, trainer if trains_here else None)
+
+
+def _has_ended(config: Config, state: State, plan: Plan) -> bool:
+    is_finished = state.progress.is_finished(config.training, plan.total_steps)
+    return is_finished and not state.stopped  # if it was stopped, something may be due
+
+
+def _how_to_go_on(config: Config) -> str:
+    return (
+        "to go on, raise training.max_steps"
+        + (" or training.max_epochs" if config.training.max_epochs else "")
+        + (" or training.patience" if config.training.patience else "")
+        + "; to train anew, add --restart"
+    )
+
+
+def _finish(config: Config, data: PreparedData, directory: RunDirectory) -> None:
+    """Averages checkpoints, if that is wanted, and scores the test set."""
+    wanted = config.training.average_last
+    if wanted is not None:
+        count = min(wanted, len(directory.saved_checkpoints()))
+        if count < wanted:
+            warn(
+                f"training.average_last: {wanted}: there are only {count} checkpoints; using those"
+            )
+        path = averages.average(directory, "last", count)
+        directory.set_best(path)
+        if data.dev_split is not None:
+            scores = _score(config, data.dev_split, directory, "dev set")[0]
+            directory.log(kind="average", checkpoint=path.name, **scores.as_dict())
+            say(f"dev set, {path.name}: {scores}")
+    if data.test_split is not None:
+        score_test(config, data, directory)
+
+
+def score_test(config: Config, data: PreparedData, directory: RunDirectory) -> None:
+    """Translates the test set with the best checkpoint and prints the score and some samples."""
+    scores, sources, hypotheses, references = _score(config, data.test_split, directory, "test set")
+    with atomic(directory.path / "test.hypothesis") as file:
+        file.writelines(f"{hypothesis}\n" for hypothesis in hypotheses)
+    chosen = directory.checkpoint()
+    directory.log(kind="test", checkpoint=chosen.name, **scores.as_dict())
+    # Spread over the test set, so that a sorted one shows more than its beginning.
+    shown = min(config.evaluation.samples, len(sources))
+    for index in (len(sources) * i // shown for i in range(shown)):
+        print(f"source      {visible(sources[index])}")
+        print(f"translation {visible(hypotheses[index])}")
+        print(f"reference   {visible(references[index])}\n")
+    print(f"test set, {chosen.name}: {scores}")
+
+
+def _score(
+    config: Config, split, directory: RunDirectory, title: str
+) -> tuple[Scores, list[str], list[str], list[str]]:
+    """The scores of a split with the best checkpoint, its sources, hypotheses and references."""
+    sources, references = split.text
+    translator = Translator.load(directory.path, device=paddle.get_device())
+    with progress(total=len(sources), title=title, unit="lines") as bar:
+        hypotheses = list(translator.translate(sources, bar.update))
+    return score_for(config, hypotheses, references), sources, hypotheses, references
+
+
+def _report(data: PreparedData, file) -> None:
+    for line in data.report():
+        print(visible(line), file=file)
+
+
+def _report_plan(config: Config, data: PreparedData, plan: Plan, file) -> None:
+    subwords = data.subwords
+    sizes = VocabularySizes(subwords.source.size, subwords.target.size, subwords.joint)
+    parameters = sum(part.parameters for part in parts(config.model, sizes))
+    count, tokens = plan.batches
+    print(f"model           {parameters:,} parameters", file=file)
+    print(
+        f"an update       {count} x {tokens:,} padded target tokens; "
+        f"{plan.updates_per_epoch:,} updates an epoch, {plan.total_steps:,} in all",
+        file=file,
+    )
+
+
+def _next_steps(directory: RunDirectory) -> None:
+    path = quoted(directory.path)
+    print("\nNext:")
+    print(visible(f"  bash scripts/translate.sh {path} FILE   # translate a text, line by line"))
+    print(visible(f"  bash scripts/evaluate.sh {path} SOURCE REFERENCE   # score it"))

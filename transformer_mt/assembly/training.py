@@ -1,0 +1,46 @@
+"""Puts together what a training run consists of."""
+
+from __future__ import annotations
+
+import paddle
+
+from transformer_mt.assembly.model import build_model
+from transformer_mt.assembly.objective import decoded_lengths, make_objective
+from transformer_mt.config.schema import Config
+from transformer_mt.data.prepare import PreparedData
+from transformer_mt.data.subword import Subwords
+from transformer_mt.training.plan import Plan, batch_plan
+from transformer_mt.training.processes import Processes
+from transformer_mt.training.trainer import Trainer
+from transformer_mt.training.update import Updater
+
+ALONE = Processes()
+
+
+def make_plan(config: Config, data: PreparedData, batches: tuple[int, int] | None = None) -> Plan:
+    """Returns the plan of a run; no model is built.
+
+    Args:
+        batches: as in `Plan`, of a run that is resumed; None for a new one.
+    """
+    source, target = data.train.source.lengths, data.train.target.lengths
+    decoded = decoded_lengths(config, source, target)
+    return Plan(config.training, source, decoded, batches or batch_plan(config.training))
+
+
+def make_updater(
+    config: Config, subwords: Subwords, total_steps: int, processes: Processes = ALONE
+) -> Updater:
+    """Builds model, objective and optimiser."""
+    # The same weights in every process, whatever was drawn before.
+    paddle.seed(config.training.seed)
+    model = build_model(config.model, subwords, config.training.recompute)
+    objective = make_objective(config, model, subwords)
+    return Updater(config, model, objective, total_steps, processes)
+
+
+def make_trainer(config: Config, data: PreparedData, processes: Processes = ALONE) -> Trainer:
+    """Builds all that is needed to train on prepared data, as one of `processes`."""
+    plan = make_plan(config, data)
+    updater = make_updater(config, data.subwords, plan.total_steps, processes)
+    return Trainer(config, data, plan, updater)

@@ -1,0 +1,109 @@
+"""The command `align`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from transformer_mt.commands.arguments import add_files, add_model_dir, require_files
+from transformer_mt.commands.line_files import reading_pairs, require_equal
+from transformer_mt.commands.model_choice import ModelChoice, add_model_choice
+from transformer_mt.data import pharaoh
+from transformer_mt.decoding.translator import Aligned
+from transformer_mt.evaluation import alignment_error_rate
+from transformer_mt.evaluation.alignment_error_rate import AlignmentScores
+from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.runtime.files import count_lines, require_distinct
+
+HELP = """\
+A line of output holds pairs i-j of a word of the source and a word of the target, both counted from
+0, in Pharaoh's format: for each word of the target, the word that it attends to most. The line is
+empty if a side is empty. Words are separated by spaces; in languages without spaces, such as zh or
+ja, each subword counts as a word.
+
+A reference has such lines too, made by people, with i-j for a sure link and i?j or ipj for a
+possible one. The alignment error rate is 0 if all sure links are found, and no link that is not
+possible (Och and Ney 2003).
+
+examples:
+  python -m transformer_mt align runs/demo --source test.en --target test.de > links
+  python -m transformer_mt align runs/demo --source test.en --target test.de \\
+    --reference test.links
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model_dir(parser, "`train` or `export` has written")
+    add_files(
+        parser,
+        source="!source text",
+        target="!its translation, line for line",
+        reference="true links: print their error rate",
+        output="the links (stdout; with --reference: nowhere)",
+    )
+    add_model_choice(parser, ("batch_tokens",))
+
+
+def run(options: argparse.Namespace) -> None:
+    require_files(options, "source", "target", "reference")
+    model = ModelChoice.of(options, options.model_dir)
+    if options.reference is None:
+        align(model, options.source, options.target, options.output)
+    else:
+        files = options.source, options.target, options.reference, options.output
+        print(score_model(model, *files))
+
+
+def align(
+    model: ModelChoice,
+    source: Path,
+    target: Path,
+    into: Path | None,
+    seen: Callable[[Aligned], object] = lambda aligned: None,
+) -> None:
+    """Writes which words of each line of `target` and of the same line of `source`, whose
+    translation it is, belong together: Pharaoh's format, a line each, into a file (None: stdout).
+
+    Args:
+        seen: is given what is written of each line.
+
+    Raises:
+        UserError: anything wrong with the model directory or the files.
+        UsageError: several models are to align.
+    """
+    if model.ensemble:
+        raise UsageError("--ensemble: what is attended to is one model's; leave it out")
+    asked = "aligning", "attention"
+    with reading_pairs(model, source, target, into, *asked) as (translator, pairs, bar, write_line):
+        for aligned in translator.alignments(pairs, bar.update):
+            write_line(pharaoh.write(aligned.links))
+            seen(aligned)
+
+
+def score_model(
+    model: ModelChoice, source: Path, target: Path, reference: Path, output: Path | None
+) -> AlignmentScores:
+    """Aligns the lines of two files with a model, keeps that in `output` if given, and scores it.
+
+    Raises:
+        UserError: anything wrong with the model directory or the files.
+    """
+    read = {"--source": source, "--target": target, "--reference": reference}
+    require_distinct({"--output": output}, read)
+    gold = alignment_error_rate.read_gold(reference)
+    if source.is_file():
+        require_equal(source, count_lines(source), reference, len(gold))
+    found: list[Aligned] = []
+    align(model, source, target, output or Path(os.devnull), found.append)
+    require_equal(source, len(found), reference, len(gold))
+    for number, (line, (_, possible)) in enumerate(zip(found, gold, strict=True), 1):
+        for link in sorted(possible):
+            if link[0] >= line.source_words or link[1] >= line.target_words:
+                raise UserError(
+                    f"{reference}, line {number}: {pharaoh.write([link])}: there are "
+                    f"{line.source_words} words in the source of this line, and "
+                    f"{line.target_words} in its target, of which the first is number 0"
+                )
+    return alignment_error_rate.score((set(line.links) for line in found), gold)

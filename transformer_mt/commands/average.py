@@ -1,0 +1,41 @@
+"""The command `average`."""
+
+from __future__ import annotations
+
+import argparse
+
+from transformer_mt.commands.arguments import add_model_dir, positive
+from transformer_mt.runtime.console import say
+from transformer_mt.runtime.errors import UsageError
+from transformer_mt.training.run_directory import RunDirectory
+
+HELP = """\
+examples:
+  python -m transformer_mt average runs/demo --last 5
+  python -m transformer_mt translate runs/demo --checkpoint average_last_5 < in.txt
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model_dir(parser)
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--last", metavar="N", type=positive, help="the last N checkpoints")
+    which.add_argument(
+        "--best", metavar="N", type=positive, help="the N best on the dev set (training.keep_best)"
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Averages checkpoints of a model, and says how to use the result."""
+    directory = RunDirectory(options.model_dir)
+    kept = directory.load_config().training.keep_last
+    if options.last and options.last > kept:
+        raise UsageError(
+            f"--last {options.last}: only the last {kept} are kept (training.keep_last)"
+        )
+    # Paddle takes seconds to import.
+    from transformer_mt.training.average import average
+
+    path = average(directory, "last" if options.last else "best", options.last or options.best)
+    print(path)
+    say(f"to translate with it: --checkpoint {path.name}")

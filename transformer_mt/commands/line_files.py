@@ -1,0 +1,101 @@
+"""Files that belong together line by line, as commands read and write them."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO
+
+from tqdm import tqdm
+
+from transformer_mt.assembly.translator import Translator, translator_of
+from transformer_mt.commands.model_choice import ModelChoice
+from transformer_mt.decoding.stream import in_windows, input_lines
+from transformer_mt.runtime.console import progress
+from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.runtime.files import atomic, count_lines, require_distinct
+
+
+@contextlib.contextmanager
+def reading_pairs(
+    model: ModelChoice, source: Path, target: Path, into: Path | None, title: str, asked: str
+) -> Iterator[tuple[Translator, Iterator[tuple[str, str]], tqdm, Callable[[str], object]]]:
+    """Opens a model and the files of sentence pairs that it reads.
+
+    Yields: the translator, the pairs, a progress bar, and a function that writes a line of output.
+
+    Args:
+        into: the output; None: stdout.
+        title: of the progress bar.
+        asked: what the model does; see `backends.require_possible`.
+
+    Raises:
+        UserError: something is wrong with the model directory or the files.
+    """
+    if into is None and sys.stdout is None:
+        raise UsageError("stdout is closed: give --output FILE")
+    require_distinct(written(into), {"--source": source, "--target": target})
+    spec = model.find(asked)
+    total, count = line_count(source), line_count(target)
+    if None not in (total, count):
+        require_equal(source, total, target, count)
+    with contextlib.ExitStack() as stack:
+        stream = stack.enter_context(opened(into))
+        translator = stack.enter_context(translator_of(spec))
+        bar = stack.enter_context(progress(total=total, title=title, unit="lines"))
+        pairs = paired(in_windows(input_lines(source)), source, target)
+        yield translator, chain.from_iterable(pairs), bar, line_writer(stream)
+
+
+def written(target: Path | None) -> dict[str, Path | int]:
+    """What is written, for `require_distinct`: a file, or stdout (None)."""
+    return {"stdout": 1} if target is None else {"--output": target}
+
+
+def opened(target: Path | None) -> contextlib.AbstractContextManager[IO[bytes]]:
+    """A file that is written at once, or stdout (None)."""
+    return contextlib.nullcontext(sys.stdout.buffer) if target is None else atomic(target, "wb")
+
+
+def require_equal(first: Path, first_count: int, second: Path, second_count: int) -> None:
+    """
+    Raises:
+        UserError: the numbers of lines differ.
+    """
+    if first_count != second_count:
+        raise UserError(
+            f"{first} has {first_count:,} lines, {second} has {second_count:,}: one line of each "
+            "belongs together"
+        )
+
+
+def line_count(path: Path | None) -> int | None:
+    """The number of lines of a file; None if it is a pipe, which can be read only once."""
+    return count_lines(path) if path is not None and path.is_file() else None
+
+
+def line_writer(stream: IO[bytes]) -> Callable[[str], object]:
+    return lambda line: stream.write(f"{line}\n".encode())
+
+
+def paired(
+    lines: Iterator[list[str]], source: Path | None, other: Path, skip: int = 0
+) -> Iterator[list[tuple[str, str]]]:
+    """Joins windows of lines of `source` (None: stdin) with the lines of another file, of which the
+    first `skip` are left out.
+
+    Raises:
+        UserError: the two have different numbers of lines.
+    """
+    unequal = UserError(f"{source or 'stdin'} and {other} have not as many lines")
+    others = input_lines(other, skip)
+    for window in lines:
+        own = list(islice(others, len(window)))
+        if len(own) < len(window):
+            raise unequal
+        yield list(zip(window, own, strict=True))
+    if next(others, None) is not None:
+        raise unequal

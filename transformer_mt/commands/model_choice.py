@@ -1,0 +1,137 @@
+"""Which model a command uses, and how: the arguments that commands have for it, and the choice."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformer_mt.assembly import backends
+from transformer_mt.backends.backend import EngineSpec
+from transformer_mt.commands.arguments import add_checkpoint, add_device, positive
+from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.runtime.console import warn
+from transformer_mt.runtime.errors import UsageError
+
+SETTINGS = DecodingConfig.model_fields
+
+
+def add_model_choice(parser: argparse.ArgumentParser, settings: Iterable[str] = SETTINGS) -> None:
+    """Adds the arguments that say how to use a model, with a flag for each of these keys of the
+    config's decoding section."""
+    parser.add_argument(
+        "--engine",
+        choices=tuple(backends.BACKENDS),
+        help="what computes (paddle, or what an export was made for)",
+    )
+    add_checkpoint(parser)
+    parser.add_argument(
+        "--ensemble",
+        metavar="DIR[:NAME]",
+        action="append",
+        default=[],
+        help="one more model, with the same subwords: the mean of the probabilities decides; "
+        "may be repeated",
+    )
+    parser.add_argument(
+        "--threads", metavar="N", type=positive, help="how many cores of a CPU to use (all)"
+    )
+    add_device(parser)
+    group = parser.add_argument_group("in place of the model's own settings (its decoding section)")
+    for name in settings:
+        is_switch = SETTINGS[name].annotation is bool
+        form: dict[str, Any] = {"metavar": "X", "type": _setting}
+        group.add_argument(
+            "--" + name.replace("_", "-"),
+            default=argparse.SUPPRESS,
+            help=SETTINGS[name].description,
+            **({"action": argparse.BooleanOptionalAction} if is_switch else form),
+        )
+
+
+def _setting(text: str) -> int | float | str | None:
+    """A value as in a config; the schema decides whether it is a valid one."""
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return None if text == "null" else text
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """Which model a command uses, and how; see `backends.find`.
+
+    Attributes:
+        threads: the number of cores; None: all.
+        decoding: settings that replace those of the model's config.
+    """
+
+    model_dir: str
+    engine: str | None = None
+    checkpoint: str | None = None
+    ensemble: tuple[str, ...] = ()
+    threads: int | None = None
+    device: str | None = None
+    decoding: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, options: argparse.Namespace, model_dir: str) -> ModelChoice:
+        """The choice that the arguments of `add_model_choice` make."""
+        given = vars(options)
+        return cls(
+            model_dir,
+            engine=options.engine,
+            checkpoint=options.checkpoint,
+            ensemble=tuple(options.ensemble),
+            threads=options.threads,
+            device=options.device,
+            decoding={name: given[name] for name in SETTINGS if name in given},
+        )
+
+    def find(self, *asked: str) -> EngineSpec:
+        """
+        Args:
+            asked: what the model does besides searching; see `backends.require_possible`.
+
+        Raises:
+            UsageError: there is no such model, or it can't be used so.
+        """
+        spec = backends.find(
+            self.model_dir,
+            self.engine,
+            self.checkpoint,
+            self.ensemble,
+            self.threads or len(os.sched_getaffinity(0)),
+            self.device,
+        )
+        try:
+            spec = backends.with_decoding(spec, self.decoding, asked)
+        except UsageError as error:
+            raise UsageError(_with_flags(str(error))) from None
+        kind, decoding = spec.config.model.non_autoregressive, spec.config.decoding
+        for name, reason in _without_effect(kind, decoding):
+            if name in self.decoding:
+                warn(f"--{name.replace('_', '-')} makes no difference {reason}")
+        return spec
+
+
+def _without_effect(kind: str | None, decoding: DecodingConfig) -> Iterator[tuple[str, str]]:
+    """Settings that have no effect, and why; `kind` is the config's model.non_autoregressive."""
+    if not decoding.sampling:
+        for name in ("temperature", "top_k", "top_p", "seed"):
+            yield name, "without --sampling"
+    if kind is None:
+        yield "iterations", "to an autoregressive model"
+    else:
+        yield "beam_size", "to a non-autoregressive model"
+    if kind != "length":
+        yield "length_candidates", "to a model that does not predict lengths"
+
+
+def _with_flags(message: str) -> str:
+    """A message about settings, with the names of their flags in place of their keys."""
+    return re.sub(r"decoding\.(\w+)", lambda match: "--" + match[1].replace("_", "-"), message)

@@ -1,0 +1,304 @@
+"""A model directory as a run writes it: claimed, started, resumed, logged into, and deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from transformer_mt.config import file as config_file
+from transformer_mt.config.schema import Config
+from transformer_mt.data.subword import Subwords
+from transformer_mt.model_directory import (
+    CHECKPOINT,
+    CONFIG,
+    FORMAT_VERSION,
+    SUBWORDS,
+    VERSION,
+    ModelDirectory,
+    entries,
+    named,
+)
+from transformer_mt.runtime.checksums import CHECKSUMS, damage, listed, sealed, write_checksums
+from transformer_mt.runtime.console import say
+from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.runtime.files import atomic, byte_lines
+from transformer_mt.runtime.locks import open_locked
+from transformer_mt.training.state import Progress
+
+LOG = "metrics.jsonl"
+# What a run writes before its first checkpoint. If the run begins once more, nothing of it is lost.
+_FIRST_FILES = {
+    *(CONFIG, VERSION, CHECKSUMS, LOG, "held_out", "checkpoints"),
+    *("subword.model", "subword.source.model", "subword.target.model", "subword.txt"),
+}
+# What a run writes later.
+_LATER_FILES = {"best", "test.hypothesis"}
+_CHECKPOINT_FILES = {
+    *("model.safetensors", "optimizer.safetensors", "state.json", CHECKSUMS),
+    *("model.pdparams", "optimizer.pdopt"),  # of format version 1
+}
+# What exists only while this program runs: its lock, its workers' folder, files not yet whole.
+_TEMPORARY = re.compile(r"\.lock|\.workers|\..+\.(tmp|old)")
+
+
+class RunDirectory(ModelDirectory):
+    """A model directory that a run writes into."""
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(path)
+        self._lock: int | None = None
+
+    # ---------------------------------------------------------------------------- the claim
+
+    def claim(self, restart: bool = False) -> None:
+        """Makes the directory and locks it for this process.
+
+        The folder must be empty, or hold a run that can be resumed. With `restart` it may hold any
+        run, which `start` then deletes.
+
+        Raises:
+            UserError: another process has locked it, or it can't be made.
+            UsageError: it holds something else.
+        """
+        self.lock()
+        try:
+            self._require_own(restart)
+        except BaseException:
+            self.release()
+            raise
+
+    def lock(self) -> None:
+        """Makes the directory and locks it for this process, whatever it holds.
+
+        Raises:
+            UserError: another process has locked it, or it can't be made.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = open_locked(self.path / ".lock", os.O_RDWR | os.O_CREAT)
+        except FileNotFoundError:
+            self.lock()  # the process that held it has just removed the empty folder
+        except BlockingIOError:
+            raise UserError(
+                f"{self.path} is in use by another process that trains into it. Wait for it, or "
+                "give another model_dir=FOLDER"
+            ) from None
+        except OSError as error:
+            raise UserError(
+                f"model_dir: {self.path}: {error.strerror}. Give a folder that can be written to, "
+                "on a file system that has locks"
+            ) from None
+
+    def release(self) -> None:
+        """Unlocks the directory, and removes it if nothing was written into it."""
+        if self._lock is None:
+            return
+        if not self.holds_run:
+            (self.path / ".lock").unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # something else may be in it
+                self.path.rmdir()
+        os.close(self._lock)
+        self._lock = None
+
+    def _require_own(self, restart: bool) -> None:
+        names = {entry.name for entry in self.path.iterdir() if not _is_temporary(entry)}
+        # A process that was killed may have written no more than the first file.
+        if not names or (names == {VERSION} and self.version == str(FORMAT_VERSION)):
+            return
+        if not self.holds_run:
+            shown = ", ".join(sorted(names)[:3]) + (" ..." if len(names) > 3 else "")
+            raise UsageError(
+                f"model_dir: {self.path} is not empty and holds no run of this program ({shown}). "
+                "Nothing in it was touched. Give another model_dir=FOLDER"
+                + (", or put its config.yaml back" if self.checkpoints.is_dir() else "")
+            )
+        if restart:
+            for name in ("checkpoints", "held_out", "export"):
+                self.own(name)
+            return
+        self.require_inside()
+        self.load_config()  # raises if it is damaged, or of another version
+        if not self.saved_checkpoints():
+            others = sorted(names - _FIRST_FILES)
+            others += [
+                f"checkpoints/{path.name}"
+                for path in entries(self.checkpoints)
+                if not _is_temporary(path)
+            ]
+            if others:
+                raise UsageError(
+                    f"{self.path} holds a run without a checkpoint to go on from, but with "
+                    f"{', '.join(others[:3])}. Give another model_dir=FOLDER; --restart deletes "
+                    "the run and trains anew"
+                )
+
+    def require_inside(self) -> None:
+        """Checks that no file of a run is a link that leads out of the directory.
+
+        Raises:
+            UserError: one is.
+        """
+        for entry in entries(self.path):
+            if entry.name in _FIRST_FILES | _LATER_FILES | {"export"}:
+                self.own(entry.name)
+        for folder in (self.checkpoints, self.held_out, self.path / "export"):
+            for entry in entries(folder):
+                self.own(f"{folder.name}/{entry.name}")
+
+    # ------------------------------------------------------------- the beginning of a run
+
+    def start(self, config: Config, subwords: Subwords, held_out: list[Path]) -> None:
+        """Deletes an earlier run, and writes what a run has from its first moment.
+
+        Files that no run has written stay, and are named.
+        """
+        self._delete_run()
+        # These two come first: they mark the directory as that of a run, whenever it is stopped.
+        with atomic(self.path / VERSION) as file:
+            file.write(f"{FORMAT_VERSION}\n")
+        self._write_config(config)
+        subwords.save(self.path)
+        write_checksums(self.path, SUBWORDS)
+        self.checkpoints.mkdir(exist_ok=True)
+        self._keep_held_out(held_out)
+
+    def resume(self, config: Config, progress: Progress, held_out: list[Path]) -> None:
+        """Brings the directory back to the state in which a checkpoint was saved, except for the
+        config, in which some settings may have changed.
+
+        Args:
+            progress: of the checkpoint.
+        """
+        self._write_config(config)
+        for leftover in entries(self.checkpoints):
+            if _is_temporary(leftover):
+                _delete(leftover)
+        last = {"train": progress.step, "skipped": progress.step, "dev": progress.validated}
+        kept = [
+            line
+            for line in self._logged()
+            if line.get("step", 0) <= last.get(str(line.get("kind")), -1)
+        ]
+        with atomic(self.path / LOG) as file:
+            file.writelines(json.dumps(line) + "\n" for line in kept)
+        best = [self.checkpoints / f"step_{step}" for step in progress.best_steps]
+        self.set_best(best[0] if best else None)
+        self._keep_held_out(held_out)
+
+    def _write_config(self, config: Config) -> None:
+        with atomic(self.path / CONFIG) as file:
+            file.write(sealed(config_file.dump(config)))
+
+    def _keep_held_out(self, files: list[Path]) -> None:
+        """Copies the held-out pairs, if there are any, unless whole copies are there."""
+        if not files or (self.held_out.is_dir() and damage(self.held_out) is None):
+            return
+        self.held_out.mkdir(exist_ok=True)
+        for path in files:
+            shutil.copyfile(path, self.held_out / path.name)
+        write_checksums(self.held_out)
+
+    # -------------------------------------------------------------------- deleting a run
+
+    def _delete_run(self) -> None:
+        """Deletes what runs have written, except for config and version, which are replaced."""
+        folders = [self.checkpoints, *entries(self.checkpoints), self.held_out]
+        folders += [self.path / "export", *entries(self.path / "export")]
+        folders = [folder for folder in folders if self._is_own_folder(folder)]
+        for folder in folders:
+            for path in self._written_into(folder):
+                _delete(path)
+        for entry in entries(self.path):
+            # A link is deleted in any case, or else it would be written through.
+            if entry.name in (CONFIG, VERSION) and not entry.is_symlink():
+                continue
+            if entry.name in _FIRST_FILES | _LATER_FILES:
+                _delete(entry, only_file=True)
+        for folder in sorted(folders, key=lambda path: -len(path.parts)):
+            with contextlib.suppress(OSError):  # something is left in it
+                folder.rmdir()
+        for path in entries(self.checkpoints):
+            if CHECKPOINT.fullmatch(path.name):  # out of the way of the new run's checkpoints
+                path.rename(path.with_name(f"{path.name}.left"))
+        left = [
+            path.name if path.parent == self.path else f"{path.parent.name}/{path.name}"
+            for path in (*entries(self.path), *entries(self.checkpoints))
+            if path.name not in (CONFIG, VERSION, "checkpoints") and not _is_temporary(path)
+        ]
+        if left:
+            more = f", and {len(left) - 10} more" if len(left) > 10 else ""
+            say(f"{self.path}: left as it is, for no run wrote it: {', '.join(left[:10])}{more}")
+
+    def _written_into(self, folder: Path) -> list[Path]:
+        """Returns what a run has written into one of the folders of its directory."""
+        if folder.parent == self.checkpoints:
+            is_checkpoint = CHECKPOINT.fullmatch(folder.name.removesuffix(".damaged"))
+            names = _CHECKPOINT_FILES if is_checkpoint else set()
+            return [entry for entry in entries(folder) if entry.name in names]
+        if folder.parent == self.path / "export":
+            names = listed(folder) | {CHECKSUMS} if (folder / VERSION).is_file() else set()
+            return [entry for entry in entries(folder) if entry.name in names]
+        pattern = {
+            "checkpoints": _TEMPORARY.pattern,
+            "held_out": rf"{CHECKSUMS}|(dev|test)\.[^.]+",
+            "export": rf"{_TEMPORARY.pattern}|({CHECKPOINT.pattern})\.pdparams",
+        }[folder.name]
+        return [entry for entry in entries(folder) if re.fullmatch(pattern, entry.name)]
+
+    def _is_own_folder(self, path: Path) -> bool:
+        """Returns whether a path is a folder of this directory, and not a link to another one."""
+        place = self.path.resolve() / path.relative_to(self.path)
+        return path.is_dir() and path.resolve() == place
+
+    # ------------------------------------------------------------------------ during a run
+
+    def log(self, **values: Any) -> None:
+        """Appends a line to metrics.jsonl; numbers that are not finite, which JSON does not have,
+        become null."""
+        values = {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in values.items()
+        }
+        try:
+            with open(self.path / LOG, "a", encoding="utf-8") as file:
+                file.write(json.dumps(values) + "\n")
+        except OSError as error:
+            raise UserError(f"{self.path / LOG}: {error.strerror}") from None
+
+    def _logged(self) -> Iterator[dict[str, Any]]:
+        """Yields the lines of metrics.jsonl that are whole. The last one is not if the process was
+        killed while it wrote."""
+        path = self.own(LOG)
+        for line in byte_lines(path) if path.is_file() else ():
+            with contextlib.suppress(ValueError, RecursionError):
+                values = json.loads(line)
+                if isinstance(values, dict) and isinstance(values.get("step", 0), int):
+                    yield values
+
+    def set_best(self, checkpoint: Path | None) -> None:
+        """Names the checkpoint to translate with; None: the last one."""
+        if checkpoint is None:
+            (self.path / "best").unlink(missing_ok=True)
+            return
+        with atomic(self.path / "best") as file:
+            file.write(named(checkpoint))
+
+
+def _is_temporary(path: Path) -> bool:
+    return _TEMPORARY.fullmatch(path.name) is not None
+
+
+def _delete(path: Path, only_file: bool = False) -> None:
+    """Deletes a file, a link (and not what it leads to), or a folder."""
+    if path.is_dir() and not path.is_symlink():
+        if not only_file:
+            shutil.rmtree(path, ignore_errors=True)
+        return
+    path.unlink(missing_ok=True)

@@ -1,0 +1,206 @@
+"""The state of training, which is saved with every checkpoint as state.json."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from transformer_mt.config.schema import TrainingConfig
+from transformer_mt.runtime.checksums import damage
+from transformer_mt.runtime.errors import UserError
+
+if TYPE_CHECKING:
+    from transformer_mt.training.update import Outcome
+
+STATE = "state.json"
+# Training counts as diverging if it gets worse at each of this many validations, and the training
+# loss rises by this much in all, in nats per token.
+DIVERGING_VALIDATIONS = 3
+DIVERGING_RISE = 0.1
+
+
+@dataclass
+class Meter:
+    """Sums over the updates since the last line of the log; gradient_norm is the largest."""
+
+    loss: float = 0.0
+    nll: float = 0.0
+    gradient_norm: float = 0.0
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def add(self, outcome: Outcome, tokens: int) -> None:
+        self.loss += outcome.loss
+        self.nll += outcome.nll
+        self.gradient_norm = max(self.gradient_norm, outcome.gradient_norm)
+        self.tokens += tokens
+
+    def line(self) -> dict[str, float]:
+        """Returns the figures of a line of the log; the losses are per token."""
+        tokens = max(1, self.tokens)  # all updates may have been skipped
+        return {
+            "loss": self.loss / tokens,
+            "nll": self.nll / tokens,
+            "perplexity": perplexity(self.nll / tokens),
+            "gradient_norm": self.gradient_norm,
+            "tokens_per_second": self.tokens / max(1e-9, self.seconds),
+        }
+
+
+def perplexity(nll: float) -> float:
+    """Returns exp of the plain negative log-likelihood per token (not of the smoothed loss)."""
+    return math.exp(min(nll, 700.0))  # exp(710) is beyond a float
+
+
+@dataclass
+class Progress:
+    """How far a run has come: everything that the training loop counts.
+
+    Attributes:
+        plan: batches per update, and padded tokens of each, as the run began.
+        step: updates done, including those that were skipped.
+        epoch: the epoch that is being read, from 0.
+        update: updates of it that are done.
+        validated: the step of the last validation.
+        best: the best validations, the best first: a score, of which higher is better, and a step.
+        without_new_best: validations since the best one.
+        losses: of the last validations after the warm-up the mean training loss since the one
+            before, and the dev loss, in nats per token.
+        loss_since, tokens_since: the sum of the training loss since the last validation, and the
+            target tokens that it is summed over.
+    """
+
+    plan: tuple[int, int]
+    step: int = 0
+    epoch: int = 0
+    update: int = 0
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+    validated: int = 0
+    best: list[tuple[float, int]] = field(default_factory=list)
+    without_new_best: int = 0
+    meter: Meter = field(default_factory=Meter)
+    losses: list[tuple[float, float]] = field(default_factory=list)
+    loss_since: float = 0.0
+    tokens_since: int = 0
+
+    def add(self, outcome: Outcome, tokens: int) -> None:
+        """Counts the loss of an update."""
+        self.meter.add(outcome, tokens)
+        self.loss_since += outcome.loss
+        self.tokens_since += tokens
+
+    def add_validation(self, score: float, dev_loss: float, config: TrainingConfig) -> bool:
+        """Counts a validation of this step; returns whether it is a new best.
+
+        Args:
+            score: by the metric that decides; higher is better.
+        """
+        self.validated = self.step
+        if self.tokens_since and self.step > config.warmup_steps:
+            self.losses.append((self.loss_since / self.tokens_since, dev_loss))
+            del self.losses[: -DIVERGING_VALIDATIONS - 1]
+        self.loss_since, self.tokens_since = 0.0, 0
+        is_best = not self.best or score > self.best[0][0]
+        self.without_new_best = 0 if is_best else self.without_new_best + 1
+        # Of equal ones, the earlier is the better.
+        best = sorted([*self.best, (score, self.step)], key=lambda item: (-item[0], item[1]))
+        self.best = best[: config.keep_best]
+        return is_best
+
+    @property
+    def best_steps(self) -> list[int]:
+        """The steps of the best validations, the best first."""
+        return [step for _, step in self.best]
+
+    @property
+    def diverges(self) -> bool:
+        """Whether the training loss and the dev loss have risen at each of the last validations.
+
+        (If a model overfits, the dev loss rises while the training loss falls.)
+        """
+        rises = [
+            after[0] > before[0] and after[1] > before[1]
+            for before, after in itertools.pairwise(self.losses)
+        ]
+        return (
+            len(rises) == DIVERGING_VALIDATIONS
+            and all(rises)
+            and self.losses[-1][0] - self.losses[0][0] > DIVERGING_RISE
+        )
+
+    def is_finished(self, config: TrainingConfig, total_steps: int) -> bool:
+        """Returns whether no update is left to do."""
+        return self.step >= total_steps or (
+            config.patience is not None and self.without_new_best >= config.patience
+        )
+
+
+@dataclass
+class State:
+    """The state of training in a checkpoint.
+
+    Attributes:
+        progress: how far the run has come.
+        scaler: the state of Paddle's loss scaler.
+        corpus: `PreparedData.key` of the text that is trained on.
+        stopped: whether the checkpoint was saved because training was stopped. A run that is not
+            stopped does not have it, so the next checkpoint replaces it.
+        average_of: the names of the checkpoints that an average was made of; the rest is then the
+            state of the newest of them.
+    """
+
+    progress: Progress
+    scaler: dict[str, Any] = field(default_factory=dict)
+    corpus: str = ""
+    stopped: bool = False
+    average_of: list[str] = field(default_factory=list)
+
+    def save(self, checkpoint: Path) -> None:
+        """Writes state.json into the folder of a checkpoint."""
+        values = asdict(self)
+        if not self.average_of:
+            del values["average_of"]
+        # Paddle's scaler keeps its scale in an array.
+        (checkpoint / STATE).write_text(json.dumps(values, default=np.ndarray.tolist))
+
+    @classmethod
+    def restore(cls, checkpoint: Path) -> State:
+        """Reads what `save` has written, here or in an earlier version.
+
+        Of the best checkpoints, those that are no longer there are left out.
+
+        Raises:
+            UserError: it is damaged, or is no state of training.
+        """
+        path = checkpoint / STATE
+        if problem := damage(checkpoint, STATE):
+            raise UserError(f"{path}: damaged ({problem})")
+        try:
+            values = json.loads(path.read_text())
+            progress = values["progress"]
+            progress = Progress(
+                **{
+                    **progress,
+                    "plan": tuple(progress["plan"]),
+                    "best": [
+                        (score, step)
+                        for score, step in progress["best"]
+                        if (checkpoint.parent / f"step_{step}").is_dir()
+                    ],
+                    "meter": Meter(**progress["meter"]),
+                    "losses": [tuple(pair) for pair in progress.get("losses", ())],
+                }
+            )
+            return cls(**{**values, "progress": progress})
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{path}: it is no state of training ({type(error).__name__}: {error}). "
+                "Delete this checkpoint to resume from the one before it"
+            ) from None
