@@ -19,6 +19,7 @@ from transformer_mt.config.section import (
 )
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.datasets.base import Dataset
+from transformer_mt.evaluation.metrics import METRICS
 from transformer_mt.mechanisms.copying.config import RULES as COPYING
 from transformer_mt.mechanisms.guided_attention.config import RULES as GUIDED_ATTENTION
 from transformer_mt.mechanisms.guided_attention.config import GuidedAttentionConfig
@@ -152,7 +153,7 @@ class TrainingConfig(Section):
     save_every: PositiveInt = Field(1000, description="steps between checkpoints")
     keep_last: PositiveInt = Field(5, description="how many of the last checkpoints stay")
     keep_best: PositiveInt = Field(1, description="how many of the best stay too")
-    best_metric: Literal["bleu", "chrf", "loss", "perplexity"] = Field(
+    best_metric: Literal[(*METRICS, "loss", "perplexity")] = Field(
         "bleu", description="of the dev set: which checkpoint is the best"
     )
     patience: PositiveInt | None = Field(
