@@ -140,7 +140,7 @@ class Judge:
 
     def quality(self, text: Text, ids: list[list[int]], outputs: list[str] | None) -> Quality:
         """The quality of the outputs for a text; `outputs` are decoded from `ids` if not given."""
-        from transformer_mt.evaluation.metrics import score_for
+        from transformer_mt.evaluation.scoring import score_for
 
         target = self.subwords.target
         outputs = outputs or [target.decode(row) for row in ids]
@@ -148,7 +148,8 @@ class Judge:
         lengths = np.array([len(row) + 1 for row in ids])
         log_probs = self.log_probs(text.source_ids, ids)
         score = float(np.mean(log_probs / ((5 + lengths) / 6)))
-        return Quality(score, scores.bleu, scores.signature, sum(target.unk in row for row in ids))
+        bleu, signature = scores.values["bleu"], scores.signatures["bleu"]
+        return Quality(score, bleu, signature, sum(target.unk in row for row in ids))
 
     def log_probs(self, sources: list[list[int]], outputs: list[list[int]]) -> np.ndarray:
         """The log-probability of each output with its end, given its source: (outputs,)."""

@@ -14,8 +14,9 @@ from transformer_mt.runtime.errors import UserError
 if TYPE_CHECKING:
     from paddle import Tensor, nn
 
-# The file of a checkpoint that holds the model.
+# The files of a checkpoint that hold the model's weights, and the optimiser's tensors.
 WEIGHTS = "model.safetensors"
+OPTIMIZER = "optimizer.safetensors"
 
 
 def read_weights(checkpoint: Path) -> dict[str, np.ndarray]:

@@ -1,5 +1,5 @@
-"""The verb `convert`: an older model directory keeps its weights, translations and training, to the
-last bit, and a pickle of anything but arrays is refused."""
+"""The command `convert`: an older model directory keeps its weights, translations and training
+state to the last bit, and a pickle of anything other than arrays is refused."""
 
 import os
 import pickle
@@ -20,14 +20,16 @@ from tests.support import (
     wide_model,
     write_pairs,
 )
+from transformer_mt import cli
 from transformer_mt.assembly.translator import Translator
-from transformer_mt.commands import convert
 from transformer_mt.commands.export import export
 from transformer_mt.config.file import dump
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.runtime import tensors
+from transformer_mt.runtime import pickles, tensors
 from transformer_mt.runtime.checksums import damage, write_checksums
 from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.training import conversion
+from transformer_mt.training.run_directory import RunDirectory
 
 PAIRS = demo_pairs(120)
 LINES = [source for source, _ in PAIRS[:20]]
@@ -42,7 +44,7 @@ def as_before(directory: ModelDirectory) -> None:
     """Gives a model directory the format before, as that was written: by `paddle.save`."""
     best = directory.best()
     for path in directory.checkpoints.iterdir():
-        for old, new in PICKLES.items():
+        for old, new in conversion.PICKLES.items():
             if (path / new).is_file():
                 arrays = tensors.read(path / new)
                 values = {name: paddle.to_tensor(array) for name, array in arrays.items()}
@@ -88,7 +90,7 @@ def test_an_older_directory_says_how_to_convert_it(old):
 
 
 def test_what_is_converted_is_what_this_version_writes(both, old):
-    convert.convert(str(old))
+    conversion.convert(str(old))
     expected, found = content(both[0]), content(old)
     of_export = "export/ctranslate2"
     # Which checkpoint an older export was made of is not known.
@@ -102,7 +104,7 @@ def test_what_is_converted_is_what_this_version_writes(both, old):
     translators = [Translator.load(folder) for folder in (both[0], old)]
     assert translators[0].translate(LINES) == translators[1].translate(LINES)
     assert Translator.load(old / of_export).translate(LINES[:3])
-    convert.convert(str(old))  # once more changes nothing
+    conversion.convert(str(old))  # once more changes nothing
     assert content(old) == found | {
         f"{of_export}/SHA256SUMS": content(old)[f"{of_export}/SHA256SUMS"]
     }
@@ -112,20 +114,19 @@ def test_what_is_converted_is_what_this_version_writes(both, old):
 def test_a_conversion_that_was_killed_is_gone_on_with(both, old, steps):
     code = f"""
 import os, signal
-from transformer_mt.commands import convert
-from transformer_mt.training import checkpoint
+from transformer_mt.training import conversion
 calls = []
-def write_checkpoint(*arguments, original=checkpoint.write_checkpoint):
+def convert_folder(path, original=conversion._convert_folder):
     if len(calls) == {steps}:
         os.kill(os.getpid(), signal.SIGKILL)
-    calls.append(original(*arguments))
-checkpoint.write_checkpoint = write_checkpoint
-if {steps} == 2:
-    convert.write_checksums = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
-convert.convert({str(old)!r})
+    calls.append(original(path))
+conversion._convert_folder = convert_folder
+if {steps} == 3:
+    conversion.write_checksums = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+conversion.convert({str(old)!r})
 """
     run_python("-c", code)
-    convert.convert(str(old))
+    conversion.convert(str(old))
     for name, value in content(both[0]).items():
         if not name.startswith("export"):
             assert content(old)[name] == value, name
@@ -155,7 +156,7 @@ def test_training_goes_on_from_what_was_converted(tmp_path):
 
 
 def test_restart_deletes_an_older_run_whole(old):
-    directory = ModelDirectory(old)
+    directory = RunDirectory(old)
     config, subwords = make_config(old.parent), train_subwords(PAIRS)
     directory.claim(restart=True)
     directory.start(config, subwords, [])
@@ -167,7 +168,7 @@ def test_restart_deletes_an_older_run_whole(old):
 
 def test_a_damaged_checkpoint_is_left_out(old, capsys):
     (old / "checkpoints" / "step_10" / "model.pdparams").write_bytes(b"nothing")
-    convert.convert(str(old))
+    conversion.convert(str(old))
     assert "step_10 is damaged" in capsys.readouterr().err
     assert [path.name for path in ModelDirectory(old).saved_checkpoints()] == ["step_5"]
     assert (old / "checkpoints" / "step_10.damaged").is_dir()
@@ -202,8 +203,8 @@ def test_a_pickle_of_anything_but_arrays_is_refused(tmp_path, monkeypatch, value
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "model.pdparams"
     path.write_bytes(pickle.dumps(value, protocol=4))
-    with pytest.raises(UserError, match="it holds something else than arrays"):
-        convert.read_pickle(path)
+    with pytest.raises(UserError, match="it holds something other than arrays"):
+        pickles.read(path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.pdparams"]
 
 
@@ -211,7 +212,7 @@ def test_the_arrays_that_paddle_saves(tmp_path):
     config = make_config(tmp_path)
     model = wide_model(config, train_subwords(PAIRS))
     paddle.save(model.state_dict(), str(tmp_path / "model.pdparams"))
-    arrays = convert.read_pickle(tmp_path / "model.pdparams")
+    arrays = pickles.read(tmp_path / "model.pdparams")
     expected = model.state_dict()
     assert arrays.keys() == expected.keys()
     for name, array in arrays.items():
@@ -219,9 +220,11 @@ def test_the_arrays_that_paddle_saves(tmp_path):
 
 
 def test_paddles_own_file_can_be_written(both, tmp_path, capsys):
-    convert.write_pdparams(str(both[0]), "step_10", tmp_path / "step_10.pdparams")
-    assert capsys.readouterr().out == f"{tmp_path / 'step_10.pdparams'}\n"
-    found = paddle.load(str(tmp_path / "step_10.pdparams"))
+    path = tmp_path / "step_10.pdparams"
+    options = ["convert", str(both[0]), "--to", "pdparams", "--checkpoint", "step_10"]
+    assert cli.main([*options, "--output", str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}\n"
+    found = paddle.load(str(path))
     expected = tensors.read(both[0] / "checkpoints" / "step_10" / "model.safetensors")
     assert found.keys() == expected.keys()
     for name, tensor in found.items():

@@ -22,10 +22,10 @@ from transformer_mt.config.schema import (
     Config,
     DecodingConfig,
     EvaluationConfig,
-    GuidedAttentionConfig,
     ModelConfig,
     SubwordConfig,
 )
+from transformer_mt.mechanisms.guided_attention.config import GuidedAttentionConfig
 from transformer_mt.runtime.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,8 +6,10 @@ import pytest
 
 from tests.support import demo_pairs, make_config, sacrebleu, write_lines
 from transformer_mt.commands.evaluate import score_file
-from transformer_mt.evaluation.metrics import score, tokenizer_for, tokenizer_for_text
+from transformer_mt.evaluation.metrics import METRICS, Metric, score
+from transformer_mt.evaluation.scoring import tokenizer_for, tokenizer_for_text
 from transformer_mt.runtime.errors import UserError
+from transformer_mt.training.validation import DevScores
 
 
 def worsen(lines):
@@ -38,13 +40,13 @@ def compare(tmp_path, hypotheses, references, tokenize):
     bleu = sacrebleu(*paths, "-m", "bleu", "--tokenize", tokenize, *options)
     chrf = sacrebleu(*paths, "-m", "chrf", *options)
     # The command prints ten digits after the point.
-    assert scores.bleu == pytest.approx(bleu["score"], abs=1e-9)
-    assert scores.signature == f"BLEU|{bleu['signature']}"
-    assert scores.chrf == pytest.approx(chrf["score"], abs=1e-9)
-    assert scores.chrf_signature == f"chrF2|{chrf['signature']}"
+    assert scores.values["bleu"] == pytest.approx(bleu["score"], abs=1e-9)
+    assert scores.signatures["bleu"] == f"BLEU|{bleu['signature']}"
+    assert scores.values["chrf"] == pytest.approx(chrf["score"], abs=1e-9)
+    assert scores.signatures["chrf"] == f"chrF2|{chrf['signature']}"
     assert f"ratio = {scores.length_ratio:.3f} " in bleu["verbose_score"]
     assert scores.lines == len(references)
-    assert 5 < scores.bleu < 95
+    assert 5 < scores.values["bleu"] < 95
     return scores
 
 
@@ -52,30 +54,62 @@ def compare(tmp_path, hypotheses, references, tokenize):
 def test_german(tmp_path, tokenize):
     references = [target for _, target in demo_pairs(300)]
     scores = compare(tmp_path, list(worsen(references)), references, tokenize)
-    assert f"|tok:{tokenize}|" in scores.signature and "case:mixed" in scores.signature
+    assert (
+        f"|tok:{tokenize}|" in scores.signatures["bleu"]
+        and "case:mixed" in scores.signatures["bleu"]
+    )
 
 
 def test_chinese(tmp_path, shared_data):
     text = (shared_data / "tatoeba_zh-en" / "test.zh").read_text(encoding="utf-8")
     references = text.split("\n")[:300]
     scores = compare(tmp_path, list(worsen_chinese(references)), references, "zh")
-    assert "|tok:zh|" in scores.signature
+    assert "|tok:zh|" in scores.signatures["bleu"]
     assert tokenizer_for_text(references) == "zh"
 
 
 def test_the_same_text_is_a_hundred():
     lines = [target for _, target in demo_pairs(20)]
     scores = score(lines, lines, "13a")
-    assert scores.bleu == pytest.approx(100) and scores.chrf == pytest.approx(100)
+    assert scores.values["bleu"] == pytest.approx(100) and scores.values["chrf"] == pytest.approx(
+        100
+    )
     assert scores.length_ratio == 1
 
 
 def test_what_it_says():
     scores = score(["a b c d e f"] * 3, ["a b c d e g"] * 3, "13a")
     text = str(scores)
-    assert f"BLEU {scores.bleu:.2f}" in text and f"chrF {scores.chrf:.2f}" in text
-    assert scores.signature in text and scores.chrf_signature in text and "3 lines" in text
-    assert json.loads(json.dumps(scores.as_dict()))["bleu"] == scores.bleu
+    assert (
+        f"BLEU {scores.values['bleu']:.2f}" in text and f"chrF {scores.values['chrf']:.2f}" in text
+    )
+    assert (
+        scores.signatures["bleu"] in text
+        and scores.signatures["chrf"] in text
+        and "3 lines" in text
+    )
+    assert json.loads(json.dumps(scores.as_dict()))["bleu"] == scores.values["bleu"]
+
+
+def test_a_metric_is_one_entry(tmp_path, monkeypatch):
+    """Translation edit rate, of which lower is better, is computed, logged and compared."""
+    monkeypatch.setitem(
+        METRICS, "ter", Metric("TER", "ter_signature", lambda library, _: library.TER(), False)
+    )
+    references = [target for _, target in demo_pairs(50)]
+    hypotheses = list(worsen(references))
+    paths = [write_lines(tmp_path / "hyp", hypotheses), write_lines(tmp_path / "ref", references)]
+    expected = sacrebleu(*paths, "-m", "ter", "-w", "10")
+    scores = score(hypotheses, references, "13a")
+    shown = scores.as_dict()
+    assert shown["ter"] == pytest.approx(expected["score"], abs=1e-9)
+    assert shown["ter_signature"] == f"TER|{expected['signature']}"
+    assert f"TER {shown['ter']:.2f}" in str(scores) and shown["ter_signature"] in str(scores)
+    perfect = score(references, references, "13a")
+    worse, better = (DevScores(1.0, 1.0, 2.7, one) for one in (scores, perfect))
+    assert better.by("ter") > worse.by("ter") and better.as_dict()["ter"] == 0
+    with pytest.raises(KeyError):
+        worse.by("unknown")
 
 
 def test_numbers_of_lines_must_match():
@@ -87,7 +121,7 @@ def test_numbers_of_lines_must_match():
 
 def test_nothing_translated_is_a_score_of_zero():
     scores = score(["", ""], ["a b c d", "e f g h"], "13a")
-    assert scores.bleu == 0 and scores.length_ratio == 0
+    assert scores.values["bleu"] == 0 and scores.length_ratio == 0
 
 
 @pytest.mark.parametrize(
@@ -130,7 +164,7 @@ def test_files_are_read_line_by_line(tmp_path):
     (tmp_path / "hypothesis").write_bytes("\ufeff{}\r\n{}".format(*odd).encode())
     reference = write_lines(tmp_path / "reference", odd)
     scores = score_file(tmp_path / "hypothesis", reference)
-    assert scores.lines == 2 and scores.bleu == pytest.approx(100)
+    assert scores.lines == 2 and scores.values["bleu"] == pytest.approx(100)
 
 
 def test_a_bad_reference_is_named(tmp_path):

@@ -228,7 +228,7 @@ def _trained(name: str, model_dir: str, steps: int) -> dict[str, Any]:
             line.pop("chrf_signature", None)
     checkpoint = directory / "checkpoints" / f"step_{steps}"
     return {
-        "metrics": [_timeless(line) for line in lines if line.get("step", steps) > steps - UPDATES],
+        "metrics": [_known(line) for line in lines if line.get("step", steps) > steps - UPDATES],
         "config": yaml.safe_load((directory / "config.yaml").read_text()),
         "state": _timeless(json.loads((checkpoint / "state.json").read_text())),
         "weights": _summary(checkpoint),
@@ -279,6 +279,13 @@ def _timeless(value: dict[str, Any]) -> dict[str, Any]:
         for key, part in value.items()
         if not key.endswith(timed)
     }
+
+
+def _known(line: dict[str, Any]) -> dict[str, Any]:
+    """A line of metrics.jsonl without what is another number in every run, and without the one key
+    that validations got later than these records."""
+    later = ("chrf_signature",) if line["kind"] == "dev" else ()
+    return {key: part for key, part in _timeless(line).items() if key not in later}
 
 
 def _numbers(text: str) -> list[float]:

@@ -19,6 +19,7 @@ from tests.support import (
 )
 from transformer_mt.assembly import training as assembly
 from transformer_mt.data.subword import Subwords
+from transformer_mt.evaluation.metrics import METRICS, Scores
 from transformer_mt.runtime.checksums import damage
 from transformer_mt.runtime.errors import Interrupted, UserError
 from transformer_mt.training import trainer as trainer_module
@@ -261,7 +262,10 @@ def test_what_a_run_leaves(make_trainer, run_in):
     validated = [line for line in lines if line["kind"] == "dev"]
     assert [line["step"] for line in validated] == [4, 8, 12]
     for line in validated:
-        assert {"loss", "nll", "perplexity", "bleu", "chrf", "signature"} <= set(line)
+        assert set(line) - {"kind", "step"} == {
+            *("loss", "nll", "perplexity"),
+            *("bleu", "signature", "chrf", "chrf_signature"),
+        }
         assert line["perplexity"] == pytest.approx(math.exp(line["nll"]))
         assert "BLEU|" in line["signature"] and "chrF2|" in line["chrf_signature"]
     # The last two, and the best: the first of those with the highest BLEU.
@@ -376,6 +380,11 @@ def test_too_many_in_a_row_end_training_with_advice(make_trainer, run_in, tmp_pa
     assert saved[-1].name == "step_6" and damage(saved[-1]) is None
 
 
+def scores_of(bleu: float) -> Scores:
+    """Scores with this BLEU; everything else is 0."""
+    return Scores(dict.fromkeys(METRICS, 0.0) | {"bleu": bleu}, dict.fromkeys(METRICS, ""), 1.0, 1)
+
+
 def validated(make_trainer, tmp_path, capsys, losses, warmup_steps=2) -> str:
     """What is said of validations every 2 steps, with these (training loss, dev loss)."""
     trainer = make_trainer(dev=True, max_steps=100, warmup_steps=warmup_steps)
@@ -384,7 +393,7 @@ def validated(make_trainer, tmp_path, capsys, losses, warmup_steps=2) -> str:
     for trained, dev in losses:
         trainer.progress.step += 2
         trainer.progress.add(Outcome(loss=10 * trained), 10)
-        trainer._judge(DevScores(dev, dev, perplexity(dev), 0.0, 0.0, "", ""))
+        trainer._judge(DevScores(dev, dev, perplexity(dev), scores_of(bleu=0.0)))
     return capsys.readouterr().err
 
 
@@ -528,13 +537,13 @@ def test_the_scale_falls_when_a_gradient_overflows_and_is_saved(make_trainer, sc
 # ---- The best ----
 
 
-@pytest.mark.parametrize("metric", ["bleu", "chrf", "loss", "perplexity"])
+@pytest.mark.parametrize("metric", [*METRICS, "loss", "perplexity"])
 def test_the_best_is_that_of_the_metric(make_trainer, run_in, metric):
     values = {**SHORT, "max_steps": 24, "keep_best": 2, "best_metric": metric}
     trainer = make_trainer(dev=True, **values)
     directory, lines = run_in(trainer)
     scores = [(line[metric], line["step"]) for line in lines if line["kind"] == "dev"]
-    sign = -1 if metric in ("bleu", "chrf") else 1
+    sign = 1 if metric in ("loss", "perplexity") else -1
     ranked = [step for _, step in sorted((sign * score, step) for score, step in scores)]
     assert directory.best().name == f"step_{ranked[0]}"
     assert [step for _, step in trainer.progress.best] == ranked[:2]
@@ -545,7 +554,7 @@ def test_the_best_is_that_of_the_metric(make_trainer, run_in, metric):
 def test_patience(make_trainer, run_in, monkeypatch, capsys):
     """Scores that rise, then fall: the run ends after so many that were no new best."""
     bleu = iter([1.0, 2.0, 1.5, 3.0, 2.0, 3.0, 2.9, 99.0])
-    given = lambda *_: DevScores(1.0, 1.0, 2.7, next(bleu), 0.0, "", "")  # noqa: E731
+    given = lambda *_: DevScores(1.0, 1.0, 2.7, scores_of(next(bleu)))  # noqa: E731
     monkeypatch.setattr("transformer_mt.training.trainer.validate", given)
     trainer = make_trainer(dev=True, **{**SHORT, "max_steps": 1000, "patience": 3})
     directory, lines = run_in(trainer)

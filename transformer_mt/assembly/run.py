@@ -14,7 +14,8 @@ from transformer_mt.assembly.translator import Translator
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config
 from transformer_mt.data.prepare import PreparedData
-from transformer_mt.evaluation.metrics import Scores, score_for
+from transformer_mt.evaluation.metrics import Scores
+from transformer_mt.evaluation.scoring import score_for
 from transformer_mt.inspect.parameters import VocabularySizes, parts
 from transformer_mt.model_directory import subwords_to_keep
 from transformer_mt.runtime import device as devices

@@ -17,7 +17,8 @@ from transformer_mt.commands.line_files import require_equal
 from transformer_mt.commands.model_choice import ModelChoice, add_model_choice
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.decoding.stream import input_lines
-from transformer_mt.evaluation.metrics import Scores, score, score_for, tokenizer_for_text
+from transformer_mt.evaluation.metrics import METRICS, Scores, score
+from transformer_mt.evaluation.scoring import score_for, tokenizer_for_text
 from transformer_mt.runtime.console import progress
 from transformer_mt.runtime.errors import UsageError
 from transformer_mt.runtime.files import atomic, lines, require_distinct
@@ -134,20 +135,19 @@ def score_models(
 
 def as_table(evaluations: list[Evaluation]) -> str:
     """Several models side by side, and the signatures of their scores."""
-    rows = [("", "BLEU", "chrF", "length ratio", "lines/s")]
+    rows = [("", *(metric.label for metric in METRICS.values()), "length ratio", "lines/s")]
     notes: dict[str, None] = {}
     for one in evaluations:
         scores = one.scores
         rows.append(
             (
                 one.model,
-                f"{scores.bleu:.2f}",
-                f"{scores.chrf:.2f}",
+                *(f"{scores.values[key]:.2f}" for key in METRICS),
                 f"{scores.length_ratio:.3f}",
                 f"{one.lines_per_second:,.1f}",
             )
         )
-        notes |= dict.fromkeys(filter(None, (scores.signature, scores.chrf_signature, scores.note)))
+        notes |= dict.fromkeys(scores.notes())
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = [
         "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows

@@ -18,6 +18,7 @@ from transformer_mt.config.section import (
     needs,
 )
 from transformer_mt.data.datasets import DATASETS
+from transformer_mt.evaluation.metrics import METRICS
 from transformer_mt.mechanisms.copying import config as copying
 from transformer_mt.mechanisms.guided_attention import config as guided_attention
 from transformer_mt.mechanisms.guided_attention.config import GuidedAttentionConfig
@@ -152,7 +153,7 @@ class TrainingConfig(Section):
     save_every: PositiveInt = Field(1000, description="steps between checkpoints")
     keep_last: PositiveInt = Field(5, description="how many of the last checkpoints stay")
     keep_best: PositiveInt = Field(1, description="how many of the best stay too")
-    best_metric: Literal["bleu", "chrf", "loss", "perplexity"] = Field(
+    best_metric: Literal[(*METRICS, "loss", "perplexity")] = Field(
         "bleu", description="of the dev set: which checkpoint is the best"
     )
     patience: PositiveInt | None = Field(

@@ -1,102 +1,119 @@
-"""BLEU and chrF by sacreBLEU, with the signatures that say how they were computed."""
+"""Metrics of translation, computed by sacreBLEU, with the signatures that say how.
+
+To add a metric, add an entry to `METRICS`. This module is light to import, because the config's
+schema takes the choices of training.best_metric from it.
+"""
 
 from __future__ import annotations
 
-import re
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from transformer_mt.config.schema import Config
 from transformer_mt.runtime.errors import UserError
 
 
 @dataclass(frozen=True)
-class Scores:
-    """Corpus scores of a set of translations, 0 to 100.
+class Metric:
+    """A corpus-level score of translations against one reference per line.
 
-    length_ratio is that of hypotheses to references in BLEU's tokens; note is what a reader of the
-    score has to know besides.
+    Attributes:
+        label: the name in tables and messages.
+        signature_key: the key of the signature in JSON and metrics.jsonl.
+        create: maps (the module `sacrebleu.metrics`, the name of a tokeniser) to an object with the
+            methods `corpus_score` and `get_signature` of sacreBLEU's metrics.
+        higher_is_better: whether a better translation has a higher score.
     """
 
-    bleu: float
-    signature: str
-    chrf: float
-    chrf_signature: str
+    label: str
+    signature_key: str
+    create: Callable[[Any, str], Any]
+    higher_is_better: bool = True
+
+
+# The keys are those of JSON and metrics.jsonl, and the values of training.best_metric.
+METRICS = {
+    "bleu": Metric(
+        "BLEU",
+        "signature",
+        # `force` silences a warning about tokenised text, for which the tokeniser `none` is.
+        lambda library, tokenize: library.BLEU(tokenize=tokenize, force=True),
+    ),
+    "chrf": Metric("chrF", "chrf_signature", lambda library, tokenize: library.CHRF()),
+}
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of a set of translations.
+
+    Attributes:
+        values: the score per key of `METRICS`; BLEU and chrF go from 0 to 100.
+        signatures: the signature per key of `METRICS`.
+        length_ratio: the length of the hypotheses divided by that of the references, in BLEU's
+            tokens.
+        lines: the number of lines.
+        note: a remark for the reader of the scores, or "".
+    """
+
+    values: dict[str, float]
+    signatures: dict[str, str]
     length_ratio: float
     lines: int
     note: str = ""
 
+    def by_key(self) -> dict[str, float | str]:
+        """Returns scores and signatures under the keys of JSON and metrics.jsonl."""
+        result: dict[str, float | str] = {}
+        for key, metric in METRICS.items():
+            result[key] = self.values[key]
+            result[metric.signature_key] = self.signatures[key]
+        return result
+
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Returns everything under the keys of JSON and metrics.jsonl."""
+        rest = {"length_ratio": self.length_ratio, "lines": self.lines, "note": self.note}
+        return self.by_key() | rest
+
+    def labelled(self) -> list[str]:
+        """Returns each score after its label, such as "BLEU 31.41"."""
+        return [f"{metric.label} {self.values[key]:.2f}" for key, metric in METRICS.items()]
+
+    def notes(self) -> list[str]:
+        """Returns the signatures, and the note if there is one."""
+        return [*self.signatures.values(), *filter(None, [self.note])]
 
     def __str__(self) -> str:
-        return (
-            f"BLEU {self.bleu:.2f}   chrF {self.chrf:.2f}   ({self.lines:,} lines, "
-            f"length ratio {self.length_ratio:.3f})\n"
-            f"  {self.signature}\n  {self.chrf_signature}"
-            + (f"\n  {self.note}" if self.note else "")
-        )
+        counts = f"({self.lines:,} lines, length ratio {self.length_ratio:.3f})"
+        first = "   ".join([*self.labelled(), counts])
+        return "\n  ".join([first, *self.notes()])
 
 
 def score(hypotheses: list[str], references: list[str], tokenize: str, note: str = "") -> Scores:
-    """Scores by sacreBLEU (Post 2018, arXiv 1804.08771), cased.
+    """Computes every metric, case-sensitive, with sacreBLEU (Post 2018, arXiv 1804.08771).
 
     Args:
-        tokenize: sacreBLEU's name of a tokeniser: 13a, zh, char, intl or none.
+        tokenize: the name of a tokeniser of sacreBLEU: 13a, zh, char, intl or none.
 
     Raises:
-        UserError: the numbers of lines differ, or there are none.
+        UserError: the numbers of lines differ, or there are no lines.
     """
-    # It imports slowly, and translating does without it.
-    from sacrebleu.metrics import BLEU, CHRF
+    # sacreBLEU is slow to import, and only scoring needs it.
+    from sacrebleu import metrics as library
 
     if len(hypotheses) != len(references):
         raise UserError(
-            f"{len(hypotheses):,} translations, but {len(references):,} references: one line of "
-            "each belongs together"
+            f"there are {len(hypotheses):,} translations, but {len(references):,} references. Give "
+            "one reference per translation"
         )
     if not references:
         raise UserError("there is nothing to score: the reference is empty")
-    # `force` silences a warning about tokenised text, which is what tokenize none is for.
-    bleu_metric = BLEU(tokenize=tokenize, force=True)
-    bleu = bleu_metric.corpus_score(hypotheses, [references])
-    chrf_metric = CHRF()
-    chrf = chrf_metric.corpus_score(hypotheses, [references])
-    return Scores(
-        bleu=bleu.score,
-        signature=f"BLEU|{bleu_metric.get_signature()}",
-        chrf=chrf.score,
-        chrf_signature=f"chrF2|{chrf_metric.get_signature()}",
-        length_ratio=bleu.ratio,
-        lines=len(references),
-        note=note,
-    )
-
-
-def score_for(config: Config, hypotheses: list[str], references: list[str]) -> Scores:
-    """Scores translations of a config's model, as its target side and its text ask for."""
-    note = ""
-    if config.subword.type == "vocabulary":
-        note = (
-            "of text with its BPE removed, against the tokenised reference: not comparable with "
-            "scores of raw text"
-        )
-    return score(hypotheses, references, tokenizer_for(config), note)
-
-
-def tokenizer_for(config: Config) -> str:
-    """sacreBLEU's tokeniser for a model's target side."""
-    if config.evaluation.tokenize:
-        return config.evaluation.tokenize
-    if config.subword.type == "vocabulary":
-        return "none"
-    return "zh" if config.data.target_lang.lower().startswith("zh") else "13a"
-
-
-def tokenizer_for_text(references: list[str]) -> str:
-    """zh where most letters are Chinese characters (and none is Japanese kana), else 13a."""
-    text = "".join(references[:1000])
-    letters = sum(character.isalpha() for character in text)
-    han = len(re.findall(r"[\u3400-\u4dbf\u4e00-\u9fff]", text))
-    kana = re.search(r"[\u3040-\u30ff]", text)
-    return "zh" if han > letters / 2 and not kana else "13a"
+    values, signatures, length_ratio = {}, {}, 0.0
+    for key, metric in METRICS.items():
+        computer = metric.create(library, tokenize)
+        result = computer.corpus_score(hypotheses, [references])
+        values[key] = result.score
+        signatures[key] = f"{result.name}|{computer.get_signature()}"
+        if key == "bleu":
+            length_ratio = result.ratio
+    return Scores(values, signatures, length_ratio, len(references), note)

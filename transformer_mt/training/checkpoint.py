@@ -18,9 +18,7 @@ from transformer_mt.runtime.console import warn
 from transformer_mt.runtime.errors import UserError
 from transformer_mt.runtime.folders import published
 from transformer_mt.training.state import State
-from transformer_mt.weights import WEIGHTS, load_weights
-
-OPTIMIZER = "optimizer.safetensors"
+from transformer_mt.weights import OPTIMIZER, WEIGHTS, load_weights
 
 
 def save(path: Path, model: nn.Layer, optimizer: paddle.optimizer.Optimizer, state: State) -> Path:

@@ -6,7 +6,7 @@ import itertools
 import signal
 import time
 from contextlib import closing, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -245,10 +245,10 @@ class Trainer:
         if self.processes.is_first:
             say(
                 f"step {now.step:,}  dev loss {scores.loss:.3f}  ppl {scores.perplexity:.2f}  "
-                f"BLEU {scores.bleu:.2f}  chrF {scores.chrf:.2f}"
+                f"{'  '.join(scores.scores.labelled())}"
                 f"{'  (best so far)' if is_best else ''}"
             )
-            self.directory.log(kind="dev", step=now.step, **asdict(scores))
+            self.directory.log(kind="dev", step=now.step, **scores.as_dict())
             if now.diverges:
                 first, last = now.losses[0], now.losses[-1]
                 warn(

@@ -12,7 +12,8 @@ from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import collate, ordered_batches
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.evaluation.metrics import Scores, score_for
+from transformer_mt.evaluation.metrics import METRICS, Scores
+from transformer_mt.evaluation.scoring import score_for
 from transformer_mt.runtime import signals
 from transformer_mt.runtime.console import progress
 from transformer_mt.training.state import perplexity
@@ -26,23 +27,31 @@ LOWER_IS_BETTER = ("loss", "nll", "perplexity")
 
 @dataclass(frozen=True)
 class DevScores:
-    """loss and nll (smoothed and plain) in nats per target token, perplexity; BLEU and chrF, with
-    their signatures."""
+    """The measurements of the dev set.
+
+    Attributes:
+        loss, nll: the smoothed loss and the negative log-likelihood, in nats per target token.
+        perplexity: exp(nll).
+        scores: the scores of the translations.
+    """
 
     loss: float
     nll: float
     perplexity: float
-    bleu: float
-    chrf: float
-    signature: str
-    chrf_signature: str
+    scores: Scores
+
+    def as_dict(self) -> dict[str, float | str]:
+        """Returns the measurements under the keys of metrics.jsonl."""
+        losses = {"loss": self.loss, "nll": self.nll, "perplexity": self.perplexity}
+        return losses | self.scores.by_key()
 
     def by(self, metric: str) -> float:
-        """Returns the score by a metric as a number of which higher is better."""
-        value = getattr(self, metric)
+        """Returns the value of training.best_metric, with the sign that makes higher better; a
+        value that is not a number is worse than any other."""
+        value = self.as_dict()[metric]
         if math.isnan(value):
             return -math.inf
-        return -value if metric in LOWER_IS_BETTER else value
+        return value if metric in METRICS and METRICS[metric].higher_is_better else -value
 
 
 def validate(config: Config, data: PreparedData, updater: Updater) -> DevScores | None:
@@ -51,8 +60,7 @@ def validate(config: Config, data: PreparedData, updater: Updater) -> DevScores 
     scores = dev_scores(config, data, updater)
     if scores is None:
         return None
-    signatures = scores.signature, scores.chrf_signature
-    return DevScores(loss, nll, perplexity(nll), scores.bleu, scores.chrf, *signatures)
+    return DevScores(loss, nll, perplexity(nll), scores)
 
 
 def dev_loss(config: Config, data: PreparedData, updater: Updater) -> tuple[float, float]:
