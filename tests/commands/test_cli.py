@@ -501,9 +501,9 @@ def test_what_goes_with_one_model_alone(model, texts, arguments, words):
         (["attention", "--text", "A dog.", "--target", "Ein Hund."], 2,
          ["a non-autoregressive model attends from masks"]),
         (["export", "--format", "paddle"], 1,
-         ["can't be exported: what is exported predicts one word after"]),
+         ["can't be exported to", "model.non_autoregressive: length", "one subword after another"]),
         (["export", "--format", "ctranslate2"], 1,
-         ["can't be exported: what is exported predicts one word after"]),
+         ["can't be exported to", "model.non_autoregressive: length", "one subword after another"]),
     ],
 )  # fmt: skip
 def test_what_a_non_autoregressive_model_cannot_do(
