@@ -100,10 +100,10 @@ class Judge:
         from transformer_mt.assembly.model import build_model
         from transformer_mt.decoding.paddle_engine import PaddleEngine
         from transformer_mt.model_directory import ModelDirectory
-        from transformer_mt.runtime import device
+        from transformer_mt.runtime.device import use as use_device
         from transformer_mt.weights import load_weights
 
-        device.use("cpu")
+        use_device("cpu")
         directory = ModelDirectory(model_dir)
         self.config = directory.load_config()
         self.subwords = directory.load_subwords()
@@ -171,10 +171,10 @@ class OurTranslation:
     def __init__(self, model: Path, checkpoint: str | None, cores: int) -> None:
         from transformer_mt.decoding.pool import pool
 
-        from transformer_mt.assembly import backends as engines
+        from transformer_mt.assembly.backends import find as find_engine
         from transformer_mt.model_directory import ModelDirectory
 
-        self.spec = engines.find(model, None, checkpoint, (), cores, "cpu")
+        self.spec = find_engine(model, None, checkpoint, (), cores, "cpu")
         self.stack = contextlib.ExitStack()
         if self.spec.runs_in_processes and cores > 1:
             self.engine = self.stack.enter_context(pool(self.spec, cores))

@@ -291,7 +291,7 @@ class Built:
 
         def steps_of_rows(rows: list[list[int]]) -> Stepper:
             steps = steps_of(self.model, paddle.to_tensor(self.encoder_input(rows)))
-            return Stepper(*steps, batch.never_put_out(self.subwords.target))
+            return Stepper(*steps, batch.never_chosen(self.subwords.target))
 
         with paddle.no_grad():
             return batch.search(

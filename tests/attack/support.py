@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support import make_config, python, write_pairs
+from tests.support import examples, make_config, python, write_pairs
 from transformer_mt.config.file import dump
 from transformer_mt.runtime.checksums import sealed, write_checksums
 

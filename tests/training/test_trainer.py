@@ -85,7 +85,7 @@ def gradient(trainer, batches):
 
 
 def update_once(trainer, batches):
-    return trainer.updater.update(trainer.read(0, 0, batches), 1)
+    return trainer.updater.apply(trainer.read(0, 0, batches), 1)
 
 
 def assert_same_gradient(found, expected):
@@ -158,7 +158,7 @@ def test_an_update_reports_the_loss_before_it(make_trainer):
     tokens = sum(tokens for _, tokens in pairs)
     update = trainer.read(0, 0, batches)
     assert update.target_tokens == tokens
-    outcome = trainer.updater.update(update, 1)
+    outcome = trainer.updater.apply(update, 1)
     expected = sum(nll for nll, _ in pairs)
     assert outcome.nll == pytest.approx(expected, rel=1e-5)
     assert outcome.loss != outcome.nll
@@ -263,7 +263,7 @@ def test_what_a_run_leaves(make_trainer, run_in):
     for line in validated:
         assert {"loss", "nll", "perplexity", "bleu", "chrf", "signature"} <= set(line)
         assert line["perplexity"] == pytest.approx(math.exp(line["nll"]))
-        assert "BLEU|" in line["signature"]
+        assert "BLEU|" in line["signature"] and "chrF2|" in line["chrf_signature"]
     # The last two, and the best: the first of those with the highest BLEU.
     best = max(validated, key=lambda line: line["bleu"])["step"]
     assert directory.best().name == f"step_{best}"
@@ -318,7 +318,7 @@ def test_an_update_that_is_not_finite_is_skipped_counted_and_named(make_trainer,
 
 def set_losses(trainer, values):
     """Makes the losses of some steps what they are said to be; returns the list of all steps."""
-    losses, update, steps = trainer.updater.losses, trainer.updater.update, []
+    losses, update, steps = trainer.updater.losses, trainer.updater.apply, []
 
     def watched(*arguments):
         loss, nll = losses(*arguments)
@@ -326,7 +326,7 @@ def set_losses(trainer, values):
         return loss * factor, nll * factor
 
     trainer.updater.losses = watched
-    trainer.updater.update = lambda read, step: steps.append(step) or update(read, step)
+    trainer.updater.apply = lambda read, step: steps.append(step) or update(read, step)
     return steps
 
 
@@ -341,7 +341,7 @@ def test_a_skipped_update_changes_nothing(make_trainer):
             if step == 2:
                 trainer.updater.losses = lambda *a: tuple(x * np.nan for x in losses(*a))
             if step != 2 or bad:
-                assert trainer.updater.update(update, step).is_finite == (step != 2)
+                assert trainer.updater.apply(update, step).is_finite == (step != 2)
             trainer.updater.losses = losses
         return weights(trainer)
 
@@ -384,7 +384,7 @@ def validated(make_trainer, tmp_path, capsys, losses, warmup_steps=2) -> str:
     for trained, dev in losses:
         trainer.progress.step += 2
         trainer.progress.add(Outcome(loss=10 * trained), 10)
-        trainer._judge(DevScores(dev, dev, perplexity(dev), 0.0, 0.0, ""))
+        trainer._judge(DevScores(dev, dev, perplexity(dev), 0.0, 0.0, "", ""))
     return capsys.readouterr().err
 
 
@@ -545,7 +545,7 @@ def test_the_best_is_that_of_the_metric(make_trainer, run_in, metric):
 def test_patience(make_trainer, run_in, monkeypatch, capsys):
     """Scores that rise, then fall: the run ends after so many that were no new best."""
     bleu = iter([1.0, 2.0, 1.5, 3.0, 2.0, 3.0, 2.9, 99.0])
-    given = lambda *_: DevScores(1.0, 1.0, 2.7, next(bleu), 0.0, "")  # noqa: E731
+    given = lambda *_: DevScores(1.0, 1.0, 2.7, next(bleu), 0.0, "", "")  # noqa: E731
     monkeypatch.setattr("transformer_mt.training.trainer.validate", given)
     trainer = make_trainer(dev=True, **{**SHORT, "max_steps": 1000, "patience": 3})
     directory, lines = run_in(trainer)

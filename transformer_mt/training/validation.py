@@ -20,11 +20,14 @@ from transformer_mt.training.update import Updater
 
 # Lines that a process translates before it checks whether it was asked to stop.
 DEV_LINES = 100
+# The scores of the model itself; those of its translations are better if they are higher.
+LOWER_IS_BETTER = ("loss", "nll", "perplexity")
 
 
 @dataclass(frozen=True)
 class DevScores:
-    """loss and nll (smoothed and plain) in nats per target token, perplexity; BLEU and chrF."""
+    """loss and nll (smoothed and plain) in nats per target token, perplexity; BLEU and chrF, with
+    their signatures."""
 
     loss: float
     nll: float
@@ -32,13 +35,14 @@ class DevScores:
     bleu: float
     chrf: float
     signature: str
+    chrf_signature: str
 
     def by(self, metric: str) -> float:
         """Returns the score by a metric as a number of which higher is better."""
         value = getattr(self, metric)
         if math.isnan(value):
             return -math.inf
-        return value if metric in ("bleu", "chrf") else -value
+        return -value if metric in LOWER_IS_BETTER else value
 
 
 def validate(config: Config, data: PreparedData, updater: Updater) -> DevScores | None:
@@ -47,7 +51,8 @@ def validate(config: Config, data: PreparedData, updater: Updater) -> DevScores 
     scores = dev_scores(config, data, updater)
     if scores is None:
         return None
-    return DevScores(loss, nll, perplexity(nll), scores.bleu, scores.chrf, scores.signature)
+    signatures = scores.signature, scores.chrf_signature
+    return DevScores(loss, nll, perplexity(nll), scores.bleu, scores.chrf, *signatures)
 
 
 def dev_loss(config: Config, data: PreparedData, updater: Updater) -> tuple[float, float]:
