@@ -21,8 +21,6 @@ from transformer_mt.training.update import Updater
 
 # Lines that a process translates before it checks whether it was asked to stop.
 DEV_LINES = 100
-# The scores of the model itself; those of its translations are better if they are higher.
-LOWER_IS_BETTER = ("loss", "nll", "perplexity")
 
 
 @dataclass(frozen=True)
