@@ -28,6 +28,7 @@ from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime import tensors
 from transformer_mt.runtime.checksums import damage, write_checksums
 from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.training.run_directory import RunDirectory
 
 PAIRS = demo_pairs(120)
 LINES = [source for source, _ in PAIRS[:20]]
@@ -155,7 +156,7 @@ def test_training_goes_on_from_what_was_converted(tmp_path):
 
 
 def test_restart_deletes_an_older_run_whole(old):
-    directory = ModelDirectory(old)
+    directory = RunDirectory(old)
     config, subwords = make_config(old.parent), train_subwords(PAIRS)
     directory.claim(restart=True)
     directory.start(config, subwords, [])
