@@ -3,6 +3,7 @@
 That the weights are in their places is tested with the engine, in tests/decoding.
 """
 
+import dataclasses
 import json
 import shutil
 import signal
@@ -238,7 +239,9 @@ def test_all_that_does_not_fit_is_listed_at_once(tmp_path, monkeypatch):
     subwords = Subwords(subwords.source, Repeating([f"w{i}" for i in range(10)]))
     # A mechanism that this export knows nothing of, with a weight of its own.
     model.add_parameter("copy_gate", model.create_parameter([16]))
-    monkeypatch.setattr(exporter, "KNOWN_SETTINGS", exporter.KNOWN_SETTINGS - {"d_ff"})
+    keys = exporter.BACKEND.supported_keys - {"d_ff"}
+    backend = dataclasses.replace(exporter.BACKEND, supported_keys=keys)
+    monkeypatch.setattr(exporter, "BACKEND", backend)
     del model.decoder.norm._parameters["weight"]
     del model.encoder.layers[1].self_attention.key_projection._parameters["weight"]
     bias = model.decoder.layers[0].feed_forward.inner_projection.bias
@@ -251,7 +254,7 @@ def test_all_that_does_not_fit_is_listed_at_once(tmp_path, monkeypatch):
         exporter.write_model(folder, model, config, subwords, alignment_heads(config), "float16")
     assert str(caught.value).split("\n") == [
         "the model can't be exported to CTranslate2:",
-        "  model.d_ff: 32: not known here",
+        "  model.d_ff: 32: ctranslate2 does not support it",
         "  target vocabulary: the piece 'w0' is there twice",
         "  eos is '<e>' in the source, but 'END' in the target",
         "  copy_gate: CTranslate2 has no such weight",
@@ -291,7 +294,9 @@ def test_a_vocabulary_of_another_size(tmp_path):
 def test_a_refused_model_leaves_the_earlier_export(model_dir, monkeypatch):
     export(str(model_dir), "ctranslate2")
     before = content(model_dir / "export" / "ctranslate2")
-    monkeypatch.setattr(exporter, "KNOWN_SETTINGS", exporter.KNOWN_SETTINGS - {"d_ff"})
+    keys = exporter.BACKEND.supported_keys - {"d_ff"}
+    backend = dataclasses.replace(exporter.BACKEND, supported_keys=keys)
+    monkeypatch.setattr(exporter, "BACKEND", backend)
     with pytest.raises(UserError, match="d_ff"):
         export(str(model_dir), "ctranslate2")
     assert content(model_dir / "export" / "ctranslate2") == before
