@@ -93,6 +93,7 @@ def test_results_are_printed_before_an_error(monkeypatch, capsys):
         folders.append(folder)
         assert folder.is_dir() and folder.name.startswith("benchmark_x-")
         assert "FLAGS_x" not in os.environ and sys.path[0] == str(harness.ROOT)
+        assert os.environ["PYTHONPATH"].split(os.pathsep)[0] == str(harness.ROOT)
         yield f"first of {options.count}"
         if options.count == 3:
             raise harness.WrongArguments("3 is wrong")

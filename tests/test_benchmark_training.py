@@ -48,7 +48,9 @@ def run(*arguments):
 def tables(text):
     """The Markdown tables of a text, as lists of lines, each a list of cells."""
     lines = re.findall(r"^\|.*\|$\n?|^$", text, re.MULTILINE)
-    blocks = [block for block in "".join(line or "\n" for line in lines).split("\n\n") if block]
+    blocks = [
+        block for block in "".join(line or "\n" for line in lines).split("\n\n") if block.strip()
+    ]
     return [
         [
             [cell.strip() for cell in line.strip("|").split("|")]

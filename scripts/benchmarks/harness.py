@@ -63,7 +63,10 @@ def run(
     # As Ctrl-C does, SIGTERM ends the processes and removes the folder.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     clear_settings()
-    sys.path.insert(0, str(ROOT))  # all processes use this package, even if another is installed
+    # All processes use the package beside this folder, even if another one is installed.
+    sys.path.insert(0, str(ROOT))
+    inherited = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), inherited]))
     code = python_files(ROOT / "transformer_mt")
     try:
         with (
@@ -72,7 +75,8 @@ def run(
         ):
             for paragraph in paragraphs:
                 print(paragraph, end="\n\n", flush=True)
-        print(description.partition(NOTES)[2])
+        if notes := description.partition(NOTES)[2].strip():
+            print(notes)
         if python_files(ROOT / "transformer_mt") != code:
             # Processes that started at different times have run different versions.
             raise Failure("the code of transformer_mt has changed meanwhile. Run it again")
