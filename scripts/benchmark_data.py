@@ -27,7 +27,6 @@ import os
 import resource
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,38 +49,39 @@ class Preparation:
     def start(self) -> tuple[float, float]:
         """Seconds from the imports to the updates of the first epoch, and their padding share."""
         started = time.perf_counter()
-        from transformer_mt.config import file as config_file
-        from transformer_mt.data.batches import epoch_batches, padding_share, updates
+        from transformer_mt.config.file import load as load_config
+        from transformer_mt.data.batches import epoch_batches, group_batches, padding_share
         from transformer_mt.data.prepare import prepare
 
-        corpus = prepare(config_file.load(self.recipe)).train
+        corpus = prepare(load_config(self.recipe)).train
         batches = epoch_batches(corpus.source.lengths, corpus.target.lengths, BATCH_TOKENS, 1, 0)
-        updates(batches, 1)
+        group_batches(batches, 1)
         seconds = time.perf_counter() - started
         return seconds, padding_share(corpus, batches)
 
     def encode(self) -> tuple[float, None]:
         """Encodes the corpus that `start` has prepared once more; returns seconds."""
-        from transformer_mt.config import file as config_file
-        from transformer_mt.data.corpus import open_corpus, training_pairs
+        from transformer_mt.config.file import load as load_config
+        from transformer_mt.data.corpus import open_corpus
         from transformer_mt.data.encoded import Limits, encoded_corpus
         from transformer_mt.data.prepare import prepare
+        from transformer_mt.data.training_filter import TrainingFilter
 
-        config = config_file.load(self.recipe)
+        config = load_config(self.recipe)
         subwords = prepare(config).subwords
         split = open_corpus(config.data).train
         next(iter(split))  # imports PaddleNLP
-        dropped: Counter = Counter()
+        keep = TrainingFilter(frozenset(), config.data.drop_duplicates)
         with tempfile.TemporaryDirectory(dir=config.data.root) as cache:
             started = time.perf_counter()
             encoded_corpus(
-                training_pairs(split, frozenset(), config.data.drop_duplicates, dropped),
+                split,
                 content="",
                 subwords=subwords,
                 limits=Limits(config.data.max_length, config.data.max_length_ratio),
-                dropped=dropped,
                 cache=Path(cache),
                 title="encoding",
+                reason_to_drop=keep.reason_to_drop,
             )
             return time.perf_counter() - started, None
 

@@ -100,10 +100,10 @@ class Judge:
         from transformer_mt.assembly.model import build_model
         from transformer_mt.decoding.paddle_engine import PaddleEngine
         from transformer_mt.model_directory import ModelDirectory
-        from transformer_mt.runtime import device
+        from transformer_mt.runtime.device import use as use_device
         from transformer_mt.weights import load_weights
 
-        device.use("cpu")
+        use_device("cpu")
         directory = ModelDirectory(model_dir)
         self.config = directory.load_config()
         self.subwords = directory.load_subwords()
@@ -170,33 +170,33 @@ class OurTranslation:
     """
 
     def __init__(self, model: Path, checkpoint: str | None, cores: int) -> None:
-        from transformer_mt.decoding.pool import pool
-
-        from transformer_mt.assembly import backends as engines
+        from transformer_mt.assembly.backends import find as find_engine
+        from transformer_mt.assembly.translator import engine_processes
         from transformer_mt.model_directory import ModelDirectory
 
-        self.spec = engines.find(model, None, checkpoint, (), cores, "cpu")
+        self.spec = find_engine(model, None, checkpoint, (), cores, "cpu")
         self.stack = contextlib.ExitStack()
-        if self.spec.runs_in_processes and cores > 1:
-            self.engine = self.stack.enter_context(pool(self.spec, cores))
+        if self.spec.processes > 1:
+            self.engine = self.stack.enter_context(engine_processes(self.spec))
         else:
             self.engine = self.spec.load()
         vocabulary = ModelDirectory(model).load_subwords().target
         self.ids = {piece: i for i, piece in enumerate(vocabulary.pieces(range(vocabulary.size)))}
 
     def translate(self, beam: int, line_by_line: bool, lines: list[str]) -> Translated:
+        from transformer_mt.assembly.backends import with_decoding
+        from transformer_mt.assembly.translator import Translator
         from transformer_mt.decoding.stream import in_windows
-        from transformer_mt.decoding.translator import Line, Translator
+        from transformer_mt.decoding.translator import Line
 
-        translator = Translator.of(
-            self.spec,
-            self.engine,
-            beam_size=beam,
-            length_penalty=1.0,
-            length_penalty_kind="gnmt",
-            max_length_ratio=1.0,
-            max_length_extra=EXTRA_LENGTH,
-        )
+        decoding = {
+            "beam_size": beam,
+            "length_penalty": 1.0,
+            "length_penalty_kind": "gnmt",
+            "max_length_ratio": 1.0,
+            "max_length_extra": EXTRA_LENGTH,
+        }
+        translator = Translator.of(with_decoding(self.spec, decoding), self.engine)
         started = perf_counter()
         # `Translator.translate` does the same, but does not return the subwords.
         windows = ([Line(line)] for line in lines) if line_by_line else in_windows(map(Line, lines))

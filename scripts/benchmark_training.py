@@ -96,14 +96,14 @@ class OurTraining:
     """This project's training steps, prepared as `train` does it."""
 
     def __init__(self, recipe: Path, overrides: list[str]) -> None:
-        from transformer_mt.config import file as config_file
+        from transformer_mt.config.file import load as load_config
         from transformer_mt.data.prepare import prepare
-        from transformer_mt.runtime import device
+        from transformer_mt.runtime.device import use as use_device
         from transformer_mt.training.processes import Processes
         from transformer_mt.training.trainer import Trainer
 
-        device.use("cpu")
-        self.config = config_file.load(recipe, overrides)
+        use_device("cpu")
+        self.config = load_config(recipe, overrides)
         self.data = prepare(self.config)
         self.trainer = Trainer(self.config, self.data, Processes())
         self.updates = self.trainer.epoch_updates(0)
@@ -113,7 +113,7 @@ class OurTraining:
         started = time.perf_counter()
         for number in range(first, end):
             update = self.trainer.read(0, number, self.updates[number])
-            self.trainer.updater.update(update, number + 1)
+            self.trainer.updater.apply(update, number + 1)
         return time.perf_counter() - started
 
     def corpus(self) -> Corpus:
@@ -171,10 +171,10 @@ class LossMemory:
         paddle.set_device("cpu")
         targets = paddle.randint(1, LOSS_VOCAB_SIZE, [BATCH_TOKENS])
         if name == OURS:
-            from transformer_mt.runtime import device
+            from transformer_mt.runtime.device import use as use_device
             from transformer_mt.training.loss import LabelSmoothedCrossEntropy
 
-            device.use("cpu")
+            use_device("cpu")
             criterion = LabelSmoothedCrossEntropy(LABEL_SMOOTHING, pad_id=0)
             logits = paddle.uniform([BATCH_TOKENS, LOSS_VOCAB_SIZE])
         else:

@@ -286,5 +286,5 @@ def take_steps(trainer, steps: int) -> list[Outcome]:
             if len(outcomes) == steps:
                 return outcomes
             update = trainer.read(epoch, number, sentences)
-            outcomes.append(trainer.updater.update(update, len(outcomes) + 1))
+            outcomes.append(trainer.updater.apply(update, len(outcomes) + 1))
         epoch += 1

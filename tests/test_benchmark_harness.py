@@ -3,6 +3,7 @@
 import argparse
 import os
 import signal
+import sys
 
 import pytest
 
@@ -69,6 +70,7 @@ def test_competitors_take_turns():
 def run(monkeypatch, measure, *arguments):
     """Exit code of a benchmark with one argument, --count."""
     monkeypatch.setattr("sys.argv", ["benchmark_x.py", *arguments])
+    monkeypatch.setattr("sys.path", list(sys.path))
     monkeypatch.setattr("os.environ", {**os.environ, "FLAGS_x": "1"})
 
     def add_arguments(parser):
@@ -90,7 +92,7 @@ def test_results_are_printed_before_an_error(monkeypatch, capsys):
     def measure(options: argparse.Namespace, folder):
         folders.append(folder)
         assert folder.is_dir() and folder.name.startswith("benchmark_x-")
-        assert "FLAGS_x" not in os.environ
+        assert "FLAGS_x" not in os.environ and sys.path[0] == str(harness.ROOT)
         yield f"first of {options.count}"
         if options.count == 3:
             raise harness.WrongArguments("3 is wrong")

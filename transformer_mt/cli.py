@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import textwrap
 import traceback
 from importlib import import_module
 
@@ -109,7 +110,8 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
-        own = commands.add_parser(name, help=summary, description=summary, **style)
+        description = textwrap.fill(summary, 100)
+        own = commands.add_parser(name, help=summary, description=description, **style)
         if name == command:
             module = import_module(f"transformer_mt.commands.{name}")
             own.epilog = f"{module.HELP}\n{EXIT_CODES}"

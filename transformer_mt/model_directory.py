@@ -115,7 +115,7 @@ class ModelDirectory:
                 "text. Put back what was there; decoding can be changed with flags such as "
                 "--beam-size"
             )
-        return config_file.load(path, overrides)
+        return config_file.load(path, overrides or ())
 
     def load_subwords(self) -> Subwords:
         """Reads the subwords of both sides.

@@ -63,6 +63,7 @@ def run(
     # As Ctrl-C does, SIGTERM ends the processes and removes the folder.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     clear_settings()
+    sys.path.insert(0, str(ROOT))  # all processes use this package, even if another is installed
     code = python_files(ROOT / "transformer_mt")
     try:
         with (

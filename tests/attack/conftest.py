@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from tests.attack.support import Driver, write_recipe
+from tests.attack.support import MAX_LENGTH, Driver, write_recipe
 from tests.support import demo_pairs, make_config, make_model_directory, write_lines
 from transformer_mt.commands.export import export
 
@@ -36,7 +36,8 @@ def recipe(tmp_path_factory):
 @pytest.fixture(scope="session")
 def whole_model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
-    path = make_model_directory(folder / "model", PAIRS, make_config(folder)).path
+    config = make_config(folder, data={"max_length": MAX_LENGTH})
+    path = make_model_directory(folder / "model", PAIRS, config).path
     export(str(path), "ctranslate2")
     export(str(path), "paddle")
     write_lines(folder / "source", [source for source, _ in PAIRS[:8]])

@@ -12,12 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support import make_config, python, write_pairs
+from tests.support import examples, make_config, python, write_pairs
 from transformer_mt.config.file import dump
 from transformer_mt.runtime.checksums import sealed, write_checksums
 
 # Seconds that a command of a tiny model may take on a busy machine.
 PATIENCE = 240
+# Subwords of the longest source that the models read: hostile lines are longer.
+MAX_LENGTH = examples(60, 256)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.attack.support import files_of, write_recipe
-from tests.support import demo_pairs, run, start, write_lines
+from tests.support import demo_pairs, examples, run, start, write_lines
 
 PAIRS = demo_pairs(460)
 
@@ -18,7 +18,12 @@ PAIRS = demo_pairs(460)
 def long_recipe(tmp_path_factory):
     """A run of some seconds with all that has a state; its whole end is in `whole`."""
     folder = tmp_path_factory.mktemp("kills")
-    training = {"max_steps": 60, "validate_every": 10, "save_every": 4, "keep_last": 3}
+    training = {
+        "max_steps": examples(30, 60),
+        "validate_every": 10,
+        "save_every": 4,
+        "keep_last": 3,
+    }
     training |= {"batch_tokens": 800, "device_tokens": 400, "average_last": 2}
     path = write_recipe(
         folder,

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from tests.attack.support import MAX_LENGTH
 from tests.support import demo_pairs, make_config, make_model_directory
 
 PAIRS = demo_pairs(260)
@@ -101,7 +102,7 @@ MECHANISMS = {
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_of_every_mechanism(driver, tmp_path, name, is_large):
-    config = make_config(tmp_path, model=MECHANISMS[name])
+    config = make_config(tmp_path, model=MECHANISMS[name], data={"max_length": MAX_LENGTH})
     model = make_model_directory(tmp_path / "model", PAIRS, config).path
     for seed in range(6 if is_large else 1):
         lines = hostile(300 if is_large else 50, 100 + seed)

@@ -237,7 +237,7 @@ def computed_log_probs(exported, source, prefixes):
 def test_a_beam(every_kind, changes):
     """Of sentences whose outputs end by themselves, and of such as run into their limits."""
     settings = SETTINGS.model_copy(update=changes)
-    sentences = every_kind.sentences(12)
+    sentences = every_kind.sentences(8)
     results = every_kind.engine.search(sentences, settings)
     for sentence, found in zip(sentences, results, strict=True):
         expected = simple_search(every_kind, sentence, settings)
@@ -249,7 +249,7 @@ def test_a_beam(every_kind, changes):
 
 def test_the_best_n(one_kind):
     settings = SETTINGS.model_copy(update={"n_best": 4, "length_penalty_kind": "average"})
-    sentences = one_kind.sentences()
+    sentences = one_kind.sentences(12)
     for sentence, found in zip(sentences, one_kind.engine.search(sentences, settings), strict=True):
         expected = simple_search(one_kind, sentence, settings)[:4]
         assert [hypothesis.ids for hypothesis in found] == [ids for ids, _ in expected]
@@ -262,7 +262,7 @@ def test_the_best_n(one_kind):
 def test_a_beam_of_one_is_greedy(every_kind):
     settings = SETTINGS.model_copy(update={"beam_size": 1})
     target = every_kind.subwords.target
-    sentences = every_kind.sentences()
+    sentences = every_kind.sentences(10)
     full = 0
     results = every_kind.engine.search(sentences, settings)
     for sentence, (found,) in zip(sentences, results, strict=True):

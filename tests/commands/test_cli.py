@@ -73,7 +73,7 @@ SETTINGS = ["--" + name.replace("_", "-") for name in DecodingConfig.model_field
 
 
 @pytest.mark.parametrize(
-    ("verb", "words"),
+    ("command", "words"),
     [
         ([], ["train", "translate", "evaluate", "score", "attention", "average", "export", "info"]),
         (["train"], ["CONFIG", "key=value", "--check", "--restart", "--device"]),
@@ -88,12 +88,15 @@ SETTINGS = ["--" + name.replace("_", "-") for name in DecodingConfig.model_field
         (["align"], ["MODEL_DIR", "--source", "--target", "--reference", "--output", "i?j",
                      "--engine", "--checkpoint", "--batch-tokens"]),
         (["average"], ["MODEL_DIR", "--last", "--best"]),
+        (["export"], ["MODEL_DIR", "--format", "{paddle,ctranslate2}", "--quantization", "int8",
+                      "bfloat16", "--checkpoint", "--output"]),
+        (["convert"], ["MODEL_DIR", "--to", "--checkpoint", "--output", "format_version 1"]),
         (["info"], ["CONFIG|MODEL_DIR", "key=value", "--tflops", "--utilisation", "--length",
                     "what is counted"]),
     ],
 )  # fmt: skip
-def test_help(verb, words):
-    done = run(*verb, "--help")
+def test_help(command, words):
+    done = run(*command, "--help")
     assert done.returncode == 0 and done.stderr == ""
     for word in [*words, "0 done    1 failed    2 wrong config or arguments    130 Ctrl-C    143"]:
         assert word in done.stdout
@@ -498,16 +501,16 @@ def test_what_goes_with_one_model_alone(model, texts, arguments, words):
         (["attention", "--text", "A dog.", "--target", "Ein Hund."], 2,
          ["a non-autoregressive model attends from masks"]),
         (["export", "--format", "paddle"], 1,
-         ["can't be exported: what is exported predicts one word after"]),
+         ["can't be exported to", "model.non_autoregressive: length", "one subword after another"]),
         (["export", "--format", "ctranslate2"], 1,
-         ["can't be exported: what is exported predicts one word after"]),
+         ["can't be exported to", "model.non_autoregressive: length", "one subword after another"]),
     ],
 )  # fmt: skip
 def test_what_a_non_autoregressive_model_cannot_do(
     non_autoregressive, texts, tmp_path, arguments, code, words
 ):
-    verb, *options = arguments
-    done = run(verb, non_autoregressive, *options, "--output", "out", cwd=tmp_path)
+    command, *options = arguments
+    done = run(command, non_autoregressive, *options, "--output", "out", cwd=tmp_path)
     assert_refused(done, code, *words)
     assert files(tmp_path) == ["reference", "source"]
 

@@ -33,6 +33,11 @@ from transformer_mt.training.run_directory import RunDirectory
 
 PAIRS = demo_pairs(120)
 LINES = [source for source, _ in PAIRS[:20]]
+# The files of a checkpoint that were pickles, and those that take their place.
+PICKLES = {
+    "model.pdparams": "model.safetensors",
+    "optimizer.pdopt": "optimizer.safetensors",
+}
 
 
 def as_before(directory: ModelDirectory) -> None:

@@ -17,12 +17,12 @@ from transformer_mt.data.batches import (
     collate,
     encoded_rows,
     epoch_batches,
+    group_batches,
     ordered_batches,
     padding_share,
     read_ahead,
     read_update,
     share,
-    updates,
 )
 from transformer_mt.data.corpus import open_corpus
 from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
@@ -154,7 +154,7 @@ def test_validation_batches_are_always_the_same():
 @pytest.mark.parametrize("count, sizes", [(1, [1] * 7), (3, [3, 3, 1]), (7, [7]), (9, [7])])
 def test_updates(count, sizes):
     batches = [np.array([i]) for i in range(7)]
-    groups = updates(batches, count)
+    groups = group_batches(batches, count)
     assert [len(group) for group in groups] == sizes
     assert [int(batch[0]) for group in groups for batch in group] == list(range(7))
 
@@ -293,7 +293,7 @@ def rows(batches, subwords) -> list[tuple[list[int], list[int]]]:
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
 def test_the_processes_of_an_update_read_it_once(sampled, kind, sampling, world_size):
     corpus, subwords = sampled[kind]
-    plan = updates(epoch_batches(corpus.source.lengths, corpus.target.lengths, 300, 1, 0), 4)
+    plan = group_batches(epoch_batches(corpus.source.lengths, corpus.target.lengths, 300, 1, 0), 4)
     for number, sentences in enumerate((*plan[:2], plan[-1])):
         parts = [
             read_update(corpus, sentences, subwords, rank, world_size, sampling, (1, 0, number))

@@ -4,6 +4,8 @@ import os
 import random
 import re
 import shutil
+import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,9 @@ from transformer_mt.config.file import dump
 from transformer_mt.config.schema import Config
 from transformer_mt.data.prepare import prepare
 from transformer_mt.data.subword import Subwords
+from transformer_mt.runtime import files
 from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.runtime.files import open_bytes
 
 SOME = "der die das ein und ist nicht Haus Hund Katze geht schläft heute morgen wir ihr"
 WORDS = SOME.split(" ")
@@ -148,6 +152,41 @@ def test_twice_the_same_without_encoding_again(tmp_path, text):
     # What has nothing to do with the data makes no difference.
     prepare(config(tmp_path, training={"max_steps": 2, "seed": 9}))
     assert cache_entries(tmp_path) == entries
+
+
+def test_each_file_is_read_as_often_as_it_must_be(tmp_path, text, monkeypatch):
+    """To hash and count it; to draw twice; to train subwords; to encode. At the next start, only to
+    hash and count it, and to check the test set; and then without PaddleNLP, which takes seconds to
+    import."""
+    opened = Counter()
+
+    def counting(path: Path):
+        opened[path.name] += path.parent == text
+        return open_bytes(path)
+
+    monkeypatch.setattr(files, "open_bytes", counting)
+    drawn = config(tmp_path, data={"dev": None, "held_out": 20})
+    prepare(drawn)
+    assert opened == {
+        "train.en": 5,
+        "train.de": 5,
+        "test.en": 2,
+        "test.de": 2,
+        "dev.en": 0,
+        "dev.de": 0,
+    }
+    opened.clear()
+    monkeypatch.setitem(sys.modules, "paddlenlp.datasets", None)
+    again = prepare(drawn)
+    assert opened == {
+        "train.en": 1,
+        "train.de": 1,
+        "test.en": 2,
+        "test.de": 2,
+        "dev.en": 0,
+        "dev.de": 0,
+    }
+    assert len(again.dev_split.text[0]) == 20 and len(again.test_split.text[0]) == 30
 
 
 def test_a_vocabulary_that_is_cut_is_told_of_every_time(tmp_path, text, capsys):

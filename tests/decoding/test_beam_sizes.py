@@ -46,7 +46,7 @@ def engines(tmp_path_factory):
         subwords.save(path)
         write_checksums(path)
     on_device = PaddleEngine([model], subwords)
-    on_device._host_decoders = []
+    on_device._cpu_decoders = []
     paddle.set_device("cpu")
     return {
         "host": PaddleEngine([model], subwords),

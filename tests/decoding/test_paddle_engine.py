@@ -143,7 +143,7 @@ def test_paddles_layers_find_what_numpy_finds(config, subwords, sentences, count
     settings = SETTINGS.model_copy(update=changes)
     on_host = PaddleEngine(models, subwords)
     on_device = PaddleEngine(models, subwords)
-    on_device._host_decoders = []
+    on_device._cpu_decoders = []
     ours = on_host.search(sentences[:32], settings)
     theirs = on_device.search(sentences[:32], settings)
     different = 0

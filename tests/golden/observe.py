@@ -223,6 +223,9 @@ def _trained(name: str, model_dir: str, steps: int) -> dict[str, Any]:
     command("train", recipe(name), f"model_dir={model_dir}", *changes, "training.log_every=1")
     directory = Path(model_dir)
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        if line["kind"] == "dev":  # which the code of the records did not log yet
+            line.pop("chrf_signature", None)
     checkpoint = directory / "checkpoints" / f"step_{steps}"
     return {
         "metrics": [_known(line) for line in lines if line.get("step", steps) > steps - UPDATES],
@@ -346,7 +349,7 @@ def of_model(name: str) -> dict[str, Observation]:
         average_penalty = ("--length-penalty", 0.5, "--length-penalty-kind", "average")
         earlier = ("--ensemble", f"plain:{recipes.EARLIER}")
         add(scores, "scores", ("paddle_inference",))
-        add(translations, "prefixes", ENGINES, "--prefix", "prefix", *BEAM)
+        add(translations, "prefixes", QUICK_ENGINES, "--prefix", "prefix", *BEAM)
         add(translations, "sampling", ENGINES, *sampling)
         few = (*sampling, "--top-k", 4, "--top-p", 0.9, "--seed", 5)
         add(translations, "few sampled", QUICK_ENGINES, *few)

@@ -108,10 +108,6 @@ MODELS: dict[str, Recipe] = {
         "training": {"max_steps": 1200},
         "decoding": {"max_length_ratio": 1.5, "max_length_extra": 4, "iterations": 3},
     },
-    "sampled": {
-        "subword": {"sampling": 0.1},
-        "training": {"recompute": True, "device_tokens": 200, "average_last": 1},
-    },
     "vocabulary": {
         "data": {"root": "cut"},
         "subword": {"type": "vocabulary", "vocabulary": "cut/vocabulary"},
@@ -139,8 +135,21 @@ BEGINNINGS: dict[str, Recipe] = {
     },
     "sgd": {"training": {"optimizer": "sgd", "schedule": "constant", "clip_norm": None}},
     "fine_tuning": {"training": {"init_from": "plain"}},
-    "characters": {"subword": {"type": "char"}, "training": {"label_smoothing": 0.0}},
-    "unigram": {"subword": {"type": "unigram", "sampling": 0.2, "vocab_size": 60}},
+    "characters": {
+        "data": {"max_length": 60},
+        "subword": {"type": "char"},
+        "training": {"label_smoothing": 0.0},
+    },
+    "unigram": {
+        "data": {"max_length": 60},
+        "subword": {"type": "unigram", "sampling": 0.2, "vocab_size": 60},
+    },
+    # Gradients are added up over several batches, too.
+    "sampled": {
+        "subword": {"sampling": 0.1},
+        "model": {"num_layers": 2},
+        "training": {"recompute": True, "device_tokens": 200},
+    },
 }
 
 

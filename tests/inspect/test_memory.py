@@ -67,7 +67,7 @@ def test_weights_gradients_and_optimiser_state_are_those_of_an_update(tmp_path, 
         return 0.0
 
     updater._gradient_norm = note_gradients
-    updater.update(full_update(4), 1)
+    updater.apply(full_update(4), 1)
     assert tensor_bytes(updater.model.parameters()) == weight_bytes(config.model, VOCABULARIES)
     assert tensor_bytes(gradients) == weight_bytes(config.model, VOCABULARIES)
     state = [
@@ -81,7 +81,7 @@ def test_weights_gradients_and_optimiser_state_are_those_of_an_update(tmp_path, 
 def held_at_the_loss(updater, rows, vocab_size):
     """Bytes that an update of `rows` pairs holds when its loss has been computed, beyond those
     before it."""
-    updater.update(full_update(2, vocab_size), 1)  # the optimiser makes its state
+    updater.apply(full_update(2, vocab_size), 1)  # the optimiser makes its state
     update = full_update(rows, vocab_size)
     found = []
     hook = updater.objective.criterion.register_forward_post_hook(lambda *_: found.append(held()))
@@ -90,7 +90,7 @@ def held_at_the_loss(updater, rows, vocab_size):
     tracemalloc.start()
     try:
         before = held()
-        updater.update(update, 2)
+        updater.apply(update, 2)
     finally:
         tracemalloc.stop()
         gc.enable()
@@ -141,12 +141,12 @@ def test_activations_are_what_is_held_when_the_loss_is_known(tmp_path, model, tr
 
 def peak(updater, rows, vocab_size):
     """The most that Paddle's tensors hold in an update of `rows` pairs, beyond those before it."""
-    updater.update(full_update(2, vocab_size), 1)
+    updater.apply(full_update(2, vocab_size), 1)
     update, core = full_update(rows, vocab_size), paddle.base.core
     gc.collect()
     before = core.host_memory_stat_current_value("Allocated", 0)
     core.host_memory_stat_reset_peak_value("Allocated", 0)
-    updater.update(update, 2)
+    updater.apply(update, 2)
     return core.host_memory_stat_peak_value("Allocated", 0) - before
 
 

@@ -65,8 +65,8 @@ def test_numpy_finds_what_paddle_finds_and_scores_are_those_of_force_decoding(
     settings = SETTINGS.model_copy(update=changes)
     on_host = PaddleEngine([model], subwords)
     on_device = PaddleEngine([model], subwords)
-    assert len(on_host._host_decoders) == 1
-    on_device._host_decoders = []
+    assert len(on_host._cpu_decoders) == 1
+    on_device._cpu_decoders = []
     found = on_host.search(sentences, settings)
     different = 0
     for ours, theirs in zip(found, on_device.search(sentences, settings), strict=True):
@@ -152,7 +152,7 @@ def test_an_ensemble_with_a_plain_model(model, make_model, subwords, sentences):
     expected = sum(np.log(mean[n, i]) for n, i in enumerate([*target, subwords.target.eos]))
     assert both.log_probs([sentences[0].source], [target])[0] == pytest.approx(expected, rel=1e-5)
     on_device = PaddleEngine(models, subwords)
-    on_device._host_decoders = []
+    on_device._cpu_decoders = []
     for engine in (both, on_device):
         found = engine.search(sentences[:8], SETTINGS)
         forced = both.log_probs([s.source for s in sentences[:8]], [own[0].ids for own in found])

@@ -297,7 +297,8 @@ def test_it_begins_with_the_weights_of_a_teacher(make_trainer, tmp_path):
         np.testing.assert_array_equal(own[name], weight)
 
 
-@pytest.mark.parametrize("kind", ["length", pytest.param("end", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_learning(tmp_path, kind):
     """To copy three to five digits, all at once: how many, and which where."""
     random = np.random.default_rng(1)

@@ -102,7 +102,7 @@ def test_an_update_of_5000_types_and_6_layers_of_512_2048(random_ids):
     target_input = np.hstack([np.full((rows, 1), BOS), target[:, :-1]])
     batch = Batch(random_ids(rows, length, types), target_input, target, rows * length)
     before = {name: parameter.numpy() for name, parameter in updater.model.named_parameters()}
-    outcome = updater.update(Update([batch], rows * length), step=1)
+    outcome = updater.apply(Update([batch], rows * length), step=1)
     assert outcome.is_finite
     assert_untrained(outcome.nll / (rows * length), types)
     # The first update of Adam is of the size of the rate for every weight that has a gradient. (The

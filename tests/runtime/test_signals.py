@@ -217,7 +217,7 @@ def run_with_signal(folder, number, moment, *arguments) -> subprocess.CompletedP
         (signal.SIGTERM, 143, "paddle.base.libpaddle"),
         # Paddle has put a handler of its own in place by then.
         (signal.SIGTERM, 143, "paddle.nn"),
-        (signal.SIGHUP, 129, "paddle.nn"),
+        pytest.param(signal.SIGHUP, 129, "paddle.nn", marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_while_modules_are_imported(folder, number, code, moment):
@@ -226,6 +226,7 @@ def test_a_signal_while_modules_are_imported(folder, number, code, moment):
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "interrupted\n")
 
 
+@pytest.mark.slow
 def test_a_signal_while_paddlenlp_is_imported(folder):
     """Which switches every handler of SIGTERM off."""
     command = ("train", folder / "recipe.yaml", "--check")

@@ -27,7 +27,7 @@ def different_sequences(count, random):
     ("task", "norm", "beam_size"),
     [
         ("reverse", "pre", 3),
-        ("sort", "post", 1),
+        pytest.param("sort", "post", 1, marks=pytest.mark.slow),
         pytest.param("copy", "post", 1, marks=pytest.mark.slow),
         pytest.param("reverse", "post", 1, marks=pytest.mark.slow),
         pytest.param("sort", "pre", 1, marks=pytest.mark.slow),

@@ -86,7 +86,7 @@ def gradient(trainer, batches):
 
 
 def update_once(trainer, batches):
-    return trainer.updater.update(trainer.read(0, 0, batches), 1)
+    return trainer.updater.apply(trainer.read(0, 0, batches), 1)
 
 
 def assert_same_gradient(found, expected):
@@ -159,7 +159,7 @@ def test_an_update_reports_the_loss_before_it(make_trainer):
     tokens = sum(tokens for _, tokens in pairs)
     update = trainer.read(0, 0, batches)
     assert update.target_tokens == tokens
-    outcome = trainer.updater.update(update, 1)
+    outcome = trainer.updater.apply(update, 1)
     expected = sum(nll for nll, _ in pairs)
     assert outcome.nll == pytest.approx(expected, rel=1e-5)
     assert outcome.loss != outcome.nll
@@ -322,7 +322,7 @@ def test_an_update_that_is_not_finite_is_skipped_counted_and_named(make_trainer,
 
 def set_losses(trainer, values):
     """Makes the losses of some steps what they are said to be; returns the list of all steps."""
-    losses, update, steps = trainer.updater.losses, trainer.updater.update, []
+    losses, update, steps = trainer.updater.losses, trainer.updater.apply, []
 
     def watched(*arguments):
         loss, nll = losses(*arguments)
@@ -330,7 +330,7 @@ def set_losses(trainer, values):
         return loss * factor, nll * factor
 
     trainer.updater.losses = watched
-    trainer.updater.update = lambda read, step: steps.append(step) or update(read, step)
+    trainer.updater.apply = lambda read, step: steps.append(step) or update(read, step)
     return steps
 
 
@@ -345,7 +345,7 @@ def test_a_skipped_update_changes_nothing(make_trainer):
             if step == 2:
                 trainer.updater.losses = lambda *a: tuple(x * np.nan for x in losses(*a))
             if step != 2 or bad:
-                assert trainer.updater.update(update, step).is_finite == (step != 2)
+                assert trainer.updater.apply(update, step).is_finite == (step != 2)
             trainer.updater.losses = losses
         return weights(trainer)
 

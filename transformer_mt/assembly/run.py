@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import paddle
@@ -28,7 +27,6 @@ from transformer_mt.training import resume, workers
 from transformer_mt.training.plan import Plan
 from transformer_mt.training.processes import Processes, is_one_of_several, own_device
 from transformer_mt.training.run_directory import RunDirectory
-from transformer_mt.training.state import State
 from transformer_mt.training.trainer import Trainer, run_on_several_machines, seconds_per_step
 
 
@@ -81,53 +79,40 @@ def train(config: Config, device: str | None, restart: bool) -> None:
     try:
         workers.clear_work_folder(directory)
         count = 1 if processes.connected else devices.processes(config.training.devices, used)
-        run = _begin(config, directory, restart, processes, trains_here=count == 1)
+        data, resumed, has_ended, trainer = _begin(
+            config, directory, restart, processes, trains_here=count == 1
+        )
         if processes.connected:
             processes.wait()
-            run_on_several_machines(run.trainer, directory)
-        elif run.has_ended:
+            run_on_several_machines(trainer, directory)
+        elif has_ended:
             say(f"this run has reached its end; {_how_to_go_on(config)}")
         else:
             where = used if count == 1 else f"{count} processes"
             say(f"training into {directory.path} on {where}; Ctrl-C saves and stops")
             if count == 1:
-                run.trainer.run(directory)
+                trainer.run(directory)
             else:
-                workers.run_workers(
-                    make_trainer, config, run.data, directory, used, count, run.resumed
-                )
-        _finish(config, run.data, directory)
+                workers.run_workers(make_trainer, config, data, directory, used, count, resumed)
+        _finish(config, data, directory)
         say(f"done in {duration(time.monotonic() - started)}")
         _next_steps(directory)
     finally:
         directory.release()
 
 
-@dataclass
-class _Run:
-    """A run that is ready to train.
-
-    Attributes:
-        resumed: the checkpoint to resume from, if any.
-        has_ended: whether it was trained to its end before, and nothing is left to do.
-        trainer: None if other processes train.
-    """
-
-    data: PreparedData
-    resumed: Path | None
-    has_ended: bool
-    trainer: Trainer | None
-
-
 def _begin(
-    config: Config,
-    directory: RunDirectory,
-    restart: bool,
-    processes: Processes,
-    trains_here: bool,
-) -> _Run:
+    config: Config, directory: RunDirectory, restart: bool, processes: Processes, trains_here: bool
+) -> tuple[PreparedData, Path | None, bool, Trainer | None]:
     """Reads all that there is to read, and makes the directory ready for a new run, or for resuming
-    the one in it. The directory is not touched before everything is known to be in order."""
+    the one in it. The directory is not touched before everything is known to be in order.
+
+    Returns:
+        data: what to train on.
+        resumed: the checkpoint to resume from, if any.
+        has_ended: whether the run was trained to its end before, and nothing is left to do.
+        trainer: a started trainer; None if other processes train.
+    """
     other = config.training.init_from
     if other is not None and Path(other).resolve() == directory.path.resolve():
         raise UsageError(f"training.init_from: {other} is model_dir itself; give another model_dir")
@@ -151,13 +136,12 @@ def _begin(
     data = data.with_held_out_in(directory.held_out)
     if trainer is not None:
         trainer.data = data
-    has_ended = state is not None and _has_ended(config, state, plan)
-    return _Run(data, resumed, has_ended, trainer if trains_here else None)
-
-
-def _has_ended(config: Config, state: State, plan: Plan) -> bool:
-    is_finished = state.progress.is_finished(config.training, plan.total_steps)
-    return is_finished and not state.stopped  # if it was stopped, something may be due
+    has_ended = (
+        state is not None
+        and state.progress.is_finished(config.training, plan.total_steps)
+        and not state.stopped  # if it was stopped, a validation may be due
+    )
+    return data, resumed, has_ended, trainer if trains_here else None
 
 
 def _how_to_go_on(config: Config) -> str:

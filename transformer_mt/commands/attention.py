@@ -45,14 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    draw(
-        options.model_dir,
-        options.text,
-        options.output,
-        target=options.target,
-        checkpoint=options.checkpoint,
-        device=options.device,
-    )
+    model = {name: getattr(options, name) for name in ("target", "checkpoint", "device")}
+    draw(options.model_dir, options.text, options.output, **model)
     print(options.output)
 
 

@@ -55,13 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    export(
-        options.model_dir,
-        options.format,
-        options.output,
-        options.checkpoint,
-        options.quantization,
-    )
+    model = options.model_dir, options.format, options.output
+    export(*model, options.checkpoint, options.quantization)
 
 
 def export(
@@ -87,8 +82,6 @@ def export(
         UsageError: the folder holds something else than an export, or the arguments don't fit.
         UserError: the model is damaged, the format has no place for it, or it can't be written.
     """
-    from transformer_mt.assembly.model import build_model  # Paddle takes seconds to import.
-
     backend = FORMATS[format]
     if quantization and quantization not in backend.quantizations:
         able = [name for name, other in FORMATS.items() if quantization in other.quantizations]
@@ -102,6 +95,9 @@ def export(
         output = directory.own("export") / name
         directory.own(f"export/{name}")
     _check_replaceable(output)
+
+    from transformer_mt.assembly.model import build_model  # It imports Paddle, which takes seconds.
+
     model = build_model(config.model, subwords)
     load_weights(chosen, model)
     try:

@@ -14,15 +14,8 @@ from typing import Any, TypeVar
 from transformer_mt import __version__
 from transformer_mt.assembly.translator import translator_of
 from transformer_mt.backends.backend import EngineSpec
+from transformer_mt.commands import line_files
 from transformer_mt.commands.arguments import add_files, add_model_dir, require_files
-from transformer_mt.commands.line_files import (
-    line_count,
-    line_writer,
-    opened,
-    paired,
-    require_equal,
-    written,
-)
 from transformer_mt.commands.model_choice import ModelChoice, add_model_choice
 from transformer_mt.decoding import output
 from transformer_mt.decoding.resumable_file import resumable_file
@@ -79,15 +72,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     require_files(options, "input", "prefix")
-    translate(
-        ModelChoice.of(options, options.model_dir),
-        options.input,
-        options.output,
-        prefix=options.prefix,
-        format=options.format,
-        alignment=options.alignment,
-        resume=options.resume,
-    )
+    model = ModelChoice.of(options, options.model_dir)
+    names = "prefix", "format", "alignment", "resume"
+    settings = {name: getattr(options, name) for name in names}
+    translate(model, options.input, options.output, **settings)
 
 
 def translate(
@@ -112,7 +100,7 @@ def translate(
     """
     if (source is None and sys.stdin is None) or (target is None and sys.stdout is None):
         raise UsageError("stdin or stdout is closed: give --input FILE and --output FILE")
-    require_distinct(written(target), {**_read(source), "--prefix": prefix})
+    require_distinct(line_files.written(target), {**_read(source), "--prefix": prefix})
     asked = ["prefix"] * (prefix is not None) + ["alignment"] * alignment
     spec = model.find(*asked)
     decoding = spec.config.decoding
@@ -127,9 +115,9 @@ def translate(
     can_resume = is_file and target is not None and is_replaceable(target)
     if resume and not can_resume:
         raise UsageError("--resume: --input and --output must be files")
-    total = line_count(source)
-    if total is not None and (count := line_count(prefix)) is not None:
-        require_equal(source, total, prefix, count)
+    total = line_files.line_count(source)
+    if total is not None and (count := line_files.line_count(prefix)) is not None:
+        line_files.require_equal(source, total, prefix, count)
 
     with contextlib.ExitStack() as stack:
         done, flush = 0, lambda: None
@@ -138,8 +126,8 @@ def translate(
             file = stack.enter_context(resumable_file(target, made_from, WINDOW, resume))
             write_line, done = file.write_line, file.lines
         else:
-            stream = stack.enter_context(opened(target))
-            write_line, flush = line_writer(stream), stream.flush
+            stream = stack.enter_context(line_files.opened(target))
+            write_line, flush = line_files.line_writer(stream), stream.flush
         # A file's windows do not depend on how fast it is read, nor does its translation.
         lines = in_windows(input_lines(source, done)) if is_file else _arriving(source)
         translator = stack.enter_context(translator_of(spec))
@@ -172,7 +160,7 @@ def _with_prefixes(
 ) -> Iterator[list[Line]]:
     if prefix is None:
         return ([Line(text) for text in window] for window in lines)
-    pairs = paired(lines, source, prefix, done)
+    pairs = line_files.paired(lines, source, prefix, done)
     return ([Line(*pair) for pair in window] for window in pairs)
 
 

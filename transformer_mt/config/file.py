@@ -5,6 +5,7 @@ Nothing heavy is imported here, so that a mistake in a config is reported at onc
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
@@ -120,29 +121,28 @@ def _read(path: Path) -> str:
 
 
 def _parse(text: str, name: str) -> dict[str, Any]:
+    where = ""
     try:
         values = yaml_text.parse(text)
     except yaml.MarkedYAMLError as error:
-        where, problem = "", printable(error.problem, 200)
+        problem = printable(error.problem, 200)
         if mark := error.problem_mark:
             where = f", line {mark.line + 1}, column {mark.column + 1}"
             if re.match(" *\t", text.split("\n")[mark.line]):
                 where = f", line {mark.line + 1}"
                 problem = "a tab is no indentation; write spaces"
-        raise UsageError(f"{name}{where}: not valid YAML: {problem}") from None
     except RecursionError:
-        raise UsageError(f"{name}: not valid YAML: nested too deeply") from None
+        problem = "nested too deeply"
     except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        raise UsageError(
-            f"{name}, line {line}: not valid YAML: there is a control character "
-            f"(U+{error.character:04X}) in it"
-        ) from None
+        where = f", line {text.count(chr(10), 0, error.position) + 1}"
+        problem = f"there is a control character (U+{error.character:04X}) in it"
     except (yaml.YAMLError, ValueError) as error:
-        raise UsageError(f"{name}: not valid YAML: {printable(str(error), 200)}") from None
-    if not isinstance(values, dict):
+        problem = printable(str(error), 200)
+    else:
+        if isinstance(values, dict):
+            return values
         raise UsageError(f"{name}: expected `model_dir` and the sections {', '.join(SECTIONS)}")
-    return values
+    raise UsageError(f"{name}{where}: not valid YAML: {problem}")
 
 
 def _apply_override(values: dict[str, Any], override: str) -> str | None:
@@ -152,7 +152,7 @@ def _apply_override(values: dict[str, Any], override: str) -> str | None:
     if not equals or not path:
         return f"{shown(override)}: expected section.key=value, as in training.max_steps=1000"
     if path == "model_dir":
-        values["model_dir"] = text
+        values[path] = text
         return None
     if section in SECTIONS and not key:
         example = next(iter(SECTIONS[section].model_fields))
@@ -162,13 +162,12 @@ def _apply_override(values: dict[str, Any], override: str) -> str | None:
     target = values.setdefault(section, {})
     if not isinstance(target, dict):
         return None  # The file's own section is wrong; the schema reports that.
+    target[key] = text
     field = SECTIONS[section].model_fields.get(key)
-    takes_text = field is not None and field.annotation in (str, str | None)
-    if takes_text:
-        target[key] = None if text in ("", "null") and field.annotation is not str else text
-        return None
-    try:
-        target[key] = yaml_text.parse(text)
-    except yaml_text.ERRORS:
-        target[key] = text  # The schema reports what it expected in place of this text.
+    if field is None or field.annotation not in (str, str | None):
+        # For text that is no YAML, the schema reports what it expected.
+        with contextlib.suppress(*yaml_text.ERRORS):
+            target[key] = yaml_text.parse(text)
+    elif text in ("", "null") and field.annotation is not str:
+        target[key] = None
     return None

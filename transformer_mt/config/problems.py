@@ -113,19 +113,15 @@ _SHORT.maxstring = _SHORT.maxother = 200  # cut afterwards
 
 def _expected(location: tuple) -> str:
     """What the schema expects at a path where nothing is given."""
-    if len(location) == 1:
-        field = Config.model_fields[location[0]]
-        if location[0] in SECTIONS:
-            required = [
-                name for name, f in SECTIONS[location[0]].model_fields.items() if f.is_required()
-            ]
-            if required:
-                return f"expected a section with {' and '.join(required)}"
-            first = list(SECTIONS[location[0]].model_fields)[:2]
-            return f"expected a section with keys such as {' and '.join(first)}"
-    else:
-        field = SECTIONS[location[0]].model_fields[location[1]]
-    return f"expected {field.description}"
+    section = SECTIONS.get(location[0])
+    if section is None:
+        return f"expected {Config.model_fields[location[0]].description}"
+    fields = section.model_fields
+    if len(location) > 1:
+        return f"expected {fields[location[1]].description}"
+    if required := [name for name, field in fields.items() if field.is_required()]:
+        return f"expected a section with {' and '.join(required)}"
+    return f"expected a section with keys such as {' and '.join(list(fields)[:2])}"
 
 
 def _suggestion(path: str) -> str:
@@ -136,18 +132,15 @@ def _suggestion(path: str) -> str:
     for name, schema in SECTIONS.items():
         for known_key in schema.model_fields:
             full_names.setdefault(known_key, []).append(f"{name}.{known_key}")
-    usual = key.lower().replace("-", "_")
-    meant = [*full_names.get(key, [])]
-    if usual in OTHER_NAMES:
-        meant.append(OTHER_NAMES[usual])
-    if meant:
-        return f"; did you mean {' or '.join(meant)}?"
+    meant = full_names.get(key, []) + OTHER_NAMES.get(key.lower().replace("-", "_"), "").split()
     # Keys are compared without their section, which would make all of its keys look similar.
     own = SECTIONS[section].model_fields if section in SECTIONS else ()
-    if match := difflib.get_close_matches(key, own, n=1):
-        return f"; did you mean {section}.{match[0]}?"
-    if match := difflib.get_close_matches(key, full_names, n=1):
-        return f"; did you mean {' or '.join(full_names[match[0]])}?"
-    if own:
-        return f"; known keys: {', '.join(own)}"
-    return f"; known: model_dir, {', '.join(SECTIONS)}"
+    if not meant and (match := difflib.get_close_matches(key, own, n=1)):
+        meant = [f"{section}.{match[0]}"]
+    elif not meant and (match := difflib.get_close_matches(key, full_names, n=1)):
+        meant = full_names[match[0]]
+    if meant:
+        return f"; did you mean {' or '.join(meant)}?"
+    return (
+        f"; known keys: {', '.join(own)}" if own else f"; known: model_dir, {', '.join(SECTIONS)}"
+    )

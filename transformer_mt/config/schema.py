@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -12,21 +11,22 @@ from transformer_mt.config.section import (
     PositiveFloat,
     PositiveInt,
     Probability,
-    Rule,
+    Problems,
     Section,
     at_least,
     at_most,
+    needs,
 )
 from transformer_mt.data.datasets import DATASETS
-from transformer_mt.data.datasets.base import Dataset
 from transformer_mt.evaluation.metrics import METRICS
-from transformer_mt.mechanisms.copying.config import RULES as COPYING
-from transformer_mt.mechanisms.guided_attention.config import RULES as GUIDED_ATTENTION
+from transformer_mt.mechanisms.copying import config as copying
+from transformer_mt.mechanisms.guided_attention import config as guided_attention
 from transformer_mt.mechanisms.guided_attention.config import GuidedAttentionConfig
+from transformer_mt.mechanisms.mask_predict import config as mask_predict
 from transformer_mt.mechanisms.mask_predict.config import LONGEST_TARGET
-from transformer_mt.mechanisms.mask_predict.config import RULES as NON_AUTOREGRESSIVE
-from transformer_mt.mechanisms.scheduled_sampling.config import RULES as SCHEDULED_SAMPLING
+from transformer_mt.mechanisms.scheduled_sampling import config as scheduled_sampling
 from transformer_mt.mechanisms.scheduled_sampling.config import ScheduledSamplingConfig
+from transformer_mt.training.schedule import SCHEDULES
 
 # The four special subwords, and at least one for text. SentencePiece crashes from some 2 * 10^9 on.
 VocabularySize = Annotated[int, Field(gt=4, le=10_000_000)]
@@ -129,7 +129,7 @@ class TrainingConfig(Section):
     batch_tokens: PositiveInt = Field(4096, description="padded target tokens of one update")
     device_tokens: PositiveInt = Field(4096, description="how many a process takes at once")
     optimizer: Literal["adam", "adamw", "sgd"] = Field("adam", description="update rule")
-    schedule: Literal["noam", "inverse_sqrt", "constant"] = Field("noam", description="rate")
+    schedule: Literal[tuple(SCHEDULES)] = Field("noam", description="rate")
     warmup_steps: NaturalNumber = Field(4000, description="linear warm-up")
     learning_rate: Annotated[float, Field(gt=0, le=100)] | None = Field(
         None, description="rate at the end of warm-up; null under noam: the paper's"
@@ -250,117 +250,75 @@ SECTIONS: dict[str, type[Section]] = {
 }
 
 
-def _dataset_rules(name: str, dataset: Dataset) -> Iterator[Rule]:
-    """What a data set requires of the config."""
-    if dataset.needs_root:
-        yield Rule(
-            "data.root",
-            lambda c: c.data.dataset == name and c.data.root is None,
-            f"data.dataset: {name} needs the folder that holds them",
-        )
-    for key in ("train", "dev", "test") if dataset.splits else ():
-        yield Rule(
-            f"data.{key}",
-            lambda c, key=key: (
-                c.data.dataset == name and getattr(c.data, key) not in (*dataset.splits, None)
-            ),
-            f"{name} has the splits {', '.join(dataset.splits)}",
-        )
-    if dataset.languages:
-        yield Rule(
-            "data.target_lang",
-            lambda c: (
-                c.data.dataset == name
-                and not {c.data.source_lang, c.data.target_lang} <= {*dataset.languages}
-            ),
-            f"{name} has the languages {' and '.join(dataset.languages)}",
-        )
-    if dataset.is_bpe:
-        yield Rule(
-            "subword.type",
-            lambda c: c.data.dataset == name and c.subword.type != "vocabulary",
-            f"data.dataset: {name} is BPE'd text, it needs type: vocabulary",
-        )
+def data_rules(config: Config) -> Problems:
+    data, subword = config.data, config.subword
+    dataset, name = DATASETS[data.dataset], data.dataset
+    if dataset.needs_root and data.root is None:
+        message = f"data.dataset: {name} needs the folder that holds them"
+        yield ("data.root", "data.dataset"), message
+    for key in ("train", "dev", "test"):
+        if dataset.splits and getattr(data, key) not in (*dataset.splits, None):
+            message = f"{name} has the splits {', '.join(dataset.splits)}"
+            yield (f"data.{key}", "data.dataset"), message
+    languages = "data.target_lang", "data.source_lang"
+    if data.target_lang == data.source_lang:
+        yield languages, "must differ from data.source_lang"
+    if dataset.languages and not {data.source_lang, data.target_lang} <= {*dataset.languages}:
+        message = f"{name} has the languages {' and '.join(dataset.languages)}"
+        yield (*languages, "data.dataset"), message
+    if dataset.is_bpe and subword.type != "vocabulary":
+        message = f"data.dataset: {name} is BPE'd text, it needs type: vocabulary"
+        yield ("subword.type", "data.dataset"), message
+
+
+def subword_rules(config: Config) -> Problems:
+    subword = config.subword
+    if subword.sampling is not None and subword.type not in ("bpe", "unigram"):
+        yield ("subword.sampling", "subword.type"), "needs subword.type: bpe or unigram"
+    if not subword.joint and subword.type == "vocabulary":
+        message = "subword.type: vocabulary is one vocabulary for both sides"
+        yield ("subword.joint", "subword.type"), message
+    for key in ("subword.source_vocab_size", "subword.target_vocab_size"):
+        yield from needs(config, key, "subword.joint", False)
+    yield from needs(config, "subword.vocabulary", "subword.type", "vocabulary")
+    needs_file = subword.type == "vocabulary" and not DATASETS[config.data.dataset].is_bpe
+    if needs_file and not subword.vocabulary:
+        keys = "subword.vocabulary", "subword.type", "data.dataset"
+        yield keys, "type: vocabulary needs the file with the types"
+
+
+def model_rules(config: Config) -> Problems:
+    model = config.model
+    if model.d_model % model.num_heads:
+        message = f"must divide model.d_model ({model.d_model})"
+        yield ("model.num_heads", "model.d_model"), message
+
+
+def training_rules(config: Config) -> Problems:
+    training, schedule = config.training, SCHEDULES[config.training.schedule]
+    if training.max_epochs is None and training.max_steps is None:
+        keys = "training.max_epochs", "training.max_steps"
+        yield keys, "give training.max_steps or training.max_epochs"
+    if schedule.needs_warmup and not training.warmup_steps:
+        message = f"schedule {training.schedule} needs at least 1"
+        yield ("training.warmup_steps", "training.schedule"), message
+    if schedule.default_peak is None and training.learning_rate is None:
+        message = f"schedule {training.schedule} needs a rate"
+        yield ("training.learning_rate", "training.schedule"), message
+    if (training.average_last or 0) > training.keep_last:
+        message = f"is more than training.keep_last ({training.keep_last})"
+        yield ("training.average_last", "training.keep_last"), message
+    yield from needs(config, "training.weight_decay", "training.optimizer", "adamw")
+
+
+def decoding_rules(config: Config) -> Problems:
+    decoding = config.decoding
+    if decoding.n_best > decoding.beam_size and not decoding.sampling:
+        keys = "decoding.n_best", "decoding.beam_size", "decoding.sampling"
+        yield keys, f"is more than decoding.beam_size ({decoding.beam_size})"
 
 
 RULES = [
-    *(rule for item in DATASETS.items() for rule in _dataset_rules(*item)),
-    Rule(
-        "data.target_lang",
-        lambda c: c.data.target_lang == c.data.source_lang,
-        "must differ from data.source_lang",
-    ),
-    Rule(
-        "subword.sampling",
-        lambda c: c.subword.sampling is not None and c.subword.type not in ("bpe", "unigram"),
-        "needs subword.type: bpe or unigram",
-    ),
-    Rule(
-        "subword.joint",
-        lambda c: not c.subword.joint and c.subword.type == "vocabulary",
-        "subword.type: vocabulary is one vocabulary for both sides",
-    ),
-    *(
-        Rule(
-            f"subword.{key}",
-            lambda c, key=key: c.subword.joint and getattr(c.subword, key) is not None,
-            "a size of its own needs subword.joint: false",
-        )
-        for key in ("source_vocab_size", "target_vocab_size")
-    ),
-    Rule(
-        "subword.vocabulary",
-        lambda c: c.subword.vocabulary is not None and c.subword.type != "vocabulary",
-        "a vocabulary file needs subword.type: vocabulary",
-    ),
-    Rule(
-        "subword.vocabulary",
-        lambda c: (
-            c.subword.type == "vocabulary"
-            and not c.subword.vocabulary
-            and not DATASETS[c.data.dataset].is_bpe
-        ),
-        "type: vocabulary needs the file with the types",
-    ),
-    Rule(
-        "model.num_heads",
-        lambda c: c.model.d_model % c.model.num_heads,
-        "must divide model.d_model ({model.d_model})",
-    ),
-    Rule(
-        "training.max_epochs",
-        lambda c: c.training.max_epochs is None and c.training.max_steps is None,
-        "give training.max_steps or training.max_epochs",
-    ),
-    Rule(
-        "training.warmup_steps",
-        lambda c: c.training.schedule in ("noam", "inverse_sqrt") and c.training.warmup_steps == 0,
-        "schedule {training.schedule} needs at least 1",
-    ),
-    Rule(
-        "training.learning_rate",
-        lambda c: (
-            c.training.schedule in ("inverse_sqrt", "constant") and c.training.learning_rate is None
-        ),
-        "schedule {training.schedule} needs a rate",
-    ),
-    Rule(
-        "training.average_last",
-        lambda c: (c.training.average_last or 0) > c.training.keep_last,
-        "is more than training.keep_last ({training.keep_last})",
-    ),
-    Rule(
-        "training.weight_decay",
-        lambda c: c.training.weight_decay and c.training.optimizer != "adamw",
-        "needs training.optimizer: adamw",
-    ),
-    Rule(
-        "decoding.n_best",
-        lambda c: c.decoding.n_best > c.decoding.beam_size and not c.decoding.sampling,
-        "is more than decoding.beam_size ({decoding.beam_size})",
-    ),
-    *SCHEDULED_SAMPLING,
-    *GUIDED_ATTENTION,
-    *COPYING,
-    *NON_AUTOREGRESSIVE,
+    *(data_rules, subword_rules, model_rules, training_rules, decoding_rules),
+    *(module.rules for module in (scheduled_sampling, guided_attention, copying, mask_predict)),
 ]

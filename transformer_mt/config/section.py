@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Set
 from operator import attrgetter
 from types import SimpleNamespace
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -55,48 +54,17 @@ Probability = Annotated[float, Field(ge=0, lt=1)]
 
 # ------------------------------------------------------------------------------------------- rules
 
-
-class Rule(NamedTuple):
-    """A combination of values that is refused.
-
-    Attributes:
-        key: the key that the problem is reported under, as in "model.num_heads".
-        is_broken: tells from a config whether its values break the rule.
-        message: what is wrong; `{model.d_model}` in it stands for that key's value.
-    """
-
-    key: str
-    is_broken: Callable[[Any], object]
-    message: str
+# A rule looks at a config and yields its problems. A problem is the keys that it is about, of which
+# the first is the one to report it under, and a message.
+Problems = Iterator[tuple[tuple[str, ...], str]]
+Rule = Callable[[Any], Problems]
 
 
-def needs(option: str, key: str, needed: Any, reason: str) -> Rule:
+def needs(config: Any, option: str, key: str, needed: Any, reason: str = "") -> Problems:
     """The rule that `key` must have the value `needed` if `option` is turned on."""
-    value, option_value = attrgetter(key), attrgetter(option)
-    return Rule(
-        option,
-        lambda config: option_value(config) and value(config) != needed,
-        f"needs {key}: {json.dumps(needed)}: {reason}",
-    )
-
-
-class _WrongValueError(Exception):
-    """A rule looks at a value that is wrong in itself."""
-
-
-class _GivenValues:
-    """The values of a section as they are given, and the defaults of those that are not."""
-
-    def __init__(self, section: type[Section], given: dict[str, Any], wrong: Set[str]) -> None:
-        self._section, self._given, self._wrong = section, given, wrong
-
-    def __getattr__(self, key: str) -> Any:
-        if key in self._wrong:
-            raise _WrongValueError
-        attribute = vars(self._section).get(key)
-        if isinstance(attribute, property):
-            return attribute.fget(self)
-        return self._given.get(key, self._section.model_fields[key].default)
+    if attrgetter(option)(config) and attrgetter(key)(config) != needed:
+        shown = needed if isinstance(needed, str) else json.dumps(needed)
+        yield (option, key), f"needs {key}: {shown}" + (f": {reason}" if reason else "")
 
 
 def broken_rules(
@@ -107,8 +75,8 @@ def broken_rules(
 ) -> Iterator[tuple[str, Any, str]]:
     """The key, its value and the problem, for each rule that a config breaks.
 
-    The rules are checked on the values as they are given, so that no mistake hides another. A rule
-    is skipped if it looks at a value that is wrong in itself.
+    The rules are checked on the values as they are given, so that no mistake hides another; but no
+    problem is reported that involves a value that is wrong in itself.
 
     Args:
         given: the values of each section, without those that are left to their defaults.
@@ -116,13 +84,14 @@ def broken_rules(
     """
     config = SimpleNamespace()
     for name, section in sections.items():
-        if name in wrong:
-            values = _GivenValues(section, {}, section.model_fields.keys())
-        else:
-            wrong_keys = {key for key in section.model_fields if f"{name}.{key}" in wrong}
-            values = _GivenValues(section, given.get(name, {}), wrong_keys)
-        setattr(config, name, values)
-    for key, is_broken, message in rules:
-        with contextlib.suppress(_WrongValueError):
-            if is_broken(config):
-                yield key, attrgetter(key)(config), message.format(**vars(config))
+        values = dict.fromkeys(
+            key for key, field in section.model_fields.items() if field.is_required()
+        )
+        if name not in wrong:
+            own = given.get(name, {}).items()
+            values |= {key: value for key, value in own if f"{name}.{key}" not in wrong}
+        setattr(config, name, section.model_construct(**values))
+    for rule in rules:
+        for keys, message in rule(config):
+            if not any(key in wrong or key.partition(".")[0] in wrong for key in keys):
+                yield keys[0], attrgetter(keys[0])(config), message

@@ -90,7 +90,7 @@ def _cut(
     return cuts
 
 
-def updates(batches: list[np.ndarray], batches_per_update: int) -> list[list[np.ndarray]]:
+def group_batches(batches: list[np.ndarray], batches_per_update: int) -> list[list[np.ndarray]]:
     """Groups batches whose gradients are added up for one update; the last group may be smaller."""
     return [
         batches[start : start + batches_per_update]

@@ -22,7 +22,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class Split:
-    """One split of a corpus. Each iteration reads its pairs (source, target) anew.
+    """One split of a corpus. Each iteration reads its pairs, (source, target), through PaddleNLP.
 
     `dataset` is a name in DATASETS. `reference` is the text that translations are scored against if
     that is not the target side (the tokenised text beside BPE'd text).
@@ -78,7 +78,8 @@ class Split:
     @cached_property
     def text(self) -> tuple[list[str], list[str]]:
         """The sources, and the references to score their translations against."""
-        sources, targets = map(list, zip(*map(dict.values, self.examples()), strict=True))
+        pairs = ((example["source"], example["target"]) for example in self.examples())
+        sources, targets = map(list, zip(*pairs, strict=True))
         return sources, list(lines(self.reference)) if self.reference else targets
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Vocabulary
-from transformer_mt.decoding.engine import Hypothesis, Sentence, length_limits, length_penalty
+from transformer_mt.decoding.engine import Hypotheses, Rows, Sentence, length_limits, length_penalty
 from transformer_mt.decoding.log_probs import LogProbs
 from transformer_mt.decoding.search import Stepper, Task, beam_search, sample
 
@@ -23,11 +23,11 @@ PAIRS_AT_ONCE = 2**20
 
 
 def search(
-    stepper_of: Callable[[list[list[int]]], Stepper],
+    stepper_of: Callable[[Rows], Stepper],
     sentences: list[Sentence],
     settings: DecodingConfig,
     target: Vocabulary,
-) -> list[list[Hypothesis]]:
+) -> Hypotheses:
     """As `Engine.search`.
 
     Args:
@@ -35,7 +35,7 @@ def search(
     """
     width = settings.n_best if settings.sampling else settings.beam_size
     count = max(1, PAIRS_AT_ONCE // width**2)
-    found: list[list[Hypothesis]] = []
+    found: Hypotheses = []
     for start in range(0, len(sentences), count):
         some = sentences[start : start + count]
         stepper = stepper_of([sentence.source for sentence in some])
@@ -54,7 +54,7 @@ def never_chosen(target: Vocabulary) -> tuple[int, ...]:
     return (target.pad, target.bos, target.unk, target.eos)
 
 
-def target_arrays(rows: list[list[int]], target: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
+def target_arrays(rows: Rows, target: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
     """The decoder input, which begins with bos, and the labels, which end with eos: both int64
     (rows, longest + 1)."""
     labels = encoded_rows(rows, target.pad, target.eos)
@@ -79,7 +79,7 @@ def sums_of_log_probs(logits: np.ndarray, labels: np.ndarray, pad: int) -> list[
 
 
 def without_padding(
-    weights: Iterable[np.ndarray], sources: list[list[int]], targets: list[list[int]]
+    weights: Iterable[np.ndarray], sources: Rows, targets: Rows
 ) -> list[np.ndarray]:
     """Crops each (target_len, source_len) map to the real tokens of its pair, without eos."""
     return [

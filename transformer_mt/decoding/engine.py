@@ -69,26 +69,29 @@ class Attention:
     cross: np.ndarray
 
 
+# The ids of some sentences, without bos and eos; and the hypotheses of each sentence, best first.
+Rows = list[list[int]]
+Hypotheses = list[list[Hypothesis]]
+
+
 class Engine(Protocol):
     """Searches a batch of sentences. The settings may differ from call to call."""
 
-    def search(self, sentences: list[Sentence], settings: DecodingConfig) -> list[list[Hypothesis]]:
+    def search(self, sentences: list[Sentence], settings: DecodingConfig) -> Hypotheses:
         """At least one and at most `settings.n_best` hypotheses of each sentence, best first.
 
         Raises:
             UsageError: this engine can't do what the settings ask for.
         """
 
-    def log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> list[float]:
+    def log_probs(self, sources: Rows, targets: Rows) -> list[float]:
         """The log-probability (in nats) of each target with eos, given its source.
 
         Raises:
             UsageError: this engine can't score.
         """
 
-    def cross_attention(
-        self, sources: list[list[int]], targets: list[list[int]]
-    ) -> list[np.ndarray]:
+    def cross_attention(self, sources: Rows, targets: Rows) -> list[np.ndarray]:
         """The decoder's attention to each source when it is forced to generate the target, as
         `Hypothesis.attention`. It is the mean of the heads that word alignments are read from.
 
@@ -99,7 +102,7 @@ class Engine(Protocol):
 
 def search_with_attention(
     engine: Engine, sentences: list[Sentence], settings: DecodingConfig
-) -> list[list[Hypothesis]]:
+) -> Hypotheses:
     """As `Engine.search`, with the attention of the hypotheses, which takes another pass."""
     found = engine.search(sentences, settings)
     sources = [s.source for s, own in zip(sentences, found, strict=True) for _ in own]

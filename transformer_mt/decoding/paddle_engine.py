@@ -15,7 +15,7 @@ from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding import batch
 from transformer_mt.decoding.device_log_probs import DeviceLogProbs, next_log_probs
-from transformer_mt.decoding.engine import Attention, Hypothesis, Sentence
+from transformer_mt.decoding.engine import Attention, Hypotheses, Rows, Sentence
 from transformer_mt.decoding.log_probs import LogProbs, mixture
 from transformer_mt.model.cpu_decoder import CpuDecoder, CpuDecoderState
 from transformer_mt.model.transformer import Transformer
@@ -45,15 +45,15 @@ class PaddleEngine:
         )
         self._source = subwords.source
         self._target = subwords.target
-        on_host = all(CpuDecoder.can_decode(model) for model in models)
-        self._host_decoders = [CpuDecoder(model) for model in models] if on_host else []
+        on_cpu = all(CpuDecoder.can_decode(model) for model in models)
+        self._cpu_decoders = [CpuDecoder(model) for model in models] if on_cpu else []
 
-    def search(self, sentences: list[Sentence], settings: DecodingConfig) -> list[list[Hypothesis]]:
+    def search(self, sentences: list[Sentence], settings: DecodingConfig) -> Hypotheses:
         """As `Engine.search`."""
         with evaluating(self._models):
             return batch.search(self._stepper, sentences, settings, self._target)
 
-    def log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> list[float]:
+    def log_probs(self, sources: Rows, targets: Rows) -> list[float]:
         """As `Engine.log_probs`."""
         source = self._source_tensor(sources)
         decoder_input, labels = batch.target_arrays(targets, self._target)
@@ -69,9 +69,7 @@ class PaddleEngine:
                 totals += batch.sums_of_log_probs(mixture(logits), labels[rows], self._target.pad)
         return totals
 
-    def cross_attention(
-        self, sources: list[list[int]], targets: list[list[int]]
-    ) -> list[np.ndarray]:
+    def cross_attention(self, sources: Rows, targets: Rows) -> list[np.ndarray]:
         """As `Engine.cross_attention`, of the first model."""
         model, (layer, heads) = self._models[0], self._alignment_heads
         source = self._source_tensor(sources)
@@ -100,18 +98,18 @@ class PaddleEngine:
         stacks = (paddle.stack(layers)[:, 0] for layers in (encoder, decoder, cross))
         return Attention(*ids, *(weights.astype("float32").numpy() for weights in stacks))
 
-    def _stepper(self, rows: list[list[int]]) -> _Stepper:
+    def _stepper(self, rows: Rows) -> _Stepper:
         source = self._source_tensor(rows)
-        if self._host_decoders:
+        if self._cpu_decoders:
             states = [
                 CpuDecoderState(decoder, model.encode(source), source)
-                for model, decoder in zip(self._models, self._host_decoders, strict=True)
+                for model, decoder in zip(self._models, self._cpu_decoders, strict=True)
             ]
         else:
             states = [_PaddleState(model, source) for model in self._models]
         return _Stepper(states, batch.never_chosen(self._target))
 
-    def _source_tensor(self, rows: list[list[int]]) -> Tensor:
+    def _source_tensor(self, rows: Rows) -> Tensor:
         return paddle.to_tensor(encoded_rows(rows, self._source.pad, self._source.eos))
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from transformer_mt.decoding.engine import Hypothesis
+from transformer_mt.decoding.engine import Hypotheses, Hypothesis, Rows
 
 # Sentences that are done stay in the batch until they make up this share of it, because removing
 # them copies everything that is stored for the others.
@@ -55,7 +55,7 @@ class Task:
 
     shortest: np.ndarray
     longest: np.ndarray
-    prefixes: list[list[int]]
+    prefixes: Rows
     bos: int
     eos: int
     penalty: Callable[[np.ndarray], np.ndarray]
@@ -78,7 +78,7 @@ class Task:
         return np.array([len(prefix) for prefix in self.prefixes], np.int64)
 
 
-def beam_search(stepper: Stepper, task: Task, beam_size: int) -> list[list[Hypothesis]]:
+def beam_search(stepper: Stepper, task: Task, beam_size: int) -> Hypotheses:
     """The task.n_best best hypotheses found for each sentence.
 
     At every step, the beam_size best continuations of a sentence's hypotheses stay open. A
@@ -127,7 +127,7 @@ def sample(
     temperature: float,
     top_k: int | None,
     top_p: float,
-) -> list[list[Hypothesis]]:
+) -> Hypotheses:
     """task.n_best outputs drawn at random for each sentence, the most probable first.
 
     Args:
@@ -216,7 +216,7 @@ class _Found:
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._hypotheses: list[list[Hypothesis]] = [[] for _ in task.longest]
+        self._hypotheses: Hypotheses = [[] for _ in task.longest]
         self.worst = np.full(len(task.longest), -np.inf)
 
     def add(self, sentences: np.ndarray, log_probs: np.ndarray, outputs: np.ndarray) -> None:
@@ -233,6 +233,6 @@ class _Found:
             if len(own) == self._task.n_best:
                 self.worst[sentences[i]] = own[-1].score
 
-    def hypotheses(self) -> list[list[Hypothesis]]:
+    def hypotheses(self) -> Hypotheses:
         # Nothing is found only if the scores are not numbers.
         return [own or [Hypothesis([], -np.inf, -np.inf)] for own in self._hypotheses]

@@ -20,7 +20,7 @@ from transformer_mt.data.words import Words, has_spaces, word_count
 from transformer_mt.decoding.alignment import word_alignment
 from transformer_mt.decoding.engine import (
     Engine,
-    Hypothesis,
+    Hypotheses,
     Sentence,
     length_penalty,
     search_with_attention,
@@ -106,7 +106,7 @@ class _Search(NamedTuple):
     settings: DecodingConfig
     need_attention: bool
 
-    def run(self, engine: Engine) -> list[list[Hypothesis]]:
+    def run(self, engine: Engine) -> Hypotheses:
         if self.need_attention:
             return search_with_attention(engine, self.sentences, self.settings)
         return engine.search(self.sentences, self.settings)

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from transformer_mt.config.schema import TrainingConfig
-from transformer_mt.data.batches import epoch_batches, updates
+from transformer_mt.data.batches import epoch_batches, group_batches
 
 
 def batch_plan(config: TrainingConfig) -> tuple[int, int]:
@@ -37,7 +37,7 @@ class Plan:
         count, tokens = self.batches
         seed = self.training.seed
         batches = epoch_batches(self.source_lengths, self.decoded_lengths, tokens, seed, epoch)
-        plan = updates(batches, count)
+        plan = group_batches(batches, count)
         # A run that is resumed with fewer device_tokens keeps its updates, in smaller batches.
         pieces = -(-tokens // self.training.device_tokens)
         if pieces > 1:

@@ -167,7 +167,7 @@ class RunDirectory(ModelDirectory):
         subwords.save(self.path)
         write_checksums(self.path, SUBWORDS)
         self.checkpoints.mkdir(exist_ok=True)
-        self._keep_held_out(held_out)
+        self.take_held_out(held_out)
 
     def resume(self, config: Config, progress: Progress, held_out: list[Path]) -> None:
         """Brings the directory back to the state in which a checkpoint was saved, except for the
@@ -190,13 +190,13 @@ class RunDirectory(ModelDirectory):
             file.writelines(json.dumps(line) + "\n" for line in kept)
         best = [self.checkpoints / f"step_{step}" for step in progress.best_steps]
         self.set_best(best[0] if best else None)
-        self._keep_held_out(held_out)
+        self.take_held_out(held_out)
 
     def _write_config(self, config: Config) -> None:
         with atomic(self.path / CONFIG) as file:
             file.write(sealed(config_file.dump(config)))
 
-    def _keep_held_out(self, files: list[Path]) -> None:
+    def take_held_out(self, files: list[Path]) -> None:
         """Copies the held-out pairs, if there are any, unless whole copies are there."""
         if not files or (self.held_out.is_dir() and damage(self.held_out) is None):
             return

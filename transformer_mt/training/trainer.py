@@ -116,7 +116,7 @@ class Trainer:
         with closing(ahead):
             started = time.perf_counter()
             for (_, sentences), update in ahead:
-                outcome = self.updater.update(update, now.step + 1)
+                outcome = self.updater.apply(update, now.step + 1)
                 if outcome.stopping:
                     self._stop()
                 now.step += 1
@@ -296,7 +296,7 @@ def seconds_per_step(trainer: Trainer, seconds: float = 10.0) -> float:
     middle = trainer.plan.total_steps // 2 + 1
     started = first_done = time.perf_counter()
     for step, (number, sentences) in enumerate(itertools.cycle(enumerate(plan))):
-        trainer.updater.update(trainer.read(0, number, sentences), middle)
+        trainer.updater.apply(trainer.read(0, number, sentences), middle)
         now = time.perf_counter()
         if step == 0:
             first_done = now  # the first step allocates memory, and is not counted

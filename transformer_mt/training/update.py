@@ -92,7 +92,7 @@ class Updater:
             enable=config.training.precision == "float16", decr_every_n_nan_or_inf=1
         )
 
-    def update(self, update: Update, step: int) -> Outcome:
+    def apply(self, update: Update, step: int) -> Outcome:
         """Changes the weights once, as update number `step`.
 
         The loss is the one per target token: its sum over the batches is divided by the target

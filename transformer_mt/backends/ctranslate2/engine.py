@@ -17,7 +17,14 @@ from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.backends.ctranslate2 import BACKEND, POSITIONS, import_ctranslate2
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.subword import Subwords
-from transformer_mt.decoding.engine import Hypothesis, Sentence, length_limits, length_penalty
+from transformer_mt.decoding.engine import (
+    Hypotheses,
+    Hypothesis,
+    Rows,
+    Sentence,
+    length_limits,
+    length_penalty,
+)
 from transformer_mt.runtime.errors import UserError
 
 # The settings of an exported model, in its folder.
@@ -69,15 +76,14 @@ class Ctranslate2Engine:
         self._eos = target.eos
         self._never = [target.pad, target.bos, target.unk]
 
-    def search(self, sentences: list[Sentence], settings: DecodingConfig) -> list[list[Hypothesis]]:
+    def search(self, sentences: list[Sentence], settings: DecodingConfig) -> Hypotheses:
         """As `Engine.search`. The output of an empty source is empty, because CTranslate2 reads no
         empty source.
 
         Raises:
             UserError: a source or a prefix is longer than the exported positions.
         """
-        self._check_lengths([sentence.source for sentence in sentences])
-        self._check_lengths([sentence.prefix for sentence in sentences])
+        self._check_lengths([row for s in sentences for row in (s.source, s.prefix)])
         tasks = [self._task(sentence, settings) for sentence in sentences]
         if settings.sampling:
             self._sample(tasks, settings)
@@ -88,14 +94,13 @@ class Ctranslate2Engine:
             self._search_by_limits(rest, settings)
         return [task.best(settings) for task in tasks]
 
-    def log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> list[float]:
+    def log_probs(self, sources: Rows, targets: Rows) -> list[float]:
         """As `Engine.log_probs`.
 
         Raises:
             UserError: a source or a target is longer than the exported positions.
         """
-        self._check_lengths(sources)
-        self._check_lengths(targets)
+        self._check_lengths(sources + targets)
         if not sources:
             return []
         results = self._translator.score_batch(
@@ -106,9 +111,7 @@ class Ctranslate2Engine:
         )
         return [float(np.sum(result.log_probs, dtype=np.float64)) for result in results]
 
-    def cross_attention(
-        self, sources: list[list[int]], targets: list[list[int]]
-    ) -> list[np.ndarray]:
+    def cross_attention(self, sources: Rows, targets: Rows) -> list[np.ndarray]:
         """As `Engine.cross_attention`. The targets are the prefixes of a greedy search, because
         with a beam, the attention that CTranslate2 4.8.5 gives for the first subword is wrong: in a
         batch, it is that of another sentence.
@@ -116,8 +119,7 @@ class Ctranslate2Engine:
         Raises:
             UserError: a source or a target is longer than the exported positions.
         """
-        self._check_lengths(sources)
-        self._check_lengths(targets)
+        self._check_lengths(sources + targets)
         results = self._translator.translate_batch(
             _tokens(sources, self._source_pieces),
             _tokens(targets, self._target_pieces),
@@ -295,7 +297,7 @@ class Ctranslate2Engine:
         for (_, candidate), log_prob in zip(pairs, log_probs, strict=True):
             candidate.log_prob = log_prob
 
-    def _check_lengths(self, rows: list[list[int]]) -> None:
+    def _check_lengths(self, rows: Rows) -> None:
         longest = max(map(len, rows), default=0)
         if longest >= self._positions:  # bos or eos takes one
             raise UserError(
@@ -382,5 +384,5 @@ def _of_equal_limits(tasks: list[_Task]) -> list[list[_Task]]:
     return list(groups.values())
 
 
-def _tokens(rows: list[list[int]], pieces: list[str]) -> list[list[str]]:
+def _tokens(rows: Rows, pieces: list[str]) -> list[list[str]]:
     return [[pieces[i] for i in row] for row in rows]

@@ -19,7 +19,7 @@ from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding import batch
 from transformer_mt.decoding.device_log_probs import DeviceLogProbs, next_log_probs
-from transformer_mt.decoding.engine import Hypothesis, Sentence
+from transformer_mt.decoding.engine import Hypotheses, Rows, Sentence
 from transformer_mt.decoding.log_probs import LogProbs
 from transformer_mt.model.ancestors import AncestorMask
 from transformer_mt.runtime import device as devices
@@ -49,11 +49,11 @@ class InferenceEngine:
         self._encoder = _load(folder, ENCODER)
         self._decoder = _load(folder, DECODER)
 
-    def search(self, sentences: list[Sentence], settings: DecodingConfig) -> list[list[Hypothesis]]:
+    def search(self, sentences: list[Sentence], settings: DecodingConfig) -> Hypotheses:
         """As `Engine.search`."""
         return batch.search(self._stepper, sentences, settings, self._target)
 
-    def log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> list[float]:
+    def log_probs(self, sources: Rows, targets: Rows) -> list[float]:
         """As `Engine.log_probs`."""
         decoder_input, labels = batch.target_arrays(targets, self._target)
         totals: list[float] = []
@@ -61,24 +61,22 @@ class InferenceEngine:
             totals += batch.sums_of_log_probs(logits.numpy(), labels[rows], self._target.pad)
         return totals
 
-    def cross_attention(
-        self, sources: list[list[int]], targets: list[list[int]]
-    ) -> list[np.ndarray]:
+    def cross_attention(self, sources: Rows, targets: Rows) -> list[np.ndarray]:
         """As `Engine.cross_attention`."""
         decoder_input, _ = batch.target_arrays(targets, self._target)
         forward = self._forward(sources, decoder_input)
         weights = [row for _, _, attention in forward for row in attention.numpy()]
         return batch.without_padding(weights, sources, targets)
 
-    def _stepper(self, rows: list[list[int]]) -> _Stepper:
+    def _stepper(self, rows: Rows) -> _Stepper:
         return _Stepper(self._decoder, self._encode(rows), batch.never_chosen(self._target))
 
-    def _encode(self, rows: list[list[int]]) -> list[Tensor]:
+    def _encode(self, rows: Rows) -> list[Tensor]:
         ids = encoded_rows(rows, self._source.pad, self._source.eos)
         return self._encoder.run([paddle.to_tensor(ids)])
 
     def _forward(
-        self, sources: list[list[int]], decoder_input: np.ndarray
+        self, sources: Rows, decoder_input: np.ndarray
     ) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Yields some rows of the decoder input, int64 (rows, target_len), at a time, with their
         logits and attention, which are overwritten when the next rows are computed."""

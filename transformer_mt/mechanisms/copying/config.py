@@ -1,10 +1,10 @@
 """What model.copying cannot be combined with."""
 
-from transformer_mt.config.section import needs
+from typing import Any
 
-RULES = [
-    needs(
-        *("model.copying", "subword.joint", True),
-        "a subword is copied by its number, the same on both sides",
-    ),
-]
+from transformer_mt.config.section import Problems, needs
+
+
+def rules(config: Any) -> Problems:
+    reason = "a subword is copied by its number, the same on both sides"
+    yield from needs(config, "model.copying", "subword.joint", True, reason)

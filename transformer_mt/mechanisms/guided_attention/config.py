@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from transformer_mt.config.heads import Heads
-from transformer_mt.config.section import PositiveInt, Rule, Section, needs
+from transformer_mt.config.section import PositiveInt, Problems, Section, needs
 
 # The weight of the loss in the papers.
 DEFAULT_WEIGHT = {"diagonal": 1.0, "alignment": 0.05}
@@ -45,52 +45,27 @@ class GuidedAttentionConfig(Section):
         return Heads(self.layer - 1, self.heads)
 
 
-RULES = [
-    Rule(
-        "guided_attention.alignments",
-        lambda c: c.guided_attention.by == "alignment" and c.guided_attention.alignments is None,
-        "guided_attention.by: alignment needs the file with the alignments",
-    ),
-    Rule(
-        "guided_attention.alignments",
-        lambda c: (
-            c.guided_attention.by != "alignment" and c.guided_attention.alignments is not None
-        ),
-        "needs guided_attention.by: alignment",
-    ),
-    Rule(
-        "guided_attention.layer",
-        lambda c: (
-            c.guided_attention.by and (c.guided_attention.layer or 0) > c.model.decoder_layers
-        ),
-        "the model has {model.decoder_layers} decoder layers",
-    ),
-    Rule(
-        "guided_attention.heads",
-        lambda c: c.guided_attention.by and c.guided_attention.heads > c.model.num_heads,
-        "the model has {model.num_heads} heads",
-    ),
-    Rule(
-        "guided_attention.by",
-        lambda c: c.guided_attention.by == "alignment" and c.subword.type == "word",
-        "needs a subword.type other than word, for which several unknown words in a row are one",
-    ),
-    Rule(
-        "guided_attention.by",
-        lambda c: (
-            c.guided_attention.by == "alignment"
-            and c.subword.type != "vocabulary"
-            and c.subword.normalization != "identity"
-        ),
-        "needs subword.normalization: identity: others may split or join words, which the "
-        "alignments count",
-    ),
-    needs(
-        *("guided_attention.by", "scheduled_sampling.decay", None),
-        "it guides from true words, and others replace them",
-    ),
-    needs(
-        *("guided_attention.by", "subword.sampling", None),
-        "it guides from the subwords that the corpus is encoded in",
-    ),
-]
+def rules(config: Any) -> Problems:
+    guided, subword, model = config.guided_attention, config.subword, config.model
+    option = "guided_attention.by"
+    if guided.by == "alignment" and guided.alignments is None:
+        message = "guided_attention.by: alignment needs the file with the alignments"
+        yield ("guided_attention.alignments", option), message
+    yield from needs(config, "guided_attention.alignments", option, "alignment")
+    if guided.by and (guided.layer or 0) > model.decoder_layers:
+        keys = "guided_attention.layer", option, "model.num_decoder_layers", "model.num_layers"
+        yield keys, f"the model has {model.decoder_layers} decoder layers"
+    if guided.by and guided.heads > model.num_heads:
+        keys = "guided_attention.heads", option, "model.num_heads"
+        yield keys, f"the model has {model.num_heads} heads"
+    if guided.by == "alignment" and subword.type == "word":
+        message = "for which several unknown words in a row are one"
+        yield (option, "subword.type"), f"needs a subword.type other than word, {message}"
+    if guided.by == "alignment" and subword.type != "vocabulary":
+        reason = "others may split or join words, which the alignments count"
+        yield from needs(config, option, "subword.normalization", "identity", reason)
+    for key, reason in (
+        ("scheduled_sampling.decay", "it guides from true words, and others replace them"),
+        ("subword.sampling", "it guides from the subwords that the corpus is encoded in"),
+    ):
+        yield from needs(config, option, key, None, reason)

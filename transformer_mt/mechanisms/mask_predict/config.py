@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from transformer_mt.config.section import Rule, needs
+from transformer_mt.config.section import Problems, needs
 from transformer_mt.runtime.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,19 +22,18 @@ NEEDED = (
     ("decoding.n_best", 1, "it has one output per line"),
 )
 
-RULES = [
-    Rule(
-        "model.non_autoregressive",
-        lambda c: c.model.non_autoregressive and c.model.copying,
-        "model.copying needs the preceding words; one of the two must be off",
-    ),
-    Rule(
-        "model.non_autoregressive",
-        lambda c: c.model.non_autoregressive == "length" and c.data.max_length > LONGEST_TARGET,
-        f"needs data.max_length of at most {LONGEST_TARGET}: it knows no greater length",
-    ),
-    *(needs("model.non_autoregressive", *needed) for needed in NEEDED),
-]
+
+def rules(config: Any) -> Problems:
+    option = "model.non_autoregressive"
+    if config.model.non_autoregressive and config.model.copying:
+        message = "model.copying needs the preceding words; one of the two must be off"
+        yield (option, "model.copying"), message
+    if config.model.non_autoregressive == "length" and config.data.max_length > LONGEST_TARGET:
+        message = f"needs data.max_length of at most {LONGEST_TARGET}: it knows no greater length"
+        yield (option, "data.max_length"), message
+    for needed in NEEDED:
+        yield from needs(config, option, *needed)
+
 
 # What a model can't do that does not predict one word after another, and why.
 IMPOSSIBLE = {

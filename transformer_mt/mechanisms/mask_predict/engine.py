@@ -11,7 +11,7 @@ from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords, Vocabulary
 from transformer_mt.decoding import batch
 from transformer_mt.decoding.device_log_probs import next_log_probs
-from transformer_mt.decoding.engine import Attention, Hypothesis, Sentence
+from transformer_mt.decoding.engine import Attention, Hypotheses, Rows, Sentence
 from transformer_mt.decoding.paddle_engine import evaluating
 from transformer_mt.mechanisms.mask_predict import search as mask_predict
 from transformer_mt.mechanisms.mask_predict.config import refuse, require_possible
@@ -34,7 +34,7 @@ class MaskPredictEngine:
         self._source = subwords.source
         self._target = subwords.target
 
-    def search(self, sentences: list[Sentence], settings: DecodingConfig) -> list[list[Hypothesis]]:
+    def search(self, sentences: list[Sentence], settings: DecodingConfig) -> Hypotheses:
         """As `Engine.search`, with one hypothesis per sentence.
 
         Raises:
@@ -48,13 +48,11 @@ class MaskPredictEngine:
             predictor = PaddlePredictor(self._model, source, self._target)
             return mask_predict.search(predictor, sentences, settings, self._target)
 
-    def log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> list[float]:
+    def log_probs(self, sources: Rows, targets: Rows) -> list[float]:
         """Raises a UsageError: the model gives no probability to a whole translation."""
         refuse("scores")
 
-    def cross_attention(
-        self, sources: list[list[int]], targets: list[list[int]]
-    ) -> list[np.ndarray]:
+    def cross_attention(self, sources: Rows, targets: Rows) -> list[np.ndarray]:
         """Raises a UsageError: the model attends from masks."""
         refuse("attention")
 

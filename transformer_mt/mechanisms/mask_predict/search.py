@@ -13,7 +13,13 @@ import numpy as np
 
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.subword import Vocabulary
-from transformer_mt.decoding.engine import Hypothesis, Sentence, length_limits, length_penalty
+from transformer_mt.decoding.engine import (
+    Hypotheses,
+    Hypothesis,
+    Sentence,
+    length_limits,
+    length_penalty,
+)
 
 
 class Predictor(Protocol):
@@ -53,7 +59,7 @@ class Targets(NamedTuple):
 
 def search(
     predictor: Predictor, sentences: list[Sentence], settings: DecodingConfig, target: Vocabulary
-) -> list[list[Hypothesis]]:
+) -> Hypotheses:
     """One hypothesis of each sentence.
 
     If the model predicts lengths, targets of the `settings.length_candidates` most probable lengths

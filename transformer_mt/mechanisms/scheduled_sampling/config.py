@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -11,8 +11,9 @@ from transformer_mt.config.section import (
     PositiveFloat,
     PositiveInt,
     Probability,
-    Rule,
+    Problems,
     Section,
+    needs,
 )
 
 # The default k of each decay. With these (and the default slope), the share of true words is one
@@ -45,24 +46,14 @@ class ScheduledSamplingConfig(Section):
         return DEFAULT_K.get(info.data.get("decay")) if k is None else k
 
 
-RULES = [
-    Rule(
-        "scheduled_sampling.k",
-        lambda c: (
-            c.scheduled_sampling.decay == "exponential" and (c.scheduled_sampling.k or 0) >= 1
-        ),
-        "exponential decay needs k below 1",
-    ),
-    Rule(
-        "scheduled_sampling.k",
-        lambda c: (
-            c.scheduled_sampling.decay == "inverse_sigmoid" and (c.scheduled_sampling.k or 1) < 1
-        ),
-        "inverse_sigmoid decay needs k of at least 1",
-    ),
-    Rule(
-        "scheduled_sampling.backpropagate",
-        lambda c: c.scheduled_sampling.backpropagate and c.scheduled_sampling.mixing != "top_k",
-        "a choice has no gradient; it needs scheduled_sampling.mixing: top_k",
-    ),
-]
+def rules(config: Any) -> Problems:
+    sampling, k = config.scheduled_sampling, config.scheduled_sampling.k
+    about_k = "scheduled_sampling.k", "scheduled_sampling.decay"
+    if k is not None and sampling.decay == "exponential" and k >= 1:
+        yield about_k, "exponential decay needs k below 1"
+    if k is not None and sampling.decay == "inverse_sigmoid" and k < 1:
+        yield about_k, "inverse_sigmoid decay needs k of at least 1"
+    yield from needs(
+        *(config, "scheduled_sampling.backpropagate", "scheduled_sampling.mixing", "top_k"),
+        "a choice has no gradient",
+    )

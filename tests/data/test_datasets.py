@@ -1,0 +1,46 @@
+"""The registry of datasets: light to import, and complete."""
+
+import pickle
+import subprocess
+import sys
+
+import paddlenlp.utils.env
+import pytest
+
+from transformer_mt.data.datasets import DATASETS
+from transformer_mt.data.datasets.base import DATA_HOME
+from transformer_mt.data.subword import WordVocabulary
+
+HEAVY = {"paddle", "paddlenlp", "numpy", "sentencepiece", "pydantic", "transformer_mt.config"}
+
+
+def test_importing_it_is_light():
+    program = "import sys, transformer_mt.data.datasets; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    loaded = set(done.stdout.split())
+    assert "transformer_mt.data.datasets" in loaded and not loaded & HEAVY
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_each_says_what_the_config_asks(name):
+    dataset = DATASETS[name]
+    # What can be downloaded is known, and what is known can be downloaded.
+    assert dataset.needs_root == (not dataset.splits) == (not dataset.languages)
+    assert dataset.is_bpe == (dataset.vocabulary_types is not None)
+    # A worker process gets the reader by its name.
+    assert pickle.loads(pickle.dumps(dataset.read)) is dataset.read
+
+
+def test_downloads_go_where_paddlenlp_has_its_own():
+    assert str(DATA_HOME) == paddlenlp.utils.env.DATA_HOME
+
+
+def test_the_size_of_wmt14endes_vocabulary(shared_data):
+    """PaddleNLP names the file by it, and keeps its special tokens in it."""
+    from paddlenlp.datasets.wmt14ende import WMT14ende
+
+    names = [path.rpartition(".")[2] for path, _ in WMT14ende.VOCAB_INFO]
+    assert str(DATASETS["wmt14ende"].vocabulary_types) in names
+    path = DATASETS["wmt14ende"].vocabulary(str(shared_data / "wmt14_layout"))
+    types = path.read_text("utf-8").split()
+    assert WordVocabulary(types).size == len(types) + 1  # padding

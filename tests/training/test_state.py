@@ -1,0 +1,60 @@
+"""The state of training: what is saved comes back, and states of earlier versions are read."""
+
+import json
+
+import pytest
+
+from transformer_mt.runtime.checksums import write_checksums
+from transformer_mt.runtime.errors import UserError
+from transformer_mt.training.state import Meter, Progress, State
+
+PROGRESS = Progress(
+    *((2, 300), 20, 1, 3, 2, 1, 15, [(9.5, 10), (9.0, 20)], 1),
+    meter=Meter(1.5, 1.25, 0.5, 100, 2.0),
+    losses=[(5.0, 4.5)],
+    loss_since=7.0,
+    tokens_since=30,
+)
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    for step in (10, 20):
+        (tmp_path / f"step_{step}").mkdir()
+    return tmp_path / "step_20"
+
+
+def written(checkpoint, text):
+    (checkpoint / "state.json").write_text(text)
+    write_checksums(checkpoint)
+    return checkpoint
+
+
+@pytest.mark.parametrize("more", [{}, {"stopped": True}, {"average_of": ["step_10", "step_20"]}])
+def test_what_is_saved_comes_back(checkpoint, more):
+    state = State(PROGRESS, {"scale": [1024.0], "incr_count": 3}, "text", **more)
+    state.save(checkpoint)
+    write_checksums(checkpoint)
+    assert State.restore(checkpoint) == state
+
+
+def test_a_state_of_an_earlier_version(checkpoint):
+    """Which had no losses of validations yet, and whose best checkpoint is gone by now."""
+    values = json.loads(
+        '{"progress": {"plan": [1, 400], "step": 20, "epoch": 0, "update": 20, "skipped": 0, '
+        '"skipped_in_a_row": 0, "validated": 20, "best": [[3.0, 5], [2.0, 10]], '
+        '"without_new_best": 1, "meter": {"loss": 1.0, "nll": 1.0, "gradient_norm": 0.5, '
+        '"tokens": 10, "seconds": 0.1}}, "scaler": {}, "corpus": "text", "stopped": false}'
+    )
+    state = State.restore(written(checkpoint, json.dumps(values)))
+    assert state.progress.plan == (1, 400) and state.progress.losses == []
+    assert state.progress.best == [(2.0, 10)] and not state.average_of
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "3", "[]", "{}", '{"progress": 3}', '{"progress": {"plan": 3, "best": [], "meter": {}}}'],
+)
+def test_what_is_no_state_is_refused(checkpoint, text):
+    with pytest.raises(UserError, match=r"step_20/state\.json: it is no state of training"):
+        State.restore(written(checkpoint, text))
