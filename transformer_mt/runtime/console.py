@@ -10,7 +10,6 @@ import contextlib
 import re
 import shlex
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +58,13 @@ def on_terminal() -> bool:
     return sys.stderr.isatty()
 
 
-def progress(
-    iterable: Iterable | None = None, *, total: int | None, title: str, unit: str, **options: Any
-) -> tqdm:
-    """Returns a progress bar, which is not shown unless stderr is a terminal."""
+def progress(*, total: int | None, title: str, unit: str, **options: Any) -> tqdm:
+    """Returns a progress bar, which is not shown unless stderr is a terminal.
+
+    Args:
+        options: further arguments of `tqdm`.
+    """
     return tqdm(
-        iterable,
         total=total,
         desc=title,
         unit=f" {unit}",

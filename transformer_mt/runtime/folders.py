@@ -58,7 +58,7 @@ def published(path: Path) -> Iterator[Path]:
 
 
 def _exchange(new: Path, old: Path) -> None:
-    """Exchanges the names of two folders: at one moment, if Linux and the file system support it."""
+    """Exchanges the names of two folders, in one step if Linux and the file system support it."""
     renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
     paths = os.fsencode(new), os.fsencode(old)
     if renameat2 and not renameat2(AT_FDCWD, paths[0], AT_FDCWD, paths[1], RENAME_EXCHANGE):
