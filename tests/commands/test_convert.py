@@ -26,7 +26,7 @@ from transformer_mt.commands.export import export
 from transformer_mt.config.file import dump
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime import pickles, tensors
-from transformer_mt.runtime.checksums import damage, write_checksums
+from transformer_mt.runtime.checksums import verify, write_checksums
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.training import conversion
 from transformer_mt.training.run_directory import RunDirectory
@@ -100,7 +100,7 @@ def test_what_is_converted_is_what_this_version_writes(both, old):
     assert sorted(found) == sorted(expected)
     for name, value in expected.items():
         assert found[name] == value, name
-    assert damage(old / of_export) is None
+    assert verify(old / of_export) is None
     translators = [Translator.load(folder) for folder in (both[0], old)]
     assert translators[0].translate(LINES) == translators[1].translate(LINES)
     assert Translator.load(old / of_export).translate(LINES[:3])

@@ -27,7 +27,7 @@ def write_checksums(folder: Path, pattern: str = "[!.]*") -> None:
     (folder / CHECKSUMS).write_text("".join(lines), encoding="utf-8")
 
 
-def damage(folder: Path, pattern: str = "[!.]*") -> str | None:
+def verify(folder: Path, pattern: str = "[!.]*") -> str | None:
     """Compares the files in a folder that match a pattern with SHA256SUMS.
 
     Every file that matches must be listed, and every listed file must exist. By default, these are
