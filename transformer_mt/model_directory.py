@@ -25,7 +25,7 @@ from pathlib import Path
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config
 from transformer_mt.data.subword import Subwords
-from transformer_mt.runtime.checksums import CHECKSUMS, damage, is_sealed
+from transformer_mt.runtime.checksums import CHECKSUMS, is_sealed, verify
 from transformer_mt.runtime.console import quoted, visible, warn
 from transformer_mt.runtime.errors import UsageError, UserError
 
@@ -123,7 +123,7 @@ class ModelDirectory:
         Raises:
             UserError: they are missing or damaged.
         """
-        if problem := damage(self.path, SUBWORDS):
+        if problem := verify(self.path, SUBWORDS):
             raise UserError(f"{self.path}: the subword model is damaged ({problem})")
         return Subwords.load(self.path)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from transformer_mt.runtime import tensors
-from transformer_mt.runtime.checksums import damage
+from transformer_mt.runtime.checksums import verify
 from transformer_mt.runtime.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def read_weights(checkpoint: Path) -> dict[str, np.ndarray]:
     if not path.is_file():
         raise UserError(f"{path}: there is no such file. Use another checkpoint")
     weights: dict[str, np.ndarray] = {}
-    problem = damage(checkpoint, WEIGHTS)
+    problem = verify(checkpoint, WEIGHTS)
     if problem is None:
         try:
             weights = tensors.read(path)

@@ -33,7 +33,7 @@ from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime import folders, tensors
-from transformer_mt.runtime.checksums import damage, write_checksums
+from transformer_mt.runtime.checksums import verify, write_checksums
 from transformer_mt.runtime.errors import UsageError, UserError
 
 PAIRS = demo_pairs(200)
@@ -85,7 +85,7 @@ def test_an_export(model_dir, capsys):
     assert messages.startswith("step_10, to translate with: python -m transformer_mt translate")
     assert names(folder) == FILES
     assert names(folder.parent) == {"ctranslate2"}
-    assert damage(folder) is None
+    assert verify(folder) is None
     original, exported = ModelDirectory(model_dir), ModelDirectory(folder)
     assert exported.load_config() == original.load_config()
     assert exported.load_subwords().content() == original.load_subwords().content()
@@ -322,7 +322,7 @@ def test_without_a_way_to_exchange_names(model_dir, tmp_path, monkeypatch):
     out = tmp_path / "out"
     export(str(model_dir), "ctranslate2", out)
     export(str(model_dir), "ctranslate2", out, quantization="int8")
-    assert names(out) == FILES and damage(out) is None
+    assert names(out) == FILES and verify(out) is None
     assert names(tmp_path) == {"model", "out"}
 
 

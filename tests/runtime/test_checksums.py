@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from transformer_mt.runtime.checksums import damage, is_sealed, sealed, write_checksums
+from transformer_mt.runtime.checksums import is_sealed, sealed, verify, write_checksums
 
 
 @pytest.fixture
@@ -20,13 +20,13 @@ def test_sha256sum_agrees(folder):
     command = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.count(": OK") == 3
-    assert damage(folder) is None
-    assert damage(folder, "b*") is None and damage(folder, "a") is None
+    assert verify(folder) is None
+    assert verify(folder, "b*") is None and verify(folder, "a") is None
 
 
 def test_hidden_files_are_nobodys_business(folder):
     (folder / ".nfs0001").write_text("")
-    assert damage(folder) is None
+    assert verify(folder) is None
 
 
 def change(folder):
@@ -81,12 +81,12 @@ def lose_sums(folder):
 )
 def test_what_is_wrong_is_named(folder, spoil):
     problem = spoil(folder)
-    assert problem in damage(folder)
-    assert problem in damage(folder, "a*")
+    assert problem in verify(folder)
+    assert problem in verify(folder, "a*")
 
 
 def test_a_file_that_nobody_lists(folder):
-    assert damage(folder, "c") == "there is no c"
+    assert verify(folder, "c") == "there is no c"
 
 
 def test_a_seal_breaks_with_any_change():

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from transformer_mt.runtime import files
 from transformer_mt.runtime.errors import Interrupted, UsageError, UserError
-from transformer_mt.runtime.files import atomic, byte_lines, content_hash, count_lines, lines
+from transformer_mt.runtime.files import atomic, byte_lines, content_of, lines
 from transformer_mt.runtime.locks import open_locked
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +31,7 @@ def test_lines_end_in_newline_alone(tmp_path):
     path = tmp_path / "text"
     path.write_bytes(f"{NO_ENDS}\nsecond\r\n\n\r\nlast".encode())
     assert list(lines(path)) == [NO_ENDS, "second", "", "", "last"]
-    assert count_lines(path) == 5
+    assert content_of(path).line_count == 5
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_the_ends_of_files(tmp_path, content, expected):
     path = tmp_path / "text"
     path.write_bytes(content)
     assert list(lines(path)) == expected
-    assert count_lines(path) == len(expected)
+    assert content_of(path).line_count == len(expected)
 
 
 # A line that begins with a byte order mark or ends in \r reads differently, by definition.
@@ -74,14 +74,14 @@ def test_lines_are_what_was_written(text, last, compressed, tmp_path_factory):
     expected = [line for line, _ in text] + ([last] if last else [])
     assert list(lines(path)) == expected
     assert list(byte_lines(path)) == [line.encode() for line in expected]
-    assert count_lines(path) == len(expected)
-    assert content_hash(path) == hashlib.sha256(content).hexdigest()
+    assert content_of(path).line_count == len(expected)
+    assert content_of(path).sha256 == hashlib.sha256(content).hexdigest()
 
 
 def test_counting_over_the_blocks_it_reads(tmp_path):
     path = tmp_path / "long"
     path.write_bytes(b"x" * (1 << 20) + b"\n" + b"y" * (1 << 20))
-    assert count_lines(path) == 2
+    assert content_of(path).line_count == 2
 
 
 def test_invalid_utf8_names_file_line_and_byte(tmp_path):
@@ -110,7 +110,7 @@ def _other_content(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [_truncated, _damaged, _other_content, bytes])
-@pytest.mark.parametrize("read", [lambda path: list(lines(path)), count_lines, content_hash])
+@pytest.mark.parametrize("read", [lambda path: list(lines(path)), content_of])
 def test_a_damaged_gz_names_the_file(tmp_path, damage, read):
     path = tmp_path / "text.gz"
     path.write_bytes(damage(random.Random(1).randbytes(3000).hex().encode()))
@@ -119,7 +119,7 @@ def test_a_damaged_gz_names_the_file(tmp_path, damage, read):
     assert caught.value.exit_code == 1
 
 
-@pytest.mark.parametrize("read", [lambda path: list(lines(path)), count_lines, content_hash])
+@pytest.mark.parametrize("read", [lambda path: list(lines(path)), content_of])
 def test_what_can_not_be_opened(tmp_path, read):
     with pytest.raises(UsageError, match="no: there is no such file"):
         read(tmp_path / "no")

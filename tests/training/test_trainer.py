@@ -20,7 +20,7 @@ from tests.support import (
 from transformer_mt.assembly import training as assembly
 from transformer_mt.data.subword import Subwords
 from transformer_mt.evaluation.metrics import METRICS, Scores
-from transformer_mt.runtime.checksums import damage
+from transformer_mt.runtime.checksums import verify
 from transformer_mt.runtime.errors import Interrupted, UserError
 from transformer_mt.training import trainer as trainer_module
 from transformer_mt.training.plan import batch_plan
@@ -377,7 +377,7 @@ def test_too_many_in_a_row_end_training_with_advice(make_trainer, run_in, tmp_pa
     with pytest.raises(UserError, match=r"3 updates in a row.*learning_rate.*warmup_steps"):
         run_in(trainer)
     saved = RunDirectory(tmp_path / "run").saved_checkpoints()
-    assert saved[-1].name == "step_6" and damage(saved[-1]) is None
+    assert saved[-1].name == "step_6" and verify(saved[-1]) is None
 
 
 def scores_of(bleu: float) -> Scores:
@@ -450,7 +450,7 @@ def test_a_validation_that_fails_leaves_its_checkpoint(make_trainer, run_in, tmp
         run_in(make_trainer(dev=True, **SHORT))
     directory = RunDirectory(tmp_path / "run")
     saved = directory.saved_checkpoints()[-1]
-    assert saved.name == "step_4" and damage(saved) is None
+    assert saved.name == "step_4" and verify(saved) is None
 
     again = make_trainer(dev=True, **SHORT)
     again.start(saved)

@@ -10,7 +10,7 @@ from types import ModuleType
 from transformer_mt.config.schema import Config, ModelConfig
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.engine import Engine
-from transformer_mt.runtime.checksums import damage
+from transformer_mt.runtime.checksums import verify
 from transformer_mt.runtime.errors import UsageError, UserError
 
 # The keys of ModelConfig that describe the Transformer of Vaswani et al. 2017, or that matter only
@@ -100,7 +100,7 @@ class Backend:
                 f"{self.export_file}). Make one with: python -m transformer_mt export MODEL_DIR "
                 f"--format {self.export_format}"
             )
-        if problem := damage(folder):
+        if problem := verify(folder):
             raise UserError(f"{folder}: damaged ({problem}). Export the model again")
 
     def unsupported(self, model: ModelConfig) -> list[str]:

@@ -15,7 +15,7 @@ from transformer_mt.decoding.translator import Aligned
 from transformer_mt.evaluation import alignment_error_rate
 from transformer_mt.evaluation.alignment_error_rate import AlignmentScores
 from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import count_lines, require_distinct
+from transformer_mt.runtime.files import content_of, require_distinct
 
 HELP = """\
 A line of output holds pairs i-j of a word of the source and a word of the target, both counted from
@@ -94,7 +94,7 @@ def score_model(
     require_distinct({"--output": output}, read)
     gold = alignment_error_rate.read_gold(reference)
     if source.is_file():
-        require_equal(source, count_lines(source), reference, len(gold))
+        require_equal(source, content_of(source).line_count, reference, len(gold))
     found: list[Aligned] = []
     align(model, source, target, output or Path(os.devnull), found.append)
     require_equal(source, len(found), reference, len(gold))

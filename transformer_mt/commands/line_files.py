@@ -16,7 +16,7 @@ from transformer_mt.commands.model_choice import ModelChoice
 from transformer_mt.decoding.stream import in_windows, input_lines
 from transformer_mt.runtime.console import progress
 from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import atomic, count_lines, require_distinct
+from transformer_mt.runtime.files import atomic, content_of, require_distinct
 
 
 @contextlib.contextmanager
@@ -74,7 +74,7 @@ def require_equal(first: Path, first_count: int, second: Path, second_count: int
 
 def line_count(path: Path | None) -> int | None:
     """The number of lines of a file; None if it is a pipe, which can be read only once."""
-    return count_lines(path) if path is not None and path.is_file() else None
+    return content_of(path).line_count if path is not None and path.is_file() else None
 
 
 def line_writer(stream: IO[bytes]) -> Callable[[str], object]:

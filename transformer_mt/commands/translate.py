@@ -25,7 +25,7 @@ from transformer_mt.runtime.checksums import CHECKSUMS
 from transformer_mt.runtime.console import progress
 from transformer_mt.runtime.errors import UsageError
 from transformer_mt.runtime.files import (
-    content_hash,
+    content_of,
     is_replaceable,
     require_distinct,
 )
@@ -194,6 +194,6 @@ def _made_from(
         **{f"decoding.{key}": value for key, value in config.decoding.model_dump().items()},
         "--format": format,
         "--alignment": alignment,
-        "input": content_hash(source),
-        "--prefix": None if prefix is None else content_hash(prefix),
+        "input": content_of(source).sha256,
+        "--prefix": None if prefix is None else content_of(prefix).sha256,
     }

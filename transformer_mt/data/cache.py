@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from transformer_mt.runtime.checksums import damage
+from transformer_mt.runtime.checksums import verify
 from transformer_mt.runtime.console import say
 from transformer_mt.runtime.errors import UserError
 from transformer_mt.runtime.files import clear_leftovers
@@ -31,11 +31,11 @@ def entry(folder: Path, make: Callable[[Path], None]) -> Path:
     Raises:
         UserError: the cache cannot be written or locked. Errors of `make` are passed on.
     """
-    if damage(folder) is None:
+    if verify(folder) is None:
         return folder
     with _locked(folder.parent):
         # Another process may have made it while this one waited.
-        if damage(folder) is not None:
+        if verify(folder) is not None:
             if folder.is_dir():
                 say(f"{folder} is damaged; it is made anew")
             _make(folder, make)

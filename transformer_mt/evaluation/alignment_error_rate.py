@@ -1,4 +1,4 @@
-"""The alignment error rate: what `align` prints with a reference."""
+"""The alignment error rate, which the command `align` prints if it is given a reference."""
 
 from __future__ import annotations
 
@@ -17,9 +17,16 @@ Gold = tuple[set[Link], set[Link]]
 
 @dataclass(frozen=True)
 class AlignmentScores:
-    """Scores of word alignments, 0 to 100, of which 0 is the best error rate; nan is what would be
-    a share of nothing. The counts are of links: those that were found, and the sure and possible
-    ones of the reference (the sure ones are possible too)."""
+    """Scores of word alignments.
+
+    Attributes:
+        error_rate: from 0 to 100; 0 is the best.
+        precision, recall: from 0 to 100; nan if they would be a share of 0 links.
+        lines: the number of lines.
+        links: the number of links that were found.
+        sure, possible: the number of sure links in the reference, and of possible links, which
+            include the sure ones.
+    """
 
     error_rate: float
     precision: float
@@ -30,6 +37,7 @@ class AlignmentScores:
     possible: int
 
     def as_dict(self) -> dict[str, Any]:
+        """Returns everything under the keys of JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -41,16 +49,18 @@ class AlignmentScores:
 
 
 def score(found: Iterable[set[Link]], gold: Iterable[Gold]) -> AlignmentScores:
-    """Scores the links of lines, A, by those that people made, sure S and possible P (Och and Ney
-    2003, "A Systematic Comparison of Various Statistical Alignment Models", section 5): precision
-    |A and P| / |A|, recall |A and S| / |S|, AER = 1 - (|A and S| + |A and P|) / (|A| + |S|), with
-    counts of all lines together.
+    """Scores the links of lines against a reference that people have made.
+
+    For the links that were found, A, and the sure and possible links of the reference, S and P
+    (Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models", section
+    5): precision = |A and P| / |A|, recall = |A and S| / |S|,
+    AER = 1 - (|A and S| + |A and P|) / (|A| + |S|). Links are counted over all lines together.
 
     Args:
-        gold: for each line its sure links, and the possible ones, which hold the sure ones.
+        gold: the sure links, and the possible links including the sure ones, per line.
 
     Raises:
-        UserError: there is no link at all.
+        UserError: neither side has a link.
     """
     count = links = sure = possible = right = not_wrong = 0
     for own, (own_sure, own_possible) in zip(found, gold, strict=True):
@@ -74,10 +84,10 @@ def score(found: Iterable[set[Link]], gold: Iterable[Gold]) -> AlignmentScores:
 
 
 def read_gold(path: Path) -> list[Gold]:
-    """The links of a file, see `pharaoh.read_gold`.
+    """Reads the links of a file; `pharaoh.read_gold` describes the format.
 
     Raises:
-        UserError: naming the line that is not in the format.
+        UserError: a line has another format. The message names it.
     """
     gold = []
     for number, line in enumerate(lines(path), 1):

@@ -90,7 +90,7 @@ class Scores:
 
 
 def score(hypotheses: list[str], references: list[str], tokenize: str, note: str = "") -> Scores:
-    """Computes every metric, case-sensitive, with sacreBLEU (Post 2018, arXiv 1804.08771).
+    """Computes every metric with sacreBLEU (Post 2018, arXiv 1804.08771).
 
     Args:
         tokenize: the name of a tokeniser of sacreBLEU: 13a, zh, char, intl or none.

@@ -1,8 +1,8 @@
-"""Checksums: whether files are as they were written.
+"""Checksums, by which later changes of files are found.
 
-A folder lists those of its files in SHA256SUMS, which `sha256sum --check` reads too. A file that is
-replaced while others read it can't be in such a list, for the two would change one after the other.
-A text file then carries its own checksum in a comment at its end.
+A folder has a list of its files' checksums, SHA256SUMS, which `sha256sum --check` can read. A file
+that may be replaced while others read it cannot be in such a list, because file and list would not
+change at the same moment. If it is a text file, a comment at its end holds its checksum.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ _SEAL = re.compile(rb"(?s)(.*\n)# SHA-256 of the lines above: ([0-9a-f]{64})\n")
 
 
 def write_checksums(folder: Path, pattern: str = "[!.]*") -> None:
-    """Writes the SHA-256 of the files of a folder that match a pattern into one more.
+    """Writes the SHA-256 of each file in a folder that matches a pattern into SHA256SUMS.
 
-    By default these are all but hidden ones.
+    By default, these are all files that are not hidden.
     """
     names = sorted({path.name for path in folder.glob(pattern)} - {CHECKSUMS})
     lines = [f"{sha256(folder / name)}  {name}\n" for name in names]
     (folder / CHECKSUMS).write_text("".join(lines), encoding="utf-8")
 
 
-def damage(folder: Path, pattern: str = "[!.]*") -> str | None:
-    """What is wrong with the files of a folder that match a pattern; None if nothing is.
+def verify(folder: Path, pattern: str = "[!.]*") -> str | None:
+    """Compares the files in a folder that match a pattern with SHA256SUMS.
 
-    Every file that matches must be listed, and every one that is listed must be there. By default
-    these are all but hidden ones, which belong to the file system or a file manager.
+    Every file that matches must be listed, and every listed file must exist. By default, these are
+    all files that are not hidden; hidden files may belong to the file system or a file manager.
+
+    Returns: a description of what is wrong, or None if nothing is.
     """
     try:
-        text = (folder / CHECKSUMS).read_text(encoding="utf-8")
+        matches = _listed(folder)
     except (OSError, UnicodeDecodeError):
         return f"{CHECKSUMS} is missing or can't be read"
-    matches = [_LINE.fullmatch(line) for line in text.split("\n") if line]
     if None in matches:
         return f"{CHECKSUMS} is not as it was written"
     sums = {match[2]: match[1] for match in matches}
@@ -49,7 +50,7 @@ def damage(folder: Path, pattern: str = "[!.]*") -> str | None:
             return f"{CHECKSUMS} does not name {name}"
         if path.resolve().parent != folder.resolve():
             return f"{name} is a link that leads out of the folder"
-        if not path.is_file():  # reading a pipe would never end
+        if not path.is_file():  # reading a pipe would wait forever
             return f"{name} is missing" if not path.exists() else f"{name} is not a file"
         try:
             if sha256(path) != sums[name]:
@@ -60,16 +61,21 @@ def damage(folder: Path, pattern: str = "[!.]*") -> str | None:
 
 
 def listed(folder: Path) -> set[str]:
-    """The names of the files that a folder has checksums of."""
+    """Returns the names in SHA256SUMS; none if it cannot be read."""
     try:
-        text = (folder / CHECKSUMS).read_text(encoding="utf-8")
+        return {match[2] for match in _listed(folder) if match}
     except (OSError, UnicodeDecodeError):
         return set()
-    return {match[2] for line in text.split("\n") if (match := _LINE.fullmatch(line))}
+
+
+def _listed(folder: Path) -> list[re.Match[str] | None]:
+    """Returns the lines of SHA256SUMS: groups 1 and 2 are checksum and name; None: another line."""
+    text = (folder / CHECKSUMS).read_text(encoding="utf-8")
+    return [_LINE.fullmatch(line) for line in text.split("\n") if line]
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
+    """Returns the SHA-256 of a file in hexadecimal."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
@@ -78,11 +84,11 @@ def sha256(path: Path) -> str:
 
 
 def sealed(text: str) -> str:
-    """Text of whole lines with its checksum as a comment (# ...) in one more line."""
+    """Appends the checksum of a text, which ends in a newline, as a line of comment: # ..."""
     return f"{text}# SHA-256 of the lines above: {hashlib.sha256(text.encode()).hexdigest()}\n"
 
 
 def is_sealed(content: bytes) -> bool:
-    """Whether a text file is what `sealed` gave, without a change."""
+    """Returns whether a text file is unchanged since `sealed` made its content."""
     match = _SEAL.fullmatch(content)
     return match is not None and hashlib.sha256(match[1]).hexdigest().encode() == match[2]

@@ -1,7 +1,7 @@
-"""What a person sees while something runs: messages and progress, on stderr.
+"""Messages and progress bars for the person at the terminal. They go to stderr.
 
-Results (scores, translations, the resolved config) go to stdout with `print`, so that they can be
-piped on.
+Results (scores, translations, the resolved config) are printed to stdout, so that they can be
+piped to other programs.
 """
 
 from __future__ import annotations
@@ -10,22 +10,21 @@ import contextlib
 import re
 import shlex
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-# What a terminal may obey instead of showing it: control characters, but for a newline and a tab;
-# the characters that turn the direction of what follows; and two that end a line.
+# Characters that a terminal may obey instead of showing: control characters except newline and tab,
+# characters that change the direction of the text after them, and two line separators.
 _INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
 
 
 def say(message: str) -> None:
-    """A message for the person at the terminal; it does not tear a progress bar apart.
+    """Prints a message, above the progress bar if there is one.
 
-    If nobody can read it any longer (the terminal is lost, the reader of a pipe has ended), work
-    goes on nevertheless: it may be about to save what was done.
+    If it cannot be written (the terminal is lost, or the reader of a pipe has ended), the program
+    continues, because it may be about to save its work.
     """
     with contextlib.suppress(OSError):
         tqdm.write(visible(message), file=sys.stderr)
@@ -33,12 +32,13 @@ def say(message: str) -> None:
 
 
 def warn(message: str) -> None:
+    """Prints a warning, as `say` does."""
     say(f"warning: {message}")
 
 
 def visible(text: str) -> str:
-    """Text to be read by people, wherever it comes from: control characters become escapes such as
-    \\x1b, so that no file can clear the screen, or make it show something else than there is."""
+    """Replaces control characters in a text by escapes such as \\x1b, so that text from any source
+    can be shown: it cannot clear the screen or hide what is there."""
     return _INVISIBLE.sub(_escape, text)
 
 
@@ -48,21 +48,23 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def quoted(path: str | Path) -> str:
-    """A path as it is typed at a shell; one with a dash in front is not taken for an option."""
+    """Returns a path as it is typed at a shell. A leading dash is not taken for an option."""
     text = str(path)
     return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
 def on_terminal() -> bool:
+    """Returns whether stderr is a terminal."""
     return sys.stderr.isatty()
 
 
-def progress(
-    iterable: Iterable | None = None, *, total: int | None, title: str, unit: str, **options: Any
-) -> tqdm:
-    """A progress bar where there is a terminal, silence where there is none."""
+def progress(*, total: int | None, title: str, unit: str, **options: Any) -> tqdm:
+    """Returns a progress bar, which is not shown unless stderr is a terminal.
+
+    Args:
+        options: further arguments of `tqdm`.
+    """
     return tqdm(
-        iterable,
         total=total,
         desc=title,
         unit=f" {unit}",
@@ -75,7 +77,7 @@ def progress(
 
 
 def duration(seconds: float) -> str:
-    """12 s, 3 min 5 s, 2 h 10 min."""
+    """Formats a duration: 12 s, 3 min 5 s, 2 h 10 min."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

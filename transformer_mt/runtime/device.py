@@ -1,4 +1,4 @@
-"""Which device Paddle computes on."""
+"""The device that Paddle computes on."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ import re
 
 from transformer_mt.runtime.errors import UsageError
 
-# Of glibc's malloc.h.
+# Constants of glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 
 
 def use(name: str | None) -> str:
-    """Makes `name` (cpu, gpu, gpu:1; None: a GPU where there is one) Paddle's device.
+    """Selects the device that Paddle computes on.
 
-    Returns the name of the device in use.
+    Args:
+        name: cpu, gpu, or gpu:N; None: a GPU if there is one, else the CPU.
+
+    Returns: the name of the selected device.
 
     Raises:
         UsageError: there is no such device.
     """
     import paddle
 
-    gpus = paddle.device.cuda.device_count() if paddle.is_compiled_with_cuda() else 0
+    gpus = _gpu_count()
     if name is None:
         name = "gpu" if gpus else "cpu"
     match = re.fullmatch(r"(cpu)|gpu(?::(\d+))?", name)
@@ -39,27 +42,27 @@ def use(name: str | None) -> str:
     return name
 
 
-def processes(wanted: int | None, device: str) -> int:
-    """How many processes train: as many as wanted, else one for each GPU, or for each CPU core.
+def processes(requested: int | None, device: str) -> int:
+    """Returns the number of processes to train with: the requested one; by default one per GPU, or
+    one per CPU core.
 
     Raises:
-        UsageError: more are wanted than there are GPUs.
+        UsageError: there are fewer GPUs than requested.
     """
     if device == "cpu":
-        return wanted or len(os.sched_getaffinity(0))
-    import paddle
-
-    gpus = paddle.device.cuda.device_count()
-    if (wanted or 1) > gpus:
-        raise UsageError(f"training.devices: {wanted}: this machine has {gpus} GPUs")
-    # A GPU named by its number is the one to use.
-    return wanted or (1 if ":" in device else gpus)
+        return requested or len(os.sched_getaffinity(0))
+    gpus = _gpu_count()
+    if (requested or 1) > gpus:
+        raise UsageError(f"training.devices: {requested}: this machine has {gpus} GPUs")
+    # A device named gpu:N means this single GPU.
+    return requested or (1 if ":" in device else gpus)
 
 
 def require_precision(precision: str, device: str) -> None:
-    """
+    """Checks that a device can train in a precision: float32, bfloat16 or float16.
+
     Raises:
-        UsageError: the device does not compute in this precision.
+        UsageError: it cannot.
     """
     import paddle
 
@@ -67,19 +70,22 @@ def require_precision(precision: str, device: str) -> None:
         return
     if device == "cpu":
         raise UsageError(f"training.precision: {precision} needs a GPU; a CPU trains in float32")
-    supported = {
-        "bfloat16": paddle.amp.is_bfloat16_supported,
-        "float16": paddle.amp.is_float16_supported,
-    }
-    if not supported[precision](device.partition(":")[0]):
+    is_supported = getattr(paddle.amp, f"is_{precision}_supported")
+    if not is_supported(device.partition(":")[0]):
         raise UsageError(f"training.precision: this GPU has no {precision}")
 
 
-def _keep_freed_memory() -> None:
-    """Tells glibc to reuse large blocks instead of giving them back to the system each time.
+def _gpu_count() -> int:
+    import paddle
 
-    A step allocates and frees tensors of many megabytes, and getting their pages anew from the
-    kernel takes a good part of it. Elsewhere than on glibc this does nothing.
+    return paddle.device.cuda.device_count() if paddle.is_compiled_with_cuda() else 0
+
+
+def _keep_freed_memory() -> None:
+    """Makes glibc keep large freed blocks for reuse instead of returning them to the system.
+
+    Each step allocates and frees tensors of many megabytes, and getting their pages from the kernel
+    again takes a considerable part of its time. With another C library this does nothing.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt") and hasattr(libc, "gnu_get_libc_version"):

@@ -1,7 +1,7 @@
-"""What can go wrong for a user, the exit code of each, and what is said of it.
+"""Errors, the exit code of each, and the message that describes it.
 
-Exit codes, the same for every verb: 0 done, 1 failed, 2 wrong config or arguments (a named file
-that does not exist counts as that), 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP (the terminal was lost).
+Every command has the same exit codes: 0 done, 1 failed, 2 wrong config or arguments (including a
+file that does not exist), 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP (the terminal was lost).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import re
 
 
 class UserError(Exception):
-    """Something the user can mend; its text says what, where, and what to do. Exit code 1."""
+    """An error that the user can correct. Its text says what is wrong, where, and what to do. Exit
+    code 1."""
 
     exit_code = 1
 
@@ -23,10 +24,10 @@ class UsageError(UserError):
 
 
 class Interrupted(BaseException):
-    """The process was asked to stop. Exit code 128 + the signal's number: 130, 143 or 129.
+    """The process was asked to stop. The exit code is 128 + the signal's number: 130, 143 or 129.
 
-    It derives from BaseException, as KeyboardInterrupt does, so that no handler of ordinary errors
-    swallows it.
+    Like KeyboardInterrupt, it derives from BaseException, so that handlers of ordinary errors do
+    not catch it.
     """
 
     def __init__(self, signal_number: int) -> None:
@@ -34,12 +35,12 @@ class Interrupted(BaseException):
         self.exit_code = 128 + signal_number
 
 
-# Where in gloo, which connects the training processes on CPUs, an error comes from.
+# The place in the source of gloo that an error names. Gloo connects training processes on CPUs.
 _IN_GLOO = re.compile(r"\[[^\s\[\]]*gloo/[\w./]+\.(?:cc|h):\d+\]")
 
 
 def describe(error: Exception) -> str:
-    """What to tell a person of any error, without a traceback."""
+    """Returns a message about any error, without a traceback."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -49,7 +50,7 @@ def describe(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
     if is_lost_connection(error):
-        return "another of the training processes has ended; what it said tells why"
+        return "another of the training processes has ended; its message says why"
     if isinstance(error, FileNotFoundError) and "temporary directory" in str(error.strerror):
         return f"{error.strerror}. Free some space there, or set TMPDIR to a folder with space"
     first_line = str(error).strip().split("\n")[0]
@@ -60,11 +61,11 @@ def describe(error: Exception) -> str:
 
 
 def is_lost_connection(error: Exception) -> bool:
-    """Whether another training process is gone or does not answer, as gloo says it."""
+    """Returns whether gloo reports that another training process is gone or does not answer."""
     return _IN_GLOO.search(str(error)) is not None
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out, a GPU's (as Paddle says it) or the machine's."""
-    said = str(error)
-    return isinstance(error, MemoryError) or "ResourceExhausted" in said or "out of memory" in said
+    """Returns whether the memory of the machine, or of a GPU (as Paddle reports it), ran out."""
+    text = str(error)
+    return isinstance(error, MemoryError) or "ResourceExhausted" in text or "out of memory" in text

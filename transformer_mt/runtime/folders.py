@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all, and that take the place of others at one moment."""
+"""Folders that are written completely or not at all, and that replace others at one moment."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from transformer_mt.runtime.checksums import write_checksums
 from transformer_mt.runtime.files import clear_leftovers, flush_to_disk
 from transformer_mt.runtime.locks import open_locked
 
-# Of Linux' fcntl.h and fs.h.
+# Constants of Linux's fcntl.h and fs.h.
 AT_FDCWD = -100
 RENAME_EXCHANGE = 2
 
 
 @contextmanager
 def published(path: Path) -> Iterator[Path]:
-    """A new folder for the block to write into. It takes the place of `path` when the block ends,
-    with the checksums of its files, and is deleted if the block fails.
+    """Yields a new folder for the block to write into. When the block ends, checksums of its files
+    are added, and it replaces `path`. If the block fails, the new folder is deleted.
 
-    Whatever was there before stays until then, even through a power cut. What a killed process has
-    left of such a folder is deleted.
+    An earlier `path` stays complete until it is replaced, even if the power is cut. What a killed
+    process has left of such a new folder is deleted.
 
     Raises:
         OSError: the folder can't be written.
@@ -50,15 +50,15 @@ def published(path: Path) -> Iterator[Path]:
     finally:
         if descriptor is not None:
             os.close(descriptor)
-        # What was not whole, or what was replaced.
+        # After a failure this is the incomplete folder, and otherwise the one that was replaced.
         shutil.rmtree(new, ignore_errors=True)
         if parent_is_new:
-            with suppress(OSError):  # the folder is in it
+            with suppress(OSError):  # it is not empty
                 final.parent.rmdir()
 
 
 def _exchange(new: Path, old: Path) -> None:
-    """Each takes the other's name, at one moment where Linux and the file system can do that."""
+    """Exchanges the names of two folders, in one step if Linux and the file system support it."""
     renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
     paths = os.fsencode(new), os.fsencode(old)
     if renameat2 and not renameat2(AT_FDCWD, paths[0], AT_FDCWD, paths[1], RENAME_EXCHANGE):

@@ -1,7 +1,7 @@
-"""The lock of this package: on a file or folder that is open, between processes.
+"""Locks between processes, on open files and folders.
 
-The kernel releases a lock when the process that holds it ends, however it ends. (A library of lock
-files cannot lock the file that is being written, or a folder, as is done here.)
+The kernel releases a lock when the process that holds it ends in any way. (Libraries of lock files,
+such as filelock, cannot lock a folder, or the very file that is being written.)
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 def open_locked(path: Path, flags: int, *, wait: bool = False, optional: bool = False) -> int:
     """Opens a file or a folder, and locks it.
 
-    A link is not followed, because what it leads to is not ours to open.
+    A link is not followed: it may lead to a file that belongs to somebody else.
 
     Args:
         flags: as in `os.open`.
         wait: whether to wait until no other process holds the lock.
-        optional: whether to do without a lock where the file system has none.
+        optional: whether to continue without a lock if the file system does not support locks.
 
-    Returns: the descriptor, which holds the lock until it is closed.
+    Returns: the descriptor. It holds the lock until it is closed.
 
     Raises:
         BlockingIOError: another process holds it, and `wait` is not set.
@@ -35,7 +35,8 @@ def open_locked(path: Path, flags: int, *, wait: bool = False, optional: bool = 
             except OSError as error:
                 if not optional or isinstance(error, BlockingIOError):
                     raise
-            # The process that held the lock may have removed or renamed the file meanwhile.
+            # The process that held the lock may have deleted or renamed the file meanwhile. Then a
+            # lock on it protects nothing, and the file that has its name now is opened.
             if is_open_at(path, descriptor):
                 return descriptor
         except BaseException:
@@ -45,7 +46,7 @@ def open_locked(path: Path, flags: int, *, wait: bool = False, optional: bool = 
 
 
 def is_open_at(path: Path, descriptor: int) -> bool:
-    """Whether a path names the file or folder that is open."""
+    """Returns whether a path still names the open file or folder."""
     try:
         return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor))
     except FileNotFoundError:

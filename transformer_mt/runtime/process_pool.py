@@ -1,4 +1,4 @@
-"""Several processes of this machine that work for this one."""
+"""A pool of worker processes on this machine."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ Run = Callable[[Callable[[Item], Result], Iterator[Item | None]], Iterator[Resul
 
 @contextmanager
 def process_pool(processes: int, prepare: Callable[..., None], *arguments: object) -> Iterator[Run]:
-    """Yields a function `run(function, items)`, which yields function(item) of each item in order.
+    """Yields a function `run(function, items)`, which yields function(item) per item, in order.
 
-    No more processes are started than there is work for; each calls prepare(*arguments) first. An
-    item None waits until all results before it were taken, and yields None. When the block ends, in
-    whatever way, the processes are killed: they have nothing to lose.
+    Processes are started when there is work for them, and each calls prepare(*arguments) first. An
+    item None is a pause: all results before it are yielded, then None, and only then the next item
+    is read. The processes are killed at the end of the block, however it ends, so their work must
+    have no effect other than its results.
 
     Raises:
         BrokenProcessPool: a process was killed. Errors of `function` are passed on.
@@ -36,20 +37,18 @@ def process_pool(processes: int, prepare: Callable[..., None], *arguments: objec
     )
 
     def run(function: Callable[[Item], Result], items: Iterator[Item | None]):
-        # A bounded number waits, so that memory does not grow with the items.
         waiting: deque[Future] = deque()
         for item in items:
-            if item is None:
-                while waiting:
-                    yield waiting.popleft().result()
-                yield None
-                continue
-            # A process that is being born must neither be left behind nor receive a signal before
-            # it is ready for it.
-            with signals.blocked():
-                waiting.append(executor.submit(function, item))
-            while len(waiting) > 2 * processes or (waiting and waiting[0].done()):
+            if item is not None:
+                # `submit` may start a process. A signal in the middle of that could leave a process
+                # behind that nobody knows of, or reach it before it handles signals.
+                with signals.blocked():
+                    waiting.append(executor.submit(function, item))
+            # The number of waiting items is limited, so that memory does not grow with the items.
+            while waiting and (item is None or len(waiting) > 2 * processes or waiting[0].done()):
                 yield waiting.popleft().result()
+            if item is None:
+                yield None
         while waiting:
             yield waiting.popleft().result()
 

@@ -1,4 +1,4 @@
-"""What asks a process to stop: raised as one exception, or held back while work must go on."""
+"""Signals that ask a process to stop. They raise one exception, at once or after a block."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
 
 from transformer_mt.runtime.errors import Interrupted
 
 # Ctrl-C, kill, and the loss of the terminal.
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Of Linux' prctl.h.
+# A constant of Linux's prctl.h.
 PR_SET_PDEATHSIG = 1
 
 _depth = 0
@@ -24,8 +23,11 @@ _pending: int | None = None
 
 
 def install() -> None:
-    """From here on, SIGINT, SIGTERM and SIGHUP raise Interrupted in the main thread. Libraries are
-    imported undisturbed by them (see `_Finder`). An ignored SIGHUP (nohup) stays ignored."""
+    """Makes SIGINT, SIGTERM and SIGHUP raise Interrupted in the main thread from now on.
+
+    While a library is imported, they wait (see `_Finder`). If SIGHUP is ignored, as under nohup, it
+    stays ignored.
+    """
     if threading.current_thread() is threading.main_thread():
         for number in STOPPING:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
@@ -35,7 +37,7 @@ def install() -> None:
 
 @contextmanager
 def raised() -> Iterator[None]:
-    """As `install`, for the length of a block."""
+    """Does what `install` does, for the duration of a block."""
     before = _handlers()
     try:
         install()
@@ -46,16 +48,16 @@ def raised() -> Iterator[None]:
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """A signal that arrives inside is raised when the block is done; `pending` tells of it.
+    """Delays signals: Interrupted is raised at the end of the block, if it ends without an error.
 
-    A second Ctrl-C is not held back: somebody means it.
+    A second Ctrl-C is not delayed, because the user insists. Blocks can be nested; the end of the
+    outermost one counts.
     """
     global _depth, _pending
     _depth += 1
     try:
         yield
     finally:
-        # A block that fails has its own error to raise; nothing waits any longer then.
         _depth -= 1
         number = _pending
         if _depth == 0:
@@ -65,14 +67,16 @@ def held_back() -> Iterator[None]:
 
 
 def pending() -> int | None:
-    """The signal that waits for the end of a `held_back` block, if there is one."""
+    """Returns the signal that waits for the end of a `held_back` block, or None."""
     return _pending
 
 
 @contextmanager
 def blocked() -> Iterator[None]:
-    """Signals that arrive inside are delivered at the end, whatever handlers there are then.
-    Processes that are started inside have them blocked until they unblock them."""
+    """Blocks signals: they are delivered after the block, to the handlers installed then.
+
+    A process that is started inside inherits the block, and has to remove it itself.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         yield
@@ -83,7 +87,8 @@ def blocked() -> Iterator[None]:
 def _handle(number: int, frame: object) -> None:
     global _pending
     if number in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
-        # Another thread has received it. Here it waits until it is no longer blocked.
+        # The kernel delivered it to another thread, while this thread, in which Python runs
+        # handlers, has it blocked. It is sent to this thread again, where it waits.
         signal.pthread_kill(threading.get_ident(), number)
         return
     if _depth and not (_pending is not None and number == signal.SIGINT):
@@ -97,13 +102,12 @@ def _handle(number: int, frame: object) -> None:
 
 
 class _Finder:
-    """Finds modules that are not this package's as Python does, and has them imported with signals
-    blocked.
+    """Finds modules outside this package as Python does, and blocks signals during their import.
 
-    An exception that a handler raises into the initialisation of a C++ library becomes an
-    ImportError or a hang. Paddle puts a handler of its own in place when it is imported, which
-    prints a trace, and PaddleNLP takes all handlers of SIGTERM away. After an import, Paddle's is
-    switched off and those that were there before are in place again.
+    If a handler raised an exception while a C++ library is initialised, the import would fail or
+    hang. Importing Paddle installs a handler that prints a trace, and importing PaddleNLP removes
+    all handlers of SIGTERM. So Paddle's handler is disabled after an import, and the handlers that
+    were installed before are installed again.
     """
 
     def __init__(self) -> None:
@@ -117,12 +121,15 @@ class _Finder:
         ):
             return None
         spec = PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self)
+        loader = spec and spec.loader
+        # A loader belongs to one module, except for that of a zip file, which is met again.
+        if loader is not None and "exec_module" not in vars(loader):
+            for method in ("create_module", "exec_module"):
+                setattr(loader, method, self._undisturbed()(getattr(loader, method)))
         return spec
 
     @contextmanager
-    def importing(self) -> Iterator[None]:
+    def _undisturbed(self) -> Iterator[None]:
         handlers = _handlers()
         had_paddle = "paddle" in sys.modules
         with blocked():
@@ -137,26 +144,6 @@ class _Finder:
                 _put_back(handlers)
 
 
-class _Loader:
-    """A module's own loader, which works with signals blocked."""
-
-    def __init__(self, loader, finder: _Finder) -> None:
-        self._loader = loader
-        self._finder = finder
-
-    def __getattr__(self, name: str):
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        with self._finder.importing():
-            return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = module.__spec__.loader = self._loader
-        with self._finder.importing():
-            self._loader.exec_module(module)
-
-
 def _guard_imports() -> None:
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(sys.meta_path.index(PathFinder), _Finder())
@@ -167,10 +154,10 @@ def _handlers() -> dict[int, object]:
 
 
 def _put_back(handlers: dict[int, object]) -> None:
-    """Also in place of a handler that C++ code has installed, of which Python does not know."""
+    """Installs handlers again, even if C++ code has replaced them without Python's knowledge."""
     if threading.current_thread() is threading.main_thread():
         for number, handler in handlers.items():
-            if handler is not None:  # C++ code's, which Python can't put back
+            if handler is not None:  # None stands for a handler of C++ code
                 signal.signal(number, handler)
 
 
@@ -178,10 +165,10 @@ def _put_back(handlers: dict[int, object]) -> None:
 
 
 def serve(parent: int) -> None:
-    """Makes this process one that works for process number `parent` and has nothing to lose.
+    """Makes this process a worker of process number `parent`, which can be killed at any time.
 
-    SIGTERM ends it at once and in silence, and so does the end of its parent. Ctrl-C and the loss
-    of the terminal, which the parent notices too, are left to the parent.
+    SIGTERM and the end of the parent kill it at once, without a message. It ignores Ctrl-C and the
+    loss of the terminal, because the parent receives them too and decides.
     """
     end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -192,10 +179,10 @@ def serve(parent: int) -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """From here on, this process is killed when the one that started it, number `parent`, is gone,
-    however that ended: nothing trains on unseen. Elsewhere than on Linux this does nothing."""
+    """Makes the kernel kill this process as soon as its parent, process number `parent`, ends in
+    whatever way. On systems other than Linux this does nothing."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "prctl"):
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it was gone before we could ask
+        if os.getppid() != parent:  # the parent ended before the call
             os.kill(os.getpid(), signal.SIGKILL)

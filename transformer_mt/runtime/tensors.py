@@ -1,7 +1,7 @@
-"""Tensors in files of the format safetensors: names, shapes and numbers, and nothing that could run
-when it is read. (What `paddle.save` writes is a pickle, which can run any code.)
+"""Files of tensors in the safetensors format: https://huggingface.co/docs/safetensors
 
-https://huggingface.co/docs/safetensors
+They hold names, shapes and numbers, so reading one cannot run code. (`paddle.save` writes pickles,
+which can run any code.)
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from safetensors.numpy import load_file, save_file
 
 
 def write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes arrays under their names; the same arrays always give the same bytes.
+    """Writes arrays under their names. The same arrays always result in the same bytes.
 
     Raises:
         OSError: the file can't be written.
     """
     path.touch()
-    mode = path.stat().st_mode  # as the user's umask has it; the library would write 0600
+    mode = path.stat().st_mode  # it follows the user's umask; the library would set 0600
     try:
         save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, path)
     except SafetensorError as error:
@@ -35,11 +35,11 @@ def write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a file by their names.
+    """Returns the arrays in a file by their names.
 
     Raises:
         OSError: the file can't be read.
-        ValueError: it is damaged, or no file of this format.
+        ValueError: the file is damaged, or has another format.
     """
     try:
         return load_file(path)

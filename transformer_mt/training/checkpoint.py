@@ -13,7 +13,7 @@ from paddle import nn
 from transformer_mt.model.operations import array
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime import tensors
-from transformer_mt.runtime.checksums import damage
+from transformer_mt.runtime.checksums import verify
 from transformer_mt.runtime.console import warn
 from transformer_mt.runtime.errors import UserError
 from transformer_mt.runtime.folders import published
@@ -112,7 +112,7 @@ def newest_whole(directory: ModelDirectory) -> Path | None:
     """
     damaged = []
     for path in reversed(directory.saved_checkpoints()):
-        problem = damage(path)
+        problem = verify(path)
         if problem is None:
             break
         damaged.append((path, problem))

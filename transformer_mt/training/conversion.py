@@ -19,7 +19,7 @@ from transformer_mt.model_directory import (
     ModelDirectory,
 )
 from transformer_mt.runtime import pickles, tensors
-from transformer_mt.runtime.checksums import CHECKSUMS, damage, is_sealed, sealed, write_checksums
+from transformer_mt.runtime.checksums import CHECKSUMS, is_sealed, sealed, verify, write_checksums
 from transformer_mt.runtime.console import say, warn
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import atomic
@@ -122,7 +122,7 @@ def _convert_run(directory: RunDirectory) -> None:
 def _convert_checkpoint(path: Path) -> None:
     if not (path / "model.pdparams").is_file() and (path / WEIGHTS).is_file():
         return  # an earlier conversion, which was interrupted, got this far
-    if problem := damage(path):
+    if problem := verify(path):
         aside = path.with_name(f"{path.name}.damaged")
         shutil.rmtree(aside, ignore_errors=True)
         path.rename(aside)
@@ -132,7 +132,7 @@ def _convert_checkpoint(path: Path) -> None:
 
 
 def _convert_export(path: Path) -> None:
-    if problem := damage(path):
+    if problem := verify(path):
         warn(f"{path} is damaged ({problem}), and stays as it is. Export the model again")
         return
     _convert_folder(path)

@@ -25,7 +25,7 @@ from transformer_mt.model_directory import (
     entries,
     named,
 )
-from transformer_mt.runtime.checksums import CHECKSUMS, damage, listed, sealed, write_checksums
+from transformer_mt.runtime.checksums import CHECKSUMS, listed, sealed, verify, write_checksums
 from transformer_mt.runtime.console import say
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import atomic, byte_lines
@@ -198,7 +198,7 @@ class RunDirectory(ModelDirectory):
 
     def take_held_out(self, files: list[Path]) -> None:
         """Copies the held-out pairs, if there are any, unless whole copies are there."""
-        if not files or (self.held_out.is_dir() and damage(self.held_out) is None):
+        if not files or (self.held_out.is_dir() and verify(self.held_out) is None):
             return
         self.held_out.mkdir(exist_ok=True)
         for path in files:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transformer_mt.config.schema import TrainingConfig
-from transformer_mt.runtime.checksums import damage
+from transformer_mt.runtime.checksums import verify
 from transformer_mt.runtime.errors import UserError
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class State:
             UserError: it is damaged, or is no state of training.
         """
         path = checkpoint / STATE
-        if problem := damage(checkpoint, STATE):
+        if problem := verify(checkpoint, STATE):
             raise UserError(f"{path}: damaged ({problem})")
         try:
             values = json.loads(path.read_text())
