@@ -32,7 +32,8 @@ from transformer_mt.inspect.parameters import VocabularySizes, parts
 from transformer_mt.inspect.report import report
 from transformer_mt.model.cpu_decoder import CpuDecoder, CpuDecoderState
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.state import Progress, State
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.training import checkpoint
 from transformer_mt.training.update import make_optimizer
@@ -342,13 +343,13 @@ def random_model(config: Config, subwords: Subwords) -> Transformer:
     return model
 
 
-def save_model(path, config, subwords, model) -> ModelDirectory:
-    directory = ModelDirectory(path)
+def save_model(path, config, subwords, model) -> RunDirectory:
+    directory = RunDirectory(path)
     directory.claim()
     directory.start(config, subwords, [])
     optimizer = make_optimizer(config.training, model)
-    state = {"progress": {"best": [[1.0, 1]]}}
-    directory.set_best(checkpoint.save(directory, 1, model, optimizer, state))
+    path = directory.checkpoints / "step_1"
+    directory.set_best(checkpoint.save(path, model, optimizer, State(Progress((1, 100)))))
     directory.release()
     return directory
 
