@@ -19,6 +19,7 @@ import pytest
 
 from tests.support import log_softmax, make_config
 from transformer_mt.assembly import backends as engines
+from transformer_mt.assembly.heads import alignment_heads
 from transformer_mt.assembly.model import build_model
 from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
 from transformer_mt.commands.export import export
@@ -45,7 +46,7 @@ TOLERANCE = 1e-4
 # ---- The table ----
 
 EXPORTS = frozenset({"ctranslate2", "paddle_inference"})
-STEPWISE = frozenset({"decode_step", "host_decoder"})
+STEPWISE = frozenset({"decode_step", "cpu_decoder"})
 
 
 @dataclass(frozen=True)
@@ -252,7 +253,7 @@ class Built:
                 paddle.to_tensor([[self.subwords.target.bos, *target]]),
                 need_weights=True,
             )
-        layer, heads = self.config.alignment_heads
+        layer, heads = alignment_heads(self.config)
         return logits.numpy()[0], weights.cross[layer].numpy()[0, :heads].mean(axis=0)
 
     def assert_log_probs(self, found: list[float]) -> None:
@@ -416,7 +417,7 @@ def by_decode_step(model: Transformer, source_ids: paddle.Tensor) -> tuple[Calla
     return step, cache.select
 
 
-def by_host_decoder(model: Transformer, source_ids: paddle.Tensor) -> tuple[Callable, Callable]:
+def by_cpu_decoder(model: Transformer, source_ids: paddle.Tensor) -> tuple[Callable, Callable]:
     decoding = CpuDecoderState(CpuDecoder(model), model.encode(source_ids), source_ids)
     return decoding.step, decoding.select
 
@@ -522,7 +523,7 @@ def check_info(built: Built) -> None:
 BACKENDS = {
     "whole_target": check_whole_targets,
     "decode_step": lambda built: check_steps(built, by_decode_step),
-    "host_decoder": lambda built: check_steps(built, by_host_decoder),
+    "cpu_decoder": lambda built: check_steps(built, by_cpu_decoder),
     "paddle_engine": check_paddle_engine,
     "ctranslate2": lambda built: check_export(built, "ctranslate2", "ctranslate2"),
     "paddle_inference": lambda built: check_export(built, "paddle", "paddle_inference"),
@@ -559,7 +560,7 @@ def test_a_backend_agrees_or_refuses_by_name(case, backend, build):
         for name in refusing:
             assert f"model.{name}" in str(caught.value)
     elif any(backend in KEYS[name].never_asked for name in built.case.model):
-        with pytest.raises((TypeError, ValueError), match=r"non-autoregressive|HostDecoder"):
+        with pytest.raises((TypeError, ValueError), match=r"non-autoregressive|CpuDecoder"):
             BACKENDS[backend](built)
     else:
         BACKENDS[backend](built)
