@@ -22,16 +22,16 @@ class Program:
     """
 
     def __init__(self):
-        self.verbs, self.recipes, self.calls = [], [], []
+        self.commands, self.recipes, self.calls = [], [], []
 
     def __call__(self, *arguments):
         options = cli._parse([str(argument) for argument in arguments])
-        self.verbs.append(options.verb)
-        if options.verb == "translate":
+        self.commands.append(options.command)
+        if options.command == "translate":
             said = [f"{source}!" for source in lines(options.input)]
             said[3] = PAIRS[3][1]
             options.output.write_text("".join(f"{line}\n" for line in said), "utf-8")
-        elif options.verb == "train":
+        elif options.command == "train":
             self.recipes.append(config_file.load(options.config, options.overrides))
         else:
             self.calls.append(options)
@@ -63,7 +63,7 @@ def test_the_comparison(tmp_path, monkeypatch):
     )  # fmt: skip
     out = "\n\n".join(benchmark.measure(options, tmp_path))
 
-    assert program.verbs == ["translate"] + ["train"] * 4 + ["evaluate"] * 6
+    assert program.commands == ["translate"] + ["train"] * 4 + ["evaluate"] * 6
     read = {}
     for recipe in program.recipes:
         assert recipe.training.max_steps == 7 and recipe.data.test is None

@@ -591,9 +591,7 @@ def test_settings_that_are_none(one_kind, copy, content):
 
 
 def test_no_export(one_kind, tmp_path):
-    with pytest.raises(
-        UsageError, match=r"not a model for CTranslate2 .* export MODEL_DIR --format"
-    ):
+    with pytest.raises(UsageError, match=r"is not an export .* export MODEL_DIR --format"):
         Ctranslate2Engine(tmp_path, one_kind.subwords, 1)
 
 
