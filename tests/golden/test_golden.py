@@ -17,7 +17,7 @@ import pytest
 from tests.golden import corpus, make, observe
 
 FACTOR = float(os.environ.get("GOLDEN_TOLERANCE", 1))
-RELATIVE, ABSOLUTE = 1e-4 * FACTOR, 2e-5 * FACTOR
+RELATIVE, ABSOLUTE = 3e-5 * FACTOR, 1e-5 * FACTOR
 
 OBSERVATIONS = {
     (name, title): observation
