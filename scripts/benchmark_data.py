@@ -65,7 +65,7 @@ class Preparation:
         from transformer_mt.data.corpus import open_corpus
         from transformer_mt.data.encoded import Limits, encoded_corpus
         from transformer_mt.data.prepare import prepare
-        from transformer_mt.data.training_filter import TrainingFilter
+        from transformer_mt.data.training_text import TrainingFilter
 
         config = load_config(self.recipe)
         subwords = prepare(config).subwords

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from tests.support import demo_pairs, train_subwords
 from transformer_mt.config.schema import DataConfig, SubwordConfig
-from transformer_mt.data.arrays import EncodedText
 from transformer_mt.data.batches import (
     _cut,
     collate,
@@ -25,7 +24,7 @@ from transformer_mt.data.batches import (
     share,
 )
 from transformer_mt.data.corpus import open_corpus
-from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
+from transformer_mt.data.encoded import EncodedCorpus, EncodedText, Limits, encoded_corpus
 from transformer_mt.data.subword import Subwords, WordVocabulary
 
 sentence_lengths = st.lists(

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from transformer_mt.config.schema import DataConfig
 from transformer_mt.data.corpus import Corpus, Split, open_corpus
 from transformer_mt.data.datasets import DATASETS
-from transformer_mt.data.held_out import HeldOut, hold_out
-from transformer_mt.data.training_filter import TrainingFilter
+from transformer_mt.data.training_text import HeldOut, TrainingFilter, hold_out
 from transformer_mt.runtime.errors import UsageError, UserError
 
 PAIRS = [("one", "eins"), ("", ""), (" two ", "zwei\t"), ("a\x0bb\x0cc\x85d\u2028e\rf", "\u2029")]
@@ -401,7 +400,7 @@ def test_hold_out_is_the_same_for_the_same_seed(tmp_path):
 
     first = drawn("a", 1)
     assert sorted(first) == ["dev.de", "dev.en", "test.de", "test.en"]
-    assert {path.name for path in (tmp_path / "a").iterdir()} == {*first, "SHA256SUMS"}
+    assert {path.name for path in (tmp_path / "a").glob("held_out-*/*")} == {*first, "SHA256SUMS"}
     assert drawn("b", 1) == first and drawn("a", 1) == first
     assert drawn("c", 2) != first
     assert first["dev.en"] != first["test.en"]
@@ -425,15 +424,16 @@ def test_hold_out_reads_its_pairs_again(tmp_path, monkeypatch):
     corpus = corpus_of(tmp_path, repetitive_pairs(300, 0))
     config = data_config(tmp_path, held_out=20)
     first = hold_out(corpus, config, 1, tmp_path / "held")
-    whole = (tmp_path / "held" / "test.de").read_bytes()
+    path = first.splits["test"].paths[1]
+    whole = path.read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr(Split, "__iter__", lambda split: pytest.fail("the text is read again"))
         again = hold_out(corpus, config, 1, tmp_path / "held")
     assert again == first and len(first.texts) > 20
     for damage in (lambda p: p.unlink(), lambda p: p.write_bytes(whole[:-5])):
-        damage(tmp_path / "held" / "test.de")
+        damage(path)
         assert hold_out(corpus, config, 1, tmp_path / "held") == first
-        assert (tmp_path / "held" / "test.de").read_bytes() == whole
+        assert path.read_bytes() == whole
 
 
 @pytest.mark.parametrize("count", [0, 9])

@@ -8,7 +8,7 @@ import paddlenlp.utils.env
 import pytest
 
 from transformer_mt.data.datasets import DATASETS
-from transformer_mt.data.datasets.base import DATA_HOME
+from transformer_mt.data.datasets.files import DATA_HOME
 from transformer_mt.data.subword import WordVocabulary
 
 HEAVY = {"paddle", "paddlenlp", "numpy", "sentencepiece", "pydantic", "transformer_mt.config"}

@@ -6,17 +6,23 @@ in it is reported then. The links are stored in the cache and read memory-mapped
 
 from __future__ import annotations
 
-import hashlib
 import json
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from transformer_mt.data import pharaoh
-from transformer_mt.data.arrays import CachedArrays, EncodedText, Writer, smallest_dtype
-from transformer_mt.data.cache import entry
-from transformer_mt.data.encoded import CHUNK, EncodedCorpus
+from transformer_mt.data.cache import entry, entry_name
+from transformer_mt.data.encoded import (
+    CHUNK,
+    CachedArrays,
+    EncodedCorpus,
+    EncodedText,
+    Writer,
+    smallest_dtype,
+)
 from transformer_mt.data.subword import Subwords
 from transformer_mt.data.words import Spans, Words, has_spaces
 from transformer_mt.runtime.console import progress
@@ -27,7 +33,8 @@ FORMAT = 1
 
 
 class Alignments(CachedArrays):
-    """The links of each pair of an encoded corpus: (source position, target position), of subwords.
+    """The links of each pair of an encoded corpus, as (source position, target position) of
+    subwords.
 
     `facts` holds counts: lines of the file, links between words of the pairs that are used, and
     target subwords of these pairs that have no link.
@@ -36,18 +43,16 @@ class Alignments(CachedArrays):
     name = "alignments"
 
     def _load(self, folder: Path) -> None:
-        self._links = EncodedText(folder, "links")
-        if not self._links.is_whole(self.facts["pairs"]):
-            raise ValueError("there are not as many links as were written")
+        self._links = EncodedText(folder, "links", self.facts["pairs"])
 
     def __getitem__(self, index: int) -> np.ndarray:
-        """The links of a pair: (links, 2)."""
+        """Returns the links of a pair: integers (links, 2)."""
         return self._links[index].reshape(-1, 2)
 
     def matrix(self, sentences: np.ndarray, target_len: int, source_len: int) -> np.ndarray:
-        """What each target subword of a batch should attend to: float32 (batch, target_len,
-        source_len). A row has equal shares, with a sum of 1, for all source subwords that its
-        target subword is linked to, or only zeros if there are none."""
+        """Returns what each target subword of a batch should attend to: float32 (batch, target_len,
+        source_len). Each row has equal shares, with a sum of 1, for the source subwords that its
+        target subword is linked to. A row without links is zero."""
         matrix = np.zeros((len(sentences), target_len, source_len), np.float32)
         for row, sentence in enumerate(sentences):
             source, target = self[sentence].T
@@ -68,13 +73,13 @@ def encoded_alignments(
 
     Args:
         path: the file, in Pharaoh's format.
-        languages: of source and target.
+        languages: the source language and the target language.
 
     Raises:
         UsageError: there is no such file.
-        UserError: the file has not as many lines as the text, a line is not in the format, a link
-            names a word that the sentence does not have, or there is no link at all; or the cache
-            can't be written.
+        UserError: the file and the text have different numbers of lines, a line is not in the
+            format, a link names a word that the sentence does not have, there is no link at all, or
+            the cache can't be written.
     """
     if not path.is_file():
         raise UsageError(f"{path}: there is no such file of word alignments")
@@ -84,25 +89,18 @@ def encoded_alignments(
             f"{path} has {content.line_count:,} lines, the training text {corpus.text_lines:,}: "
             "there must be one line per pair, an empty one if the pair has no link"
         )
-    parts = (FORMAT, content.sha256, corpus.key, tuple(map(has_spaces, languages)))
-    key = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
-
-    def make(folder: Path) -> None:
-        sides = (
-            (corpus.source, Words(subwords.source, languages[0])),
-            (corpus.target, Words(subwords.target, languages[1])),
-        )
-        _write(path, corpus, sides, folder)
-
-    return Alignments(entry(cache / f"alignments-{key}", make))
+    name = entry_name(FORMAT, content.sha256, corpus.key, tuple(map(has_spaces, languages)))
+    make = partial(_write, path, corpus, subwords, languages)
+    return Alignments(entry(cache / f"alignments-{name}", make))
 
 
 def _write(
-    path: Path,
-    corpus: EncodedCorpus,
-    sides: tuple[tuple[EncodedText, Words], ...],
-    folder: Path,
+    path: Path, corpus: EncodedCorpus, subwords: Subwords, languages: tuple[str, str], folder: Path
 ) -> None:
+    sides = (
+        (corpus.source, Words(subwords.source, languages[0])),
+        (corpus.target, Words(subwords.target, languages[1])),
+    )
     count, longest = corpus.text_lines, corpus.facts["longest"]
     links = linked = 0
     with (
@@ -111,11 +109,12 @@ def _write(
     ):
         text = lines(path)
         for first in range(0, count, CHUNK):
-            # Lines of the file, and the pairs of the corpus that belong to them.
+            # Read some lines of the file, and find the pairs of the corpus that belong to them.
             chunk = list(islice(text, CHUNK))
             start, end = np.searchsorted(corpus.lines, (first, first + len(chunk)))
             used = corpus.lines[start:end]
             word_links, pairs = _links_of_words(path, chunk, first, used)
+            # Check the links of words, and replace them with links of subwords.
             spans = [words.spans(*side.slice(start, end)) for side, words in sides]
             _check_range(path, word_links, used[pairs], [own.counts[pairs] for own in spans])
             subword_links, pairs = _links_of_subwords(word_links, pairs, spans)
@@ -127,7 +126,7 @@ def _write(
         raise UserError(f"{path}: there is no link in it for any training pair")
     facts = {
         "lines": count,
-        "pairs": len(writer),
+        "pairs": writer.count,
         "links": links,
         "unlinked": corpus.facts["target_tokens"] - linked,
     }

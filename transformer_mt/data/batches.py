@@ -16,7 +16,7 @@ import numpy as np
 
 from transformer_mt.data.alignments import Alignments
 from transformer_mt.data.encoded import EncodedCorpus
-from transformer_mt.data.subword import Subwords, seeded
+from transformer_mt.data.subword import Subwords, Vocabulary, seeded
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -56,17 +56,23 @@ def epoch_batches(
     random = np.random.default_rng((seed, epoch))
     order = random.permutation(len(target_lengths))
     # The sort is stable, so sentences of equal lengths are in a new order in each epoch.
-    order = order[np.lexsort((source_lengths[order], target_lengths[order]))]
-    cuts = _cut(source_lengths[order] + 1, target_lengths[order] + 1, max_tokens)
-    shuffled = (cuts[i] for i in random.permutation(len(cuts)))
-    return [order[start:end] for start, end in shuffled]
+    batches = _by_length(order, source_lengths, target_lengths, max_tokens)
+    return [batches[i] for i in random.permutation(len(batches))]
 
 
 def ordered_batches(
     source_lengths: np.ndarray, target_lengths: np.ndarray, max_tokens: int
 ) -> list[np.ndarray]:
     """Returns batches as `epoch_batches` does, but always the same ones, to measure a loss."""
-    order = np.lexsort((source_lengths, target_lengths))
+    order = np.arange(len(target_lengths))
+    return _by_length(order, source_lengths, target_lengths, max_tokens)
+
+
+def _by_length(
+    order: np.ndarray, source_lengths: np.ndarray, target_lengths: np.ndarray, max_tokens: int
+) -> list[np.ndarray]:
+    """Sorts sentences by length, and cuts them into batches. Ties keep the order of `order`."""
+    order = order[np.lexsort((source_lengths[order], target_lengths[order]))]
     cuts = _cut(source_lengths[order] + 1, target_lengths[order] + 1, max_tokens)
     return [order[start:end] for start, end in cuts]
 
@@ -91,16 +97,14 @@ def _cut(
 
 
 def group_batches(batches: list[np.ndarray], batches_per_update: int) -> list[list[np.ndarray]]:
-    """Groups batches whose gradients are added up for one update; the last group may be smaller."""
-    return [
-        batches[start : start + batches_per_update]
-        for start in range(0, len(batches), batches_per_update)
-    ]
+    """Groups batches whose gradients are added up for one update. The last group may be smaller."""
+    starts = range(0, len(batches), batches_per_update)
+    return [batches[start : start + batches_per_update] for start in starts]
 
 
 def share(update: list[np.ndarray], rank: int, world_size: int) -> list[np.ndarray]:
-    """Returns one process's part of an update: whole batches if every process gets equally many,
-    or else an equal share of the rows of each batch."""
+    """Returns one process's part of an update: whole batches if every process gets the same number
+    of them, or else an equal share of the rows of each batch."""
     if len(update) % world_size == 0:
         return update[rank::world_size]
     return [rows for batch in update if len(rows := batch[rank::world_size])]
@@ -112,7 +116,7 @@ def collate(
     subwords: Subwords,
     alignments: Alignments | None = None,
 ) -> Batch:
-    """Returns the padded arrays of a batch, with its part of the corpus's `alignments`."""
+    """Returns the padded arrays of a batch, with the `alignments` of its sentences."""
     batch = _padded([(corpus.source[i], corpus.target[i]) for i in sentences], subwords)
     if alignments is None:
         return batch
@@ -134,14 +138,14 @@ def _padded(pairs: list[EncodedPair], subwords: Subwords) -> Batch:
 
 
 def encoded_rows(rows: Sequence[Sequence[int]], pad: int, eos: int) -> np.ndarray:
-    """Sentences, padded to the longest: (batch, length), int64. Each ends in eos."""
+    """Returns sentences, padded to the longest: (batch, length), int64. Each ends in eos."""
     array = _padded_rows(rows, pad)
     array[np.arange(len(rows)), [len(row) for row in rows]] = eos
     return array
 
 
 def _padded_rows(rows: Sequence[Sequence[int]], pad: int, first: int = 0) -> np.ndarray:
-    """Sentences from column `first` on: (batch, length of the longest + 1), int64."""
+    """Returns padded sentences from column `first` on: (batch, longest length + 1), int64."""
     array = np.full((len(rows), max(map(len, rows)) + 1), pad, np.int64)
     for index, row in enumerate(rows):
         array[index, first : first + len(row)] = row
@@ -150,10 +154,10 @@ def _padded_rows(rows: Sequence[Sequence[int]], pad: int, first: int = 0) -> np.
 
 @dataclass(frozen=True)
 class Update:
-    """What a process trains on for one update of the weights.
+    """The batches that a process trains on for one update of the weights.
 
     Attributes:
-        batches: the share of this process.
+        batches: this process's share of the update.
         target_tokens: the number of target tokens of the whole update, over all processes, without
             padding.
     """
@@ -184,27 +188,23 @@ def read_update(
 
     Args:
         sentences: the sentence numbers of each batch of the update.
-        sampling: the rate of BPE-dropout or the alpha of unigram sampling; None turns it off.
-        seed: the seed of the draw, another one for every update.
-        alignments: those of the corpus; only without sampling, because they link its subwords.
+        sampling: the rate of BPE-dropout or the alpha of unigram sampling. None turns it off.
+        seed: the seed of the draw. Every update needs another one.
+        alignments: the alignments of the corpus. They link the subwords of the corpus, so they are
+            not read with sampling.
     """
+    numbers = np.concatenate(sentences)
     if sampling is None:
         batches = share(sentences, rank, world_size)
-        tokens = sum(int((corpus.target.lengths[batch] + 1).sum()) for batch in sentences)
+        tokens = int((corpus.target.lengths[numbers] + 1).sum())
         return Update([collate(corpus, batch, subwords, alignments) for batch in batches], tokens)
-    numbers = np.concatenate(sentences)
     drawn = seeded(seed, lambda: [_draw(corpus, i, subwords, sampling) for i in numbers])
     source_lengths = np.array([len(source) for source, _ in drawn])
     target_lengths = np.array([len(target) for _, target in drawn])
     planned = max(_padded_tokens(corpus, batch) for batch in sentences)
-    batches = ordered_batches(source_lengths, target_lengths, planned)
-    return Update(
-        [
-            _padded([drawn[i] for i in batch], subwords)
-            for batch in share(batches, rank, world_size)
-        ],
-        int((target_lengths + 1).sum()),
-    )
+    batches = share(ordered_batches(source_lengths, target_lengths, planned), rank, world_size)
+    padded = [_padded([drawn[i] for i in batch], subwords) for batch in batches]
+    return Update(padded, int((target_lengths + 1).sum()))
 
 
 def _padded_tokens(corpus: EncodedCorpus, batch: np.ndarray) -> int:
@@ -215,20 +215,20 @@ def _padded_tokens(corpus: EncodedCorpus, batch: np.ndarray) -> int:
 
 def _draw(corpus: EncodedCorpus, number: int, subwords: Subwords, rate: float) -> EncodedPair:
     """Returns a pair in sampled subwords."""
-    source, target = (
-        # The text of an unknown subword is lost, so such a sentence is not drawn anew.
-        ids if vocabulary.unk in ids else vocabulary.sample(vocabulary.decode(ids), rate)
-        for ids, vocabulary in (
-            (corpus.source[number].tolist(), subwords.source),
-            (corpus.target[number].tolist(), subwords.target),
-        )
-    )
-    return source, target
+
+    def sample(ids: list[int], vocabulary: Vocabulary) -> list[int]:
+        # The text of an unknown subword is lost, so such a sentence keeps its subwords.
+        if vocabulary.unk in ids:
+            return ids
+        return vocabulary.sample(vocabulary.decode(ids), rate)
+
+    source = sample(corpus.source[number].tolist(), subwords.source)
+    return source, sample(corpus.target[number].tolist(), subwords.target)
 
 
 def read_ahead(read: Callable[[T], U], items: Iterable[T]) -> Iterator[tuple[T, U]]:
-    """Yields (item, read(item)) in order. The next item is read in a thread while the caller works
-    with the one before. An error of `read` is raised when its item's turn comes."""
+    """Yields (item, read(item)) in order. A thread reads the next item while the caller works with
+    the current one. An error of `read` is raised when its item is due."""
     thread = ThreadPoolExecutor(1)
     reading: deque[tuple[T, Future[U]]] = deque()
     try:
@@ -240,7 +240,7 @@ def read_ahead(read: Callable[[T], U], items: Iterable[T]) -> Iterator[tuple[T, 
         for done, result in reading:
             yield done, result.result()
     finally:
-        # The caller may stop early. Then the item being read is waited for, and no other is read.
+        # The caller may stop early. This waits for the item that is being read, and reads no other.
         thread.shutdown(cancel_futures=True)
 
 

@@ -1,11 +1,12 @@
-"""The cache folder (data.cache): every entry is made once, whole or not at all.
+"""The cache folder (data.cache). Every entry is made once, completely or not at all.
 
-Several processes, also on several machines that share a file system, may want the same entry at the
-same time: the first makes it, and the others wait and then find it.
+Several processes may need the same entry at the same time, even on several machines that share a
+file system. The first one makes it, and the others wait and then find it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -23,10 +24,15 @@ from transformer_mt.runtime.locks import open_locked
 PATIENCE = 1.0  # seconds
 
 
-def entry(folder: Path, make: Callable[[Path], None]) -> Path:
-    """A folder of the cache. If it is missing or damaged, `make` writes it anew.
+def entry_name(*made_from: object) -> str:
+    """Returns the name of an entry: a hash of everything that the entry is made from."""
+    return hashlib.sha256(repr(made_from).encode()).hexdigest()[:32]
 
-    A whole entry is neither locked nor written to, so a cache can be read-only.
+
+def entry(folder: Path, make: Callable[[Path], None]) -> Path:
+    """Returns a folder of the cache. If it is missing or damaged, `make` writes it anew.
+
+    A complete entry is neither locked nor written to, so a cache can be read-only.
 
     Raises:
         UserError: the cache cannot be written or locked. Errors of `make` are passed on.
@@ -44,7 +50,8 @@ def entry(folder: Path, make: Callable[[Path], None]) -> Path:
 
 def _make(folder: Path, make: Callable[[Path], None]) -> None:
     new = None
-    clear_leftovers(folder.parent)  # of other entries, too, which may never be made again
+    # Leftovers of other entries are removed too, because those may never be made again.
+    clear_leftovers(folder.parent)
     try:
         with published(folder) as new:
             make(new)
@@ -57,7 +64,7 @@ def _make(folder: Path, make: Callable[[Path], None]) -> None:
 
 @contextmanager
 def _locked(cache: Path) -> Iterator[None]:
-    """Holds the one lock of the cache; after a while, says that it waits for another process."""
+    """Holds the one lock of the cache. After a second, prints that it waits for another process."""
     started, has_said = time.monotonic(), False
     while True:
         try:

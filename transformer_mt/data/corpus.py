@@ -1,11 +1,12 @@
 """The splits of a corpus: parallel text, read through PaddleNLP's `load_dataset`.
 
-Importing PaddleNLP takes seconds, so only iterating over a split does that. Training from the cache
-and translating need no iteration.
+Importing PaddleNLP takes seconds, so only iterating over a split imports it. Training from the
+cache and translating need no iteration.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from transformer_mt.config.schema import DataConfig
 from transformer_mt.data.datasets import DATASETS
-from transformer_mt.data.datasets.base import import_paddlenlp
+from transformer_mt.data.datasets.files import import_paddlenlp
 from transformer_mt.runtime.errors import UserError
 from transformer_mt.runtime.files import Content, content_of, lines
 
@@ -24,8 +25,10 @@ Pair = tuple[str, str]
 class Split:
     """One split of a corpus. Each iteration reads its pairs, (source, target), through PaddleNLP.
 
-    `dataset` is a name in DATASETS. `reference` is the text that translations are scored against if
-    that is not the target side (the tokenised text beside BPE'd text).
+    Attributes:
+        dataset: a name in DATASETS.
+        reference: the text that translations are scored against, if that is not the target side
+            (BPE'd text comes with tokenised text for this).
     """
 
     name: str
@@ -47,7 +50,7 @@ class Split:
 
     @cached_property
     def files(self) -> dict[Path, Content]:
-        """What each file holds, the reference included. Each is read once."""
+        """The content of each file, including the reference. Each file is read once."""
         paths = self.paths if self.reference is None else (*self.paths, self.reference)
         return {path: content_of(path) for path in paths}
 
@@ -62,8 +65,7 @@ class Split:
         return "-".join([self.dataset, self.source_lang, self.target_lang, *hashes])
 
     def check(self) -> list[str]:
-        """Reads every line, and returns those of the sides "source" and "target" on which all lines
-        are blank.
+        """Reads every line, and returns the sides ("source", "target") whose lines are all blank.
 
         Raises:
             UserError: a line is not UTF-8, or not a pair.
@@ -71,21 +73,23 @@ class Split:
         blank = ["source", "target"]
         for example in self.examples():
             blank = [side for side in blank if not example[side].strip()]
-        for _ in lines(self.reference) if self.reference else ():
-            pass
+        if self.reference:
+            deque(lines(self.reference), maxlen=0)
         return blank
 
     @cached_property
     def text(self) -> tuple[list[str], list[str]]:
         """The sources, and the references to score their translations against."""
-        pairs = ((example["source"], example["target"]) for example in self.examples())
-        sources, targets = map(list, zip(*pairs, strict=True))
-        return sources, list(lines(self.reference)) if self.reference else targets
+        examples = list(self.examples())
+        sources = [example["source"] for example in examples]
+        if self.reference:
+            return sources, list(lines(self.reference))
+        return sources, [example["target"] for example in examples]
 
 
 @dataclass
 class Corpus:
-    """The splits that a config names; `dev` and `test` are None if it names none."""
+    """The splits that a config names. `dev` and `test` are None if it does not name them."""
 
     train: Split
     dev: Split | None
@@ -96,8 +100,8 @@ class Corpus:
 
 
 def open_corpus(config: DataConfig) -> Corpus:
-    """Finds the files of every split that the config names, downloads them if need be, and reads
-    each to its end.
+    """Finds the files of every split that the config names, downloads missing ones if the dataset
+    can be downloaded, and reads each file to its end.
 
     Raises:
         UsageError: a file is missing.

@@ -1,7 +1,8 @@
-"""The encoded corpus: what training reads, in an entry of the cache.
+"""The encoded corpus: the subword ids that training reads, in an entry of the cache.
 
 A corpus is encoded once. Its folder is named by a hash of what it was made from (the text's
-content, the subwords, the filters), so a changed file or setting makes a new one.
+content, the subwords, the filters), so a changed file or setting makes a new one. Sentences are
+stored as flat arrays with offsets, which are read memory-mapped.
 """
 
 from __future__ import annotations
@@ -16,19 +17,18 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer_mt.data.arrays import CachedArrays, EncodedText, Writer, smallest_dtype
 from transformer_mt.data.cache import entry
 from transformer_mt.data.subword import Subwords, Vocabulary
 from transformer_mt.runtime.console import progress
 from transformer_mt.runtime.errors import UserError
 from transformer_mt.runtime.process_pool import process_pool
 
+# A new number makes existing entries of the cache unused.
 FORMAT = 1
-LINES = "lines.npy"
 CHUNK = 5_000
 # Starting the processes takes about a second, which pays off from this number of pairs on.
 PARALLEL_FROM = 100_000
@@ -36,22 +36,129 @@ PARALLEL_FROM = 100_000
 Pair = tuple[str, str]
 
 
+class CachedArrays:
+    """Base class of what is read from an entry of the cache: `facts` (counts, from facts.json), and
+    arrays, which a subclass loads. It is pickled by its folder, so that another process maps the
+    files itself.
+
+    Raises:
+        UserError: the files do not belong together, although the content of each is undamaged.
+    """
+
+    name: str
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        try:
+            self.facts: dict[str, Any] = json.loads((folder / "facts.json").read_text())
+            self._load(folder)
+        except (OSError, EOFError, ValueError, LookupError, TypeError) as error:
+            raise UserError(
+                f"{folder}: damaged {self.name} ({error}). Delete the folder; it is made anew"
+            ) from None
+
+    def _load(self, folder: Path) -> None:
+        raise NotImplementedError
+
+    @property
+    def key(self) -> str:
+        """A hash of everything that the arrays were made from."""
+        return self._folder.name
+
+    def __reduce__(self) -> tuple:
+        return type(self), (self._folder,)
+
+
+class EncodedText:
+    """One side of the corpus. Sentence i is `ids[offsets[i]:offsets[i + 1]]`, without bos or eos.
+
+    Raises:
+        ValueError: there are not as many sentences as `count`, or not all of their ids.
+    """
+
+    def __init__(self, folder: Path, side: str, count: int) -> None:
+        self.ids = np.load(folder / f"{side}.ids.npy", mmap_mode="r")
+        self.offsets = np.load(folder / f"{side}.offsets.npy", mmap_mode="r")
+        self.lengths = np.diff(self.offsets).astype(np.int32)
+        if len(self.lengths) != count or self.offsets[-1] != len(self.ids):
+            raise ValueError(f"the {side} side is not as long as it was written")
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self.ids[self.offsets[index] : self.offsets[index + 1]]
+
+    def slice(self, start: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the ids of sentences `start` to `end` (excluded), concatenated, and the length of
+        each sentence."""
+        ids = np.asarray(self.ids[self.offsets[start] : self.offsets[end]])
+        return ids, self.lengths[start:end]
+
+
+def smallest_dtype(count: int) -> np.dtype:
+    """Returns uint16 if it can hold every natural number below `count`, or else int32."""
+    return np.dtype(np.uint16 if count <= 1 << 16 else np.int32)
+
+
+class Writer:
+    """Writes the files that `EncodedText` reads: SIDE.ids.npy, to which sentences are appended, and
+    SIDE.offsets.npy, which is written at the end. Only the lengths are held in memory.
+
+    Attributes:
+        count: the number of sentences.
+        total: the number of ids.
+        longest: the number of ids of the longest sentence.
+    """
+
+    def __init__(self, folder: Path, side: str, dtype: np.dtype) -> None:
+        self._path = folder / side
+        self._dtype = dtype
+        self._lengths = [np.zeros(1, np.int32)]  # the first sentence begins at 0
+        self.count = self.total = self.longest = 0
+
+    def __enter__(self) -> Writer:
+        self._file = open(f"{self._path}.ids.npy", "wb")
+        self._write_header()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if exception[0] is None:
+            # The header has the same length for every array, so it can be replaced at the end.
+            self._file.seek(0)
+            self._write_header()
+            offsets = np.cumsum(np.concatenate(self._lengths), dtype=np.int64)
+            np.save(f"{self._path}.offsets.npy", offsets)
+        self._file.close()
+
+    def add(self, ids: np.ndarray, lengths: np.ndarray) -> None:
+        """Appends sentences, given as their concatenated ids and the length of each sentence."""
+        self._file.write(ids.astype(self._dtype, copy=False).tobytes())
+        self._lengths.append(lengths)
+        self.count += len(lengths)
+        self.total += len(ids)
+        self.longest = max(self.longest, int(lengths.max(initial=0)))
+
+    def _write_header(self) -> None:
+        header = {
+            "descr": np.lib.format.dtype_to_descr(self._dtype),
+            "fortran_order": False,
+            "shape": (self.total,),
+        }
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+
 class EncodedCorpus(CachedArrays):
     """Encoded pairs. `facts` holds the counts of the build: pairs, tokens, what was dropped.
 
-    `lines`, int32 (pairs,), has the line of the text that each pair was, from 0, in rising order.
+    `lines`, int32 (pairs,), has the line number of each pair in the text, from 0, in rising order.
     """
 
     name = "encoded corpus"
 
     def _load(self, folder: Path) -> None:
-        self.source = EncodedText(folder, "source")
-        self.target = EncodedText(folder, "target")
-        self.lines = np.load(folder / LINES, mmap_mode="r")
-        for name, side in (("source", self.source), ("target", self.target)):
-            if not side.is_whole(self.facts["pairs"]):
-                raise ValueError(f"the {name} side is not as long as it was written")
-        if len(self.lines) != self.facts["pairs"]:
+        count = self.facts["pairs"]
+        self.source = EncodedText(folder, "source", count)
+        self.target = EncodedText(folder, "target", count)
+        self.lines = np.load(folder / "lines.npy", mmap_mode="r")
+        if len(self.lines) != count:
             raise ValueError("there are not as many lines as pairs")
 
     def __len__(self) -> int:
@@ -59,23 +166,23 @@ class EncodedCorpus(CachedArrays):
 
     @property
     def text_lines(self) -> int:
-        """The number of lines of the text, those of dropped pairs included."""
+        """The number of lines of the text, including those of dropped pairs."""
         return self.facts["pairs"] + sum(self.facts["dropped"].values())
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Which encoded pairs are used; None is no limit."""
+    """Which encoded pairs are used. None means no limit."""
 
     max_length: int | None = None
     max_length_ratio: float | None = None
 
     def reason_to_drop(self, source: list[int], target: list[int]) -> str | None:
-        """Returns None for a pair that is used."""
+        """Returns the reason to drop a pair, or None if it is used."""
         shorter, longer = sorted((len(source), len(target)))
         if self.max_length is not None and longer > self.max_length:
             return f"longer than {self.max_length} subwords"
-        # eos is counted, as it is in training, so that "Yes." against three words is no odd pair.
+        # eos is counted, as in training, so that "Yes." and three words are not too different.
         if self.max_length_ratio is not None and longer + 1 > self.max_length_ratio * (shorter + 1):
             return f"lengths differ by more than {self.max_length_ratio:g} to 1"
         return None
@@ -97,18 +204,17 @@ def encoded_corpus(
     Args:
         pairs: all pairs of the text, which are read only if the cache does not have the corpus.
         content: a text that changes with `pairs` and with what `reason_to_drop` decides.
+        title: what the progress bar and errors call the work.
         total: the number of pairs, if it is known.
-        reason_to_drop: is called with each pair, in order, and returns None to use it. The pairs
-            that are dropped are counted by the reason in `EncodedCorpus.facts`, together with those
-            that are outside of `limits`.
+        reason_to_drop: is called with each pair, in order, and returns None to use it. The dropped
+            pairs are counted by reason in `EncodedCorpus.facts`, together with those outside of
+            `limits`.
 
     Raises:
         UserError: no pair is left, or the cache can't be written.
     """
-    key = hashlib.sha256()
-    for part in (str(FORMAT), content, repr(limits)):
-        key.update(part.encode() + b"\0")
-    key.update(subwords.content())
+    made_from = "\0".join([str(FORMAT), content, repr(limits), ""]).encode() + subwords.content()
+    key = hashlib.sha256(made_from).hexdigest()[:32]
 
     def make(folder: Path) -> None:
         chunks = _chunks(pairs, reason_to_drop)
@@ -119,17 +225,17 @@ def encoded_corpus(
                 f"{title}: a process that encodes text was killed, perhaps because memory ran out"
             ) from None
 
-    return EncodedCorpus(entry(cache / key.hexdigest()[:32], make))
+    return EncodedCorpus(entry(cache / key, make))
 
 
 class _Chunk(NamedTuple):
     """Some pairs of the text, before or after they are encoded.
 
     Attributes:
-        lines: the line of each pair: int32 (pairs,).
-        sources, targets: the text of each; or the ids of all sentences in a row, and the length of
-            each sentence.
-        dropped: how many pairs between them were dropped, by the reason.
+        lines: the line number of each pair: int32 (pairs,).
+        sources, targets: the text of each pair; or, after encoding, the concatenated ids of all
+            sentences and the length of each sentence.
+        dropped: how many pairs of the chunk were dropped, by reason.
     """
 
     lines: np.ndarray
@@ -141,7 +247,7 @@ class _Chunk(NamedTuple):
 def _chunks(
     pairs: Iterable[Pair], reason_to_drop: Callable[[Pair], str | None]
 ) -> Iterator[_Chunk]:
-    """Cuts the text into chunks of as many lines, without the pairs that are dropped."""
+    """Cuts the text into chunks of CHUNK lines, and leaves out the pairs to drop."""
     numbered = enumerate(pairs)
     while chunk := list(islice(numbered, CHUNK)):
         reasons = [reason_to_drop(pair) for _, pair in chunk]
@@ -157,7 +263,7 @@ def _chunks(
 def _encoded(
     chunks: Iterator[_Chunk], subwords: Subwords, limits: Limits, total: int | None
 ) -> Iterator[_Chunk]:
-    """Encodes chunks in order, in this process or, for many pairs, in one process per core."""
+    """Encodes chunks in order: in this process, or in one process per core if there are many."""
     cores = len(os.sched_getaffinity(0))
     if cores == 1 or (total is not None and total < PARALLEL_FROM):
         yield from map(partial(_encode, subwords, limits), chunks)
@@ -180,7 +286,7 @@ def _encode(subwords: Subwords, limits: Limits, chunk: _Chunk) -> _Chunk:
 
 
 def _flat(sentences: list[list[int]], vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
-    """The ids of all sentences in a row, and the length of each sentence."""
+    """Returns the concatenated ids of all sentences, and the length of each sentence."""
     ids = np.fromiter(chain.from_iterable(sentences), smallest_dtype(vocabulary.size))
     return ids, np.fromiter(map(len, sentences), np.int32, len(sentences))
 
@@ -214,12 +320,12 @@ def _write(
             lines.append(chunk.lines)
             dropped.update(chunk.dropped)
             bar.update(len(chunk.lines) + chunk.dropped.total())
-    if not len(source):
+    if not source.count:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
         raise UserError(f"no training pair is left ({reasons or 'there was none'})")
-    np.save(folder / LINES, np.concatenate(lines))
+    np.save(folder / "lines.npy", np.concatenate(lines))
     facts = {
-        "pairs": len(source),
+        "pairs": source.count,
         "source_tokens": source.total,
         "target_tokens": target.total,
         "longest": max(source.longest, target.longest),

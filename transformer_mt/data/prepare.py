@@ -5,20 +5,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from transformer_mt.config.schema import Config
 from transformer_mt.data.alignments import Alignments, encoded_alignments
-from transformer_mt.data.cache import entry
+from transformer_mt.data.cache import entry, entry_name
 from transformer_mt.data.corpus import Corpus, Pair, Split, open_corpus
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
-from transformer_mt.data.held_out import HeldOut, hold_out
 from transformer_mt.data.subword import TRAINING_LINES, Subwords, vocabulary_sizes
-from transformer_mt.data.training_filter import TrainingFilter
+from transformer_mt.data.training_text import TrainingFilter, hold_out
 from transformer_mt.runtime.console import say, warn
 
-# A new number leaves entries of the cache unused that were made in another way.
+# A new number makes existing entries of the cache unused.
 FORMAT = 2
 
 
@@ -29,7 +29,6 @@ class PreparedData:
     Attributes:
         dev, dev_split, test_split: None if there is no dev or test set.
         held_out_files: the files of pairs that were held out of the training text.
-        key: a hash of all that decides what training reads: text, subwords, filters and alignments.
         alignments: None if none were asked for.
     """
 
@@ -39,8 +38,12 @@ class PreparedData:
     dev_split: Split | None
     test_split: Split | None
     held_out_files: list[Path]
-    key: str = ""
     alignments: Alignments | None = None
+
+    @property
+    def key(self) -> str:
+        """A hash of everything that training reads: text, subwords, filters and alignments."""
+        return (self.train if self.alignments is None else self.alignments).key
 
     def with_held_out_in(self, folder: Path) -> PreparedData:
         """Returns the same, with the held-out pairs read from copies of their files in `folder`."""
@@ -89,29 +92,28 @@ def prepare(
     """Reads, checks and encodes the corpus of a config. Only the cache is written.
 
     Args:
-        subwords: those of the model that training starts from; None: they are trained.
+        subwords: those of the model that training starts from. If None, they are trained.
         alignments: a file of word alignments of the training text, in Pharaoh's format.
 
     Raises:
         UserError: something is wrong with the data.
     """
-    corpus = open_corpus(config.data)
-    cache = Path(config.data.cache)
+    data, cache = config.data, Path(config.data.cache)
+    corpus = open_corpus(data)
     _check(corpus)
-    held_out = _hold_out(corpus, config, cache)
+    held_out = hold_out(corpus, data, config.training.seed, cache)
     dev = corpus.dev or held_out.splits.get("dev")
-    test = corpus.test or held_out.splits.get("test")
 
     def reason_to_drop() -> Callable[[Pair], str | None]:
-        """Decides which pairs are trained on, in one pass over the text."""
-        return TrainingFilter(held_out.texts, config.data.drop_duplicates).reason_to_drop
+        """Returns what decides which pairs are trained on, in one pass over the text."""
+        return TrainingFilter(held_out.texts, data.drop_duplicates).reason_to_drop
 
     def pairs() -> Iterator[Pair]:
         reason = reason_to_drop()
         return (pair for pair in corpus.train if reason(pair) is None)
 
     hashes = sorted(hashlib.sha256(text.encode()).hexdigest() for text in held_out.texts)
-    content = "\n".join([corpus.train.content(), str(config.data.drop_duplicates), *hashes])
+    content = "\n".join([corpus.train.content(), str(data.drop_duplicates), *hashes])
     if subwords is None:
         subwords = _subwords(config, content, pairs, cache)
     if config.training.init_from is None and config.subword.type != "vocabulary":
@@ -119,35 +121,41 @@ def prepare(
         for (key, size), vocabulary in zip(sizes.items(), subwords.vocabularies, strict=True):
             if vocabulary.size < size:
                 say(f"{key}: the text has {vocabulary.size:,} subwords, not {size:,}; using those")
-    train = encoded_corpus(
+    encode = partial(encoded_corpus, subwords=subwords, cache=cache)
+    train = encode(
         corpus.train,
         content=content,
-        subwords=subwords,
-        limits=Limits(config.data.max_length, config.data.max_length_ratio),
-        cache=cache,
+        limits=Limits(data.max_length, data.max_length_ratio),
         title="encoding",
         total=corpus.train.line_count,
         reason_to_drop=reason_to_drop(),
     )
-    links = None
-    if alignments is not None:
-        languages = config.data.source_lang, config.data.target_lang
-        links = encoded_alignments(alignments, train, subwords, languages, cache)
+    languages = data.source_lang, data.target_lang
     return PreparedData(
         subwords=subwords,
         train=train,
-        dev=_encode_whole(dev, subwords, cache) if dev else None,
+        # All pairs of the dev set are encoded, so that its loss means the same in every run.
+        dev=None
+        if dev is None
+        else encode(
+            dev,
+            content=f"whole {dev.content()}",
+            limits=Limits(),
+            title="encoding dev",
+            total=dev.line_count,
+        ),
         dev_split=dev,
-        test_split=test,
+        test_split=corpus.test or held_out.splits.get("test"),
         held_out_files=[path for split in held_out.splits.values() for path in split.paths],
-        key=train.key if links is None else links.key,
-        alignments=links,
+        alignments=None
+        if alignments is None
+        else encoded_alignments(alignments, train, subwords, languages, cache),
     )
 
 
 def _check(corpus: Corpus) -> None:
-    """Reads the dev and test sets to their ends, because training may read them only at its end,
-    and warns of sets whose scores mean little.
+    """Reads the dev and test sets to their ends, because training may read them only at its end.
+    Warns of sets whose scores mean little.
 
     Raises:
         UserError: a line is not UTF-8, or not a pair.
@@ -169,54 +177,21 @@ def _check(corpus: Corpus) -> None:
             )
 
 
-def _hold_out(corpus: Corpus, config: Config, cache: Path) -> HeldOut:
-    """Draws the sets that the config does not name. The files go into the cache, because there may
-    be no model directory yet; a model directory gets a copy."""
-    seed = config.training.seed
-    missing = [name for name in ("dev", "test") if getattr(corpus, name) is None]
-    key = _key(corpus.train.content(), missing, config.data.held_out, seed)
-    held_out = hold_out(corpus, config.data, seed, cache / f"held_out-{key}")
-    for name, split in held_out.splits.items():
-        say(
-            f"data.{name} is not given: {split.line_count:,} pairs are held out of the training "
-            "text"
-        )
-    return held_out
-
-
 def _subwords(
     config: Config, content: str, pairs: Callable[[], Iterator[Pair]], cache: Path
 ) -> Subwords:
-    """The subwords of the training text, from the cache if it has them."""
-    if config.subword.type == "vocabulary":
-        path = config.subword.vocabulary or DATASETS[config.data.dataset].vocabulary(
-            config.data.root
+    """Returns the subwords of the training text, from the cache if it has them."""
+    settings = config.subword
+    if settings.type == "vocabulary":
+        dataset = DATASETS[config.data.dataset]
+        return Subwords.from_vocabulary(
+            Path(settings.vocabulary or dataset.vocabulary(config.data.root))
         )
-        return Subwords.from_vocabulary(Path(path))
 
     def make(folder: Path) -> None:
-        say(f"training the {config.subword.type} subword model ...")
-        Subwords.train(pairs, config.subword).save(folder)
+        say(f"training the {settings.type} subword model ...")
+        Subwords.train(pairs, settings).save(folder)
 
     # Sampling happens later and does not change the model.
-    settings = config.subword.model_dump(exclude={"sampling"})
-    key = _key(content, settings, TRAINING_LINES[config.subword.type])
-    return Subwords.load(entry(cache / f"subword-{key}", make))
-
-
-def _key(*parts: object) -> str:
-    """A name for an entry of the cache that follows from `parts`."""
-    return hashlib.sha256(repr((FORMAT, *parts)).encode()).hexdigest()[:32]
-
-
-def _encode_whole(split: Split, subwords: Subwords, cache: Path) -> EncodedCorpus:
-    """Encodes all pairs of a dev set, so that its loss means the same in every run."""
-    return encoded_corpus(
-        split,
-        content=f"whole {split.content()}",
-        subwords=subwords,
-        limits=Limits(),
-        cache=cache,
-        title=f"encoding {split.name}",
-        total=split.line_count,
-    )
+    made_from = content, settings.model_dump(exclude={"sampling"}), TRAINING_LINES[settings.type]
+    return Subwords.load(entry(cache / f"subword-{entry_name(FORMAT, *made_from)}", make))

@@ -1,11 +1,10 @@
-"""The corpora that `data.dataset` can name. A new one is a module in this folder and a line of
+"""The corpora that `data.dataset` can name. To add one, write a module in this folder and a line in
 DATASETS.
 
 This package is light to import, because the config's schema reads DATASETS.
 """
 
-from transformer_mt.data.datasets.base import Dataset
-from transformer_mt.data.datasets.files import Files
+from transformer_mt.data.datasets.files import Dataset, Files
 from transformer_mt.data.datasets.multi30k import Multi30k
 from transformer_mt.data.datasets.wmt14ende import WMT14EnDe
 

@@ -1,18 +1,124 @@
-"""Text files of the user's own."""
+"""What the program needs to know of a dataset, and the dataset of the user's own text files."""
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
 
-from transformer_mt.data.datasets.base import Dataset, SplitFiles, first_existing
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import lines
 
+# PaddleNLP's folder for downloaded datasets, as paddlenlp.utils.env has it, without its import.
+DATA_HOME = Path(os.environ.get("PPNLP_HOME", os.path.expanduser("~/.paddlenlp"))) / "datasets"
+
+
+class SplitFiles(NamedTuple):
+    """The files of one split.
+
+    Attributes:
+        paths: the source file and the target file, or the one file that holds both sides.
+        reference: the text that translations are scored against; None if the target side is.
+    """
+
+    paths: tuple[Path, ...]
+    reference: Path | None = None
+
+
+class Dataset:
+    """A parallel corpus. A subclass overrides what is different from plain text files.
+
+    Attributes:
+        languages: the languages that it has; empty if they depend on the files.
+        splits: the values that data.train, data.dev and data.test can have; empty if they are names
+            of files.
+        needs_root: whether data.root must be given, because there is nothing to download.
+        vocabulary_types: for text whose BPE was applied beforehand, the number of types in the
+            vocabulary that comes with it, without padding; None for other text.
+    """
+
+    languages: tuple[str, ...] = ()
+    splits: tuple[str, ...] = ()
+    needs_root = False
+    vocabulary_types: int | None = None
+
+    @property
+    def is_bpe(self) -> bool:
+        """Whether BPE was applied to the text beforehand. Such text needs subword.type:
+        vocabulary."""
+        return self.vocabulary_types is not None
+
+    def find(
+        self, root: str | None, name: str, value: str, languages: tuple[str, str]
+    ) -> SplitFiles:
+        """Finds the files of a split. If `root` is None, the dataset is downloaded.
+
+        Args:
+            root: data.root.
+            name: train, dev or test.
+            value: the value of data.train, data.dev or data.test in the config.
+            languages: the source language and the target language.
+
+        Raises:
+            UsageError: there is no such file.
+            UserError: a file can't be downloaded, or has the wrong content.
+        """
+        raise NotImplementedError
+
+    def vocabulary(self, root: str | None) -> Path:
+        """Finds the vocabulary that comes with BPE'd text, a file with one type per line.
+
+        Raises:
+            UsageError: there is no such file.
+            UserError: it can't be downloaded.
+        """
+        raise NotImplementedError
+
+    # A function, and not a method, because `load_dataset` takes nothing else.
+    @staticmethod
+    def read(data_files: list[str]) -> Iterator[dict[str, str]]:
+        """Reads the pairs of a split as {"source": ..., "target": ...}. PaddleNLP's `load_dataset`
+        calls it.
+
+        Args:
+            data_files: the paths of a `SplitFiles`, without the reference.
+
+        Raises:
+            UserError: a line is not UTF-8, or not a pair.
+        """
+        source, target = (lines(Path(path)) for path in data_files)
+        for source_line, target_line in zip(source, target, strict=True):
+            yield {"source": source_line, "target": target_line}
+
+
+def import_paddlenlp() -> ModuleType:
+    """Imports `paddlenlp.datasets`, which takes seconds. The import changes the level of the root
+    logger, which is restored. (`runtime.signals` restores the signal handlers.)"""
+    level = logging.getLogger().level
+    import paddlenlp.datasets
+
+    logging.getLogger().setLevel(level)
+    return paddlenlp.datasets
+
+
+def first_existing(folder: Path, names: list[str], key: str, hint: str = "") -> Path:
+    """Returns the first file of `names` that exists in a folder.
+
+    Raises:
+        UsageError: none exists. The message begins with `key` and ends with `hint`.
+    """
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise UsageError(f"{key}: there is no file {' or '.join(names)} in {folder}{hint}")
+
 
 class Files(Dataset):
-    """PREFIX.LANG for each language, line by line, or one file of source<TAB>target whose name ends
-    in .tsv. All of them can be gzipped."""
+    """Either PREFIX.LANG for each language, whose lines are in the same order, or one file of
+    source<TAB>target whose name ends in .tsv. All of them can be gzipped."""
 
     needs_root = True
 

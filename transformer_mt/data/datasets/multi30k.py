@@ -11,7 +11,7 @@ import http.client
 import urllib.request
 from pathlib import Path
 
-from transformer_mt.data.datasets.base import DATA_HOME, Dataset, SplitFiles, first_existing
+from transformer_mt.data.datasets.files import DATA_HOME, Dataset, SplitFiles, first_existing
 from transformer_mt.runtime.errors import UserError
 from transformer_mt.runtime.files import atomic
 
@@ -25,15 +25,11 @@ SHA256 = {
     "test_2016_flickr.de.gz": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
 }
 # The names of a split's files: first the repository's, then another one in use.
-NAMES = {
-    "train": ("train",),
-    "dev": ("val",),
-    "test": ("test_2016_flickr", "test2016"),
-}
+NAMES = {"train": ("train",), "dev": ("val",), "test": ("test_2016_flickr", "test2016")}
 
 
 class Multi30k(Dataset):
-    """Files of the repository, or the same ones unzipped."""
+    """The files of the repository, gzipped or not."""
 
     languages = ("en", "de")
     splits = ("train", "dev", "test")
@@ -46,11 +42,11 @@ class Multi30k(Dataset):
 
 
 def find(split: str, lang: str, root: str | None) -> Path:
-    """Returns the file of one side of a split: in `root`, or downloaded into PaddleNLP's folder.
+    """Returns the file of one side of a split, in `root` or downloaded into PaddleNLP's folder.
 
     Raises:
-        UsageError: `root` does not hold it.
-        UserError: it can't be downloaded, or is not the right file.
+        UsageError: the file is not in `root`.
+        UserError: it can't be downloaded, or has the wrong content.
     """
     if root is None:
         return _download(f"{NAMES[split][0]}.{lang}.gz")

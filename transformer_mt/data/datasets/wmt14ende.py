@@ -6,19 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from transformer_mt.data.datasets.base import (
-    Dataset,
-    SplitFiles,
-    first_existing,
-    import_paddlenlp,
-)
-from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.data.datasets import files
+from transformer_mt.runtime.errors import UserError
 
 STEMS = {"train": "train.tok.clean", "dev": "newstest2013.tok", "test": "newstest2014.tok"}
 
 
-class WMT14EnDe(Dataset):
-    """The folders wmt14_ende_data_bpe and wmt14_ende_data of a root."""
+class WMT14EnDe(files.Dataset):
+    """The folders wmt14_ende_data_bpe (BPE'd text) and wmt14_ende_data (references) in `root`."""
 
     languages = ("en", "de")
     splits = ("train", "dev", "test")
@@ -26,7 +21,7 @@ class WMT14EnDe(Dataset):
 
     def find(
         self, root: str | None, name: str, value: str, languages: tuple[str, str]
-    ) -> SplitFiles:
+    ) -> files.SplitFiles:
         corpus, stem = _root(root), STEMS[value]
         source, target = (
             _first_matching(corpus, f"{stem}.bpe.*.{lang}", f"data.{name}") for lang in languages
@@ -34,28 +29,28 @@ class WMT14EnDe(Dataset):
         reference = None
         if "train" not in (name, value):
             names = [f"{stem}.{languages[1]}"]
-            reference = first_existing(corpus / "wmt14_ende_data", names, f"data.{name}")
-        return SplitFiles((source, target), reference)
+            reference = files.first_existing(corpus / "wmt14_ende_data", names, f"data.{name}")
+        return files.SplitFiles((source, target), reference)
 
     def vocabulary(self, root: str | None) -> Path:
         return _first_matching(_root(root), "vocab_all.bpe.*", "data.root")
 
     @staticmethod
     def read(data_files: list[str]) -> Iterator[dict[str, str]]:
-        """Gives the examples of PaddleNLP's own reader of this corpus, with two exceptions. A
-        carriage return within a line does not end the line, which would pair every later line with
-        the translation of another one. A pair that is empty on both sides is kept, because the
+        """Yields the same examples as PaddleNLP's own reader of this corpus, with two exceptions. A
+        carriage return within a line does not end the line, because every later line would then be
+        paired with the wrong translation. A pair that is empty on both sides is kept, because the
         tokenised references have a line for it.
         """
-        for example in Dataset.read(data_files):
+        for example in files.Dataset.read(data_files):
             yield {side: text.strip() for side, text in example.items()}
 
 
 def _root(root: str | None) -> Path:
-    """The folder of the corpus; PaddleNLP downloads it if `root` is None."""
+    """Returns the folder of the corpus. PaddleNLP downloads it if `root` is None."""
     if root is not None:
         return Path(root)
-    paddlenlp_datasets = import_paddlenlp()
+    paddlenlp_datasets = files.import_paddlenlp()
     from paddlenlp.datasets.wmt14ende import WMT14ende
     from paddlenlp.utils.env import DATA_HOME
 
@@ -72,7 +67,5 @@ def _root(root: str | None) -> Path:
 
 def _first_matching(root: Path, pattern: str, key: str) -> Path:
     folder = root / "wmt14_ende_data_bpe"
-    found = sorted(path for path in folder.glob(pattern) if path.is_file())
-    if not found:
-        raise UsageError(f"{key}: there is no file {pattern} in {folder}")
-    return found[0]
+    names = sorted(path.name for path in folder.glob(pattern))
+    return files.first_existing(folder, names or [pattern], key)
