@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from dataclasses import asdict, dataclass, field
@@ -125,15 +124,11 @@ class Progress:
 
         (If a model overfits, the dev loss rises while the training loss falls.)
         """
-        rises = [
-            after[0] > before[0] and after[1] > before[1]
-            for before, after in itertools.pairwise(self.losses)
-        ]
-        return (
-            len(rises) == DIVERGING_VALIDATIONS
-            and all(rises)
-            and self.losses[-1][0] - self.losses[0][0] > DIVERGING_RISE
-        )
+        if len(self.losses) <= DIVERGING_VALIDATIONS:
+            return False
+        rises = np.diff(self.losses, axis=0)  # (validations, 2)
+        rise = self.losses[-1][0] - self.losses[0][0]
+        return bool((rises > 0).all()) and rise > DIVERGING_RISE
 
     def is_finished(self, config: TrainingConfig, total_steps: int) -> bool:
         """Returns whether no update is left to do."""

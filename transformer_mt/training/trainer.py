@@ -110,8 +110,6 @@ class Trainer:
         """Trains on the rest of the epoch, or until the run is finished."""
         now = self.progress
         plan = list(enumerate(self.plan.epoch_updates(now.epoch)))
-        if not plan:
-            raise UserError("there is no batch to train on")
         ahead = read_ahead(lambda item: self.read(now.epoch, *item), plan[now.update :])
         with closing(ahead):
             started = time.perf_counter()
@@ -170,10 +168,8 @@ class Trainer:
                 f"({now.skipped_in_a_row} in a row, {now.skipped} in all). It is update "
                 f"{now.update} of epoch {now.epoch + 1}, of {len(pairs)} pairs such as {example!r}"
             )
-            self.directory.log(
-                kind="skipped", step=now.step, epoch=now.epoch, update=now.update, what=what,
-                pairs=pairs,
-            )  # fmt: skip
+            place = {"step": now.step, "epoch": now.epoch, "update": now.update}
+            self.directory.log(kind="skipped", **place, what=what, pairs=pairs)
         if now.skipped_in_a_row >= self.config.training.max_skipped:
             raise UserError(
                 f"{now.skipped_in_a_row} updates in a row were not finite: training has diverged. "
@@ -286,13 +282,8 @@ def seconds_per_step(trainer: Trainer, seconds: float = 10.0) -> float:
 
     The steps are numbered as those in the middle of the run, because what is trained on may depend
     on the step.
-
-    Raises:
-        UserError: the corpus makes no update at all.
     """
     plan = trainer.plan.epoch_updates(0)
-    if not plan:
-        raise UserError("there is no batch to train on")
     middle = trainer.plan.total_steps // 2 + 1
     started = first_done = time.perf_counter()
     for step, (number, sentences) in enumerate(itertools.cycle(enumerate(plan))):
