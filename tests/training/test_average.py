@@ -11,7 +11,7 @@ from transformer_mt.model import Transformer
 from transformer_mt.runtime import tensors
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.training import checkpoint
-from transformer_mt.training.average import average
+from transformer_mt.training.checkpoint import average
 from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training.state import Progress, State
 from transformer_mt.weights import load_weights

@@ -393,7 +393,7 @@ def validated(make_trainer, tmp_path, capsys, losses, warmup_steps=2) -> str:
     for trained, dev in losses:
         trainer.progress.step += 2
         trainer.progress.add(Outcome(loss=10 * trained), 10)
-        trainer._judge(DevScores(dev, dev, perplexity(dev), scores_of(bleu=0.0)))
+        trainer._record_validation(DevScores(dev, dev, perplexity(dev), scores_of(bleu=0.0)))
     return capsys.readouterr().err
 
 

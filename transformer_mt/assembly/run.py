@@ -22,11 +22,11 @@ from transformer_mt.runtime import device as devices
 from transformer_mt.runtime.console import duration, progress, quoted, say, visible, warn
 from transformer_mt.runtime.errors import UsageError
 from transformer_mt.runtime.files import atomic
-from transformer_mt.training import average as averages
-from transformer_mt.training import resume, workers
+from transformer_mt.training import checkpoint, resume, workers
 from transformer_mt.training.plan import Plan
 from transformer_mt.training.processes import Processes, is_one_of_several, own_device
 from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.schedule import SCHEDULES
 from transformer_mt.training.trainer import Trainer, run_on_several_machines, seconds_per_step
 
 
@@ -145,6 +145,12 @@ def _begin(
 
 
 def _how_to_go_on(config: Config) -> str:
+    if SCHEDULES[config.training.schedule].uses_total_steps:
+        return (
+            f"its length can't change, because schedule {config.training.schedule} depends on it; "
+            "to train the model further, start another run with "
+            f"training.init_from={quoted(config.model_dir)} model_dir=FOLDER"
+        )
     return (
         "to go on, raise training.max_steps"
         + (" or training.max_epochs" if config.training.max_epochs else "")
@@ -154,15 +160,13 @@ def _how_to_go_on(config: Config) -> str:
 
 
 def _finish(config: Config, data: PreparedData, directory: RunDirectory) -> None:
-    """Averages checkpoints, if that is wanted, and scores the test set."""
-    wanted = config.training.average_last
-    if wanted is not None:
-        count = min(wanted, len(directory.saved_checkpoints()))
-        if count < wanted:
-            warn(
-                f"training.average_last: {wanted}: there are only {count} checkpoints; using those"
-            )
-        path = averages.average(directory, "last", count)
+    """Averages checkpoints, if the config asks for it, and scores the test set."""
+    asked = config.training.average_last
+    if asked is not None:
+        count = min(asked, len(directory.saved_checkpoints()))
+        if count < asked:
+            warn(f"training.average_last: {asked}: only {count} checkpoints exist; using those")
+        path = checkpoint.average(directory, "last", count)
         directory.set_best(path)
         if data.dev_split is not None:
             scores = _score(config, data.dev_split, directory, "dev set")[0]

@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> None:
             f"--last {options.last}: only the last {kept} are kept (training.keep_last)"
         )
     # Paddle takes seconds to import.
-    from transformer_mt.training.average import average
+    from transformer_mt.training.checkpoint import average
 
     path = average(directory, "last" if options.last else "best", options.last or options.best)
     print(path)

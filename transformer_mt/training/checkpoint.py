@@ -1,9 +1,10 @@
-"""Checkpoints: written as a whole or not at all, with checksums by which later damage is found."""
+"""Checkpoints: folders that are written as a whole or not at all, with checksums."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,11 @@ from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime import tensors
 from transformer_mt.runtime.checksums import verify
 from transformer_mt.runtime.console import warn
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.folders import published
+from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training.state import State
-from transformer_mt.weights import OPTIMIZER, WEIGHTS, load_weights
+from transformer_mt.weights import OPTIMIZER, WEIGHTS, load_weights, read_weights
 
 
 def save(path: Path, model: nn.Layer, optimizer: paddle.optimizer.Optimizer, state: State) -> Path:
@@ -29,7 +31,7 @@ def save(path: Path, model: nn.Layer, optimizer: paddle.optimizer.Optimizer, sta
     """
 
     def write(folder: Path) -> None:
-        # A tied parameter has several names in state_dict(); named_parameters() gives one.
+        # state_dict() lists a tied parameter under each of its names, named_parameters() once.
         weights = {name: _on_host(parameter) for name, parameter in model.named_parameters()}
         tensors.write(folder / WEIGHTS, weights)
         tensors.write(folder / OPTIMIZER, _optimizer_state(model, optimizer))
@@ -49,10 +51,10 @@ def restore(path: Path, model: nn.Layer, optimizer: paddle.optimizer.Optimizer) 
     state = {}
     try:
         arrays = tensors.read(path / OPTIMIZER)
-        while arrays:  # one by one, so that not all are in memory twice
+        while arrays:  # one by one, so that only one tensor is in memory twice
             key, value = arrays.popitem()
             name, slash, kind = key.rpartition("/")
-            # Paddle numbers the tensors of a kind per parameter; there is only one.
+            # Paddle numbers the tensors of each kind per parameter; there is only number 0.
             state[f"{names[name]}_{kind}_0" if slash else key] = paddle.to_tensor(value)
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{path / OPTIMIZER}: damaged ({error})") from None
@@ -65,8 +67,8 @@ def _optimizer_state(
 ) -> dict[str, np.ndarray]:
     """Returns the optimiser's tensors under the model's own names.
 
-    Paddle's names count through the process ("linear_17.w_0_moment1_0"), so they depend on what
-    else was built in it.
+    Paddle's own names ("linear_17.w_0_moment1_0") contain a counter of the process, so they depend
+    on which other layers were built in it.
     """
     names = {parameter.name: name for name, parameter in model.named_parameters()}
     state = {}
@@ -86,10 +88,10 @@ def _on_host(tensor: paddle.Tensor) -> np.ndarray:
 def write_checkpoint(path: Path, write: Callable[[Path], None]) -> Path:
     """Calls `write` with a new folder, which then becomes the checkpoint `path`, with checksums.
 
-    It appears, or takes the place of an earlier one, when it is whole. Returns `path`.
+    The checkpoint appears, or replaces an earlier one, when it is complete. Returns `path`.
 
     Raises:
-        UserError: it could not be written; what was there before is untouched.
+        UserError: it could not be written; an earlier one is untouched.
     """
     try:
         with published(path) as folder:
@@ -102,13 +104,63 @@ def write_checkpoint(path: Path, write: Callable[[Path], None]) -> Path:
     return path
 
 
-def newest_whole(directory: ModelDirectory) -> Path | None:
-    """Returns the checkpoint to resume from; None if there is none at all.
+def average(directory: RunDirectory, kind: str, count: int) -> Path:
+    """Writes checkpoints/average_KIND_N, whose weights are the mean of N checkpoints' weights.
 
-    Newer ones that are damaged are renamed, after a warning.
+    Such an average is often better than each of the checkpoints. Vaswani et al. 2017, section 6.1,
+    average the last 5 of the base model.
+
+    Args:
+        kind: "last" or "best", which of the checkpoints.
+        count: N.
+
+    Returns: the folder of the average.
 
     Raises:
-        UserError: there are only damaged ones.
+        UsageError: fewer than N checkpoints exist.
+        UserError: one of them is damaged.
+    """
+    directory.require_inside()
+    chosen = _choose(directory, kind, count)
+    sums: dict[str, np.ndarray] = {}
+    for path in chosen:
+        weights = read_weights(path)
+        if sums and sums.keys() != weights.keys():
+            raise UserError(f"{path} has other weights than {chosen[0]}")
+        for name, weight in weights.items():
+            # In float64, so that the mean of equal weights is that weight.
+            sums[name] = sums.get(name, 0.0) + weight.astype(np.float64)
+    means = {name: (total / len(chosen)).astype(np.float32) for name, total in sums.items()}
+    state = replace(State.restore(chosen[-1]), average_of=[path.name for path in chosen])
+
+    def write(folder: Path) -> None:
+        tensors.write(folder / WEIGHTS, means)
+        state.save(folder)
+
+    return write_checkpoint(directory.checkpoints / f"average_{kind}_{count}", write)
+
+
+def _choose(directory: ModelDirectory, kind: str, count: int) -> list[Path]:
+    """Returns the checkpoints to average; the last is the newest, or the best."""
+    saved = directory.saved_checkpoints()
+    if kind == "best" and saved:
+        best = State.restore(saved[-1]).progress.best_steps  # as the newest one knows them
+        saved = [directory.checkpoints / f"step_{step}" for step in reversed(best)]
+    if len(saved) < count:
+        raise UsageError(
+            f"{directory.path} has {len(saved)} of the {kind} checkpoints, not {count}: that many "
+            f"must be kept during training, with training.keep_{kind}"
+        )
+    return saved[-count:]
+
+
+def newest_whole(directory: ModelDirectory) -> Path | None:
+    """Returns the newest checkpoint that is not damaged; None if there are no checkpoints.
+
+    Newer ones, which are damaged, are renamed with a warning.
+
+    Raises:
+        UserError: all checkpoints are damaged.
     """
     damaged = []
     for path in reversed(directory.saved_checkpoints()):
@@ -133,7 +185,7 @@ def newest_whole(directory: ModelDirectory) -> Path | None:
 
 
 def remove_old(directory: ModelDirectory, keep_last: int, best: list[int]) -> None:
-    """Deletes all but the last `keep_last` checkpoints and those of the steps in `best`."""
+    """Deletes checkpoints, except for the last `keep_last` and those of the steps in `best`."""
     kept = {f"step_{step}" for step in best}
     for path in directory.saved_checkpoints()[:-keep_last]:
         if path.name not in kept:
@@ -141,7 +193,7 @@ def remove_old(directory: ModelDirectory, keep_last: int, best: list[int]) -> No
 
 
 def remove(path: Path) -> None:
-    """Deletes a checkpoint. It is renamed first, so that none is ever half deleted."""
+    """Deletes a checkpoint. It is renamed first, so that no half-deleted one has its name."""
     aside = path.with_name(f".{path.name}.old")
     shutil.rmtree(aside, ignore_errors=True)
     if path.exists():

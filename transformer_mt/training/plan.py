@@ -9,6 +9,7 @@ import numpy as np
 
 from transformer_mt.config.schema import TrainingConfig
 from transformer_mt.data.batches import epoch_batches, group_batches
+from transformer_mt.runtime.errors import UserError
 
 
 def batch_plan(config: TrainingConfig) -> tuple[int, int]:
@@ -19,12 +20,12 @@ def batch_plan(config: TrainingConfig) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Plan:
-    """The updates of a run. They follow from the lengths of the sentences, the seed and the epoch.
+    """The updates of a run, which the lengths of the sentences, the seed and the epoch determine.
 
     Attributes:
-        source_lengths, decoded_lengths: per sentence of the training text, in subwords without eos;
-            the latter is how many tokens the decoder reads.
-        batches: as `batch_plan` gave it when the run began.
+        source_lengths: the source length of each training sentence, in subwords without eos.
+        decoded_lengths: how many tokens the decoder reads of each, without eos.
+        batches: what `batch_plan` returned when the run began.
     """
 
     training: TrainingConfig
@@ -33,12 +34,21 @@ class Plan:
     batches: tuple[int, int]
 
     def epoch_updates(self, epoch: int) -> list[list[np.ndarray]]:
-        """Returns the updates of an epoch, from 0: of each the sentence numbers of its batches."""
+        """Returns the updates of an epoch; each is a list of batches of sentence numbers.
+
+        Args:
+            epoch: the number of the epoch, from 0.
+
+        Raises:
+            UserError: the corpus is too small for a single update.
+        """
         count, tokens = self.batches
         seed = self.training.seed
         batches = epoch_batches(self.source_lengths, self.decoded_lengths, tokens, seed, epoch)
         plan = group_batches(batches, count)
-        # A run that is resumed with fewer device_tokens keeps its updates, in smaller batches.
+        if not plan:
+            raise UserError("there is no batch to train on")
+        # A run that is resumed with fewer device_tokens has the same updates, in smaller batches.
         pieces = -(-tokens // self.training.device_tokens)
         if pieces > 1:
             plan = [
@@ -49,13 +59,13 @@ class Plan:
 
     @cached_property
     def updates_per_epoch(self) -> int:
-        """Updates of an epoch. Every epoch has as many: the sorted lengths, from which batches are
-        cut, are the same."""
+        """The number of updates per epoch. It is the same for every epoch, because batches are cut
+        from the sorted lengths."""
         return len(self.epoch_updates(0))
 
     @cached_property
     def total_steps(self) -> int:
-        """Updates of the whole run."""
+        """The number of updates of the whole run."""
         ends = [self.training.max_steps] if self.training.max_steps else []
         if self.training.max_epochs:
             ends.append(self.training.max_epochs * self.updates_per_epoch)

@@ -98,15 +98,15 @@ class Processes:
             UserError: it failed in another process, with its message. An error of this process is
                 passed on.
         """
-        value = failure = message = None
+        value = failure = None
         try:
             value = work()
         except Exception as error:
-            failure, message = error, describe(error)
-        values = self.gather((value, message))
+            failure = error
+        gathered = self.gather((value, None if failure is None else describe(failure)))
         if failure is not None:
             raise failure
-        for _, other_message in values:
-            if other_message is not None:
-                raise UserError(other_message)
-        return [value for value, _ in values]
+        for _, message in gathered:
+            if message is not None:
+                raise UserError(message)
+        return [value for value, _ in gathered]

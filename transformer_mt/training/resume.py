@@ -10,6 +10,7 @@ from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.console import quoted
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.training.checkpoint import newest_whole
+from transformer_mt.training.schedule import SCHEDULES
 from transformer_mt.training.state import State
 
 # Settings that may change within a run. Of the text and its alignments the content is compared, not
@@ -30,8 +31,10 @@ MAY_CHANGE = {
     ),
 }
 SECTIONS_THAT_MAY_CHANGE = ("decoding", "evaluation")
-# With model.non_autoregressive: end, these may not, because the decoder is trained on this length.
-LENGTHS_TRAINED_ON = ("decoding.max_length_ratio", "decoding.max_length_extra")
+# These may not change with model.non_autoregressive: end, whose decoder is trained on this length.
+LENGTHS_TRAINED_ON = {"decoding.max_length_ratio", "decoding.max_length_extra"}
+# These may not change with a schedule that uses the number of updates of the whole run.
+LENGTH_OF_THE_RUN = {"training.max_steps", "training.max_epochs"}
 
 
 def checkpoint_to_resume(directory: ModelDirectory, config: Config) -> Path | None:
@@ -55,10 +58,12 @@ def checkpoint_to_resume(directory: ModelDirectory, config: Config) -> Path | No
 
 
 def differences(old: Config, new: Config) -> list[str]:
-    """Returns the settings that differ but may not, as `section.key: old, now new`."""
+    """Returns the settings that differ but may not change, as `section.key: old, now new`."""
     lines = []
     old_values, new_values = old.model_dump(), new.model_dump()
-    may_not = LENGTHS_TRAINED_ON if new.model.non_autoregressive == "end" else ()
+    may_not = LENGTHS_TRAINED_ON if new.model.non_autoregressive == "end" else set()
+    if SCHEDULES[new.training.schedule].uses_total_steps:
+        may_not = may_not | LENGTH_OF_THE_RUN
     for section, values in new_values.items():
         if not isinstance(values, dict):
             continue

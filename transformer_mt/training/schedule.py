@@ -21,43 +21,47 @@ class ScheduleSettings(Protocol):
 
 @dataclass(frozen=True)
 class Schedule:
-    """A schedule rises linearly to its peak over warmup_steps, and then goes its own way.
+    """The rate rises linearly to its peak over warmup_steps, and then follows `after_warmup`.
 
     Attributes:
         after_warmup: maps (step, settings, total_steps) to the rate as a share of the peak, for
-            steps from warmup_steps on. Steps count from 1.
+            steps from warmup_steps on. Steps count from 1. total_steps is None unless
+            `uses_total_steps`.
+        uses_total_steps: whether the rate depends on the number of updates of the whole run. A run
+            with such a schedule can't be resumed with another length, at which the rate would jump.
         needs_warmup: whether warmup_steps must be at least 1.
         default_peak: maps (d_model, warmup_steps) to the peak if learning_rate is null; None if
             learning_rate must be given.
     """
 
-    after_warmup: Callable[[int, ScheduleSettings, int], float]
+    after_warmup: Callable[[int, ScheduleSettings, int | None], float]
+    uses_total_steps: bool = False
     needs_warmup: bool = False
     default_peak: Callable[[int, int], float] | None = None
 
 
-def _inverse_sqrt(step: int, settings: ScheduleSettings, total_steps: int) -> float:
+def _inverse_sqrt(step: int, settings: ScheduleSettings, total_steps: int | None) -> float:
     return (settings.warmup_steps / step) ** 0.5
 
 
-def _constant(step: int, settings: ScheduleSettings, total_steps: int) -> float:
+def _constant(step: int, settings: ScheduleSettings, total_steps: int | None) -> float:
     return 1.0
 
 
-def _papers_peak(d_model: int, warmup_steps: int) -> float:
+def _peak_of_the_paper(d_model: int, warmup_steps: int) -> float:
     return (d_model * warmup_steps) ** -0.5
 
 
 SCHEDULES = {
     # Formula 3 of Vaswani et al. 2017: d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).
-    "noam": Schedule(_inverse_sqrt, needs_warmup=True, default_peak=_papers_peak),
+    "noam": Schedule(_inverse_sqrt, needs_warmup=True, default_peak=_peak_of_the_paper),
     "inverse_sqrt": Schedule(_inverse_sqrt, needs_warmup=True),
     "constant": Schedule(_constant),
 }
 
 
 def learning_rate(step: int, settings: ScheduleSettings, d_model: int, total_steps: int) -> float:
-    """Returns the rate of update number `step`, from 1; so no update has a rate of zero.
+    """Returns the rate of update number `step`. Steps count from 1, so no rate is zero.
 
     Args:
         total_steps: the number of updates of the whole run.
@@ -68,4 +72,5 @@ def learning_rate(step: int, settings: ScheduleSettings, d_model: int, total_ste
         peak = schedule.default_peak(d_model, warmup)
     if step < warmup:
         return peak * step / warmup
-    return peak * schedule.after_warmup(step, settings, total_steps)
+    known_steps = total_steps if schedule.uses_total_steps else None
+    return peak * schedule.after_warmup(step, settings, known_steps)

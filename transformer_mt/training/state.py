@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from dataclasses import asdict, dataclass, field
@@ -27,7 +26,7 @@ DIVERGING_RISE = 0.1
 
 @dataclass
 class Meter:
-    """Sums over the updates since the last line of the log; gradient_norm is the largest."""
+    """Sums over the updates since the last line of the log; gradient_norm is the maximum."""
 
     loss: float = 0.0
     nll: float = 0.0
@@ -68,12 +67,15 @@ class Progress:
         epoch: the epoch that is being read, from 0.
         update: updates of it that are done.
         validated: the step of the last validation.
-        best: the best validations, the best first: a score, of which higher is better, and a step.
+        skipped, skipped_in_a_row: updates that were skipped because they were not finite: all of
+            them, and those since the last one that was not skipped.
+        best: (score, step) of the best validations, best first; a higher score is better.
         without_new_best: validations since the best one.
-        losses: of the last validations after the warm-up the mean training loss since the one
-            before, and the dev loss, in nats per token.
-        loss_since, tokens_since: the sum of the training loss since the last validation, and the
-            target tokens that it is summed over.
+        meter: sums for the next line of the log.
+        losses: (training loss, dev loss) of the last validations after the warm-up, in nats per
+            token. The training loss is the mean since the validation before.
+        loss_since, tokens_since: the training loss since the last validation, summed over target
+            tokens, and the number of these tokens.
     """
 
     plan: tuple[int, int]
@@ -100,7 +102,7 @@ class Progress:
         """Counts a validation of this step; returns whether it is a new best.
 
         Args:
-            score: by the metric that decides; higher is better.
+            score: the value of training.best_metric; higher is better.
         """
         self.validated = self.step
         if self.tokens_since and self.step > config.warmup_steps:
@@ -109,7 +111,7 @@ class Progress:
         self.loss_since, self.tokens_since = 0.0, 0
         is_best = not self.best or score > self.best[0][0]
         self.without_new_best = 0 if is_best else self.without_new_best + 1
-        # Of equal ones, the earlier is the better.
+        # Of equal scores, the earlier one ranks first.
         best = sorted([*self.best, (score, self.step)], key=lambda item: (-item[0], item[1]))
         self.best = best[: config.keep_best]
         return is_best
@@ -125,15 +127,11 @@ class Progress:
 
         (If a model overfits, the dev loss rises while the training loss falls.)
         """
-        rises = [
-            after[0] > before[0] and after[1] > before[1]
-            for before, after in itertools.pairwise(self.losses)
-        ]
-        return (
-            len(rises) == DIVERGING_VALIDATIONS
-            and all(rises)
-            and self.losses[-1][0] - self.losses[0][0] > DIVERGING_RISE
-        )
+        if len(self.losses) <= DIVERGING_VALIDATIONS:
+            return False
+        rises = np.diff(self.losses, axis=0)  # (validations, 2)
+        rise = self.losses[-1][0] - self.losses[0][0]
+        return bool((rises > 0).all()) and rise > DIVERGING_RISE
 
     def is_finished(self, config: TrainingConfig, total_steps: int) -> bool:
         """Returns whether no update is left to do."""
@@ -152,8 +150,8 @@ class State:
         corpus: `PreparedData.key` of the text that is trained on.
         stopped: whether the checkpoint was saved because training was stopped. A run that is not
             stopped does not have it, so the next checkpoint replaces it.
-        average_of: the names of the checkpoints that an average was made of; the rest is then the
-            state of the newest of them.
+        average_of: the names of the checkpoints that an average was made of. The other values are
+            then the state of the newest of them.
     """
 
     progress: Progress
@@ -172,12 +170,12 @@ class State:
 
     @classmethod
     def restore(cls, checkpoint: Path) -> State:
-        """Reads what `save` has written, here or in an earlier version.
+        """Reads what `save` wrote, in this version of the program or an earlier one.
 
-        Of the best checkpoints, those that are no longer there are left out.
+        Checkpoints in `best` that no longer exist are left out.
 
         Raises:
-            UserError: it is damaged, or is no state of training.
+            UserError: the file is damaged, or holds something else.
         """
         path = checkpoint / STATE
         if problem := verify(checkpoint, STATE):

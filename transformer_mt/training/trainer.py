@@ -39,9 +39,9 @@ class Trainer:
         self.model = updater.model
         self.processes = updater.processes
         self.progress = Progress(plan.batches)
-        self.directory: RunDirectory | None = None  # known when the run begins
-        # The checkpoint that was saved because training was stopped, and from which it resumes. A
-        # run that was never stopped does not have it, so it is removed when the next one is saved.
+        self.directory: RunDirectory | None = None  # set by `run`
+        # The checkpoint that was saved when training was stopped. An uninterrupted run would not
+        # have it, so it is removed as soon as the next checkpoint is saved.
         self._stopped_at: Path | None = None
 
     @property
@@ -63,11 +63,12 @@ class Trainer:
         )
 
     def start(self, resumed: Path | None = None) -> None:
-        """Loads the checkpoint to resume from, or the weights of training.init_from; otherwise the
-        weights stay random.
+        """Loads the checkpoint to resume from, or the weights of training.init_from, if any.
+
+        Otherwise the weights stay random.
 
         Raises:
-            UserError: what is loaded is damaged, or does not fit.
+            UserError: the file is damaged, or its weights do not fit the model.
         """
         if resumed is not None:
             state = checkpoint.restore(resumed, self.model, self.updater.optimizer)
@@ -78,19 +79,19 @@ class Trainer:
             self._stopped_at = resumed if state.stopped else None
         elif self.config.training.init_from is not None:
             path = ModelDirectory(self.config.training.init_from).checkpoint()
-            left = take_weights(path, self.model)
+            random = take_weights(path, self.model)
             if self.processes.connected:
-                return  # the process that started this one has said so
+                return  # the parent process prints the lines below
             count = len(list(self.model.named_parameters()))
-            say(f"training.init_from: {count - len(left)} of {count} weights are those of {path}")
-            if left:
-                say(f"  begun at random: {', '.join(left)}")
+            say(f"training.init_from: {count - len(random)} of {count} weights are those of {path}")
+            if random:
+                say(f"  initialised at random: {', '.join(random)}")
 
     def run(self, directory: RunDirectory) -> None:
-        """Trains to the end, and saves and validates into `directory` on the way.
+        """Trains to the end; saves checkpoints and logs validations in `directory`.
 
         Raises:
-            Interrupted: after saving a checkpoint, if a signal came.
+            Interrupted: a signal arrived, and a checkpoint was saved.
             UserError: a checkpoint can't be written, memory ran out, or too many updates in a row
                 were not finite.
         """
@@ -110,8 +111,6 @@ class Trainer:
         """Trains on the rest of the epoch, or until the run is finished."""
         now = self.progress
         plan = list(enumerate(self.plan.epoch_updates(now.epoch)))
-        if not plan:
-            raise UserError("there is no batch to train on")
         ahead = read_ahead(lambda item: self.read(now.epoch, *item), plan[now.update :])
         with closing(ahead):
             started = time.perf_counter()
@@ -140,7 +139,7 @@ class Trainer:
         now.update = 0
 
     def _stop(self) -> NoReturn:
-        """Saves and ends the run, because a process was asked to stop."""
+        """Saves a checkpoint and ends the run, because a process was asked to stop."""
         if self.progress.step:
             self._save(stopped=True)
         # Paddle's launcher ends the first process if others are gone before it has saved.
@@ -153,11 +152,15 @@ class Trainer:
                 if self.progress.step
                 else "stopped before the first update"
             )
-        # If it was another process that was asked, then Paddle's launcher has asked it.
+        # If only another process was asked, Paddle's launcher asked it, and it uses SIGTERM.
         raise Interrupted(signals.pending() or signal.SIGTERM)
 
     def _count_skipped(self, outcome: Outcome, sentences: list[np.ndarray]) -> None:
-        """Counts and names an update whose loss or gradient was not finite."""
+        """Counts and reports an update whose loss or gradient was not finite.
+
+        Raises:
+            UserError: too many updates in a row were skipped.
+        """
         now = self.progress
         now.skipped += 1
         now.skipped_in_a_row += 1
@@ -170,10 +173,8 @@ class Trainer:
                 f"({now.skipped_in_a_row} in a row, {now.skipped} in all). It is update "
                 f"{now.update} of epoch {now.epoch + 1}, of {len(pairs)} pairs such as {example!r}"
             )
-            self.directory.log(
-                kind="skipped", step=now.step, epoch=now.epoch, update=now.update, what=what,
-                pairs=pairs,
-            )  # fmt: skip
+            place = {"step": now.step, "epoch": now.epoch, "update": now.update}
+            self.directory.log(kind="skipped", **place, what=what, pairs=pairs)
         if now.skipped_in_a_row >= self.config.training.max_skipped:
             raise UserError(
                 f"{now.skipped_in_a_row} updates in a row were not finite: training has diverged. "
@@ -184,6 +185,7 @@ class Trainer:
             )
 
     def _log(self, bar) -> None:
+        """Logs the averages since the last line of the log, and shows them on the terminal."""
         now = self.progress
         if not self.processes.is_first:
             return
@@ -205,7 +207,7 @@ class Trainer:
     # --------------------------------------------------------------- validation, checkpoints
 
     def _validate_and_save(self) -> None:
-        """Validates and saves if this step is one at which that is due."""
+        """Validates and saves a checkpoint, each only if it is due at this step."""
         now, training = self.progress, self.config.training
         at_end = now.step >= self.plan.total_steps
         if (
@@ -220,25 +222,25 @@ class Trainer:
                 raise
             if scores is None:
                 self._stop()
-            self._judge(scores)
+            self._record_validation(scores)
         if now.step and (now.step % training.save_every == 0 or self.is_finished):
             self._save()
 
     def _save_before_failing(self) -> None:
-        """Saves a checkpoint of a step whose validation has failed, to resume from."""
+        """Saves a checkpoint to resume from, because the validation of this step has failed."""
         try:
             path = self._save(stopped=True)
             if self.processes.is_first:
                 say(f"the validation failed; {path} is saved, and the same command goes on from it")
         except UserError as error:
             warn(str(error))
-        # Paddle's launcher ends the first process soon after another has ended; a process that has
-        # ended can't be waited for.
+        # Paddle's launcher ends the first process soon after another one has ended, so the others
+        # wait for it. Waiting for a process that has ended raises an error.
         with suppress(Exception):
             self.processes.wait()
 
-    def _judge(self, scores: DevScores) -> None:
-        """Logs the scores of a validation, and keeps the checkpoint if it is one of the best."""
+    def _record_validation(self, scores: DevScores) -> None:
+        """Logs the scores of a validation, and saves a checkpoint if it is one of the best."""
         now, training = self.progress, self.config.training
         score = scores.by(training.best_metric)
         is_best = now.add_validation(score, scores.loss, training)
@@ -254,7 +256,7 @@ class Trainer:
                 warn(
                     f"training diverges: over the last {DIVERGING_VALIDATIONS} validations the "
                     f"training loss has risen from {first[0]:.3f} to {last[0]:.3f}, and the dev "
-                    f"loss from {first[1]:.3f} to {last[1]:.3f}. If it goes on so, lower "
+                    f"loss from {first[1]:.3f} to {last[1]:.3f}. If this continues, lower "
                     "training.learning_rate or raise training.warmup_steps, and train anew with "
                     "--restart; or go on from the best checkpoint with a lower rate and "
                     f"training.init_from={quoted(self.directory.path)} model_dir=FOLDER"
@@ -265,7 +267,11 @@ class Trainer:
                 self.directory.set_best(path)
 
     def _save(self, stopped: bool = False) -> Path:
-        """Saves a checkpoint, if there is none of this step yet."""
+        """Saves a checkpoint of this step, unless one exists; returns its path.
+
+        Args:
+            stopped: whether it is saved only because training stops here.
+        """
         path = self.directory.checkpoints / f"step_{self.progress.step}"
         if not self.processes.is_first or (path.is_dir() and path != self._stopped_at):
             return path
@@ -282,17 +288,12 @@ class Trainer:
 
 
 def seconds_per_step(trainer: Trainer, seconds: float = 10.0) -> float:
-    """Measures some steps of a trainer, which can't be used afterwards.
+    """Returns the mean duration of an update, in seconds, measured for about `seconds` seconds.
 
-    The steps are numbered as those in the middle of the run, because what is trained on may depend
-    on the step.
-
-    Raises:
-        UserError: the corpus makes no update at all.
+    The weights of the trainer change, so it can't be used afterwards. All updates get the number of
+    the one in the middle of the run, because the work of an update may depend on its number.
     """
     plan = trainer.plan.epoch_updates(0)
-    if not plan:
-        raise UserError("there is no batch to train on")
     middle = trainer.plan.total_steps // 2 + 1
     started = first_done = time.perf_counter()
     for step, (number, sentences) in enumerate(itertools.cycle(enumerate(plan))):
@@ -310,7 +311,7 @@ def run_on_several_machines(trainer: Trainer, directory: RunDirectory) -> None:
     machines. The first process has started its trainer and made the directory ready.
 
     Raises:
-        UserError: not all have the same text, or see the same directory.
+        UserError: the machines do not have the same text, or do not see the same directory.
     """
     processes = trainer.processes
     if len(set(processes.gather(trainer.data.key))) > 1:

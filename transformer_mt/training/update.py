@@ -1,4 +1,4 @@
-"""One update of the weights, from the gradient of all its batches in all processes."""
+"""One update of the weights, by the sum of the gradients of its batches in all processes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from transformer_mt.training.schedule import learning_rate
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an update gave.
+    """The result of an update.
 
     Attributes:
         loss, nll: sums over its target tokens, in nats, with the weights before the update.
-        gradient_norm: of the whole gradient, before clipping.
-        stopping: whether a process was asked to stop, and the update was given up.
+        gradient_norm: the norm of the whole gradient, before clipping.
+        stopping: whether the update was abandoned because a process was asked to stop.
     """
 
     loss: float = 0.0
@@ -43,7 +43,7 @@ class Outcome:
 
 
 def make_optimizer(config: TrainingConfig, model: paddle.nn.Layer) -> paddle.optimizer.Optimizer:
-    """Returns the optimiser of the config; its rate is set before every update."""
+    """Returns the optimiser of the config. Its learning rate is set before every update."""
     common = {"learning_rate": 0.0, "parameters": model.parameters()}
     if config.optimizer == "sgd":
         return paddle.optimizer.Momentum(momentum=config.momentum, **common)
@@ -54,10 +54,10 @@ def make_optimizer(config: TrainingConfig, model: paddle.nn.Layer) -> paddle.opt
 
 
 def seed_generators(*numbers: int) -> None:
-    """Sets the generators of Paddle, NumPy and Python to a state that follows from `numbers`.
+    """Seeds the random generators of Paddle, NumPy and Python with `numbers`.
 
-    Every update begins with this, from (seed, step, rank). So everything random in it (dropout) is
-    the same whether or not the run was stopped before, and no state of a generator is saved.
+    Every update begins with this call, with (seed, step, rank). Dropout and everything else that is
+    random in it is then the same in a resumed run, and checkpoints hold no state of generators.
     """
     words = np.random.SeedSequence(numbers).generate_state(3)
     paddle.seed(int(words[0]))
@@ -66,11 +66,11 @@ def seed_generators(*numbers: int) -> None:
 
 
 class Updater:
-    """A model with everything that changes its weights.
+    """A model with its objective and optimiser, which together update its weights.
 
     Args:
-        objective: of the model, as `training.objective.Objective`.
-        total_steps: the updates of the whole run, which a schedule may depend on.
+        objective: the objective of the model, with the interface of `training.objective.Objective`.
+        total_steps: the number of updates of the whole run, which a schedule may depend on.
     """
 
     def __init__(
@@ -93,12 +93,12 @@ class Updater:
         )
 
     def apply(self, update: Update, step: int) -> Outcome:
-        """Changes the weights once, as update number `step`.
+        """Changes the weights once, as update number `step`, from 1.
 
-        The loss is the one per target token: its sum over the batches is divided by the target
-        tokens of the whole update that are not padding. If loss or gradient are not finite, the
-        weights and the optimiser stay as they are. All processes come to the same result, so none
-        waits for another that has ended.
+        The loss is the mean per target token: its sum over the batches is divided by the number of
+        target tokens of the whole update, without padding. If the loss or the gradient is not
+        finite, the weights and the optimiser do not change. All processes reach the same result, so
+        none waits for another that has ended.
 
         Raises:
             UserError: memory ran out.
@@ -134,7 +134,7 @@ class Updater:
         outcome = Outcome(loss_sum, nll_sum, self._gradient_norm())
         if outcome.is_finite:
             self._clip(outcome.gradient_norm)
-        # An enabled scaler skips such a step by itself, and lowers its scale.
+        # An enabled scaler skips a step that is not finite by itself, and lowers its scale.
         if outcome.is_finite or self.scaler.is_enable():
             self.optimizer.set_lr(self.rate(step))
             self.scaler.step(self.optimizer)
@@ -181,6 +181,6 @@ class Updater:
             f"{batch.target_input.shape[1]} subwords at once. Lower training.device_tokens "
             f"({training.device_tokens}); gradients are then added up over more batches"
             + ("" if training.recompute else ", or set training.recompute: true")
-            + ". Where few pairs are too many, lower data.max_length "
+            + ". If even a few pairs are too many, lower data.max_length "
             f"({self.config.data.max_length})"
         )
