@@ -17,7 +17,6 @@ from transformer_mt.data.prepare import prepare
 from transformer_mt.data.subword import Subwords
 from transformer_mt.runtime import files
 from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import open_bytes
 
 SOME = "der die das ein und ist nicht Haus Hund Katze geht schläft heute morgen wir ihr"
 WORDS = SOME.split(" ")
@@ -160,11 +159,11 @@ def test_each_file_is_read_as_often_as_it_must_be(tmp_path, text, monkeypatch):
     import."""
     opened = Counter()
 
-    def counting(path: Path):
+    def counting(path: Path, original=files._reading):
         opened[path.name] += path.parent == text
-        return open_bytes(path)
+        return original(path)
 
-    monkeypatch.setattr(files, "open_bytes", counting)
+    monkeypatch.setattr(files, "_reading", counting)
     drawn = config(tmp_path, data={"dev": None, "held_out": 20})
     prepare(drawn)
     assert opened == {
