@@ -33,10 +33,10 @@ from transformer_mt.inspect.parameters import VocabularySizes, parts
 from transformer_mt.inspect.report import report
 from transformer_mt.model.cpu_decoder import CpuDecoder, CpuDecoderState
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.run_directory import RunDirectory
-from transformer_mt.training.state import Progress, State
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.training import checkpoint
+from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.state import Progress, State
 from transformer_mt.training.update import make_optimizer
 
 # Logits are between -50 and 50. Computed in two ways in float32, they and the log-probabilities of
