@@ -1,4 +1,4 @@
-"""The weights of a checkpoint: reading them, and filling a model with them."""
+"""Reads the weights of a checkpoint, and loads them into a model."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from transformer_mt.runtime.errors import UserError
 if TYPE_CHECKING:
     from paddle import Tensor, nn
 
-# The files of a checkpoint that hold the model's weights, and the optimiser's tensors.
+# The files of a checkpoint with the weights of the model, and with the tensors of the optimiser.
 WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 
 
 def read_weights(checkpoint: Path) -> dict[str, np.ndarray]:
-    """Returns the weights of a checkpoint by their names, as float32 arrays.
+    """Reads the weights of a checkpoint as float32 arrays by name.
 
     Raises:
         UserError: the file is missing or damaged.
@@ -43,11 +43,11 @@ def read_weights(checkpoint: Path) -> dict[str, np.ndarray]:
 
 
 def load_weights(checkpoint: Path, model: nn.Layer) -> None:
-    """Fills the model's parameters from a checkpoint.
+    """Loads a checkpoint into all parameters of a model.
 
     Raises:
-        UserError: the file is missing or damaged, or does not fit the model. Then the message
-            lists everything that does not fit, and the model is unchanged.
+        UserError: the file is missing or damaged, or does not fit the model. In that case, the
+            message lists everything that does not fit, and the model is unchanged.
     """
     weights = read_weights(checkpoint)
     parameters = dict(model.named_parameters())
@@ -60,9 +60,9 @@ def load_weights(checkpoint: Path, model: nn.Layer) -> None:
 
 
 def take_weights(checkpoint: Path, model: nn.Layer) -> list[str]:
-    """Fills those parameters that the checkpoint has in the same shape.
+    """Loads a checkpoint into those parameters of a model that it holds in the same shape.
 
-    Returns for each of the other parameters the reason why it was left as it is.
+    Returns why each of the other parameters was left as it is.
 
     Raises:
         UserError: the file is missing or damaged, or fits no parameter.
@@ -71,7 +71,7 @@ def take_weights(checkpoint: Path, model: nn.Layer) -> list[str]:
     parameters = dict(model.named_parameters())
     left = _misfits(weights, parameters)
     if len(left) == len(parameters):
-        raise UserError(f"{checkpoint / WEIGHTS} has no weight of the shape that the config wants")
+        raise UserError(f"{checkpoint / WEIGHTS} has no weight of a shape that the config needs")
     for name, parameter in parameters.items():
         if name in weights and list(weights[name].shape) == list(parameter.shape):
             parameter.set_value(weights[name])
@@ -79,6 +79,7 @@ def take_weights(checkpoint: Path, model: nn.Layer) -> list[str]:
 
 
 def _misfits(weights: dict[str, np.ndarray], parameters: dict[str, Tensor]) -> list[str]:
+    """Lists the parameters that are missing in `weights`, or have another shape there."""
     problems = []
     for name, parameter in parameters.items():
         expected = list(parameter.shape)

@@ -1,4 +1,4 @@
-"""From a config and its vocabularies to the model."""
+"""Builds the model of a config."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from transformer_mt.model.transformer import Transformer
 
 
 def build_model(config: ModelConfig, subwords: Subwords, recompute: bool = False) -> Transformer:
-    """A freshly initialised Transformer of the config's kind and size; Paddle's generator decides
-    it.
+    """Builds the Transformer of a config, with weights drawn from Paddle's random generator.
 
-    Raises ValueError if it is to copy, and source and target have vocabularies of their own.
+    `recompute` is as in `Transformer`. Raises ValueError if the model copies, but source and target
+    have different vocabularies.
     """
     kind = CopyingTransformer if config.copying else Transformer
     if config.non_autoregressive is not None:

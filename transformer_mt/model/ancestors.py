@@ -1,70 +1,77 @@
-"""How the hypotheses of a sentence share what a decoder keeps of the positions before. NumPy alone,
-for whatever decodes."""
+"""How the hypotheses of a sentence share the keys and values of earlier positions.
+
+This module needs NumPy only, so that every decoder can use it.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-# Positions alive below which `AncestorMask.prune` is not worth while.
+# Below this number of live positions, `AncestorMask.prune` costs more than it saves.
 PRUNING = 32
 
 
 class AncestorMask:
-    """Which of the positions decoded so far are a hypothesis' own past.
+    """A mask that tells which of the positions decoded so far belong to a hypothesis.
 
-    The hypotheses of a sentence lie side by side, `width` of them at each step, like positions of
-    one sequence: nothing is copied when one forks or is dropped, and all that belongs to the source
-    is kept once a sentence. (Miao et al. 2024, arXiv 2305.09781, section 4.2, attend to a tree so.)
+    The hypotheses of a sentence lie side by side, `width` of them per step, like positions of one
+    sequence. Nothing is copied when a hypothesis forks or is dropped, and whatever depends only on
+    the source is stored once per sentence. Miao et al. 2024, arXiv 2305.09781, section 4.2, attend
+    to a tree in this way.
     """
 
     def __init__(self) -> None:
-        self.length = 0  # steps taken in
-        # bool, True where a position is not of the hypothesis' own past:
-        # (sentences, width, sum of the widths of all steps)
-        self._strangers: np.ndarray | None = None
-        self._only_one = True  # the width was always 1
+        self.length = 0  # the number of steps so far
+        # bool (sentences, width, positions), where positions is the sum of the widths of all steps.
+        # True forbids: the position does not belong to the past of the hypothesis.
+        self._mask: np.ndarray | None = None
+        self._is_single = True  # whether the width was 1 at every step
         self._next_pruning = 2 * PRUNING
 
     def grow(self, parents: np.ndarray) -> np.ndarray | None:
-        """Takes in a step in which hypothesis i of a sentence continues hypothesis parents[:, i] of
-        the step before, int64 (sentences, width); what they are at the first step does not matter.
+        """Adds a step, in which hypothesis i of a sentence continues hypothesis parents[:, i] of
+        the step before.
 
-        Returns the mask, bool (sentences, 1, width, positions), True where forbidden; None if
-        nothing is.
+        `parents` is int64 (sentences, width). Its values at the first step are not read.
+
+        Returns the mask, bool (sentences, 1, width, positions), where True forbids; or None if
+        nothing is forbidden.
         """
         sentences, width = parents.shape
         own = np.broadcast_to(~np.eye(width, dtype=bool), (sentences, width, width))
-        if self._strangers is None:
-            self._strangers = own
+        if self._mask is None:
+            self._mask = own
         else:
-            past = np.take_along_axis(self._strangers, parents[:, :, np.newaxis], axis=1)
-            self._strangers = np.concatenate([past, own], axis=2)
+            past = np.take_along_axis(self._mask, parents[:, :, np.newaxis], axis=1)
+            self._mask = np.concatenate([past, own], axis=2)
         self.length += 1
-        self._only_one &= width == 1
-        return None if self._only_one else self._strangers[:, np.newaxis]
+        self._is_single &= width == 1
+        return None if self._is_single else self._mask[:, np.newaxis]
 
     def prune(self) -> np.ndarray | None:
-        """Forgets positions that are no hypothesis' past any more, once they are most of them.
+        """Drops positions that no hypothesis descends from, once they are more than half of all.
 
-        Beams share most of their past: of 5 hypotheses of 100 ids, about 120 positions are alive.
+        The hypotheses of a beam share most of their past: 5 hypotheses of 100 ids have about 120
+        live positions.
 
-        Returns the places of those to keep, int64 (sentences, kept); None: all are kept.
+        Returns the indices of the positions to keep, int64 (sentences, kept); or None if all are
+        kept.
         """
-        positions = 0 if self._strangers is None else self._strangers.shape[2]
+        positions = 0 if self._mask is None else self._mask.shape[2]
         if positions < self._next_pruning:
             return None
-        alive = ~self._strangers.all(axis=1)  # (sentences, positions)
+        alive = ~self._mask.all(axis=1)  # (sentences, positions)
         most = int(alive.sum(axis=1).max())
         self._next_pruning = 2 * max(most, PRUNING)
         if 2 * most > positions:
             return None
-        # Those that are alive come first, in their order. Sentences that have fewer keep some dead
-        # ones, which stay masked.
+        # The stable sort puts live positions first and keeps their order. A sentence with fewer
+        # live positions than another keeps some dead ones, which stay masked.
         kept = np.sort(np.argsort(~alive, axis=1, kind="stable")[:, :most], axis=1)
-        self._strangers = np.take_along_axis(self._strangers, kept[:, np.newaxis], axis=2)
+        self._mask = np.take_along_axis(self._mask, kept[:, np.newaxis], axis=2)
         return kept
 
     def select(self, sentences: np.ndarray) -> None:
         """Keeps the sentences with these indices, int64 (kept,), in this order."""
-        if self._strangers is not None:
-            self._strangers = self._strangers[sentences]
+        if self._mask is not None:
+            self._mask = self._mask[sentences]

@@ -1,7 +1,7 @@
-"""Attention: scaled dot-product, multi-head, its masks, and its cache for incremental decoding.
+"""Scaled dot-product and multi-head attention, their masks, and the cache of incremental decoding.
 
-Vaswani et al. 2017, "Attention Is All You Need", section 3.2. In every mask of this package True
-marks what is *forbidden*.
+Vaswani et al. 2017, "Attention Is All You Need", section 3.2. In every mask of this package, True
+means *forbidden*.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from paddle import Tensor, nn
 from transformer_mt.model import operations
 from transformer_mt.model.dropout import Dropout
 
-# The score of a forbidden key: far below all others, yet finite, for the softmax of a row in which
-# all are forbidden would otherwise be NaN. float16 ends at -65,504.
+# The score of a forbidden key. It is far below all other scores, but finite: with -inf, the softmax
+# of a row in which all keys are forbidden would be NaN. float16 ends at -65,504.
 FORBIDDEN_SCORE = -1e9
 FORBIDDEN_SCORE_FLOAT16 = -3e4
 
 
 def padding_mask(query_ids: Tensor, key_ids: Tensor, pad_id: int) -> Tensor:
-    """Mask of the keys that are padding, for attention of `query_ids` over `key_ids`.
+    """Makes the mask of padding for attention from `query_ids` to `key_ids`.
 
     Args: `query_ids` (batch, query_len) and `key_ids` (batch, key_len), integers.
-    Returns: bool (batch, query_len, key_len), True (forbidden) where the *key* is `pad_id`.
+    Returns: bool (batch, query_len, key_len), True (forbidden) where the key is `pad_id`.
     """
     batch, query_len = query_ids.shape
     forbidden_keys = (key_ids == pad_id).unsqueeze(1)  # (batch, 1, key_len)
@@ -31,7 +31,7 @@ def padding_mask(query_ids: Tensor, key_ids: Tensor, pad_id: int) -> Tensor:
 
 
 def causal_mask(length: int) -> Tensor:
-    """Mask of the positions to the right of each query (section 3.2.3).
+    """Makes the mask of the positions to the right of each query (section 3.2.3).
 
     Returns: bool (length, length), True (forbidden) where the key is later than the query.
     """
@@ -40,13 +40,14 @@ def causal_mask(length: int) -> Tensor:
 
 
 class KeyValueCache:
-    """Projected keys and values of the positions seen so far, for incremental decoding.
+    """The projected keys and values of earlier positions, for incremental decoding.
 
-    `KeyValueCache(static=False)` grows: each call's keys and values are appended to it
-    (self-attention). `KeyValueCache(static=True)` is filled once and then reused, so that its
-    keys and values are projected only once (cross-attention over the memory).
+    `KeyValueCache(static=False)` is for self-attention: the keys and values of each call are
+    appended. `KeyValueCache(static=True)` is for cross-attention over the memory: it is filled
+    once, so that keys and values are projected only once.
 
-    `key` is (batch, heads, length, d_k), `value` (batch, heads, length, d_v); both None when empty.
+    `key` is (batch, heads, length, d_k), `value` (batch, heads, length, d_v). Both are None while
+    the cache is empty.
     """
 
     def __init__(self, static: bool = False) -> None:
@@ -56,16 +57,16 @@ class KeyValueCache:
 
     @property
     def length(self) -> int:
-        """Number of positions held."""
+        """The number of cached positions."""
         return 0 if self.key is None else self.key.shape[2]
 
     @property
     def is_complete(self) -> bool:
-        """True if nothing needs to be projected any more."""
+        """Whether no more keys and values need to be projected."""
         return self.static and self.key is not None
 
     def update(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Takes in projected keys and values (batch, heads, new_len, d); returns all of them.
+        """Appends projected keys and values (batch, heads, new_len, d), and returns all of them.
 
         Raises ValueError if the cache is static and already filled.
         """
@@ -84,15 +85,17 @@ class KeyValueCache:
             self.value = paddle.index_select(self.value, index, axis=0)
 
     def take(self, positions: Tensor) -> None:
-        """Keeps these positions of each row, int64 (batch, kept)."""
-        index = positions.unsqueeze([1, 3])  # (batch, 1, kept, 1), for all heads
+        """Keeps the positions of each row with these indices, int64 (batch, kept)."""
+        index = positions.unsqueeze([1, 3])  # (batch, 1, kept, 1), the same for all heads
         self.key = paddle.take_along_axis(self.key, index, axis=2)
         self.value = paddle.take_along_axis(self.value, index, axis=2)
 
 
 def has_fused_attention(query: Tensor) -> bool:
-    """Whether the device attends in one fast operation, which does not give the weights: a GPU in
-    float16 or bfloat16. Not in a graph that is being exported."""
+    """Whether Paddle's fused attention, which does not return the weights, computes `query`.
+
+    It runs on a GPU in float16 or bfloat16, and is not used in a graph that is being exported.
+    """
     return (
         paddle.in_dynamic_mode()
         and query.place.is_gpu_place()
@@ -118,20 +121,20 @@ class ScaledDotProductAttention(nn.Layer):
         mask: Tensor | None = None,
         need_weights: bool = True,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attends from every query to the keys it may see.
+        """Attends from every query to the keys that the mask allows.
 
         Args:
             query: floating (batch, query_len, d_k) or (batch, heads, query_len, d_k).
             key: (..., key_len, d_k).
             value: (..., key_len, d_v).
-            mask: bool, True where attention is forbidden; (query_len, key_len), or
-                (batch, query_len, key_len), which holds for all heads, or
-                (batch, heads, query_len, key_len). Dimensions may be 1 to broadcast.
-            need_weights: whether to return the weights; without them a GPU is faster.
+            mask: bool, True where attention is forbidden: (query_len, key_len),
+                (batch, query_len, key_len) for all heads, or (batch, heads, query_len, key_len).
+                Dimensions may be 1 to broadcast.
+            need_weights: whether to return the weights. Without them, a GPU is faster.
 
-        Returns: (output, weights): the output (..., query_len, d_v) and the weights
-            (..., query_len, key_len) as they are before dropout, or None. They are exactly 0 where
-            forbidden, and so is the output of a query all of whose keys are.
+        Returns: (output, weights): the output (..., query_len, d_v), and the weights before
+            dropout (..., query_len, key_len) or None. Weights are exactly 0 where attention is
+            forbidden. The output of a query is 0 if all of its keys are forbidden.
 
         Raises: TypeError if the mask is not bool, ValueError if it has more dimensions than the
             scores.
@@ -147,15 +150,17 @@ class ScaledDotProductAttention(nn.Layer):
             weights = F.softmax(scores, axis=-1)
         else:
             scores = paddle.masked_fill(scores, mask, lowest_score(scores))
-            # Paddle's softmax on a CPU gives no weight below exp(-64), however low the score. With
-            # both its sides filled, neither value nor gradient of a forbidden key gets through.
+            # Paddle's softmax on a CPU gives no weight below exp(-64), however low the score is.
+            # Filling both its input and its output stops the value and the gradient of forbidden
+            # keys.
             weights = paddle.masked_fill(F.softmax(scores, axis=-1), mask, 0.0)
         output = paddle.matmul(self.dropout(weights), value)  # (..., query_len, d_v)
         return output, weights if need_weights else None
 
     def _fused(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        # Of Paddle's operation: tensors are (batch, len, heads, d), the mask is added to the
-        # scores. It is given whole, for not every kernel of it broadcasts over batch and queries.
+        # Paddle's operation takes tensors (batch, len, heads, d), and adds its mask to the scores.
+        # The mask has its full size (batch, 1, query_len, key_len), because not every kernel
+        # broadcasts over batch and queries.
         added = None
         if mask is not None:
             zeros = paddle.zeros([query.shape[0], 1, query.shape[2], key.shape[2]], query.dtype)
@@ -168,7 +173,7 @@ class ScaledDotProductAttention(nn.Layer):
         ).transpose([0, 2, 1, 3])  # (batch, heads, query_len, d_v)
         if mask is None:
             return output
-        # A query all of whose keys are forbidden would see them all alike.
+        # If all keys of a query are forbidden, the softmax weighs them equally.
         return paddle.masked_fill(output, mask.all(axis=-1, keepdim=True), 0.0)
 
     @staticmethod
@@ -191,7 +196,7 @@ def lowest_score(scores: Tensor) -> float:
 
 
 class Linear(nn.Linear):
-    """A linear layer as this model initialises them: Xavier uniform weight, zero bias or none."""
+    """A linear layer with a Xavier uniform weight, and a bias of zeros or none."""
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
         super().__init__(
@@ -232,12 +237,13 @@ class MultiHeadAttention(nn.Layer):
         if d_k is None and d_model % num_heads:
             raise ValueError(
                 f"d_model ({d_model}) must be a multiple of num_heads ({num_heads}),"
-                " or the width of a head be given as d_k"
+                " unless the width of a head is given as d_k"
             )
         self.num_heads = num_heads
         self.d_k = d_model // num_heads if d_k is None else d_k
         self.d_v = d_model // num_heads if d_v is None else d_v
-        # Three projections, not one sliced in three: the gradient of a slice writes a whole tensor.
+        # There are three projections instead of one that is sliced in three, because the gradient
+        # of a slice writes a whole tensor.
         self.query_projection = Linear(d_model, num_heads * self.d_k, bias)
         self.key_projection = Linear(d_model, num_heads * self.d_k, bias)
         self.value_projection = Linear(d_model, num_heads * self.d_v, bias)
@@ -257,15 +263,15 @@ class MultiHeadAttention(nn.Layer):
 
         Args:
             query: floating (batch, query_len, d_model).
-            key, value: (batch, key_len, d_model); not read, and may be None, if `cache` is static
-                and filled.
-            mask: as in `ScaledDotProductAttention`; with a cache its keys are those of the cache,
+            key, value: (batch, key_len, d_model). If `cache` is static and filled, they are not
+                read and may be None.
+            mask: as in `ScaledDotProductAttention`. With a cache, its keys are all of the cache,
                 the new ones included.
             need_weights: whether to return the weights.
-            cache: holds earlier keys and values, and takes in those of this call.
+            cache: the earlier keys and values. Those of this call are appended.
 
-        Returns: (output, weights): (batch, query_len, d_model), and before dropout
-            (batch, heads, query_len, key_len) or None.
+        Returns: (output, weights): the output (batch, query_len, d_model), and the weights before
+            dropout (batch, heads, query_len, key_len) or None.
         """
         queries = self._split_heads(self.query_projection(query))  # (batch, heads, query_len, d_k)
         if cache is not None and cache.is_complete:
@@ -281,15 +287,17 @@ class MultiHeadAttention(nn.Layer):
         return self.output_projection(output), weights
 
     def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """The keys (batch, heads, key_len, d_k) and values (batch, heads, key_len, d_v) that the
-        heads see of `key` and `value` (batch, key_len, d_model)."""
+        """Projects `key` and `value` (batch, key_len, d_model) for the heads.
+
+        Returns: keys (batch, heads, key_len, d_k) and values (batch, heads, key_len, d_v).
+        """
         return (
             self._split_heads(self.key_projection(key)),
             self._split_heads(self.value_projection(value)),
         )
 
     def _split_heads(self, x: Tensor) -> Tensor:
-        # (batch, len, heads * d) -> (batch, heads, len, d); a 0 in reshape keeps that dimension.
+        # (batch, len, heads * d) -> (batch, heads, len, d). A 0 in reshape keeps the dimension.
         return x.reshape([0, 0, self.num_heads, x.shape[-1] // self.num_heads]).transpose(
             [0, 2, 1, 3]
         )

@@ -1,4 +1,4 @@
-"""Dropout that costs nothing where it does nothing."""
+"""Dropout that costs no time if its rate is 0 or the model is evaluated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from transformer_mt.model import operations
 
 
 class Dropout(nn.Dropout):
-    """Inverted dropout (Vaswani et al. 2017, section 5.4) of any tensor, scaled up in training.
+    """Inverted dropout (Vaswani et al. 2017, section 5.4): in training, the elements of a tensor
+    that are kept are scaled up.
 
     Raises ValueError if `rate` is not in [0, 1).
     """
@@ -19,5 +20,6 @@ class Dropout(nn.Dropout):
         super().__init__(p=rate)
 
     def forward(self, x: Tensor) -> Tensor:
-        # Paddle's own layer runs a kernel and copies the tensor even where nothing is dropped.
+        """Applies dropout to `x`, of any shape; same shape."""
+        # Paddle's own layer runs a kernel and copies the tensor even if nothing is dropped.
         return operations.dropout(x, self.p) if self.training and self.p > 0.0 else x

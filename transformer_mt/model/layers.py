@@ -38,7 +38,7 @@ class PositionwiseFeedForward(nn.Layer):
 
 
 class LayerNorm(nn.LayerNorm):
-    """The layer norm of this model, over the last dimension."""
+    """Layer norm (Ba et al. 2016, arXiv 1607.06450) over the last dimension."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__(d_model, epsilon=1e-5)
@@ -67,34 +67,39 @@ class ResidualNorm(nn.Layer):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """`x` (batch, len, d_model) passed through and around `sublayer`; same shape."""
+        """Applies `sublayer` to `x` (batch, len, d_model) inside the residual connection.
+
+        The result has the shape of `x`.
+        """
         return self.leave(x, sublayer(self.enter(x)))
 
-    # The two halves, for a sublayer that takes or returns more than one tensor.
+    # `enter` and `leave` serve sublayers that take or return more than one tensor.
 
     def enter(self, x: Tensor) -> Tensor:
-        """What the sublayer is to read."""
+        """Returns the input of the sublayer: `x`, normalised if the norm is "pre"."""
         return self.norm(x) if self.is_pre_norm else x
 
     def leave(self, x: Tensor, output: Tensor) -> Tensor:
-        """`x` joined with the sublayer's `output`."""
+        """Adds the sublayer's `output` to `x`, and normalises the sum if the norm is "post"."""
         x = x + self.dropout(output)
         return x if self.is_pre_norm else self.norm(x)
 
 
-class EncoderLayer(nn.Layer):
-    """Self-attention, then feed-forward: a layer of the encoder, section 3.1.
+class _Layer(nn.Layer):
+    """The sublayers of an encoder or a decoder layer; a subclass connects them.
 
     Args:
-        d_model, num_heads, d_ff: widths and number of heads.
-        dropout: rate at the end of each sublayer, before the residual sum.
-        attention_dropout: rate for the attention weights.
-        feed_forward_dropout: rate inside the feed-forward network, after the ReLU.
+        d_model, num_heads, d_ff: the widths and the number of heads.
+        dropout: the rate at the end of each sublayer, before the residual sum.
+        attention_dropout: the rate for the attention weights.
+        feed_forward_dropout: the rate inside the feed-forward network, after the ReLU.
         norm: "post" or "pre", see `ResidualNorm`.
         bias: whether the linear layers have a bias.
 
     Raises: ValueError as `MultiHeadAttention` and `ResidualNorm` do.
     """
+
+    attends_to_memory = False
 
     def __init__(
         self,
@@ -108,20 +113,33 @@ class EncoderLayer(nn.Layer):
         bias: bool = True,
     ) -> None:
         super().__init__()
+        # The order of these lines decides which random numbers initialise which weight.
         self.self_attention = MultiHeadAttention(d_model, num_heads, attention_dropout, bias=bias)
         self.self_attention_residual = ResidualNorm(d_model, dropout, norm)
+        if self.attends_to_memory:
+            self.cross_attention = MultiHeadAttention(
+                d_model, num_heads, attention_dropout, bias=bias
+            )
+            self.cross_attention_residual = ResidualNorm(d_model, dropout, norm)
         self.feed_forward = PositionwiseFeedForward(d_model, d_ff, feed_forward_dropout, bias)
         self.feed_forward_residual = ResidualNorm(d_model, dropout, norm)
+
+
+class EncoderLayer(_Layer):
+    """A layer of the encoder, section 3.1: self-attention, then the feed-forward network.
+
+    Arguments and errors are those of `_Layer`.
+    """
 
     def forward(
         self, x: Tensor, mask: Tensor | None = None, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """Passes `x` (batch, source_len, d_model) through the layer.
 
-        `mask`, True where forbidden, is as in `ScaledDotProductAttention`. Returns (x, weights),
-        the weights (batch, heads, source_len, source_len) or None if not needed.
+        `mask` is as in `ScaledDotProductAttention`: True forbids. Returns (x, weights). The
+        weights are (batch, heads, source_len, source_len), or None if they are not needed.
         """
-        normed = self.self_attention_residual.enter(x)
+        normed = self.self_attention_residual.enter(x)  # (batch, source_len, d_model)
         attended, weights = self.self_attention(normed, normed, normed, mask, need_weights)
         x = self.self_attention_residual.leave(x, attended)
         return self.feed_forward_residual(x, self.feed_forward), weights
@@ -129,36 +147,20 @@ class EncoderLayer(nn.Layer):
 
 @dataclass
 class LayerCache:
-    """What a decoder layer keeps between the steps of incremental decoding."""
+    """The keys and values that a decoder layer keeps between the steps of incremental decoding."""
 
     self_attention: KeyValueCache = field(default_factory=KeyValueCache)
     cross_attention: KeyValueCache = field(default_factory=lambda: KeyValueCache(static=True))
 
 
-class DecoderLayer(nn.Layer):
-    """Self-attention, attention over the memory, feed-forward: a layer of the decoder, section 3.1.
+class DecoderLayer(_Layer):
+    """A layer of the decoder, section 3.1: self-attention, attention over the memory, then the
+    feed-forward network.
 
-    Arguments and errors are those of `EncoderLayer`.
+    Arguments and errors are those of `_Layer`.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        num_heads: int,
-        d_ff: int,
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
-        feed_forward_dropout: float = 0.0,
-        norm: Norm = "post",
-        bias: bool = True,
-    ) -> None:
-        super().__init__()
-        self.self_attention = MultiHeadAttention(d_model, num_heads, attention_dropout, bias=bias)
-        self.self_attention_residual = ResidualNorm(d_model, dropout, norm)
-        self.cross_attention = MultiHeadAttention(d_model, num_heads, attention_dropout, bias=bias)
-        self.cross_attention_residual = ResidualNorm(d_model, dropout, norm)
-        self.feed_forward = PositionwiseFeedForward(d_model, d_ff, feed_forward_dropout, bias)
-        self.feed_forward_residual = ResidualNorm(d_model, dropout, norm)
+    attends_to_memory = True
 
     def forward(
         self,
@@ -172,23 +174,23 @@ class DecoderLayer(nn.Layer):
         """Passes `x` (batch, target_len, d_model) through the layer.
 
         Args:
-            x: all target positions, or with a cache the new ones.
-            memory: the encoder's output (batch, source_len, d_model); may be None if the cache of
-                the cross-attention is filled.
-            self_mask, memory_mask: True where forbidden, as in `ScaledDotProductAttention`.
+            x: all target positions. With a cache, only the new ones.
+            memory: the encoder's output (batch, source_len, d_model). It may be None if the cache
+                of the cross-attention is filled.
+            self_mask, memory_mask: as in `ScaledDotProductAttention`: True forbids.
             need_weights: whether to return the attention weights.
-            cache: of this layer; takes in the keys and values of this call.
+            cache: the cache of this layer. The keys and values of this call are added to it.
 
         Returns: (x, self_weights, cross_weights): the weights (batch, heads, target_len, cached +
             target_len) and (batch, heads, target_len, source_len), or None if not needed.
         """
-        normed = self.self_attention_residual.enter(x)
+        normed = self.self_attention_residual.enter(x)  # (batch, target_len, d_model)
         attended, self_weights = self.self_attention(
             normed, normed, normed, self_mask, need_weights, cache and cache.self_attention
         )
         x = self.self_attention_residual.leave(x, attended)
 
-        # The memory has its norm already, at the end of the encoder.
+        # Only the queries are normalised here: the encoder has normalised the memory already.
         normed = self.cross_attention_residual.enter(x)
         attended, cross_weights = self.cross_attention(
             normed, memory, memory, memory_mask, need_weights, cache and cache.cross_attention

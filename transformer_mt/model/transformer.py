@@ -1,6 +1,6 @@
 """The Transformer of Vaswani et al. 2017, "Attention Is All You Need": encoder, decoder, generator.
 
-The model reads and writes integer ids; what they stand for is not its business.
+The model reads and writes integer ids. It does not know what text they stand for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from transformer_mt.model.layers import DecoderLayer, EncoderLayer, LayerCache, 
 
 
 class AttentionWeights(NamedTuple):
-    """Attention weights of a forward pass, before dropout: one tensor a layer, first one first."""
+    """The attention weights of a forward pass, before dropout: one tensor per layer, in order."""
 
     encoder: list[Tensor]  # (batch, heads, source_len, source_len)
     decoder: list[Tensor]  # (batch, heads, target_len, target_len)
@@ -32,8 +32,10 @@ class AttentionWeights(NamedTuple):
 
 @dataclass
 class DecoderCache:
-    """State of incremental decoding, made by `Transformer.start_cache`; see `AncestorMask` for how
-    the hypotheses of a sentence are kept."""
+    """The state of incremental decoding, made by `Transformer.start_cache`.
+
+    `AncestorMask` describes how the hypotheses of a sentence are stored.
+    """
 
     layers: list[LayerCache]
     memory_mask: Tensor  # bool, True where the source is padding: (sentences, 1, 1, source_len)
@@ -49,36 +51,72 @@ class DecoderCache:
             layer.cross_attention.select(index)
 
 
-# Whether attention weights are needed, of all layers; or the numbers of those of which they are.
+# True or False: the attention weights of all layers are needed, or none. A collection: the numbers
+# of the layers, from 0, whose weights are needed.
 Needed = bool | Collection[int]
 
 
-class Encoder(nn.Layer):
-    """A stack of encoder layers, section 3.1. With pre-norm, the stack ends with one more norm.
+class _Stack(nn.Layer):
+    """A stack of equal layers. With pre-norm, it ends with one more norm.
 
     Args:
+        layer_class: the class of its layers.
+        num_layers: their number.
         config: the sizes of the model.
         recompute: if True, training keeps only the input of each layer, and computes the layer
             again in the backward pass, with the same dropout. This trades a second forward pass
             for memory (Chen et al. 2016, arXiv 1604.06174).
     """
 
-    def __init__(self, config: ModelConfig, recompute: bool = False) -> None:
+    def __init__(
+        self,
+        layer_class: type[EncoderLayer | DecoderLayer],
+        num_layers: int,
+        config: ModelConfig,
+        recompute: bool,
+    ) -> None:
         super().__init__()
         self.recompute = recompute
-        self.layers = _stack(EncoderLayer, config.encoder_layers, config)
+        self.layers = nn.LayerList(
+            layer_class(
+                config.d_model,
+                config.num_heads,
+                config.d_ff,
+                config.dropout,
+                config.attention_dropout,
+                config.feed_forward_dropout,
+                config.norm,
+                config.bias,
+            )
+            for _ in range(num_layers)
+        )
         self.norm = LayerNorm(config.d_model) if config.norm == "pre" else None
+
+    def _recomputes(self, x: Tensor) -> bool:
+        # Recomputing serves the gradient of the input `x`; without one there is nothing to save.
+        return self.recompute and self.training and not x.stop_gradient
+
+    def _leave(self, x: Tensor) -> Tensor:
+        return x if self.norm is None else self.norm(x)
+
+
+class Encoder(_Stack):
+    """A stack of encoder layers, section 3.1. Arguments are those of `_Stack`."""
+
+    def __init__(self, config: ModelConfig, recompute: bool = False) -> None:
+        super().__init__(EncoderLayer, config.encoder_layers, config, recompute)
 
     def forward(
         self, x: Tensor, mask: Tensor | None = None, need_weights: bool = False
     ) -> tuple[Tensor, list[Tensor]]:
         """Encodes the embedded source `x` (batch, source_len, d_model) into the memory, same shape.
 
-        `mask`, True where forbidden, is as in `ScaledDotProductAttention`. Returns (memory,
-        weights), one (batch, heads, source_len, source_len) a layer, none if not needed.
+        `mask` is as in `ScaledDotProductAttention`: True forbids. Returns (memory, weights). The
+        weights are one (batch, heads, source_len, source_len) per layer; the list is empty if they
+        are not needed.
         """
         all_weights = []
-        recomputing = self.recompute and self.training and not x.stop_gradient and not need_weights
+        recomputing = self._recomputes(x) and not need_weights
         for layer in self.layers:
             if recomputing:
                 x = recompute(lambda x, layer=layer: layer(x, mask)[0], x)
@@ -86,20 +124,14 @@ class Encoder(nn.Layer):
             x, weights = layer(x, mask, need_weights)
             if need_weights:
                 all_weights.append(weights)
-        return x if self.norm is None else self.norm(x), all_weights
+        return self._leave(x), all_weights
 
 
-class Decoder(nn.Layer):
-    """A stack of decoder layers, section 3.1. With pre-norm, the stack ends with one more norm.
-
-    The arguments are those of `Encoder`.
-    """
+class Decoder(_Stack):
+    """A stack of decoder layers, section 3.1. Arguments are those of `_Stack`."""
 
     def __init__(self, config: ModelConfig, recompute: bool = False) -> None:
-        super().__init__()
-        self.recompute = recompute
-        self.layers = _stack(DecoderLayer, config.decoder_layers, config)
-        self.norm = LayerNorm(config.d_model) if config.norm == "pre" else None
+        super().__init__(DecoderLayer, config.decoder_layers, config, recompute)
 
     def forward(
         self,
@@ -112,16 +144,16 @@ class Decoder(nn.Layer):
     ) -> tuple[Tensor, list[Tensor | None], list[Tensor | None]]:
         """Decodes the embedded target `x` (batch, target_len, d_model), same shape.
 
-        Arguments are those of `DecoderLayer`, `cache` holding one for each layer; `need_weights` is
-        as in `Transformer.decode`. Returns (x, self_weights, cross_weights), the weights one tensor
-        a layer, or None.
+        The arguments are those of `DecoderLayer`, with one `cache` per layer. `need_weights` is as
+        in `Transformer.decode`. Returns (x, self_weights, cross_weights), where the weights are one
+        tensor or None per layer.
         """
         count = len(self.layers)
         needed = range(count) if need_weights is True else need_weights or ()
         all_self_weights, all_cross_weights = [None] * count, [None] * count
-        recomputing = self.recompute and self.training and not x.stop_gradient
+        recomputing = self._recomputes(x) and cache is None
         for number, layer in enumerate(self.layers):
-            if recomputing and cache is None and number not in needed:
+            if recomputing and number not in needed:
                 x = recompute(
                     lambda x, memory, layer=layer: layer(x, memory, self_mask, memory_mask)[0],
                     x,
@@ -132,32 +164,14 @@ class Decoder(nn.Layer):
             x, all_self_weights[number], all_cross_weights[number] = layer(
                 x, memory, self_mask, memory_mask, number in needed, layer_cache
             )
-        return x if self.norm is None else self.norm(x), all_self_weights, all_cross_weights
-
-
-def _stack(
-    kind: type[EncoderLayer | DecoderLayer], num_layers: int, config: ModelConfig
-) -> nn.LayerList:
-    return nn.LayerList(
-        kind(
-            config.d_model,
-            config.num_heads,
-            config.d_ff,
-            config.dropout,
-            config.attention_dropout,
-            config.feed_forward_dropout,
-            config.norm,
-            config.bias,
-        )
-        for _ in range(num_layers)
-    )
+        return self._leave(x), all_self_weights, all_cross_weights
 
 
 class Generator(nn.Layer):
-    """Linear map to the vocabulary, without bias and without the softmax, section 3.4.
+    """The linear map to the vocabulary, section 3.4. It has no bias and applies no softmax.
 
-    `weight` is the (vocab_size, d_model) embedding matrix to share; if None it gets one of its own.
-    Raises ValueError if that has another shape.
+    `weight` is the embedding matrix to share, (vocab_size, d_model); if it is None, the layer has a
+    weight of its own. Raises ValueError if `weight` has another shape.
     """
 
     def __init__(self, d_model: int, vocab_size: int, weight: Tensor | None = None) -> None:
@@ -174,7 +188,7 @@ class Generator(nn.Layer):
         self.weight = weight
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """The logits (..., vocabulary) of `hidden` (..., d_model)."""
+        """Maps `hidden` (..., d_model) to logits (..., vocabulary)."""
         return operations.logits(hidden, self.weight)
 
 
@@ -192,11 +206,10 @@ class Transformer(nn.Layer):
             see `PositionalEncoding`.
         recompute: whether training trades time for memory, see `Encoder`.
 
-    Padding comes last in each row. No real position depends on a padded one, and no target position
-    depends on a later one, neither in its value nor in its gradient.
+    Padding must come last in each row. No real position depends on a padded one, and no target
+    position depends on a later one, neither in its value nor in its gradient.
 
-    Raises: ValueError if the source embedding is to be shared, but vocabulary sizes or pad ids
-        differ.
+    Raises: ValueError if the source embedding is shared, but vocabulary sizes or pad ids differ.
     """
 
     # Numbers of the decoder layers, from 0, whose attention `generate` needs.
@@ -235,7 +248,7 @@ class Transformer(nn.Layer):
         self.generator = Generator(config.d_model, target_vocab_size, tied)
 
     def require_one_vocabulary(self, what: str, source_vocab_size: int) -> None:
-        """Raises ValueError, which names `what`, if source and target have different ids."""
+        """Raises ValueError if source and target have different ids. Its message names `what`."""
         target_vocab_size = self.target_embedding.weight.shape[0]
         if (source_vocab_size, self.source_pad_id) != (target_vocab_size, self.pad_id):
             raise ValueError(
@@ -247,11 +260,11 @@ class Transformer(nn.Layer):
     def forward(
         self, source_ids: Tensor, target_ids: Tensor, need_weights: bool = False
     ) -> Tensor | tuple[Tensor, AttentionWeights]:
-        """The logits of every next token, given the target before it.
+        """Computes the logits of every next token, given the target before it.
 
         Args:
             source_ids: int64 (batch, source_len).
-            target_ids: int64 (batch, target_len), as the decoder reads them: beginning with bos.
+            target_ids: int64 (batch, target_len), the decoder input, which begins with bos.
 
         Returns: logits (batch, target_len, vocabulary); with `need_weights`, (logits, weights).
         """
@@ -269,11 +282,11 @@ class Transformer(nn.Layer):
     ) -> Tensor | tuple[Tensor, list[Tensor]]:
         """Encodes `source_ids` (batch, source_len) into the memory (batch, source_len, d_model).
 
-        With `need_weights`, returns (memory, weights), one (batch, heads, source_len, source_len)
-        for each layer.
+        With `need_weights`, returns (memory, weights), where the weights are one
+        (batch, heads, source_len, source_len) per layer.
         """
         x = self.positional_encoding(self.source_embedding(source_ids))
-        # x: (batch, source_len, d_model)
+        # x: (batch, source_len, d_model); memory: the same shape
         memory, weights = self.encoder(x, self._source_mask(source_ids), need_weights)
         return (memory, weights) if need_weights else memory
 
@@ -285,15 +298,16 @@ class Transformer(nn.Layer):
         positions: Tensor | None = None,
         need_weights: Needed = False,
     ) -> Tensor | tuple[Tensor, list[Tensor | None]]:
-        """The logits of the next token at target positions, given the target before it.
+        """Computes the logits of the next token at target positions, given the target before it.
 
         Args:
             target, memory, source_ids, need_weights: as in `decode`.
-            positions: int64 (count,), which of the batch * target_len positions, row after row;
-                None is all of them.
+            positions: int64 (count,), indices into the batch * target_len positions, row after
+                row. None selects all positions.
 
-        Returns: (count, vocabulary), or (batch, target_len, vocabulary); with `need_weights`,
-            (logits, cross_weights), of all positions, as in `decode`.
+        Returns: logits (count, vocabulary), or (batch, target_len, vocabulary) for all positions.
+            With `need_weights`, (logits, cross_weights); the weights are those of all positions, as
+            in `decode`.
         """
         needed = need_weights or ()
         if needed is not True:
@@ -309,8 +323,10 @@ class Transformer(nn.Layer):
         source_ids: Tensor,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """The logits, as `logits` returns them, of what `decode` gives; of the weights those of
-        `generates_from` are needed."""
+        """Computes logits from what `decode` returns, in the shape that `logits` describes.
+
+        Of `cross_weights`, only the layers in `generates_from` are read.
+        """
         return self.generator(hidden if positions is None else at_positions(hidden, positions))
 
     def decode(
@@ -320,17 +336,20 @@ class Transformer(nn.Layer):
         source_ids: Tensor,
         need_weights: Needed = False,
     ) -> Tensor | tuple[Tensor, list[Tensor | None], list[Tensor | None]]:
-        """Decodes the target into (batch, target_len, d_model), what the generator reads.
+        """Decodes the target into hidden states (batch, target_len, d_model) for the generator.
 
         Args:
-            target: int64 (batch, target_len), as the decoder reads it; or its embeddings, floating
+            target: the decoder input, int64 (batch, target_len); or its embeddings, floating
                 (batch, target_len, d_model), without positions.
-            memory: (batch, source_len, d_model), of `source_ids` (batch, source_len).
-            need_weights: whether to return attention weights, of all layers; or of which, from 0.
-                The others are faster on a GPU, and are computed again with `recompute`.
+            memory: (batch, source_len, d_model), the encoder's output for
+            source_ids: int64 (batch, source_len).
+            need_weights: whether to return the attention weights of all layers, or the numbers of
+                the layers, from 0, whose weights to return. The other layers are faster on a GPU,
+                and only they are recomputed with `recompute`.
 
-        With `need_weights`, returns (hidden, self_weights, cross_weights), for each layer one
-        (batch, heads, target_len, target_len) and (batch, heads, target_len, source_len), or None.
+        With `need_weights`, returns (hidden, self_weights, cross_weights). Per layer, the weights
+        are (batch, heads, target_len, target_len) and (batch, heads, target_len, source_len), or
+        None.
         """
         decoded = self._decode(target, memory, source_ids, need_weights)
         return decoded if need_weights else decoded[0]
@@ -349,10 +368,10 @@ class Transformer(nn.Layer):
         )
 
     def start_cache(self, memory: Tensor, source_ids: Tensor) -> DecoderCache:
-        """A cache to decode with step by step, before the first step.
+        """Makes the cache for incremental decoding, as it is before the first step.
 
-        The memory (sentences, source_len, d_model) of `source_ids` (sentences, source_len) is
-        projected here, once for all steps.
+        `memory` (sentences, source_len, d_model) is the encoder's output for `source_ids`
+        (sentences, source_len). Its keys and values are projected here, once for all steps.
         """
         layer_caches = []
         for layer in self.decoder.layers:
@@ -362,47 +381,54 @@ class Transformer(nn.Layer):
         return DecoderCache(layer_caches, self._source_mask(source_ids))
 
     def decode_step(self, ids: Tensor, parents: np.ndarray, cache: DecoderCache) -> Tensor:
-        """One step of incremental decoding: the logits of what may follow each hypothesis.
+        """Takes one step of incremental decoding.
 
         Args:
-            ids: int64 (sentences, width), the last id of each hypothesis; first of all bos.
+            ids: int64 (sentences, width), the last id of each hypothesis; bos at the first step.
             parents: as in `AncestorMask.grow`.
 
-        Returns: floating (sentences, width, vocabulary).
+        Returns: the logits of the next token of each hypothesis, floating
+            (sentences, width, vocabulary).
         """
         return self.generator(self._step(ids, parents, cache)[0])
 
     def _step(
         self, ids: Tensor, parents: np.ndarray, cache: DecoderCache
     ) -> tuple[Tensor, list[Tensor | None]]:
-        # Up to the hidden states (sentences, width, d_model); and the weights of cross-attention
+        # Returns the hidden states (sentences, width, d_model), and the cross-attention weights
         # that `generate` needs.
+        # 1. Drop the positions that no hypothesis descends from.
         kept = cache.ancestors.prune()
         if kept is not None:
             for layer in cache.layers:
                 layer.self_attention.take(paddle.to_tensor(kept))
+        # 2. Add this step to the mask: (sentences, 1, width, positions).
         position = cache.ancestors.length
-        strangers = cache.ancestors.grow(parents)
-        self_mask = None if strangers is None else paddle.to_tensor(strangers)
+        mask = cache.ancestors.grow(parents)
+        self_mask = None if mask is None else paddle.to_tensor(mask)
+        # 3. Embed the ids as (sentences * width, 1, d_model), because all have the same position.
         sentences, width = ids.shape
-        # (sentences * width, 1, d_model), for all are at the same position
         x = self.target_embedding(ids.reshape([sentences * width, 1]))
         x = self.positional_encoding(x, position).reshape([sentences, width, -1])
+        # 4. Decode. The hypotheses of a sentence stand side by side, like positions of a sequence.
         hidden, _, cross_weights = self.decoder(
             x, None, self_mask, cache.memory_mask, self.generates_from, cache.layers
         )
         return hidden, cross_weights
 
     def _target_mask(self, target: Tensor) -> Tensor:
-        # True where a target position must not look: (target_len, target_len), for all rows
+        # (target_len, target_len), one mask for all rows. True forbids.
         return causal_mask(target.shape[1])
 
     def _source_mask(self, source_ids: Tensor) -> Tensor:
-        # True where the source is padding: (batch, 1, 1, source_len), for all heads and queries,
-        # for which a single one is asked
+        # (batch, 1, 1, source_len), one mask for all heads and queries: it is made for one query.
+        # True forbids: the source is padding there.
         return padding_mask(source_ids[:, :1], source_ids, self.source_pad_id).unsqueeze(1)
 
 
 def at_positions(x: Tensor, positions: Tensor) -> Tensor:
-    """Of `x` (batch, len, width) the rows at `positions` of batch * len: (count, width)."""
+    """Gathers the rows of `x` (batch, len, width) at `positions`, indices into batch * len.
+
+    Returns (count, width).
+    """
     return x.reshape([-1, x.shape[-1]]).gather(positions)

@@ -1,8 +1,8 @@
-"""A Transformer that predicts all target positions at once, from a target with masks in it.
+"""A Transformer that predicts all target positions at once from a partly masked target.
 
-The conditional masked language model of Ghazvininejad et al. 2019, "Mask-Predict" (arXiv
-1904.09324), section 2. With all positions masked it is, but for the fertilities, the model of Gu et
-al. 2018 (arXiv 1711.02281).
+It is the conditional masked language model of Ghazvininejad et al. 2019, "Mask-Predict" (arXiv
+1904.09324), section 2. If all positions are masked, it is the model of Gu et al. 2018 (arXiv
+1711.02281) without fertilities.
 """
 
 from __future__ import annotations
@@ -16,32 +16,33 @@ from transformer_mt.model.transformer import Transformer
 
 
 class NonAutoregressiveTransformer(Transformer):
-    """A Transformer whose decoder sees the whole target, to the left and to the right.
+    """A Transformer whose decoder attends to the whole target, to the left and to the right.
 
-    The target is not shifted: at position i is predicted what stands at position i. Where there is
-    nothing to be seen yet stands a mask, an id that the caller has chosen and that is never
-    predicted. Real positions depend on no padding, neither of the source nor of the target.
+    The target is not shifted: the logits at position i predict the token at position i. An unknown
+    token is replaced by the mask token, an id that the caller chooses and that is never predicted.
+    No real position depends on padding, neither of the source nor of the target.
 
     Args:
-        longest: the greatest length of a target that the encoder can predict; None: it predicts
-            none. To predict it (section 2.3), a token LENGTH is put before the source, without a
-            position, and what the encoder makes of it is compared with an embedding of each length.
-            Its place in the memory is left out then.
-        The others are those of `Transformer`.
+        longest: the greatest target length that the encoder can predict, or None if it predicts no
+            lengths. For the prediction (section 2.3), a token LENGTH without a position is put
+            before the source. Its encoding is compared with an embedding of each length. The memory
+            does not contain it.
+        The other arguments are those of `Transformer`.
     """
 
     def __init__(self, *arguments, longest: int | None = None, **options) -> None:
         super().__init__(*arguments, **options)
         self.predicts_length = longest is not None
         if self.predicts_length:
-            # Row n is the length n. No target has the length 0, so that row is the token's own.
+            # Row n is the embedding of the length n. No target has the length 0, so row 0 is the
+            # embedding of the token LENGTH.
             width = self.target_embedding.weight.shape[1]
             self.length_embedding = TokenEmbedding(longest + 1, width)
 
     def encode(
         self, source_ids: Tensor, need_weights: bool = False
     ) -> Tensor | tuple[Tensor, list[Tensor]]:
-        """As `Transformer.encode`; the weights are those of the source alone, without LENGTH."""
+        """As `Transformer.encode`. The attention weights leave out the token LENGTH."""
         if not self.predicts_length:
             return super().encode(source_ids, need_weights)
         encoded, weights = self._encode_with_length(source_ids, need_weights)
@@ -49,8 +50,10 @@ class NonAutoregressiveTransformer(Transformer):
         return (memory, [w[:, :, 1:, 1:] for w in weights]) if need_weights else memory
 
     def encode_with_lengths(self, source_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """The memory of `source_ids` (batch, source_len), and the logits of the target's length:
-        floating (batch, longest), of the lengths 1, 2, ...
+        """Encodes `source_ids` (batch, source_len) and predicts the length of the target.
+
+        Returns: the memory (batch, source_len, d_model), and the logits of the lengths 1, 2, ...,
+            floating (batch, longest).
 
         Raises TypeError if the model predicts no length.
         """
@@ -61,7 +64,7 @@ class NonAutoregressiveTransformer(Transformer):
         return encoded[:, 1:], logits[:, 1:]
 
     def start_cache(self, *_) -> None:
-        """There are no steps: raises TypeError, as `decode_step` does."""
+        """Raises TypeError, as `decode_step` does: there is no incremental decoding."""
         raise TypeError("a non-autoregressive model does not decode step by step")
 
     decode_step = start_cache
@@ -69,14 +72,15 @@ class NonAutoregressiveTransformer(Transformer):
     def _encode_with_length(
         self, source_ids: Tensor, need_weights: bool = False
     ) -> tuple[Tensor, list[Tensor]]:
+        # Encodes the token LENGTH and the source: (batch, 1 + source_len, d_model).
         words = self.positional_encoding(self.source_embedding(source_ids))
         token = self.length_embedding(paddle.zeros([len(source_ids), 1], source_ids.dtype))
         token = self.positional_encoding.dropout(token)
         x = paddle.concat([token, words], axis=1)  # (batch, 1 + source_len, d_model)
-        mask = self._source_mask(source_ids)
+        mask = self._source_mask(source_ids)  # (batch, 1, 1, source_len)
         mask = paddle.concat([paddle.zeros_like(mask[..., :1]), mask], axis=-1)
         return self.encoder(x, mask, need_weights)
 
     def _target_mask(self, target: Tensor) -> Tensor:
-        # True where the target is padding: (batch, 1, 1, target_len)
+        # (batch, 1, 1, target_len). True forbids: the target is padding there.
         return (target == self.pad_id).unsqueeze([1, 2])
