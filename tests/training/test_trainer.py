@@ -23,7 +23,6 @@ from transformer_mt.evaluation.metrics import METRICS, Scores
 from transformer_mt.runtime.checksums import verify
 from transformer_mt.runtime.errors import Interrupted, UserError
 from transformer_mt.training import trainer as trainer_module
-from transformer_mt.training.plan import batch_plan
 from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training.state import Meter, perplexity
 from transformer_mt.training.update import Outcome
@@ -52,6 +51,22 @@ def make_trainer(tmp_path, subwords):
 
 def weights(trainer):
     return {name: value.numpy() for name, value in trainer.model.named_parameters()}
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_clipped_gradient_has_the_norm_that_is_asked_for(make_trainer, bias):
+    """A step of plain gradient descent with a rate of 1 moves the weights by the gradient. Without
+    biases, Paddle gives some gradients that cannot be written to while gradients are recorded."""
+    trainer = make_trainer(
+        model={"bias": bias}, optimizer="sgd", momentum=0.0, schedule="constant", warmup_steps=0,
+        learning_rate=1.0, clip_norm=0.01,
+    )  # fmt: skip
+    before = weights(trainer)
+    take_steps(trainer, 1)
+    moved = [after - before[name] for name, after in weights(trainer).items()]
+    norm = np.sqrt(sum(np.square(change, dtype="float64").sum() for change in moved))
+    # Weights of up to 2, from whose differences it is computed, are rounded to 1e-7.
+    assert norm == pytest.approx(0.01, abs=2e-5)
 
 
 # ---- The same again ----
@@ -189,7 +204,7 @@ def test_the_rate_is_the_schedules(make_trainer, monkeypatch):
 )  # fmt: skip
 def test_accumulation_follows_from_the_two_sizes(make_trainer, batch_tokens, device_tokens, plan):
     trainer = make_trainer(batch_tokens=batch_tokens, device_tokens=device_tokens)
-    assert batch_plan(trainer.config.training) == plan
+    assert trainer.config.training.batch_plan == plan
 
 
 def test_an_epoch_trains_on_every_pair_once(make_trainer):

@@ -9,7 +9,7 @@ from transformer_mt.assembly.objective import decoded_lengths, make_objective
 from transformer_mt.config.schema import Config
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.data.subword import Subwords
-from transformer_mt.training.plan import Plan, batch_plan
+from transformer_mt.training.plan import Plan
 from transformer_mt.training.processes import Processes
 from transformer_mt.training.trainer import Trainer
 from transformer_mt.training.update import Updater
@@ -25,7 +25,7 @@ def make_plan(config: Config, data: PreparedData, batches: tuple[int, int] | Non
     """
     source, target = data.train.source.lengths, data.train.target.lengths
     decoded = decoded_lengths(config, source, target)
-    return Plan(config.training, source, decoded, batches or batch_plan(config.training))
+    return Plan(config.training, source, decoded, batches or config.training.batch_plan)
 
 
 def make_updater(

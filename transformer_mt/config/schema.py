@@ -177,6 +177,12 @@ class TrainingConfig(Section):
     )
     seed: NaturalNumber = Field(1, description="of everything random")
 
+    @property
+    def batch_plan(self) -> tuple[int, int]:
+        """How many batches an update adds up, and the padded tokens of each."""
+        count = -(-self.batch_tokens // self.device_tokens)
+        return count, self.batch_tokens // count
+
 
 class DecodingConfig(Section):
     """The search."""

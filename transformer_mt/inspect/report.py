@@ -25,7 +25,6 @@ from transformer_mt.inspect.memory import (
 )
 from transformer_mt.inspect.parameters import VocabularySizes, parts
 from transformer_mt.runtime.console import duration
-from transformer_mt.training.plan import batch_plan
 
 # The share of its peak that a device reaches, unless another is given. By this count the paper's
 # base model reached 0.25 of its eight P100 of 10.6 TFLOP/s (12 hours, section 5.2), the big one
@@ -187,7 +186,7 @@ def _memory(config: Config, vocabularies: VocabularySizes, lengths: list[int]) -
 def _process_tokens(config: Config) -> int:
     """Padded target tokens that a process takes at once; how they are shared is decided by
     `data.batches.share`."""
-    count, tokens = batch_plan(config.training)
+    count, tokens = config.training.batch_plan
     devices = config.training.devices or 1
     return tokens if count % devices == 0 else -(-tokens // devices)
 

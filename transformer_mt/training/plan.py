@@ -12,12 +12,6 @@ from transformer_mt.data.batches import epoch_batches, group_batches
 from transformer_mt.runtime.errors import UserError
 
 
-def batch_plan(config: TrainingConfig) -> tuple[int, int]:
-    """Returns how many batches an update adds up, and the padded tokens of each."""
-    count = -(-config.batch_tokens // config.device_tokens)
-    return count, config.batch_tokens // count
-
-
 @dataclass(frozen=True)
 class Plan:
     """The updates of a run, which the lengths of the sentences, the seed and the epoch determine.
@@ -25,7 +19,7 @@ class Plan:
     Attributes:
         source_lengths: the source length of each training sentence, in subwords without eos.
         decoded_lengths: how many tokens the decoder reads of each, without eos.
-        batches: what `batch_plan` returned when the run began.
+        batches: `TrainingConfig.batch_plan` when the run began.
     """
 
     training: TrainingConfig
