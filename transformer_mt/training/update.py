@@ -170,8 +170,9 @@ class Updater:
         """Scales the gradient down to clip_norm (Pascanu et al. 2013, arXiv 1211.5063)."""
         limit = self.config.training.clip_norm
         if limit is not None and norm > limit:
-            for gradient in self._gradients():
-                gradient.scale_(limit / norm)
+            with paddle.no_grad():  # otherwise Paddle refuses to write to some of them
+                for gradient in self._gradients():
+                    gradient.scale_(limit / norm)
 
     def _out_of_memory(self, batch: Batch, step: int) -> str:
         training = self.config.training
