@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
-from transformer_mt.config.section import Problems, needs
+from transformer_mt.config.section import Problems, Section, needs
 from transformer_mt.runtime.errors import UsageError
-
-if TYPE_CHECKING:
-    from transformer_mt.config.schema import DecodingConfig
 
 # The longest target, in subwords, whose length a model can predict.
 LONGEST_TARGET = 1024
@@ -48,9 +45,11 @@ IMPOSSIBLE = {
 }
 
 
-def require_possible(settings: DecodingConfig, asked: Iterable[str] = ()) -> None:
-    """
+def require_possible(settings: Section, asked: Iterable[str] = ()) -> None:
+    """Checks what a non-autoregressive model is asked to do.
+
     Args:
+        settings: the section `decoding`.
         asked: keys of IMPOSSIBLE.
 
     Raises:
