@@ -96,13 +96,13 @@ def draw(
     attention = engine.attention(source_ids, target_ids)
 
     source = Axis(_tokens(attention.source, subwords.source), config.data.source_lang)
-    read = Axis(_tokens(attention.decoder_input, subwords.target), config.data.target_lang)
-    said = Axis(_tokens(attention.labels, subwords.target), config.data.target_lang)
+    decoder_input = Axis(_tokens(attention.decoder_input, subwords.target), config.data.target_lang)
+    labels = Axis(_tokens(attention.labels, subwords.target), config.data.target_lang)
     content = page.html(
         f"{folder.resolve().name}, {spec.checkpoints[0].name}",
         [
             page.Sentence("Source", text, source.lang),
-            page.Sentence(label, target, said.lang),
+            page.Sentence(label, target, labels.lang),
         ],
         [
             Map(
@@ -116,15 +116,15 @@ def draw(
                 "Decoder self-attention",
                 "Each row is the position at which the decoder puts out this subword; the columns "
                 "are what the decoder reads.",
-                said,
-                read,
+                labels,
+                decoder_input,
                 attention.decoder,
             ),
             Map(
                 "Cross-attention",
                 "Each row is the position at which the decoder puts out this subword; the columns "
                 "are the source.",
-                said,
+                labels,
                 source,
                 attention.cross,
             ),
