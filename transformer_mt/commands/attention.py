@@ -114,7 +114,7 @@ def draw(
             ),
             Map(
                 "Decoder self-attention",
-                "Each row is the position at which the decoder puts out this subword; the columns "
+                "Each row is the position at which the decoder predicts this subword; the columns "
                 "are what the decoder reads.",
                 labels,
                 decoder_input,
@@ -122,7 +122,7 @@ def draw(
             ),
             Map(
                 "Cross-attention",
-                "Each row is the position at which the decoder puts out this subword; the columns "
+                "Each row is the position at which the decoder predicts this subword; the columns "
                 "are the source.",
                 labels,
                 source,
