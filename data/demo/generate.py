@@ -53,7 +53,7 @@ def parse_verb(text, weight):
 
 
 def parse_noun(text, weight):
-    """``roll, rolls = das Brötchen, Brötchen``, with one form per side if the noun is always plural."""
+    """``roll, rolls = das Brötchen, Brötchen``, or one form per side if it is always plural."""
     english, german = (side.split(", ") for side in text.split(" = "))
     if len(german) == 1:
         return Noun(english[0], english[0], "pl", german[0], german[0], german[0], weight)

@@ -5,7 +5,7 @@
 
 Each pair is made from a template with a surname and a number. Most templates have a day or a thing
 too. Surnames are made of syllables, and numbers have three to six digits. Train, dev and test each
-have their own surnames and numbers. The text is tokenised. `vocabulary` holds all words of the text,
+have their own surnames and numbers. The text is tokenised. `vocabulary` holds all of its words,
 including the names and numbers of dev and test, as a list of customers would.
 
 The same seed gives the same files with every Python version, because the only random function used
