@@ -1,5 +1,5 @@
-"""Word alignments as text, in the format of the decoder Pharaoh. A line has links i-j from word i of
-the source to word j of the target, counted from 0."""
+"""Word alignments as text, in the format of the decoder Pharaoh. A line has links i-j from word i
+of the source to word j of the target, counted from 0."""
 
 from __future__ import annotations
 

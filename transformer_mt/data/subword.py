@@ -100,16 +100,18 @@ class SentencePieceVocabulary(Vocabulary):
         return self._processor.encode(text)
 
     def encode_all(self, texts: list[str]) -> list[list[int]]:
-        # This takes a third less time than one call per text. It uses one thread, because the caller
-        # may have a process for every core.
+        # One call for all texts takes a third less time than one call per text. It uses one thread,
+        # because the caller may have a process for every core.
         return self._processor.encode(texts, num_threads=1)
 
     def sample(self, text: str, rate: float) -> list[int]:
-        """Draws the subwords of a text. A model of type bpe leaves out each merge with probability `rate` (BPE-dropout, Provilkov
+        """Draws the subwords of a text.
+
+        A model of type bpe leaves out each merge with probability `rate` (BPE-dropout, Provilkov
         et al. 2020, arXiv 1910.13267, section 3). A model of type unigram draws from all
-        segmentations of the text, each with its probability to the power `rate` (subword
-        regularisation, Kudo 2018, arXiv 1804.10959, section 3.3, alpha): a lower rate gives more
-        variation.
+        segmentations of the text, each with its probability to the power `rate`, so that a lower
+        rate gives more variation (subword regularisation, Kudo 2018, arXiv 1804.10959, section 3.3,
+        alpha).
         """
         # nbest_size=-1: from all segmentations, not only the best n. BPE-dropout ignores it.
         return self._processor.encode(text, enable_sampling=True, alpha=rate, nbest_size=-1)
@@ -268,8 +270,8 @@ def seeded(seed: Sequence[int], work: Callable[[], T]) -> T:
     """Returns work(). Everything that `work` samples depends on `seed` alone.
 
     SentencePiece has one random generator per thread. It takes the seed that is set when the thread
-    samples for the first time, and ignores later seeds. So `work` runs in a new thread, and no other
-    seed can be set in the meantime.
+    samples for the first time, and ignores later seeds. So `work` runs in a new thread, and no
+    other seed can be set in the meantime.
 
     Args:
         seed: natural numbers.
