@@ -32,6 +32,7 @@ from pathlib import Path
 
 from benchmarks import harness
 from benchmarks.harness import Failure, Worker, WrongArguments, positive
+from benchmarks.padding import padding_share
 
 VOCAB_SIZE = 32_000
 BATCH_TOKENS = 4096
@@ -50,7 +51,7 @@ class Preparation:
         """Seconds from the imports to the updates of the first epoch, and their padding share."""
         started = time.perf_counter()
         from transformer_mt.config.file import load as load_config
-        from transformer_mt.data.batches import epoch_batches, group_batches, padding_share
+        from transformer_mt.data.batches import epoch_batches, group_batches
         from transformer_mt.data.prepare import prepare
 
         corpus = prepare(load_config(self.recipe)).train
