@@ -32,6 +32,7 @@ from pathlib import Path
 
 from benchmarks import harness
 from benchmarks.harness import Failure, Worker, WrongArguments, positive
+from benchmarks.padding import padding_share
 
 VOCAB_SIZE = 32_000
 BATCH_TOKENS = 4096
@@ -50,7 +51,7 @@ class Preparation:
         """Seconds from the imports to the updates of the first epoch, and their padding share."""
         started = time.perf_counter()
         from transformer_mt.config.file import load as load_config
-        from transformer_mt.data.batches import epoch_batches, group_batches, padding_share
+        from transformer_mt.data.batches import epoch_batches, group_batches
         from transformer_mt.data.prepare import prepare
 
         corpus = prepare(load_config(self.recipe)).train
@@ -65,13 +66,13 @@ class Preparation:
         from transformer_mt.data.corpus import open_corpus
         from transformer_mt.data.encoded import Limits, encoded_corpus
         from transformer_mt.data.prepare import prepare
-        from transformer_mt.data.training_text import TrainingFilter
+        from transformer_mt.data.training_text import training_filter
 
         config = load_config(self.recipe)
         subwords = prepare(config).subwords
         split = open_corpus(config.data).train
         next(iter(split))  # imports PaddleNLP
-        keep = TrainingFilter(frozenset(), config.data.drop_duplicates)
+        keep = training_filter(frozenset(), config.data.drop_duplicates)
         with tempfile.TemporaryDirectory(dir=config.data.root) as cache:
             started = time.perf_counter()
             encoded_corpus(
@@ -81,7 +82,7 @@ class Preparation:
                 limits=Limits(config.data.max_length, config.data.max_length_ratio),
                 cache=Path(cache),
                 title="encoding",
-                reason_to_drop=keep.reason_to_drop,
+                reason_to_drop=keep,
             )
             return time.perf_counter() - started, None
 

@@ -51,6 +51,7 @@ import numpy as np
 
 from benchmarks import harness, paddlenlp_competitor
 from benchmarks.harness import OURS, Failure, Turn, Worker, cores, positive, say, spread
+from benchmarks.padding import padding_share
 from benchmarks.paddlenlp_competitor import BATCH_TOKENS, DROPOUT, LABEL_SMOOTHING, Text
 
 # The `model` section of the config. Encoder and decoder have num_layers layers each.
@@ -118,7 +119,6 @@ class OurTraining:
 
     def corpus(self) -> Corpus:
         """The corpus for the benchmark and for PaddleNLP."""
-        from transformer_mt.data.batches import padding_share
         from transformer_mt.inspect.flops import training_flops
 
         train, model = self.data.train, self.config.model

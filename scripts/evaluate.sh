@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Translates SOURCE with a model and compares with REFERENCE, in the environment of setup.sh.
+# Translates SOURCE with a model, and compares the translation with REFERENCE. Runs in the environment
+# that setup.sh makes.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=setup.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
@@ -10,7 +11,7 @@ All options: .venv/bin/python -m transformer_mt evaluate --help'
 case ${1-} in
 -h | --help) show_help "$usage" ;;
 esac
-# Three names, then nothing but options.
+# The first three arguments are names, and all others are options.
 case ${1--}:${2--}:${3--} in
 -* | *:-*) wrong_usage "$usage" ;;
 esac

@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# Makes the environment .venv in the project folder: the packages of requirements.txt (on a machine
-# with an NVIDIA GPU: requirements-gpu.txt) and transformer_mt itself, so that
-# `.venv/bin/python -m transformer_mt` works from anywhere. Run again, it does nothing, or mends
+# Makes the environment .venv in the project folder. It installs the packages of requirements.txt
+# (of requirements-gpu.txt on a machine with an NVIDIA GPU) and transformer_mt itself, so that
+# `.venv/bin/python -m transformer_mt` works from any folder. A second run does nothing, or repairs
 # what is broken. The other scripts source this file and call `setup`.
 
 usage='Usage: scripts/setup.sh [--dev]
   --dev   also installs what the tests need (requirements-dev.txt)
-From the environment:
-  PYTHON=/path/to/python          the Python to use, 3.10 to 3.12 (otherwise it is looked for)
-  TRANSFORMER_MT_DEVICE=cpu|gpu   which PaddlePaddle (otherwise gpu where nvidia-smi answers)
-  PIP_INDEX_URL, pip.conf, ...    as pip knows them, for a mirror for example'
+Environment variables:
+  PYTHON=/path/to/python          the Python to use, 3.10 to 3.12 (default: search the PATH)
+  TRANSFORMER_MT_DEVICE=cpu|gpu   which PaddlePaddle to install (default: gpu if nvidia-smi works)
+  PIP_INDEX_URL, ...              settings of pip, for example a mirror; pip.conf is read too'
 
 set -euo pipefail
-unset CDPATH # cd would go elsewhere, and print where
+unset CDPATH # otherwise cd could go to another folder and print its name
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 venv=$root/.venv
 python=$venv/bin/python
-stamp=$venv/.setup_stamp # written when all is done: what was installed, and where
+stamp=$venv/.setup_stamp # records what was installed, and where; written at the very end
 log=$venv/setup.log
 
 say() { printf '%s\n' "$*" >&2; }
@@ -34,10 +34,10 @@ show_help() {
     exit
 }
 
-# ---- What is there, and what is to be done ----
+# ---- Finding out what must be done ----
 
-# What is wrong with a Python that is to make .venv, or "ok" and its version. Runs on any Python.
-# Paddle cannot be loaded without the two libraries; slim container images lack them.
+# Prints "ok" and the version of a Python that can make .venv, or what is wrong with it. It runs on
+# any Python. Paddle cannot be loaded without the two libraries, which slim container images lack.
 base_code='
 import sys
 wrong = []
@@ -55,8 +55,8 @@ for name in "venv", "ensurepip", "libstdc++.so.6", "libgomp.so.1":
 print(", ".join(wrong) or "ok %d.%d" % sys.version_info[:2])
 '
 
-# The version of the Python in .venv, and what is missing. Looks for the modules without importing
-# them, which would take seconds.
+# Prints the version of the Python in .venv, and the missing modules. It looks for the modules
+# without importing them, because imports take seconds.
 venv_code='
 import sys
 from importlib.util import find_spec
@@ -68,14 +68,17 @@ print("%d.%d" % sys.version_info[:2], *["without", *missing] if missing else [])
 
 sum_of() { (cd "$root" && cat "$@" | cksum | tr ' ' '-'); }
 
-# Sets `plan` to what is to be done (ready: nothing; dev: add requirements-dev.txt; update: let pip
-# bring .venv to the requirements; make: begin with an empty .venv), and `why`.
+# Sets `plan` to what must be done, and `why` to the reason:
+#   ready   nothing
+#   dev     add requirements-dev.txt
+#   update  let pip install the changed requirements
+#   make    start with an empty .venv
 look() {
     local have made_for='' made_with='' old_base='' old_dev=none made_in=''
     if [ -f "$stamp" ]; then
         read -r made_for made_with old_base old_dev made_in <"$stamp" || true
     fi
-    # A finished .venv keeps its device: on a cluster, not all machines that share it see the GPU.
+    # A finished .venv keeps its device, because a machine without a GPU may share it.
     device=${TRANSFORMER_MT_DEVICE:-$made_for}
     if [ -z "$device" ]; then
         if nvidia-smi >/dev/null 2>&1; then device=gpu; else device=cpu; fi
@@ -83,9 +86,9 @@ look() {
     case $device in
     cpu) list=requirements.txt cost='2 minutes, 2.5 GB' ;;
     gpu) list=requirements-gpu.txt cost='some minutes, 6.5 GB' ;;
-    *) wrong_usage "TRANSFORMER_MT_DEVICE is \"$device\": it can be cpu or gpu." ;;
+    *) wrong_usage "TRANSFORMER_MT_DEVICE is \"$device\", but it must be cpu or gpu." ;;
     esac
-    if [ "$old_dev" != none ]; then dev=yes; fi # once added, always kept up to date
+    if [ "$old_dev" != none ]; then dev=yes; fi # once added, it is kept up to date
     version=$made_with base_sum=$(sum_of requirements.txt "$list") dev_sum=none
     if [ "$dev" = yes ]; then
         dev_sum=$(sum_of requirements.txt requirements-dev.txt requirements-ctranslate2.txt)
@@ -108,18 +111,18 @@ look() {
     elif [ "$base_sum" != "$old_base" ]; then
         plan=update why='the requirements have changed'
     elif [ "$dev_sum" != "$old_dev" ]; then
-        plan=dev why='requirements-dev.txt is wanted too'
+        plan=dev why='requirements-dev.txt is needed too'
     else
         plan=ready
     fi
 }
 
-# Sets `base` to the Python that makes .venv, and `version`.
+# Sets `base` to the Python that makes .venv, and `version` to its version.
 pick_python() {
     local name names answer found=''
     names=(python3.12 python3.11 python3.10 python3 python)
     if [ -n "${PYTHON-}" ]; then names=("$PYTHON"); fi
-    # Every one on the PATH, because the first may be a pyenv shim that fails when it is run.
+    # Try every Python on the PATH, because the first may be a pyenv shim that fails.
     while IFS= read -r base; do
         case $base in '' | "$venv"/*) continue ;; esac
         answer=$("$base" -c "$base_code" 2>/dev/null) || answer='does not run'
@@ -127,20 +130,21 @@ pick_python() {
         if [ "$answer" != "$version" ]; then return; fi
         found="$found"$'\n'"  $base $answer"
     done <<<"$(for name in "${names[@]}"; do type -aP "$name" || true; done)"
-    say "No usable Python was found${PYTHON:+ at PYTHON=$PYTHON}. Needed is 3.10, 3.11 or 3.12," \
-        "with venv and ensurepip, and the libraries libstdc++ and libgomp.$found"
-    say "They can be installed with"
+    say "No usable Python was found${PYTHON:+ at PYTHON=$PYTHON}. This project needs Python 3.10," \
+        "3.11 or 3.12 with venv and ensurepip, and the libraries libstdc++ and libgomp.$found"
+    say "Install them with"
     say "  Debian, Ubuntu:  apt-get install python3 python3-venv libstdc++6 libgomp1" \
         " # or python3.11-venv"
     say "  Fedora, RHEL:    dnf install python3.12 libstdc++ libgomp"
     say "  conda:           conda create -n py312 python=3.12 && conda activate py312"
-    die "One that is not on the PATH can be named: PYTHON=/path/to/python bash scripts/setup.sh"
+    die "Another Python can be given: PYTHON=/path/to/python bash scripts/setup.sh"
 }
 
-# ---- Doing it ----
+# ---- Installing ----
 
-# In the background, because bash acts on a signal only when the command in the foreground ends; a
-# `wait` it leaves at once. Such a command does not get Ctrl-C itself, so `stopped` ends it.
+# Runs a command in the background and waits for it. Bash handles a signal at once during `wait`, but
+# only at the end of a command in the foreground. A command in the background does not receive Ctrl-C,
+# so `stopped` ends it.
 run() {
     "$@" </dev/null >&2 &
     wait "$!"
@@ -152,11 +156,12 @@ stopped() { # STATUS
     exit "$1"
 }
 
-# Python in .venv; only for `run`, because it replaces the shell it runs in. On a terminal it shows
-# what it does; otherwise that is only in the log.
-# TMPDIR: pip unpacks several hundred MB, for which /tmp is often too small. PIP_USER: a pip.conf
-# may say `user = true`, which fails here. PIP_PROGRESS_BAR: a stopped one leaves the terminal
-# without a cursor. -I: nothing in PYTHONPATH or the current folder comes before what is in .venv.
+# Runs the Python of .venv. Only `run` may call it, because it replaces its shell. Its output goes to
+# the terminal, or to the log if there is no terminal.
+#   TMPDIR            pip unpacks several hundred MB, for which /tmp is often too small
+#   PIP_USER          a pip.conf may contain `user = true`, which fails in .venv
+#   PIP_PROGRESS_BAR  a progress bar that is stopped leaves the terminal without a cursor
+#   -I                modules in PYTHONPATH or the current folder are not imported
 venv_python() {
     cd "$root"
     export TMPDIR=$venv/tmp PIP_USER=0 PIP_PROGRESS_BAR=off PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -168,30 +173,31 @@ pip() { run venv_python -m pip "$@" || failed; }
 failed() {
     if [ ! -t 2 ]; then tail -n 12 "$log" >&2 2>/dev/null || true; fi
     say "The installation failed, for the reason above. The log is $log"
-    say "Needed are Linux x86-64 with glibc 2.28 or newer, room on the disk (free:" \
-        "$(df -Ph "$root" | awk 'NR == 2 { print $4 }')) and a network; with a mirror:" \
+    say "The installation needs Linux x86-64 with glibc 2.28 or newer, space on the disk (free:" \
+        "$(df -Ph "$root" | awk 'NR == 2 { print $4 }')) and a network. To use a mirror:" \
         "PIP_INDEX_URL=<URL of the mirror> bash scripts/setup.sh"
-    [ "$device" = cpu ] || say "Without the GPU: TRANSFORMER_MT_DEVICE=cpu bash scripts/setup.sh"
+    [ "$device" = cpu ] || say "To install without GPU support:" \
+        "TRANSFORMER_MT_DEVICE=cpu bash scripts/setup.sh"
     exit 1
 }
 
 install() {
-    [ -w "$root" ] || die "Cannot write in $root: it is read-only, or someone else's."
+    [ -w "$root" ] || die "$root can't be written: it is read-only, or it belongs to someone else."
     if [ "$plan" = make ]; then
-        # To make it anew would delete what the link points to, and perhaps the Python that does it.
-        [ ! -L "$venv" ] || die "$venv is a link, and what it points to is not this project's" \
-            "finished environment ($why). It is left as it is: remove the link."
+        # Making it again would delete the folder that the link points to, and perhaps this Python.
+        [ ! -L "$venv" ] || die "$venv is a link, and its target is not a finished environment of" \
+            "this project ($why). Nothing was changed. Remove the link and try again."
         pick_python
         say "Making .venv, because $why: $base ($version), for the $device. It takes about $cost" \
-            "(longer where the network is slow)."
+            "(longer on a slow network)."
         run "$base" -m venv --clear "$venv" || failed
     else
         say "Updating .venv, because $why."
     fi
     { mkdir -p "$venv/tmp" && : >"$log"; } || failed
     if [ "$plan" != dev ]; then
-        rm -f "$stamp" # if this is interrupted, the next run begins with an empty .venv
-        # The tools first, in the locked versions: jieba and seqeval are built with them.
+        rm -f "$stamp" # if this is interrupted, the next run starts with an empty .venv
+        # The build tools come first, in the locked versions, because jieba and seqeval need them.
         pip install -c requirements.txt pip setuptools setuptools-scm
         pip install --no-build-isolation -r "$list" -e .
     fi
@@ -202,8 +208,8 @@ install() {
     echo "$device $version $base_sum $dev_sum $root" >"$stamp" || failed
 }
 
-# Two runs at once would spoil each other's work. The lock is on the project folder itself, so that
-# no file is left behind; without flock, or where the file system has no locks, there is none.
+# Prevents two runs at the same time. The lock is on the project folder itself, so that no file is
+# left behind. If flock is missing or the file system has no locks, nothing is locked.
 lock() {
     command -v flock >/dev/null || return 0
     exec 9<"$root"
@@ -220,13 +226,13 @@ setup() { # [--dev]
     look
     if [ "$plan" != ready ]; then
         lock
-        look # the other run may have done it
+        look # another run may have finished the work
         if [ "$plan" != ready ]; then install; fi
-        exec 9<&- # or the training that follows would keep the lock
+        exec 9<&- # otherwise the training that follows would hold the lock
     fi
 }
 
-# Run, and not sourced by another script: do it.
+# This file is run, not sourced by another script.
 if [ "${BASH_SOURCE[0]}" = "$0" ]; then
     case $* in
     '' | --dev) setup "$@" ;;

@@ -5,11 +5,11 @@ set -euo pipefail
 . "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 
 usage='Usage: scripts/test.sh [--all | --attack | options of pytest]
-  (nothing)  all tests but the slow ones, side by side: about 5 minutes on 2 cores
-  --all      also the slow tests, such as further kills and runs of several processes; and every
-             process of the program starts afresh, not forked from one that has imported its
-             libraries. This is what continuous integration runs: about 20 minutes
-  --attack   as --all, with the large attacks of tests/attack: about an hour more
+  (nothing)  runs all tests except the slow ones, in parallel: about 5 minutes on 2 cores
+  --all      also runs the slow tests, such as further kills and runs with several processes. Every
+             process of the program starts fresh, and is not forked from one that has imported the
+             libraries. Continuous integration runs this: about 20 minutes
+  --attack   also runs the large attacks of tests/attack: about an hour more than --all
 All options: .venv/bin/python -m pytest --help'
 
 case ${1-} in
@@ -19,7 +19,7 @@ esac
 setup --dev
 cd "$root"
 case $* in
-'' | --all | --attack) # files side by side, one per core
+'' | --all | --attack) # test files run in parallel, one per core
     set -- "$@" --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
     ;;
 esac

@@ -5,8 +5,8 @@ set -euo pipefail
 . "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 
 usage='Usage: scripts/train.sh [CONFIG] [KEY=VALUE ...] [options]
-Without CONFIG: configs/demo.yaml, in the project folder. With it, relative paths start at the
-current folder.
+The default of CONFIG is configs/demo.yaml, and the training then runs in the project folder. If
+CONFIG is given, relative paths start at the current folder.
 All options: .venv/bin/python -m transformer_mt train --help'
 
 case ${1-} in
@@ -16,7 +16,7 @@ esac
 setup
 case ${1-} in
 '' | -* | *=*)
-    [ "${1-x}" ] || shift # an empty argument names no file
+    [ "${1-x}" ] || shift # an empty argument counts as none
     cd "$root"
     exec "$python" -m transformer_mt train configs/demo.yaml "$@"
     ;;

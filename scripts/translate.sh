@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Translates a file or the standard input, in the environment that setup.sh makes. Only
-# translations go to the standard output.
+# Translates a file or the standard input, in the environment that setup.sh makes. Only translations
+# are written to the standard output.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=setup.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 
 usage='Usage: scripts/translate.sh MODEL_DIR [INPUT [OUTPUT]] [options]
-INPUT and OUTPUT are the standard input and output when left out, or given as -.
+INPUT and OUTPUT are the standard input and output if they are left out or given as -.
 All options: .venv/bin/python -m transformer_mt translate --help'
 
 case ${1-} in
 -h | --help) show_help "$usage" ;;
 esac
 
-# The names come first; from the first option on, everything goes to the program as it is.
+# File names come first. The first option and everything after it is passed on unchanged.
 names=()
 while [ $# -gt 0 ]; do
     case $1 in

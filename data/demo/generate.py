@@ -7,8 +7,8 @@ A derivation is sampled once, top down, and then read off twice: once through th
 side of every rule and once through the German side.  The notation of the rules is explained
 at the top of grammar.yaml.
 
-The same seed gives the same files with every Python version: the only random function used
-is ``Random.random``, and nothing depends on the order of a set or on hash values.
+The same seed gives the same files with every Python version, because the only random function
+used is ``Random.random``, and nothing depends on the order of a set or on hash values.
 """
 
 import argparse
@@ -35,7 +35,7 @@ Noun = namedtuple("Noun", "en en_plural gender de de_oblique de_plural weight")
 Pronoun = namedtuple("Pronoun", "en de weight")
 Node = namedtuple("Node", "entry children")  # of the derivation tree
 
-# What a verb or a possessive has to know about the subject.
+# The properties of the subject on which verbs and possessives depend.
 Features = namedtuple("Features", "person possessive reflexive")
 
 
@@ -53,7 +53,7 @@ def parse_verb(text, weight):
 
 
 def parse_noun(text, weight):
-    """``roll, rolls = das Brötchen, Brötchen``, with only one form a side if always plural."""
+    """``roll, rolls = das Brötchen, Brötchen``, or one form per side if it is always plural."""
     english, german = (side.split(", ") for side in text.split(" = "))
     if len(german) == 1:
         return Noun(english[0], english[0], "pl", german[0], german[0], german[0], weight)
@@ -105,7 +105,7 @@ class Grammar:
     # ---- sampling a derivation ----
 
     def sample(self, rng, symbol="Sentence", used=None):
-        """A random derivation tree, or None if it would use the same word twice."""
+        """Samples a derivation tree. Returns None if it would use the same word twice."""
         used = [] if used is None else used
         entry = choose(rng, self.classes[symbol.rstrip("0123456789")])
         symbols = self._symbols(entry)
@@ -122,7 +122,7 @@ class Grammar:
         return Node(entry, children)
 
     def _symbols(self, entry):
-        """The nonterminals on either side of a rule, each once, in order of appearance."""
+        """Returns the nonterminals of both sides of a rule, each once, in order of appearance."""
         if not isinstance(entry, (Phrase, Verb)):
             return []
         templates = " ".join(part for part in entry if isinstance(part, str))
@@ -132,7 +132,7 @@ class Grammar:
     # ---- reading a derivation off, on one side ----
 
     def sentence(self, node, side):
-        """The finished English ("en") or German ("de") sentence of a derivation."""
+        """Returns the complete English ("en") or German ("de") sentence of a derivation."""
         text = " ".join(self.render(node, side).split())
         text = re.sub(r" ([.,?!])", r"\1", text)
         if side == "en":
@@ -144,7 +144,7 @@ class Grammar:
         return text[0].upper() + text[1:]
 
     def render(self, node, side, form="", case="nom", subject=None):
-        """The words of one node in the form asked for by the symbol that stands for it."""
+        """Returns the words of one node, in the form that its symbol asks for."""
         case = form if form in CASES else case
         entry = node.entry
         if isinstance(entry, Noun):
@@ -157,7 +157,7 @@ class Grammar:
         return self._fill(getattr(entry, side), node.children, side, case, subject)
 
     def _fill(self, template, children, side, case="nom", subject=None):
-        """Replace the symbols of a template, and inflect the [noun phrases] within it."""
+        """Replaces the symbols of a template, and inflects the [noun phrases] in it."""
 
         def symbol(match, case=case):
             name, form, controller = match.groups()
@@ -193,7 +193,7 @@ class Grammar:
         return noun.de_plural + ("n" if needs_n else "")
 
     def _inflect(self, words, gender, case):
-        """Give every German word that ends in ``_`` the ending of its noun phrase.
+        """Gives every German word that ends in ``_`` the ending of its noun phrase.
 
         The endings of the adjectives depend on the determiner before them, if there is one.
         """
@@ -213,7 +213,7 @@ class Grammar:
         return " ".join(result)
 
     def _finite(self, verb, side, features):
-        """A finite verb form, without the particle of a separable verb."""
+        """Returns a finite verb form, without the particle of a separable verb."""
         persons = ["1sg", "2sg", "3sg", "pl"]
         if side == "de":
             return self.verbs["de"][verb][0].split()[persons.index(features.person)]
@@ -223,7 +223,7 @@ class Grammar:
         return forms.split()[0] if features.person == "3sg" else verb
 
     def _verb(self, node, side, form, subject):
-        """One part of a verb phrase: see "verb phrases" in grammar.yaml."""
+        """Returns one part of a verb phrase (see "verb phrases" in grammar.yaml)."""
         entry = node.entry
         features = self.features(subject, side) if subject else None
         if side == "en":
@@ -251,7 +251,7 @@ class Grammar:
         return particle + finite if form == "end" else finite  # "end": of a subordinate clause
 
     def features(self, node, side, plural=False):
-        """Person, possessive and reflexive that go with a subject."""
+        """Returns the person, possessive and reflexive that belong to a subject."""
         entry = node.entry
         if isinstance(entry, Pronoun):
             if side == "en":
@@ -277,7 +277,7 @@ class Grammar:
 
 
 def choose(rng, entries):
-    """One of the entries, as likely as its weight."""
+    """Draws one of the entries, with a probability proportional to its weight."""
     point = rng.random() * sum(entry.weight for entry in entries)
     for entry in entries:
         point -= entry.weight
@@ -287,7 +287,7 @@ def choose(rng, entries):
 
 
 def pairs(grammar, rng):
-    """Endless different sentence pairs; neither side of a pair has been seen before."""
+    """Yields sentence pairs without end. Neither side of a pair has been seen before."""
     seen = {"en": set(), "de": set()}
     while True:
         node = grammar.sample(rng)

@@ -3,13 +3,13 @@
 
     python data/names/generate.py [--output DIR]
 
-Each pair is made from a template with a surname and a number, most have a day or a thing too.
-Surnames are put together from syllables, numbers have three to six digits; train, dev and test
-have their own. The text is tokenised, and `vocabulary` holds all its words, so also the names and
-numbers of dev and test, as a list of customers would.
+Each pair is made from a template with a surname and a number. Most templates have a day or a thing
+too. Surnames are made of syllables, and numbers have three to six digits. Train, dev and test each
+have their own surnames and numbers. The text is tokenised. `vocabulary` holds all of its words,
+including the names and numbers of dev and test, as a list of customers would.
 
-The same seed gives the same files with every Python version: the only random function used is
-``Random.random``.
+The same seed gives the same files with every Python version, because the only random function used
+is ``Random.random``.
 """
 
 import argparse
@@ -19,10 +19,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 SEED = 2024
 SIZES = {"train": 4000, "dev": 200, "test": 500}  # made in this order
-NAMES = {"train": 2000, "dev": 200, "test": 500}  # so many, and so many numbers
+NAMES = {"train": 2000, "dev": 200, "test": 500}  # the number of surnames, and of numbers
 SPECIAL = ["<pad>", "<s>", "<e>", "<unk>"]
 
-# {who} is a person as the subject, {whom} as an object.
+# {who} is a person as the subject, and {whom} is a person as an object.
 TEMPLATES = """
 {who} is staying in room {number} . = {who} wohnt in Zimmer {number} .
 {who} is in room {number} {day} . = {who} ist {day} in Zimmer {number} .
@@ -92,7 +92,7 @@ def table(text):
 
 
 class Generator:
-    """Pairs of sentences from a source of random numbers, each split with names of its own."""
+    """Makes pairs of sentences from random numbers. Each split has its own surnames and numbers."""
 
     def __init__(self, rng):
         self.rng = rng
@@ -102,7 +102,7 @@ class Generator:
         )
 
     def pairs(self, split):
-        """A list of (English, German)."""
+        """Returns the pairs of a split: a list of (English, German)."""
         names, numbers = (
             [self.new(make) for _ in range(NAMES[split])] for make in (self.name, self.number)
         )
@@ -129,21 +129,21 @@ class Generator:
         return entries[int(self.rng.random() * len(entries))]
 
     def new(self, make):
-        """What `make` gives and has never given before."""
+        """Calls `make` until it returns something new, and returns that."""
         while (text := make()) in self.used:
             pass
         self.used.add(text)
         return text
 
     def name(self):
-        """A surname of two or three syllables."""
+        """Returns a surname of two or three syllables."""
         syllables = [
             self.choose(ONSETS) + self.choose(VOWELS) for _ in range(self.choose([2, 2, 3]))
         ]
         return ("".join(syllables) + self.choose(CODAS)).capitalize()
 
     def number(self):
-        """Of three to six digits."""
+        """Returns a number of three to six digits, as text."""
         digits = self.choose([3, 4, 5, 6])
         return str(int((1 + 9 * self.rng.random()) * 10 ** (digits - 1)))
 

@@ -79,8 +79,7 @@ def expected_links(pair, links):
 def test_words_become_their_subwords(tmp_path, monkeypatch, chunk):
     """On real text, against a mapping that spells the text out. The pairs are some of the lines, in
     whatever way they were chosen."""
-    for module in (alignments_module, encoded_module):
-        monkeypatch.setattr(module, "CHUNK", chunk)
+    monkeypatch.setattr(encoded_module, "CHUNK", chunk)
     lines = random_links(PAIRS)
     path = written(tmp_path / "links", lines)
     chosen = [i for i in range(len(PAIRS)) if i % 3]
@@ -276,7 +275,7 @@ def test_any_choice_of_lines(tmp_path_factory, kept, chunk):
     numbers = sorted(kept)
     lines = [[(0, 0)] * (i % 2) + [(1, 1)] for i in range(30)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(alignments_module, "CHUNK", chunk)
+        patch.setattr(encoded_module, "CHUNK", chunk)
         corpus = encode(PAIRS[:30], folder, chosen=numbers)
         found = align(written(folder / "links", lines), corpus, folder)
     for i, number in enumerate(numbers):

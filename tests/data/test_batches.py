@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.padding import padding_share
 from tests.support import demo_pairs, train_subwords
 from transformer_mt.config.schema import DataConfig, SubwordConfig
 from transformer_mt.data.batches import (
@@ -18,7 +19,6 @@ from transformer_mt.data.batches import (
     epoch_batches,
     group_batches,
     ordered_batches,
-    padding_share,
     read_ahead,
     read_update,
     share,

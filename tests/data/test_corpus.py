@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from transformer_mt.config.schema import DataConfig
 from transformer_mt.data.corpus import Corpus, Split, open_corpus
 from transformer_mt.data.datasets import DATASETS
-from transformer_mt.data.training_text import HeldOut, TrainingFilter, hold_out
+from transformer_mt.data.training_text import HeldOut, hold_out, training_filter
 from transformer_mt.runtime.errors import UsageError, UserError
 
 PAIRS = [("one", "eins"), ("", ""), (" two ", "zwei\t"), ("a\x0bb\x0cc\x85d\u2028e\rf", "\u2029")]
@@ -308,7 +308,7 @@ def split_of(folder: Path, pairs) -> Split:
 
 def filtered(split: Split, held_out: frozenset[str], drop_duplicates: bool):
     """The pairs that are left, and how many were dropped for each reason."""
-    reason_to_drop = TrainingFilter(held_out, drop_duplicates).reason_to_drop
+    reason_to_drop = training_filter(held_out, drop_duplicates)
     reasons = [(pair, reason_to_drop(pair)) for pair in split]
     left = [pair for pair, reason in reasons if reason is None]
     return left, Counter(reason for _, reason in reasons if reason is not None)

@@ -13,16 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from transformer_mt.data import pharaoh
+from transformer_mt.data import encoded, pharaoh
 from transformer_mt.data.cache import entry, entry_name
-from transformer_mt.data.encoded import (
-    CHUNK,
-    CachedArrays,
-    EncodedCorpus,
-    EncodedText,
-    Writer,
-    smallest_dtype,
-)
+from transformer_mt.data.encoded import EncodedCorpus, EncodedText
 from transformer_mt.data.subword import Subwords
 from transformer_mt.data.words import Spans, Words, has_spaces
 from transformer_mt.runtime.console import progress
@@ -32,7 +25,7 @@ from transformer_mt.runtime.files import content_of, lines
 FORMAT = 1
 
 
-class Alignments(CachedArrays):
+class Alignments(encoded.CachedArrays):
     """The links of each pair of an encoded corpus, as (source position, target position) of
     subwords.
 
@@ -104,13 +97,13 @@ def _write(
     count, longest = corpus.text_lines, corpus.facts["longest"]
     links = linked = 0
     with (
-        Writer(folder, "links", smallest_dtype(longest)) as writer,
+        encoded.Writer(folder, "links", encoded.smallest_dtype(longest)) as writer,
         progress(total=count, title="alignments", unit="lines", unit_scale=True) as bar,
     ):
         text = lines(path)
-        for first in range(0, count, CHUNK):
+        for first in range(0, count, encoded.CHUNK):
             # Read some lines of the file, and find the pairs of the corpus that belong to them.
-            chunk = list(islice(text, CHUNK))
+            chunk = list(islice(text, encoded.CHUNK))
             start, end = np.searchsorted(corpus.lines, (first, first + len(chunk)))
             used = corpus.lines[start:end]
             word_links, pairs = _links_of_words(path, chunk, first, used)

@@ -242,14 +242,3 @@ def read_ahead(read: Callable[[T], U], items: Iterable[T]) -> Iterator[tuple[T, 
     finally:
         # The caller may stop early. This waits for the item that is being read, and reads no other.
         thread.shutdown(cancel_futures=True)
-
-
-def padding_share(corpus: EncodedCorpus, batches: list[np.ndarray]) -> float:
-    """Returns the share of padding in the arrays of these batches, with both sides counted."""
-    real = padded = 0
-    for lengths in (corpus.source.lengths + 1, corpus.target.lengths + 1):
-        for sentences in batches:
-            chosen = lengths[sentences]
-            real += int(chosen.sum())
-            padded += int(chosen.max()) * len(sentences)
-    return 1 - real / padded

@@ -1,5 +1,5 @@
-"""Word alignments as text, in the format of the decoder Pharaoh: lines of links i-j, from word i of
-the source to word j of the target, counted from 0."""
+"""Word alignments as text, in the format of the decoder Pharaoh. A line has links i-j from word i
+of the source to word j of the target, counted from 0."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ def read(lines: list[str]) -> tuple[np.ndarray, np.ndarray]:
     (lines,).
 
     Raises:
-        FormatError: a line is not in the format. The error is about the first such line.
+        FormatError: a line is not in the format. The error describes the first such line.
     """
     for index, line in enumerate(lines):
         if not _LINE.fullmatch(line):
             wrong = next(item for item in _items(line) if not _LINE.fullmatch(item))
             raise FormatError(index, f"{wrong!r} is no link; a line is as in 0-0 1-2 2-1, or empty")
-    # There may be millions of lines. Parsing them at once takes a tenth of the time.
+    # There may be millions of lines. Parsing them together takes a tenth of the time.
     text = " ".join(lines).replace("-", " ").strip()  # NumPy would read spaces alone as a 0
     numbers = np.fromstring(text, np.int64, sep=" ")
     return numbers.reshape(-1, 2), np.array([line.count("-") for line in lines], np.int64)
 
 
 def read_gold(line: str) -> tuple[set[Link], set[Link]]:
-    """Reads a line that people have aligned: sure links are i-j, possible ones i?j or ipj.
+    """Reads a line that people have aligned. Sure links are i-j, and possible links are i?j or ipj.
 
-    Returns: the sure links; and the possible links, which include the sure ones.
+    Returns: the sure links, and the possible links, which include the sure ones.
 
     Raises:
         ValueError: an item is no link.

@@ -1,4 +1,4 @@
-"""From a data config to what training reads: the corpus, its subwords, and the encoded pairs."""
+"""Prepares the data of a config for training: the corpus, its subwords, and the encoded pairs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transformer_mt.data.corpus import Corpus, Pair, Split, open_corpus
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
 from transformer_mt.data.subword import TRAINING_LINES, Subwords, vocabulary_sizes
-from transformer_mt.data.training_text import TrainingFilter, hold_out
+from transformer_mt.data.training_text import hold_out, training_filter
 from transformer_mt.runtime.console import say, warn
 
 # A new number makes existing entries of the cache unused.
@@ -27,7 +27,7 @@ class PreparedData:
     """Everything that training and scoring read.
 
     Attributes:
-        dev, dev_split, test_split: None if there is no dev or test set.
+        dev, dev_split, test_split: None if there is no such set.
         held_out_files: the files of pairs that were held out of the training text.
         alignments: None if none were asked for.
     """
@@ -46,7 +46,8 @@ class PreparedData:
         return (self.train if self.alignments is None else self.alignments).key
 
     def with_held_out_in(self, folder: Path) -> PreparedData:
-        """Returns the same, with the held-out pairs read from copies of their files in `folder`."""
+        """Returns the same data, but reads held-out pairs from the copies of their files in
+        `folder`."""
 
         def moved(split: Split | None) -> Split | None:
             if split is None or split.paths[0] not in self.held_out_files:
@@ -104,13 +105,11 @@ def prepare(
     held_out = hold_out(corpus, data, config.training.seed, cache)
     dev = corpus.dev or held_out.splits.get("dev")
 
-    def reason_to_drop() -> Callable[[Pair], str | None]:
-        """Returns what decides which pairs are trained on, in one pass over the text."""
-        return TrainingFilter(held_out.texts, data.drop_duplicates).reason_to_drop
+    new_filter = partial(training_filter, held_out.texts, data.drop_duplicates)
 
     def pairs() -> Iterator[Pair]:
-        reason = reason_to_drop()
-        return (pair for pair in corpus.train if reason(pair) is None)
+        reason_to_drop = new_filter()
+        return (pair for pair in corpus.train if reason_to_drop(pair) is None)
 
     hashes = sorted(hashlib.sha256(text.encode()).hexdigest() for text in held_out.texts)
     content = "\n".join([corpus.train.content(), str(data.drop_duplicates), *hashes])
@@ -128,7 +127,7 @@ def prepare(
         limits=Limits(data.max_length, data.max_length_ratio),
         title="encoding",
         total=corpus.train.line_count,
-        reason_to_drop=reason_to_drop(),
+        reason_to_drop=new_filter(),
     )
     languages = data.source_lang, data.target_lang
     return PreparedData(

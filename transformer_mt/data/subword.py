@@ -47,11 +47,11 @@ class Vocabulary(Protocol):
         """Returns the ids of a line, without bos or eos."""
 
     def encode_all(self, texts: list[str]) -> list[list[int]]:
-        """Returns what `encode` gives for each text."""
+        """Returns the ids of each text, as `encode` does."""
         return [self.encode(text) for text in texts]
 
     def sample(self, text: str, rate: float) -> list[int]:
-        """Works as `encode`, but chooses other subwords for the same text each time; see `seeded`.
+        """Works as `encode`, but draws the subwords of the text at random (see `seeded`).
 
         Raises:
             UsageError: these subwords can't be sampled.
@@ -59,13 +59,13 @@ class Vocabulary(Protocol):
         raise UsageError("subword.sampling: null is needed where BPE was applied before")
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the line of some ids; of the special ones, only unk is visible in it."""
+        """Returns the line that some ids stand for. Of the special ids, only unk is visible."""
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Returns the subword of each id, as the vocabulary spells it."""
 
     def content(self) -> bytes:
-        """Returns what defines the vocabulary: equal content encodes equally."""
+        """Returns everything that defines the vocabulary: equal content encodes equally."""
 
 
 class SentencePieceVocabulary(Vocabulary):
@@ -100,16 +100,18 @@ class SentencePieceVocabulary(Vocabulary):
         return self._processor.encode(text)
 
     def encode_all(self, texts: list[str]) -> list[list[int]]:
-        # A third faster than one call per text. One thread, because the caller may have a process
-        # for every core.
+        # One call for all texts takes a third less time than one call per text. It uses one thread,
+        # because the caller may have a process for every core.
         return self._processor.encode(texts, num_threads=1)
 
     def sample(self, text: str, rate: float) -> list[int]:
-        """A model of type bpe leaves out each merge with probability `rate` (BPE-dropout, Provilkov
+        """Draws the subwords of a text.
+
+        A model of type bpe leaves out each merge with probability `rate` (BPE-dropout, Provilkov
         et al. 2020, arXiv 1910.13267, section 3). A model of type unigram draws from all
-        segmentations of the text, each with its probability to the power `rate` (subword
-        regularisation, Kudo 2018, arXiv 1804.10959, section 3.3, alpha): a lower rate gives more
-        variation.
+        segmentations of the text, each with its probability to the power `rate`, so that a lower
+        rate gives more variation (subword regularisation, Kudo 2018, arXiv 1804.10959, section 3.3,
+        alpha).
         """
         # nbest_size=-1: from all segmentations, not only the best n. BPE-dropout ignores it.
         return self._processor.encode(text, enable_sampling=True, alpha=rate, nbest_size=-1)
@@ -133,22 +135,22 @@ class WordVocabulary(Vocabulary):
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = list(tokens)
         self._ids = {token: i for i, token in enumerate(tokens)}
-        names = {"pad": ("<pad>",), "unk": ("<unk>",), "bos": ("<s>",), "eos": ("<e>", "</s>")}
-        special = {}
-        for name, spellings in names.items():
-            token = next((t for t in spellings if t in self._ids), spellings[0])
-            if token not in self._ids:
-                # PaddleNLP's vocabularies have no pad and reuse another id for it; this id is new.
-                self._ids[token] = len(self._tokens)
-                self._tokens.append(token)
-            special[name] = self._ids[token]
-        self.pad, self.unk = special["pad"], special["unk"]
-        self.bos, self.eos = special["bos"], special["eos"]
+        spellings = (("<pad>",), ("<unk>",), ("<s>",), ("<e>", "</s>"))
+        self.pad, self.unk, self.bos, self.eos = special = list(map(self._special_id, spellings))
+        self._special = set(special)
         self.size = len(self._tokens)
-        self._special = set(special.values())
+
+    def _special_id(self, spellings: tuple[str, ...]) -> int:
+        """Returns the id of the spelling that the vocabulary has. If it has none, adds the first:
+        PaddleNLP's vocabularies have no pad, and reuse another id for it."""
+        token = next((token for token in spellings if token in self._ids), spellings[0])
+        if token not in self._ids:
+            self._ids[token] = len(self._tokens)
+            self._tokens.append(token)
+        return self._ids[token]
 
     def encode(self, text: str) -> list[int]:
-        # The name of a special token is an unknown word if it occurs in the text.
+        # A special token in the text is an unknown word.
         ids = (self._ids.get(token, self.unk) for token in text.split())
         return [self.unk if i in self._special else i for i in ids]
 
@@ -165,7 +167,7 @@ class WordVocabulary(Vocabulary):
 
 
 def vocabulary_sizes(config: SubwordConfig, joint: bool) -> dict[str, int]:
-    """The size that each vocabulary should have, by the key of the config that says so."""
+    """Returns the size that each vocabulary should have, by the key of the config that sets it."""
     if joint:
         return {"subword.vocab_size": config.vocab_size}
     return {
@@ -175,7 +177,7 @@ def vocabulary_sizes(config: SubwordConfig, joint: bool) -> dict[str, int]:
 
 
 class Subwords:
-    """The vocabularies of both sides; they are the same object if they are joint."""
+    """The vocabularies of both sides. A joint vocabulary is the same object on both."""
 
     def __init__(self, source: Vocabulary, target: Vocabulary) -> None:
         self.source = source
@@ -188,7 +190,7 @@ class Subwords:
         return (self.source,) if self.joint else (self.source, self.target)
 
     def save(self, folder: Path) -> None:
-        """Writes the files that `load` reads: the model directory's subword model."""
+        """Writes the subword model of a model directory, which `load` reads."""
         kind = "txt" if isinstance(self.source, WordVocabulary) else "model"
         names = ["subword"] if self.joint else ["subword.source", "subword.target"]
         for name, vocabulary in zip(names, self.vocabularies, strict=True):
@@ -197,7 +199,7 @@ class Subwords:
 
     @classmethod
     def load(cls, folder: Path) -> Subwords:
-        """Reads what `save` wrote.
+        """Reads the files that `save` wrote.
 
         Raises:
             UserError: the folder has no subword model, or a damaged one.
@@ -205,7 +207,7 @@ class Subwords:
         if (folder / "subword.txt").is_file():
             tokens = list(lines(folder / "subword.txt"))
             vocabulary = WordVocabulary(tokens)
-            # `save` writes the special tokens too, and each type once.
+            # `save` writes every type once, including the special tokens.
             if vocabulary.size != len(tokens) or len(set(tokens)) != len(tokens):
                 raise UserError(f"{folder / 'subword.txt'}: damaged; it is not as it was written")
             return cls(vocabulary, vocabulary)
@@ -242,7 +244,7 @@ class Subwords:
     def train(
         cls, pairs: Callable[[], Iterator[tuple[str, str]]], config: SubwordConfig
     ) -> Subwords:
-        """Trains SentencePiece models; each call of `pairs` reads the text anew.
+        """Trains SentencePiece models. Each call of `pairs` must read the text from its start.
 
         Raises:
             UsageError: the vocabulary is too small for the characters of the text.
@@ -265,16 +267,16 @@ _sampling = threading.Lock()
 
 
 def seeded(seed: Sequence[int], work: Callable[[], T]) -> T:
-    """Returns work(), in which everything that is sampled depends on `seed` alone.
+    """Returns work(). Everything that `work` samples depends on `seed` alone.
 
     SentencePiece has one random generator per thread. It takes the seed that is set when the thread
-    samples for the first time, and ignores later ones. So `work` runs in a new thread, and no other
-    seed can be set meanwhile.
+    samples for the first time, and ignores later seeds. So `work` runs in a new thread, and no
+    other seed can be set in the meantime.
 
     Args:
         seed: natural numbers.
     """
-    # SentencePiece does not accept 2**32 - 1 as a seed, and keeps the one before.
+    # SentencePiece does not accept 2**32 - 1 as a seed, and would keep the previous one.
     number = int(np.random.SeedSequence(seed).generate_state(1)[0]) % (2**32 - 1)
     with _sampling, ThreadPoolExecutor(1) as fresh:
         sentencepiece.set_random_generator_seed(number)
@@ -294,8 +296,8 @@ def _train(
     """Trains a SentencePiece model. The same text and config give the same model.
 
     Args:
-        size: of the vocabulary. A smaller one is trained if the text has fewer subwords.
-        key: the key of the config that says the size.
+        size: the size of the vocabulary. It becomes smaller if the text has fewer subwords.
+        key: the key of the config that sets the size.
     """
     failures: list[BaseException] = []
     seen = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,9 +19,13 @@ from transformer_mt.runtime.files import atomic
 FORMAT = 2
 
 
-class TrainingFilter:
-    """Decides pair by pair. Each pass over the text needs a new filter, because a filter remembers
-    the pairs that it has seen if `drop_duplicates` is set.
+def training_filter(
+    held_out: frozenset[str], drop_duplicates: bool
+) -> Callable[[Pair], str | None]:
+    """Returns a function that returns the reason to drop a pair, or None if the pair is used.
+
+    Each pass over the text needs a new function, because it remembers the pairs that it has seen if
+    `drop_duplicates` is set.
 
     Args:
         held_out: the texts of the pairs that are held out for dev and test. A pair with one of them
@@ -28,23 +33,22 @@ class TrainingFilter:
         drop_duplicates: whether exact repetitions of a pair are dropped.
     """
 
-    def __init__(self, held_out: frozenset[str], drop_duplicates: bool) -> None:
-        self._held_out = held_out
-        self._seen: set[bytes] | None = set() if drop_duplicates else None
+    seen: set[bytes] = set()
 
-    def reason_to_drop(self, pair: Pair) -> str | None:
-        """Returns the reason to drop a pair, or None if it is used."""
+    def reason_to_drop(pair: Pair) -> str | None:
         if not is_full(pair):
             return "empty on a side"
-        if not self._held_out.isdisjoint(pair):
+        if not held_out.isdisjoint(pair):
             return "held out for dev or test"
-        if self._seen is not None:
+        if drop_duplicates:
             # Sixteen bytes per pair: millions of them fit in memory, and none collide by chance.
             key = hashlib.blake2b("\n".join(pair).encode(), digest_size=16).digest()
-            if key in self._seen:
+            if key in seen:
                 return "repeated"
-            self._seen.add(key)
+            seen.add(key)
         return None
+
+    return reason_to_drop
 
 
 def is_full(pair: Pair) -> bool:

@@ -18,13 +18,13 @@ WITHOUT_SPACES = {"zh", "ja", "th", "lo", "km", "my"}
 
 
 def has_spaces(language: str) -> bool:
-    """Whether a language, such as de or zh-CN, is written with spaces between its words."""
+    """Returns whether a language, such as de or zh-CN, is written with spaces between its words."""
     primary = re.split("[-_]", language.lower())[0]  # zh of zh-CN or zh_Hant
     return primary not in WITHOUT_SPACES
 
 
 class Spans(NamedTuple):
-    """Where the words of some sentences are. The words of all sentences are in a row.
+    """The positions of the words of some sentences. The words of all sentences are concatenated.
 
     Attributes:
         counts: the number of words of each sentence, int64 (sentences,).
@@ -38,8 +38,8 @@ class Spans(NamedTuple):
 
 
 class Words:
-    """Finds the words of one side's sentences. Words are what stands between spaces; in a language
-    that is written without spaces, each subword counts as a word."""
+    """Finds the words of one side's sentences. Spaces separate words. In a language that is written
+    without spaces, each subword counts as a word."""
 
     def __init__(self, vocabulary: Vocabulary, language: str) -> None:
         pieces = vocabulary.pieces(range(vocabulary.size))
@@ -64,8 +64,8 @@ class Words:
         int64, (subwords,). Spaces after the last word get NONE.
 
         Args:
-            ids: the ids of all sentences in a row, without bos and eos: integers (subwords,).
-            lengths: the number of subwords of each sentence; None: they are one sentence.
+            ids: the concatenated ids of all sentences, without bos and eos: integers (subwords,).
+            lengths: the number of subwords of each sentence. None means that there is one sentence.
         """
         if not len(ids):
             return np.zeros(0, np.int64)
@@ -83,7 +83,7 @@ class Words:
         return numbers
 
     def spans(self, ids: np.ndarray, lengths: np.ndarray) -> Spans:
-        """Returns where the words are. The arguments are as in `numbers`."""
+        """Returns the positions of the words. The arguments are those of `numbers`."""
         numbers = self.numbers(ids, lengths)
         sentences = np.repeat(np.arange(len(lengths)), lengths)
         places = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -96,5 +96,5 @@ class Words:
 
 
 def word_count(numbers: np.ndarray) -> int:
-    """Returns how many words a sentence has, given `Words.numbers` of it."""
+    """Returns the number of words of a sentence, given its `Words.numbers`."""
     return int(numbers.max(initial=NONE)) + 1
