@@ -71,7 +71,7 @@ def take_weights(checkpoint: Path, model: nn.Layer) -> list[str]:
     parameters = dict(model.named_parameters())
     left = _misfits(weights, parameters)
     if len(left) == len(parameters):
-        raise UserError(f"{checkpoint / WEIGHTS} has no weight of a shape that the config needs")
+        raise UserError(f"{checkpoint / WEIGHTS} has no weight of the shape that the config needs")
     for name, parameter in parameters.items():
         if name in weights and list(weights[name].shape) == list(parameter.shape):
             parameter.set_value(weights[name])

@@ -188,7 +188,7 @@ def test_the_papers_hours(info):
     assert reached[BIG] == pytest.approx(0.37, abs=0.005)
     assert reached[BASE] < report.USUAL_UTILISATION < reached[BIG]
     text = info(BASE, "training.devices=8", "--tflops", P100)
-    assert "At 30% of 10.6 TFLOP/s a device" in text
+    assert "At 30% of 10.6 TFLOP/s per device" in text
 
 
 def test_one_device_has_no_other_time(info, recipe):

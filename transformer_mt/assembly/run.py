@@ -210,7 +210,7 @@ def _report(data: PreparedData, file) -> None:
 
 def _report_plan(config: Config, data: PreparedData, plan: Plan, file) -> None:
     subwords = data.subwords
-    sizes = VocabularySizes(subwords.source.size, subwords.target.size, subwords.joint)
+    sizes = VocabularySizes.of(subwords)
     parameters = sum(part.parameters for part in parts(config.model, sizes))
     count, tokens = plan.batches
     print(f"model           {parameters:,} parameters", file=file)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from transformer_mt.commands.arguments import add_overrides, positive, positive_number, share
 from transformer_mt.config import file as config_file
@@ -13,9 +12,6 @@ from transformer_mt.data.datasets import DATASETS
 from transformer_mt.inspect.parameters import VocabularySizes
 from transformer_mt.inspect.report import Speed, report
 from transformer_mt.runtime.errors import UsageError
-
-if TYPE_CHECKING:
-    from transformer_mt.data.subword import Subwords
 
 # Tokens of a sentence, its end among them, unless others are asked for.
 USUAL_LENGTH = 30
@@ -121,7 +117,7 @@ def _of_model(path: Path, overrides: list[str]) -> tuple[Config, VocabularySizes
             "subword: a model keeps the subwords that it has. To count with others, give its "
             f"config: info {path / 'config.yaml'} {' '.join(overrides)}"
         )
-    return config, _sizes(directory.load_subwords()), "the model's"
+    return config, VocabularySizes.of(directory.load_subwords()), "the model's"
 
 
 def _of_config(config: Config) -> tuple[VocabularySizes, str]:
@@ -130,7 +126,7 @@ def _of_config(config: Config) -> tuple[VocabularySizes, str]:
     if config.training.init_from is not None:
         from transformer_mt.model_directory import subwords_to_keep
 
-        return _sizes(subwords_to_keep(config)), "of training.init_from"
+        return VocabularySizes.of(subwords_to_keep(config)), "of training.init_from"
     if subword.type != "vocabulary":
         source = subword.source_vocab_size or subword.vocab_size
         target = subword.target_vocab_size or subword.vocab_size
@@ -156,8 +152,4 @@ def _of_vocabulary_file(config: Config) -> tuple[VocabularySizes, str]:
             "vocabulary in it. To count without it: subword.type=bpe subword.vocabulary=null "
             "subword.vocab_size=N"
         )
-    return _sizes(Subwords.from_vocabulary(path)), f"of {path}"
-
-
-def _sizes(subwords: Subwords) -> VocabularySizes:
-    return VocabularySizes(subwords.source.size, subwords.target.size, subwords.joint)
+    return VocabularySizes.of(Subwords.from_vocabulary(path)), f"of {path}"

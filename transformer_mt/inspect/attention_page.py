@@ -1,6 +1,6 @@
-"""Attention maps as one self-contained HTML page: all that it shows and does is in the file.
+"""Makes a self-contained HTML page of attention maps.
 
-This module fills the data into attention_page.html, which is the page. It knows nothing of models.
+This module inserts the data into the template attention_page.html. It does not depend on models.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-# Weights go into the page as whole numbers of this part of 1: three digits are more than the eye
-# tells apart, and most weights are then a single character.
+# Weights are written as integers, in units of 1 / PRECISION. Three digits are more than a reader
+# can distinguish by colour, and most weights are then a single character.
 PRECISION = 1000
 TEMPLATE = Path(__file__).with_name("attention_page.html")
 
 
 class Token(NamedTuple):
-    """A subword as the page shows it; `kind` says what is no text: a special one, or unk."""
+    """A subword on the page. `kind` marks the special tokens and unk, which are not text."""
 
     text: str
     kind: Literal["", "special", "unknown"] = ""
@@ -27,10 +27,10 @@ class Token(NamedTuple):
 
 @dataclass(frozen=True)
 class Axis:
-    """The subwords along one side of a map, in the order in which the model has them.
+    """The subwords along one side of a map, in the order of the model.
 
     Attributes:
-        lang: such as zh, by which a browser chooses the shapes of characters.
+        lang: the language code, such as zh, by which a browser chooses the shapes of characters.
     """
 
     tokens: list[Token]
@@ -39,11 +39,11 @@ class Axis:
 
 @dataclass(frozen=True)
 class Map:
-    """One of a model's attentions.
+    """The weights of one kind of attention.
 
     Attributes:
-        name: such as Encoder.
-        caption: what its rows and columns are.
+        name: its name, such as "Cross-attention".
+        caption: explains its rows and columns.
         weights: floating (layers, heads, len(queries.tokens), len(keys.tokens)), from 0 to 1.
     """
 
@@ -56,7 +56,7 @@ class Map:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence above the maps: what it is to be called, its text, and its language."""
+    """A sentence that is shown above the maps, with its label and its language."""
 
     label: str
     text: str
@@ -64,7 +64,7 @@ class Sentence:
 
 
 def html(title: str, sentences: list[Sentence], maps: list[Map]) -> str:
-    """The page, in which the last of the maps is shown first. Any text at all may be in it."""
+    """Returns the page, which shows the last map first. Labels and tokens may hold any text."""
     data = {
         "title": title,
         "sentences": [vars(sentence) for sentence in sentences],
@@ -79,6 +79,6 @@ def html(title: str, sentences: list[Sentence], maps: list[Map]) -> str:
             for one in maps
         ],
     }
-    # Without "<" no text can end the element that the data is in, or begin a comment there.
+    # Without "<", no text can close the element that holds the data, or begin a comment in it.
     text = json.dumps(data, separators=(",", ":")).replace("<", r"\u003c")
     return TEMPLATE.read_text(encoding="utf-8").replace("__DATA__", text)

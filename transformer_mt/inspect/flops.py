@@ -1,8 +1,8 @@
-"""Floating point operations of a Transformer's matrix products.
+"""The floating point operations (FLOPs) of a Transformer's matrix products.
 
-A product of (m, k) and (k, n) is 2mnk. Softmax, norms, dropout, embeddings and the optimiser are
-not counted. Lengths are in tokens, those of end-of-sentence among them, without padding; they may
-be whole numbers, or float64 arrays.
+A product of (m, k) and (k, n) takes 2mnk FLOPs. Softmax, norms, dropout, embeddings and the
+optimiser are not counted. Lengths are in tokens, including end-of-sentence and without padding.
+They may be integers or float64 arrays.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from transformer_mt.mechanisms.mask_predict.config import LONGEST_TARGET
 
 
 class Flops(NamedTuple):
-    """FLOPs of each part, for a sentence pair."""
+    """The FLOPs of each part for a sentence pair."""
 
     encoder: Any
     decoder: Any
@@ -28,23 +28,26 @@ class Flops(NamedTuple):
 def training_flops(
     model: ModelConfig, target_vocab_size: int, source_len: Any, target_len: Any
 ) -> Flops:
-    """Forward and backward: a product costs twice as much again backward, for the gradients of both
-    its factors. What `training.recompute` computes a second time is in `recomputed_flops`, the
-    earlier passes of scheduled sampling in `prediction_flops`."""
+    """Counts the forward and the backward pass of training.
+
+    In the backward pass, a product costs twice as much as forward, for the gradients of both of its
+    factors. `recomputed_flops` counts what `training.recompute` adds, and `prediction_flops` what
+    the earlier passes of scheduled sampling add.
+    """
     pairs = target_len * target_len
     forward = _forward_flops(model, target_vocab_size, source_len, target_len, pairs)
     flops = Flops(*(3 * part for part in forward))
     if not model.copying:
         return flops
-    # Where a word stands in the source is a factor that has no gradient.
+    # The matrix of the positions of each source id is a factor without a gradient.
     return flops._replace(generator=flops.generator - target_len * 2 * source_len * source_len)
 
 
 def recomputed_flops(
     model: ModelConfig, source_len: Any, target_len: Any, layers_kept: int = 0
 ) -> Flops:
-    """What `training.recompute` adds: all layers once more, forward, but for `layers_kept` of the
-    decoder's."""
+    """Counts what `training.recompute` adds: a second forward pass of all layers, except
+    `layers_kept` layers of the decoder."""
     encoder, decoder, _ = _forward_flops(model, 0, source_len, target_len, target_len * target_len)
     again = model.decoder_layers - layers_kept
     return Flops(encoder, decoder * again // model.decoder_layers, 0)
@@ -58,7 +61,7 @@ def prediction_flops(
     passes: int,
     backpropagate: bool,
 ) -> Flops:
-    """What `passes` of scheduled sampling before the last add, where all words are replaced."""
+    """Counts what `passes` of scheduled sampling before the last add, if all words are replaced."""
     if backpropagate:
         one = training_flops(model, target_vocab_size, source_len, target_len)
     else:
@@ -70,10 +73,10 @@ def prediction_flops(
 def decoding_flops(
     model: ModelConfig, target_vocab_size: int, source_len: Any, target_len: Any, beam_size: int = 1
 ) -> Flops:
-    """Step by step with a cache, each of `beam_size` hypotheses for `target_len` steps.
+    """Counts incremental decoding of `beam_size` hypotheses for `target_len` steps.
 
-    The source is encoded, and projected for cross-attention, once for all; at each step a
-    hypothesis attends to its own past.
+    The source is encoded and projected for cross-attention once for all hypotheses. At each step,
+    a hypothesis attends to its own past.
     """
     past = target_len * (target_len + 1) // 2  # 1 + 2 + ... + target_len
     return _forward_flops(model, target_vocab_size, source_len, target_len, past, beam_size)
@@ -82,8 +85,11 @@ def decoding_flops(
 def mask_prediction_flops(
     model: ModelConfig, target_vocab_size: int, source_len: int, positions: int
 ) -> Flops:
-    """Training a non-autoregressive model on `positions` of the target, of which any number is
-    masked: of their mean, (positions + 1) / 2, logits are computed."""
+    """Counts training of a non-autoregressive model on `positions` target positions.
+
+    A random number of positions is masked, (positions + 1) / 2 on average. Logits are computed for
+    the masked positions only.
+    """
     forward = _filling_flops(model, source_len, positions)
     generator = model.d_model * target_vocab_size * (positions + 1)
     return Flops(3 * forward.encoder, 3 * forward.decoder, 3 * generator)
@@ -97,11 +103,14 @@ def mask_predict_flops(
     iterations: int,
     candidates: int,
 ) -> Flops:
-    """Decoding with one: the whole of each candidate goes through the decoder in every iteration,
-    the source is projected anew each time, and logits are of what is masked then."""
+    """Counts decoding with a non-autoregressive model.
+
+    In every iteration, all positions of each candidate pass through the decoder, the source is
+    projected again, and logits are computed for the masked positions.
+    """
     forward = _filling_flops(model, source_len, positions)
     masked = [positions * (iterations - done) // iterations for done in range(iterations)]
-    masked = [count for count in masked if count]  # short targets are done before
+    masked = [count for count in masked if count]  # short targets need fewer
     return Flops(
         forward.encoder,
         candidates * len(masked) * forward.decoder,
@@ -110,12 +119,12 @@ def mask_predict_flops(
 
 
 def _filling_flops(model: ModelConfig, source_len: int, positions: int) -> Flops:
-    """Forward, without the generator: every position of the target sees all of them."""
+    """Counts a forward pass without the generator, where each position attends to all positions."""
     pairs = positions * positions
     decoder = _forward_flops(model, 0, source_len, positions, pairs).decoder
     if model.non_autoregressive == "end":
         return Flops(_forward_flops(model, 0, source_len, 0, 0).encoder, decoder, 0)
-    # With the token LENGTH before the source.
+    # The token LENGTH stands before the source.
     encoder = _forward_flops(model, 0, source_len + 1, 0, 0).encoder
     return Flops(encoder + 2 * model.d_model * (LONGEST_TARGET + 1), decoder, 0)
 
@@ -125,23 +134,24 @@ def _forward_flops(
     target_vocab_size: int,
     source_len: Any,
     target_len: Any,
-    target_pairs: Any,  # of a query and a key in the decoder's self-attention
+    target_pairs: Any,  # pairs of a query and a key in the decoder's self-attention
     beam_size: int = 1,
 ) -> Flops:
     d_model, d_ff = model.d_model, model.d_ff
-    projection = 2 * d_model * d_model  # of a token: query, key, value or output
+    projection = 2 * d_model * d_model  # per token: query, key, value or output
     feed_forward = 2 * 2 * d_model * d_ff
-    both_products = 2 * 2 * d_model  # of a query and a key: their score, and the weighted value
+    both_products = 2 * 2 * d_model  # per query and key: the score and the weighted value
     encoder_layer = (
         source_len * (4 * projection + feed_forward) + source_len * source_len * both_products
     )
     decoder_layer = (
-        # All four of self-attention; query and output of cross-attention, key and value below.
+        # Four projections of self-attention, and the query and output of cross-attention. Its keys
+        # and values are counted below.
         target_len * (6 * projection + feed_forward)
         + (target_pairs + target_len * source_len) * both_products
     )
     memory = source_len * 2 * projection  # once for all hypotheses
-    # The gate, and the attention of all places of a word added up.
+    # The gate, and the sum of the attention to all positions of an id.
     copying = 2 * d_model + 2 * source_len * source_len if model.copying else 0
     return Flops(
         model.encoder_layers * encoder_layer,

@@ -1,34 +1,42 @@
-"""The parameters of a Transformer, part by part, as `assembly.build_model` makes them."""
+"""The parameters of each part of a Transformer, as `assembly.model.build_model` makes them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from transformer_mt.config.schema import ModelConfig
 from transformer_mt.mechanisms.mask_predict.config import LONGEST_TARGET
 
+if TYPE_CHECKING:
+    from transformer_mt.data.subword import Subwords
+
 Shape = tuple[int, ...]
-# Instead of a formula.
+# The formula of a part that is shared.
 SHARED = "the target embedding's"
 
 
 class VocabularySizes(NamedTuple):
-    """Numbers of ids; joint: both sides have the same ones."""
+    """The numbers of ids of both sides. joint: both sides have the same ids."""
 
     source: int
     target: int
     joint: bool
 
+    @classmethod
+    def of(cls, subwords: Subwords) -> VocabularySizes:
+        """Returns the sizes of these vocabularies."""
+        return cls(subwords.source.size, subwords.target.size, subwords.joint)
+
 
 @dataclass(frozen=True)
 class Part:
-    """Pieces of a model that are alike.
+    """A group of equal pieces of a model.
 
-    count: how many of them there are. formula: the parameters of one, in the config's words.
-    tensors: the shapes of one's parameters.
+    count: the number of pieces.
+    formula: the number of parameters per piece, in terms of the config.
+    tensors: the shapes of the parameters of one piece.
     """
 
     name: str
@@ -38,18 +46,19 @@ class Part:
 
     @property
     def each(self) -> int:
-        """Parameters of one."""
+        """The number of parameters per piece."""
         return sum(math.prod(shape) for shape in self.tensors)
 
     @property
     def parameters(self) -> int:
+        """The number of parameters of all pieces."""
         return self.count * self.each
 
 
 def parts(model: ModelConfig, vocabularies: VocabularySizes) -> list[Part]:
-    """All that a model of this config consists of; an optional mechanism adds a line.
+    """Lists the parts of a model of this config. An optional mechanism adds a part.
 
-    What is shared (Vaswani et al. 2017, section 3.4) is counted where it comes first.
+    A shared matrix (Vaswani et al. 2017, section 3.4) is counted where it is listed first.
     """
     d_model, d_ff = model.d_model, model.d_ff
     encoder_layers, decoder_layers = model.encoder_layers, model.decoder_layers
@@ -63,45 +72,32 @@ def parts(model: ModelConfig, vocabularies: VocabularySizes) -> list[Part]:
             [(d_model, d_ff), (d_ff,), (d_ff, d_model), (d_model,)],
         )
     norm = ("2 x d_model", [(d_model,)] * 2)
-    at_the_end = 1 if model.norm == "pre" else 0
-    return [
-        *_embeddings(model, vocabularies),
+    final_norms = 1 if model.norm == "pre" else 0
+
+    def vocabulary_matrix(name: str, side: str, is_shared: bool = False) -> Part:
+        if is_shared:
+            return Part(name, 0, SHARED, [])
+        vocabulary = "vocabulary" if vocabularies.joint else f"{side} vocabulary"
+        shape = (getattr(vocabularies, side), d_model)
+        return Part(name, 1, f"{vocabulary} x d_model", [shape])
+
+    found = [
+        vocabulary_matrix("target embedding", "target"),
+        vocabulary_matrix(
+            "source embedding", "source", model.tie_embeddings and vocabularies.joint
+        ),
         Part("encoder self-attention", encoder_layers, *attention),
         Part("encoder feed-forward", encoder_layers, *feed_forward),
-        Part("encoder norms", 2 * encoder_layers + at_the_end, *norm),
+        Part("encoder norms", 2 * encoder_layers + final_norms, *norm),
         Part("decoder self-attention", decoder_layers, *attention),
         Part("decoder cross-attention", decoder_layers, *attention),
         Part("decoder feed-forward", decoder_layers, *feed_forward),
-        Part("decoder norms", 3 * decoder_layers + at_the_end, *norm),
-        _generator(model, vocabularies),
-        *_optional(model),
+        Part("decoder norms", 3 * decoder_layers + final_norms, *norm),
+        vocabulary_matrix("generator", "target", model.tie_embeddings),
     ]
-
-
-def _optional(model: ModelConfig) -> Iterator[Part]:
     if model.copying:
-        yield Part("copy gate", 1, "d_model + 1", [(model.d_model, 1), (1,)])
+        found.append(Part("copy gate", 1, "d_model + 1", [(d_model, 1), (1,)]))
     if model.non_autoregressive == "length":
         lengths = LONGEST_TARGET + 1
-        yield Part("length embedding", 1, f"{lengths} x d_model", [(lengths, model.d_model)])
-
-
-def _embeddings(model: ModelConfig, vocabularies: VocabularySizes) -> list[Part]:
-    target = _vocabulary_matrix("target embedding", vocabularies, "target", model)
-    if model.tie_embeddings and vocabularies.joint:
-        return [target, Part("source embedding", 0, SHARED, [])]
-    return [target, _vocabulary_matrix("source embedding", vocabularies, "source", model)]
-
-
-def _generator(model: ModelConfig, vocabularies: VocabularySizes) -> Part:
-    if model.tie_embeddings:
-        return Part("generator", 0, SHARED, [])
-    return _vocabulary_matrix("generator", vocabularies, "target", model)
-
-
-def _vocabulary_matrix(
-    name: str, vocabularies: VocabularySizes, side: str, model: ModelConfig
-) -> Part:
-    size = getattr(vocabularies, side)
-    words = "vocabulary" if vocabularies.joint else f"{side} vocabulary"
-    return Part(name, 1, f"{words} x d_model", [(size, model.d_model)])
+        found.append(Part("length embedding", 1, f"{lengths} x d_model", [(lengths, d_model)]))
+    return found

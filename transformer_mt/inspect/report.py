@@ -1,4 +1,4 @@
-"""What `info` says of a config: parameters, FLOPs, memory, and the time of training, as text."""
+"""The text of `info`: the parameters, FLOPs, memory and training time of a config."""
 
 from __future__ import annotations
 
@@ -8,35 +8,24 @@ from dataclasses import dataclass
 
 from transformer_mt.assembly.heads import layers_read_by_the_loss
 from transformer_mt.config.schema import Config
-from transformer_mt.inspect.flops import (
-    Flops,
-    decoding_flops,
-    mask_predict_flops,
-    mask_prediction_flops,
-    prediction_flops,
-    recomputed_flops,
-    training_flops,
-)
-from transformer_mt.inspect.memory import (
-    activation_bytes,
-    half_weight_bytes,
-    optimizer_bytes,
-    weight_bytes,
-)
+from transformer_mt.inspect import flops, memory
+from transformer_mt.inspect.flops import Flops
 from transformer_mt.inspect.parameters import VocabularySizes, parts
 from transformer_mt.runtime.console import duration
 
-# The share of its peak that a device reaches, unless another is given. By this count the paper's
-# base model reached 0.25 of its eight P100 of 10.6 TFLOP/s (12 hours, section 5.2), the big one
-# 0.37 (3.5 days).
+# The default share of its peak that a device reaches. By this count, the paper's base model reached
+# 0.25 of its eight P100 of 10.6 TFLOP/s (12 hours, section 5.2), and the big one 0.37 (3.5 days).
 USUAL_UTILISATION = 0.3
 WIDTH = 100
 
 
 @dataclass(frozen=True)
 class Speed:
-    """tflops: what one device does at its peak, in 10^12 FLOP/s; utilisation: the share of it that
-    training reaches."""
+    """The speed of a device.
+
+    tflops: the peak of one device, in 10^12 FLOP/s.
+    utilisation: the share of the peak that training reaches.
+    """
 
     tflops: float
     utilisation: float = USUAL_UTILISATION
@@ -45,12 +34,12 @@ class Speed:
 def report(
     config: Config, vocabularies: VocabularySizes, origin: str, length: int, speed: Speed | None
 ) -> Iterator[str]:
-    """Lines that tell a person how large a model is, and what training it takes.
+    """Yields the lines of a report on the size of a model and the cost of its training.
 
     Args:
-        origin: how the sizes of the vocabularies are known.
-        length: tokens of a sentence, its end among them, on either side.
-        speed: of the devices; None: the time is left open.
+        origin: where the sizes of the vocabularies come from, for the reader.
+        length: the tokens per sentence on both sides, including the end of the sentence.
+        speed: the speed of the devices. Without it, the time is not reported.
     """
     longest = config.data.max_length + 1
     yield from _parameters(config, vocabularies, origin)
@@ -87,7 +76,7 @@ def _parameters(config: Config, vocabularies: VocabularySizes, origin: str) -> I
 
 def _flops(config: Config, vocabularies: VocabularySizes, length: int) -> Iterator[str]:
     yield (
-        "FLOPs of a target token, in matrix products; sentences of "
+        "FLOPs per target token, in matrix products; sentences of "
         f"{length:,} subwords on either side"
     )
     recompute = " (recompute)" if config.training.recompute else ""
@@ -97,13 +86,13 @@ def _flops(config: Config, vocabularies: VocabularySizes, length: int) -> Iterat
     }
     rows = [["", *columns]]
     for part in (*Flops._fields, "total"):
-        flops = [getattr(column, part) / length for column in columns.values()]
-        rows.append([part, *(_quantity(each, "FLOP") for each in flops)])
+        per_token = [getattr(column, part) / length for column in columns.values()]
+        rows.append([part, *(_quantity(count, "FLOP") for count in per_token)])
     yield from _table(rows, "<" + ">" * len(columns))
 
 
 def _decoding_flops(config: Config, vocabularies: VocabularySizes, length: int) -> dict[str, Flops]:
-    """Of a sentence pair, by what the columns are called."""
+    """Counts the decoding of a sentence pair, by the titles of the columns."""
     sizes = (config.model, vocabularies.target, length)
     decoding = config.decoding
     if config.model.non_autoregressive is not None:
@@ -112,45 +101,47 @@ def _decoding_flops(config: Config, vocabularies: VocabularySizes, length: int) 
             candidates = 1
         sizes = (*sizes, _positions(config, length))
         return {
-            "all at once": mask_predict_flops(*sizes, 1, 1),
+            "all at once": flops.mask_predict_flops(*sizes, 1, 1),
             f"{decoding.iterations} iterations, {_count(candidates, 'candidate')}": (
-                mask_predict_flops(*sizes, decoding.iterations, candidates)
+                flops.mask_predict_flops(*sizes, decoding.iterations, candidates)
             ),
         }
-    columns = {"decoding, greedy": decoding_flops(*sizes, length)}
+    columns = {"decoding, greedy": flops.decoding_flops(*sizes, length)}
     beam_size = 1 if decoding.sampling else decoding.beam_size
     if beam_size > 1:
-        columns[f"beam of {beam_size}"] = decoding_flops(*sizes, length, beam_size)
+        columns[f"beam of {beam_size}"] = flops.decoding_flops(*sizes, length, beam_size)
     return columns
 
 
 def _positions(config: Config, length: int) -> int:
-    """How many positions the decoder reads of a target of this length, end included, where source
-    and target are as long."""
+    """Returns how many target positions the decoder reads, if both sides have `length` tokens,
+    including the end of the sentence."""
     kind = config.model.non_autoregressive
     if kind is None:
         return length
     if kind == "length":
         return max(1, length - 1)
-    from transformer_mt.decoding.engine import length_limits  # with NumPy, which others do without
+    from transformer_mt.decoding.engine import length_limits  # imports NumPy
 
     return max(length, length_limits(length - 1, config.decoding)[1])
 
 
 def _training_flops(config: Config, vocabularies: VocabularySizes, length: int) -> Flops:
-    """Of a sentence pair, with what is computed twice."""
+    """Counts the training on a sentence pair, including what is computed twice."""
+    model, sampling = config.model, config.scheduled_sampling
     positions = _positions(config, length)
-    count = training_flops if config.model.non_autoregressive is None else mask_prediction_flops
-    flops = count(config.model, vocabularies.target, length, positions)
-    added = []
+    sizes = (model, vocabularies.target, length, positions)
+    if model.non_autoregressive is None:
+        counts = [flops.training_flops(*sizes)]
+    else:
+        counts = [flops.mask_prediction_flops(*sizes)]
     if config.training.recompute:
         kept = len(layers_read_by_the_loss(config))
-        added.append(recomputed_flops(config.model, length, positions, kept))
-    if config.scheduled_sampling.decay is not None:
-        sampling = config.scheduled_sampling
-        sizes = (config.model, vocabularies.target, length, positions)
-        added.append(prediction_flops(*sizes, sampling.passes - 1, sampling.backpropagate))
-    return Flops(*(sum(each) for each in zip(flops, *added, strict=True)))
+        counts.append(flops.recomputed_flops(model, length, positions, kept))
+    if sampling.decay is not None:
+        further = (sampling.passes - 1, sampling.backpropagate)
+        counts.append(flops.prediction_flops(*sizes, *further))
+    return Flops(*(sum(part) for part in zip(*counts, strict=True)))
 
 
 def _memory(config: Config, vocabularies: VocabularySizes, lengths: list[int]) -> Iterator[str]:
@@ -158,34 +149,33 @@ def _memory(config: Config, vocabularies: VocabularySizes, lengths: list[int]) -
     tokens = _process_tokens(config)
     how = training.precision + (", recompute" if training.recompute else "")
     yield f"Memory of a process in training ({how}), batches of {tokens:,} target tokens"
-    weights = weight_bytes(model, vocabularies)
-    held = {
+    weights = memory.weight_bytes(model, vocabularies)
+    held = {  # whatever the batch is
         "weights": weights,
         "gradients": weights,
-        f"optimiser ({training.optimizer})": optimizer_bytes(model, training, vocabularies),
+        f"optimiser ({training.optimizer})": memory.optimizer_bytes(model, training, vocabularies),
     }
     if training.precision != "float32":
-        copies = half_weight_bytes(model, training, vocabularies)
+        copies = memory.half_weight_bytes(model, training, vocabularies)
         held[f"weights in {training.precision}"] = copies
     rows = [["", *held, "activations", "total"]]
     for length in lengths:
         positions = _positions(config, length)
         pairs = max(1, tokens // max(length, positions))
-        activations = activation_bytes(config, vocabularies.target, pairs, length, positions)
+        activations = memory.activation_bytes(config, vocabularies.target, pairs, length, positions)
         sizes = [*held.values(), activations, sum(held.values()) + activations]
         title = f"{_count(pairs, 'pair')} of {length:,} subwords"
         rows.append([title, *(_quantity(size, "B") for size in sizes)])
     yield from _table([list(row) for row in zip(*rows, strict=True)], "<" + ">" * len(lengths))
     if training.precision != "float32":
         yield from _note(
-            f"In {training.precision}, activations are counted by what Paddle is to keep on a GPU; "
+            f"In {training.precision}, activations are counted by what Paddle keeps on a GPU; "
             "they were never measured."
         )
 
 
 def _process_tokens(config: Config) -> int:
-    """Padded target tokens that a process takes at once; how they are shared is decided by
-    `data.batches.share`."""
+    """Returns the padded target tokens per batch of a process; `data.batches.share` shares them."""
     count, tokens = config.training.batch_plan
     devices = config.training.devices or 1
     return tokens if count % devices == 0 else -(-tokens // devices)
@@ -216,28 +206,28 @@ def _training(
     yield from _table(rows, "<" + ">" * (len(rows[0]) - 1))
     if speed is not None:
         yield from _note(
-            f"At {speed.utilisation:.0%} of {speed.tflops:g} TFLOP/s a device; validations not "
-            "counted."
+            f"At {speed.utilisation:.0%} of {speed.tflops:g} TFLOP/s per device; validations are "
+            "not counted."
         )
 
 
 def _open_questions(config: Config, speed: Speed | None) -> Iterator[str]:
-    """What could not be known, and how to tell it."""
+    """Yields notes on what is not known, and how to specify it."""
     training = config.training
     if config.scheduled_sampling.decay is not None:
         yield from _note(
             f"scheduled_sampling: {_count(config.scheduled_sampling.passes - 1, 'pass')} more of "
-            "the decoder in an update, counted as if all words were replaced by predictions; as "
-            "long as they are not, it takes less."
+            "the decoder in an update, counted as if all words were replaced by predictions. While "
+            "fewer are replaced, an update takes less."
         )
     if speed is None:
         yield from _note(
-            "Time: not known. Give --tflops, what a device does at its peak in "
+            "Time: not known. Give --tflops, the speed of a device at its peak in "
             f"{training.precision}, in TFLOP/s."
         )
     if training.devices is None:
         yield from _note(
-            "Devices: training.devices is null, so that the machine decides. Counted with one; "
+            "Devices: training.devices is null, so the machine decides. One device is counted; "
             "give training.devices=N."
         )
     if training.max_steps is None:
@@ -252,11 +242,11 @@ def _open_questions(config: Config, speed: Speed | None) -> Iterator[str]:
             yield from _note(f"Updates: training.{key} may end training earlier.")
 
 
-# -------------------------------------------------------------------------------- how it looks
+# ---- Formatting ----
 
 
 def _table(rows: list[list[str]], alignment: str) -> Iterator[str]:
-    """Lines of columns, each aligned as told: < to the left, > to the right."""
+    """Yields the lines of a table. `alignment` has < (left) or > (right) for each column."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (
@@ -271,7 +261,7 @@ def _note(text: str) -> list[str]:
 
 
 def _quantity(value: float, unit: str) -> str:
-    """Three digits, and a decimal prefix: 12.3 GFLOP."""
+    """Formats a value with three digits and a decimal prefix, such as 12.3 GFLOP."""
     prefixes = iter(" kMGTPE")
     prefix = next(prefixes)
     while value >= 999.5 and prefix != "E":

@@ -1,8 +1,9 @@
-"""Incremental decoding on a CPU: what `Transformer.decode_step` computes, in NumPy.
+"""Incremental decoding on a CPU: computes `Transformer.decode_step` in NumPy.
 
-A step works on few positions, so that calling Paddle costs more than the arithmetic: a layer's norm
-of five hypotheses takes 25 us there and 10 us here, and attention has all keys copied to append a
-few. Here products read keys and values where they lie. Results agree to float32's rounding.
+A step works on few positions, so that calling Paddle costs more than the arithmetic. The layer norm
+of five hypotheses takes 25 us in Paddle and 10 us in NumPy, and Paddle's attention copies all keys
+to append a few. Here, matrix products read keys and values in place. The results of both agree up
+to float32 rounding.
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ import paddle
 from paddle import Tensor, nn
 
 from transformer_mt.model.ancestors import AncestorMask
-from transformer_mt.model.attention import Linear, MultiHeadAttention, ScaledDotProductAttention
+from transformer_mt.model.attention import (
+    FORBIDDEN_SCORE,
+    Linear,
+    MultiHeadAttention,
+    ScaledDotProductAttention,
+)
 from transformer_mt.model.dropout import Dropout
 from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
 from transformer_mt.model.layers import (
@@ -28,16 +34,19 @@ from transformer_mt.model.layers import (
 from transformer_mt.model.operations import array, is_float32_on_cpu, tensor
 from transformer_mt.model.transformer import Decoder, Generator, Transformer
 
-# Far below any score, see attention.FORBIDDEN_SCORE.
-FORBIDDEN = np.float32(-1e9)
-# Positions that a cache has room for beyond those that it must hold.
+FORBIDDEN = np.float32(FORBIDDEN_SCORE)
+# The number of positions that a growing cache allocates in addition.
 GROWTH = 32
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """What a layer of some class consists of: its parts, with the class that each must be of (None:
-    any, for Paddle computes it), and its settings, the attributes that its class reads."""
+    """What a layer of some class consists of.
+
+    parts: its sublayers and the class that each must have. None allows any class, because Paddle
+        computes the sublayer.
+    settings: the attributes that its class reads.
+    """
 
     parts: dict[str, type | None] = field(default_factory=dict)
     settings: tuple[str, ...] = ()
@@ -55,7 +64,8 @@ _MODEL = _Kind(
     ("pad_id", "source_pad_id"),
 )
 _PROJECTIONS = ("query_projection", "key_projection", "value_projection", "output_projection")
-# All that is repeated here. A class that is not named, a part, or a setting, is left to Paddle.
+# Everything that this module computes. A model with any other class, part or setting is left to
+# Paddle.
 _KINDS = {
     Transformer: _MODEL,
     TokenEmbedding: _Kind(settings=("scale",)),
@@ -88,18 +98,26 @@ _KINDS = {
 
 
 class Output(Protocol):
-    """What a kind of model makes of the generator's logits, for one batch of sentences."""
+    """Computes the logits of a kind of model from those of its generator, for one batch."""
 
     def logits(self, logits: np.ndarray, hidden: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """The model's logits (sentences, width, vocabulary), given the generator's, the decoder's
-        output (sentences, width, d_model), and the last layer's attention to the source
-        (sentences, heads, width, source_len)."""
+        """Computes the logits of the model.
+
+        Args:
+            logits: the generator's logits, float32 (sentences, width, vocabulary).
+            hidden: the decoder's output, float32 (sentences, width, d_model).
+            weights: the attention of the last layer to the source, float32
+                (sentences, heads, width, source_len).
+
+        Returns: float32 (sentences, width, vocabulary).
+        """
 
     def select(self, sentences: np.ndarray) -> None:
         """Keeps the sentences with these indices, int64 (kept,), in this order."""
 
 
-# The classes of models that can be decoded here, and what each makes of the generator's logits.
+# The classes of models that can be decoded here. The value makes the `Output` of a batch; None: the
+# logits are those of the generator.
 _OUTPUTS: dict[type[Transformer], Callable[[Transformer, Tensor], Output] | None] = {
     Transformer: None
 }
@@ -108,23 +126,31 @@ _OUTPUTS: dict[type[Transformer], Callable[[Transformer, Tensor], Output] | None
 def register(
     model: type[Transformer], parts: dict[str, type], output: Callable[..., Output]
 ) -> None:
-    """Declares that a kind of model can be decoded here: a `Transformer` with these further parts,
-    and with `output(model, source_ids)` behind its generator."""
+    """Declares that a subclass of `Transformer` can be decoded here.
+
+    Args:
+        model: the subclass.
+        parts: the sublayers that it adds, and the class of each.
+        output: `output(model, source_ids)` makes the `Output` of a batch.
+    """
     _KINDS[model] = _Kind({**_MODEL.parts, **parts}, _MODEL.settings)
     _OUTPUTS[model] = output
 
 
 class CpuDecoder:
-    """The decoder of a model. Weights are read where they are: they must not change in its life.
+    """The decoder of a model in NumPy. It reads the weights in place: they must not change.
 
     Raises ValueError if it can't decode the model.
     """
 
     @staticmethod
     def can_decode(model: Transformer) -> bool:
-        """Whether the model is in float32, on the CPU, and nothing in it but what is repeated here:
-        every layer that decodes is of exactly the class that is known, has no other parts or
-        settings, no hook, and no method of its own."""
+        """Whether this module computes all that the model's decoder does.
+
+        The model must be in float32 and on the CPU. Every layer of the decoder must have exactly
+        the class that is declared for it, and no other sublayers or settings, no hooks and no
+        methods of its own.
+        """
         return (
             type(model) in _OUTPUTS
             and _is_known(model, type(model), model.training)
@@ -133,7 +159,7 @@ class CpuDecoder:
 
     def __init__(self, model: Transformer) -> None:
         if not self.can_decode(model):
-            raise ValueError("a CpuDecoder needs a float32 Transformer, known here, on the CPU")
+            raise ValueError("a CpuDecoder needs a float32 Transformer of known layers on the CPU")
         self.layers = [_Layer(layer) for layer in model.decoder.layers]
         self.norm = None if model.decoder.norm is None else _Norm(model.decoder.norm)
         self.model = model
@@ -141,25 +167,25 @@ class CpuDecoder:
         self._embedding = array(model.target_embedding.weight)
         self._scale = np.float32(model.target_embedding.scale)
         self._positions = model.positional_encoding
-        # (d_model, vocabulary): twice as fast as the other way round, for few rows
+        # (d_model, vocabulary). For few rows, the product is twice as fast as with the transpose.
         self._output = model.generator.weight.t().contiguous()
 
     def embed(self, ids: np.ndarray, position: int) -> np.ndarray:
-        """`ids` (sentences, width), all at one position, as (sentences, width, d_model)."""
+        """Embeds `ids` (sentences, width), all at one position, as (sentences, width, d_model)."""
         return self._embedding[ids] * self._scale + self._positions.at(position)
 
     def logits(self, x: np.ndarray) -> np.ndarray:
-        """(sentences, width, d_model) to (sentences, width, vocabulary)."""
+        """Maps `x` (sentences, width, d_model) to (sentences, width, vocabulary)."""
         rows = tensor(x.reshape(-1, x.shape[-1]))
         return array(paddle.matmul(rows, self._output)).reshape(*x.shape[:-1], -1)
 
 
 def _is_known(layer: nn.Layer, kind: type | None, training: bool) -> bool:
-    """Whether a layer and all its parts are what `_KINDS` says."""
+    """Whether a layer and all of its parts are as `_KINDS` declares."""
     if kind is None:
         return True
     parts = {name: part for name, part in layer._sub_layers.items() if part is not None}
-    # A stack is of any height.
+    # A stack may have any number of layers.
     known = _Kind(dict.fromkeys(parts, DecoderLayer)) if kind is nn.LayerList else _KINDS[kind]
     attributes = vars(layer)
     return (
@@ -176,7 +202,10 @@ def _is_known(layer: nn.Layer, kind: type | None, training: bool) -> bool:
 
 
 def _has_known_sizes(layer: DecoderLayer) -> bool:
-    """Whether settings agree that are read here only once, or that a weight tells as well."""
+    """Whether all norms of a layer stand at the same place, and widths of heads fit the weights.
+
+    This module reads the place of the norms once per layer, and the widths from the weights.
+    """
     residuals = (
         layer.self_attention_residual,
         layer.cross_attention_residual,
@@ -194,10 +223,12 @@ def _has_known_sizes(layer: DecoderLayer) -> bool:
 
 
 class CpuDecoderState:
-    """One batch of sentences, decoded step by step; all hypotheses of a sentence together.
+    """The state of a batch of sentences that is decoded step by step.
+
+    The hypotheses of a sentence are decoded together, see `AncestorMask`.
 
     Args:
-        memory: float32 (sentences, source_len, d_model), on the CPU, what `encode` gives for
+        memory: float32 (sentences, source_len, d_model), on the CPU, the encoder's output for
         source_ids: int64 (sentences, source_len).
     """
 
@@ -205,7 +236,7 @@ class CpuDecoderState:
         self._decoder = decoder
         self._ancestors = AncestorMask()
         padding = array(source_ids) == decoder.source_pad_id
-        # True where the source is padding: (sentences, 1, 1, source_len)
+        # (sentences, 1, 1, source_len). True forbids: the source is padding there.
         self._padding = padding[:, np.newaxis, np.newaxis] if padding.any() else None
         self._self_caches = [_Cache() for _ in decoder.layers]
         self._cross_caches = [_Cache() for _ in decoder.layers]
@@ -215,25 +246,32 @@ class CpuDecoderState:
         self._output = None if make_output is None else make_output(decoder.model, source_ids)
 
     def step(self, ids: np.ndarray, parents: np.ndarray) -> np.ndarray:
-        """The logits, float32 (sentences, width, vocabulary), of what may follow each hypothesis.
+        """Takes one step of incremental decoding.
 
         Args:
-            ids: int64 (sentences, width), the last id of each hypothesis; first of all bos.
+            ids: int64 (sentences, width), the last id of each hypothesis; bos at the first step.
             parents: as in `AncestorMask.grow`.
+
+        Returns: the logits of the next token of each hypothesis, float32
+            (sentences, width, vocabulary).
         """
         decoder = self._decoder
+        # 1. Drop the positions that no hypothesis descends from.
         kept = self._ancestors.prune()
         if kept is not None:
             for cache in self._self_caches:
                 cache.take(kept)
+        # 2. Embed the ids, and add this step to the mask (sentences, 1, width, positions).
         x = decoder.embed(ids, self._ancestors.length)  # (sentences, width, d_model)
-        strangers = self._ancestors.grow(parents)
+        mask = self._ancestors.grow(parents)
+        # 3. Pass the hypotheses through all layers.
         for layer, own, cross in zip(
             decoder.layers, self._self_caches, self._cross_caches, strict=True
         ):
-            x = layer(x, own, strangers, cross, self._padding)
+            x = layer(x, own, mask, cross, self._padding)
         if decoder.norm is not None:
             x = decoder.norm(x)
+        # 4. Compute the logits (sentences, width, vocabulary).
         logits = decoder.logits(x)
         if self._output is None:
             return logits
@@ -251,55 +289,52 @@ class CpuDecoderState:
 
 
 class _Cache:
-    """Projected keys and values, (sentences, length, heads * d); heads are not split yet."""
+    """Projected keys and values, (sentences, length, heads * d) each; heads are not split yet."""
 
     def __init__(self) -> None:
         self._length = 0
-        # (sentences, at least length, heads * d): what is beyond the length is not filled yet
-        self._key: np.ndarray | None = None
-        self._value: np.ndarray | None = None
-        # Of the last attention to them, (sentences, heads, width, length)
+        # Keys and values, (sentences, at least length, heads * d). What follows the length is not
+        # filled yet.
+        self._arrays: list[np.ndarray] = []
+        # The weights of the last attention to them, (sentences, heads, width, length).
         self.weights: np.ndarray | None = None
 
-    @property
-    def key(self) -> np.ndarray:
-        return self._key[:, : self._length]
+    def read(self) -> list[np.ndarray]:
+        """Returns views of the keys and of the values, (sentences, length, heads * d)."""
+        return [x[:, : self._length] for x in self._arrays]
 
-    @property
-    def value(self) -> np.ndarray:
-        return self._value[:, : self._length]
-
-    def append(self, key: np.ndarray, value: np.ndarray) -> None:
-        end = self._length + key.shape[1]
-        if self._key is None:
-            self._key, self._value = key, value
+    def append(self, *arrays: np.ndarray) -> None:
+        """Appends keys and values, (sentences, new_len, heads * d)."""
+        end = self._length + arrays[0].shape[1]
+        if not self._arrays:
+            self._arrays = list(arrays)
         else:
-            if end > self._key.shape[1]:
-                self._key, self._value = self._grown(self._key, end), self._grown(self._value, end)
-            self._key[:, self._length : end] = key
-            self._value[:, self._length : end] = value
+            if end > self._arrays[0].shape[1]:
+                self._arrays = [self._grown(x, end) for x in self._arrays]
+            for filled, new in zip(self._arrays, arrays, strict=True):
+                filled[:, self._length : end] = new
         self._length = end
 
     def _grown(self, x: np.ndarray, length: int) -> np.ndarray:
-        # At least doubled, so that all growing together copies no more than there is in the end.
+        # The length at least doubles, so that all copies together are no longer than the result.
         length = max(length, 2 * x.shape[1]) + GROWTH
         grown = np.empty((x.shape[0], length, x.shape[2]), x.dtype)
         grown[:, : self._length] = x[:, : self._length]
         return grown
 
     def select(self, sentences: np.ndarray) -> None:
-        self._key, self._value = self.key[sentences], self.value[sentences]
+        """Keeps the sentences with these indices, int64 (kept,), in this order."""
+        self._arrays = [x[sentences] for x in self.read()]
 
     def take(self, positions: np.ndarray) -> None:
-        """Keeps these positions of each sentence, (sentences, kept)."""
+        """Keeps the positions of each sentence with these indices, int64 (sentences, kept)."""
         index = positions[:, :, np.newaxis]
-        self._key = np.take_along_axis(self.key, index, axis=1)
-        self._value = np.take_along_axis(self.value, index, axis=1)
+        self._arrays = [np.take_along_axis(x, index, axis=1) for x in self.read()]
         self._length = positions.shape[1]
 
 
 class _Layer:
-    """As `DecoderLayer`."""
+    """Computes a `DecoderLayer`."""
 
     def __init__(self, layer: DecoderLayer) -> None:
         self._is_pre_norm = layer.self_attention_residual.is_pre_norm
@@ -315,15 +350,19 @@ class _Layer:
         self,
         x: np.ndarray,
         self_cache: _Cache,
-        strangers: np.ndarray | None,
+        mask: np.ndarray | None,
         cross_cache: _Cache,
         padding: np.ndarray | None,
     ) -> np.ndarray:
-        """`x` (sentences, width, d_model), same shape; masks are True where forbidden."""
+        """Passes `x` (sentences, width, d_model) through the layer; same shape.
+
+        `mask` (sentences, 1, width, positions) is for self-attention and `padding`
+        (sentences, 1, 1, source_len) for cross-attention. True forbids.
+        """
 
         def attend_to_past(x: np.ndarray) -> np.ndarray:
             self_cache.append(*self._self_attention.project(x))
-            return self._self_attention(x, self_cache, strangers)
+            return self._self_attention(x, self_cache, mask)
 
         def attend_to_source(x: np.ndarray) -> np.ndarray:
             return self.cross_attention(x, cross_cache, padding)
@@ -333,7 +372,7 @@ class _Layer:
         return self._around(self._feed_forward, self._feed_forward_norm, x)
 
     def _around(self, sublayer: Callable, norm: _Norm, x: np.ndarray) -> np.ndarray:
-        # As `ResidualNorm`.
+        # Computes a `ResidualNorm`.
         return x + sublayer(norm(x)) if self._is_pre_norm else norm(x + sublayer(x))
 
     def _feed_forward(self, x: np.ndarray) -> np.ndarray:
@@ -342,7 +381,7 @@ class _Layer:
 
 
 class _Attention:
-    """As `MultiHeadAttention`."""
+    """Computes a `MultiHeadAttention`."""
 
     def __init__(self, attention: MultiHeadAttention) -> None:
         self._num_heads = attention.num_heads
@@ -353,23 +392,28 @@ class _Attention:
         self._output_projection = _Linear(attention.output_projection)
 
     def project(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Keys and values of `x` (sentences, len, d_model), (sentences, len, heads * d) each."""
+        """Projects `x` (sentences, len, d_model) to keys and values (sentences, len, heads * d)."""
         return self._key_projection(x), self._value_projection(x)
 
     def __call__(self, x: np.ndarray, cache: _Cache, mask: np.ndarray | None) -> np.ndarray:
-        """Attends from `x` (sentences, width, d_model), same shape, to what the cache holds; the
-        mask, (sentences, 1, 1 or width, length), leaves each query something to attend to."""
+        """Attends from `x` (sentences, width, d_model) to the keys of the cache; same shape.
+
+        The mask is (sentences, 1, 1 or width, length), and True forbids. It must leave each query
+        at least one key.
+        """
+        key, value = cache.read()
         query = self._query_projection(x)
         query *= self._scale
-        # (sentences, heads, width, length); heads are split as views, and nothing is copied
-        weights = np.matmul(self._heads(query), self._heads(cache.key).swapaxes(-1, -2))
+        # Scores (sentences, heads, width, length). Heads are split by views, without copies.
+        weights = np.matmul(self._heads(query), self._heads(key).swapaxes(-1, -2))
         if mask is not None:
             np.copyto(weights, FORBIDDEN, where=mask)
+        # The softmax over the keys, in place.
         weights -= np.maximum.reduce(weights, axis=-1, keepdims=True)
         np.exp(weights, out=weights)
         weights /= np.add.reduce(weights, axis=-1, keepdims=True)
         cache.weights = weights
-        value = cache.value
+        # The weighted values, written into (sentences, width, heads * d).
         mixed = np.empty((*x.shape[:2], value.shape[-1]), np.float32)
         np.matmul(weights, self._heads(value), out=self._heads(mixed))
         return self._output_projection(mixed)
@@ -382,12 +426,14 @@ class _Attention:
 
 
 class _Linear:
+    """Computes a `Linear` layer of `x` (sentences, len, in): (sentences, len, out)."""
+
     def __init__(self, linear: Linear) -> None:
         self._weight = array(linear.weight)
         self._bias = None if linear.bias is None else array(linear.bias)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        # As one product of all rows: NumPy makes one for each sentence of three dimensions.
+        # With three dimensions, NumPy would compute one product per sentence. This is one for all.
         y = x.reshape(-1, x.shape[-1]) @ self._weight
         if self._bias is not None:
             y += self._bias
@@ -395,6 +441,8 @@ class _Linear:
 
 
 class _Norm:
+    """Computes a `LayerNorm` of `x` (..., d_model); same shape."""
+
     def __init__(self, norm: LayerNorm) -> None:
         self._weight, self._bias = array(norm.weight), array(norm.bias)
         self._epsilon = norm._epsilon

@@ -1,21 +1,21 @@
-"""A Transformer that can also copy subwords of the source: a pointer-generator.
+"""A pointer-generator: a Transformer that can also copy subwords of the source.
 
-See et al. 2017, arXiv 1704.04368, section 2.2; to point by attention is from Vinyals et al. 2015,
-arXiv 1506.03134, section 2.3. Their one attention is here the last decoder layer's to the source,
-the mean of its heads. With a gate g, linear in the decoder's output,
+The model is that of See et al. 2017, arXiv 1704.04368, section 2.2. Pointing by attention is from
+Vinyals et al. 2015, arXiv 1506.03134, section 2.3. The attention to copy by is the mean over the
+heads of the last decoder layer's cross-attention. With a gate g, linear in the decoder's output,
 
     p_gen = sigmoid(g)
     p(v)  = p_gen * softmax(logits)[v] + (1 - p_gen) * copied[v],
 
-where copied[v] is the attention to all places of the source at which v stands. A name never seen
-before is copied subword by subword; the vocabulary, common to both sides, stays as it is.
+where copied[v] is the sum of the attention to all source positions that hold v. An unseen name is
+copied subword by subword. Both sides share one vocabulary, which is not extended.
 
-What the model gives are logits whose softmax is this p. So all that reads logits (loss, search,
-sampling, ensembles, scores) goes on as ever. p(v) * sum(exp(logits)) / p_gen is
+The model returns logits whose softmax is p, so that the loss, search, sampling, ensembles and
+scores need no change. Because p(v) * sum(exp(logits)) / p_gen is
 
     exp(logits[v]) + exp(log_total - g) * copied[v],   log_total = log(sum(exp(logits))),
 
-so the logits that differ from the generator's are those of the few ids in the source.
+only the logits of the few ids in the source differ from those of the generator.
 """
 
 from __future__ import annotations
@@ -34,20 +34,22 @@ from transformer_mt.model.attention import Linear
 from transformer_mt.model.operations import array, tensor
 from transformer_mt.model.transformer import DecoderCache, Transformer, at_positions
 
-# Before training, but for what the gate's random weights add.
+# p_gen before training, apart from the effect of the gate's random weights.
 FIRST_P_GEN = 0.9
-# float32 ends at exp(88). Where anything is copied, no slope is larger: on a CPU, no attention
-# weight but 0 is below exp(-64).
+# float32 ends at exp(88). No exponent of an id that is copied is larger than this, because on a CPU
+# no attention weight except 0 is below exp(-64).
 LARGEST_EXPONENT = 80.0
 
 
 @dataclass
 class CopyableSource:
-    """What a batch of source sentences has to copy.
+    """The ids that can be copied from a batch of source sentences.
 
-    `ids`, int64 (batch, source_len), holds each id of a sentence once; where one stands again it
-    holds the padding's. `places`, float32 (batch, source_len, source_len), is 1 where the source
-    has at the first index what `ids` has at the second.
+    Attributes:
+        ids: int64 (batch, source_len). Each id of a sentence stands here once, at its first
+            position. The padding id stands at the positions where ids are repeated.
+        places: float32 (batch, source_len, source_len). `places[b, i, j]` is 1 if the source at i
+            is `ids[b, j]`, and otherwise 0.
     """
 
     ids: Tensor
@@ -55,22 +57,24 @@ class CopyableSource:
 
     @classmethod
     def of(cls, source_ids: Tensor, pad_id: int) -> CopyableSource:
-        """Of `source_ids`, int64 (batch, source_len)."""
-        same = source_ids.unsqueeze(2) == source_ids.unsqueeze(1)
+        """Finds the ids of `source_ids`, int64 (batch, source_len)."""
+        same = source_ids.unsqueeze(2) == source_ids.unsqueeze(1)  # (batch, len, len)
+        # An id at position j is a repetition if an earlier position i < j holds it, too.
         stands_before = same.astype("int32").triu(1).astype("bool").any(axis=1)
         ids = paddle.masked_fill(source_ids, stands_before, pad_id)
         places = source_ids.unsqueeze(2) == ids.unsqueeze(1)
         return cls(ids, places.astype("float32"))
 
     def select(self, sentences: Tensor) -> CopyableSource:
-        """Of the sentences with these indices, int64 (kept,)."""
+        """Selects the sentences with these indices, int64 (kept,)."""
         return CopyableSource(self.ids.gather(sentences), self.places.gather(sentences))
 
     def pointed_at(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """How much attention goes to each of the ids, at all its places together.
+        """Computes how much attention each id gets at all of its positions together.
 
         Args:
-            weights: floating (batch, heads, target_len, source_len), 0 at padding.
+            weights: attention weights, floating (batch, heads, target_len, source_len), which are
+                0 at padding.
 
         Returns: (copied, ids), float32 and int64, both (batch, target_len, source_len).
         """
@@ -81,7 +85,7 @@ class CopyableSource:
 
 @dataclass(kw_only=True)
 class CopyingCache(DecoderCache):
-    """As `DecoderCache`, with the source."""
+    """A `DecoderCache` that also holds the ids to copy."""
 
     source: CopyableSource
 
@@ -92,9 +96,9 @@ class CopyingCache(DecoderCache):
 
 
 class CopyingTransformer(Transformer):
-    """A `Transformer` that generates or copies, with the same arguments, and a gate.
+    """A `Transformer` with a gate that mixes generating and copying. It has the same arguments.
 
-    Raises: ValueError as `Transformer` does, and if source and target have no common vocabulary.
+    Raises: ValueError as `Transformer` does, and if source and target do not share a vocabulary.
     """
 
     def __init__(
@@ -107,7 +111,7 @@ class CopyingTransformer(Transformer):
 
     @property
     def generates_from(self) -> tuple[int]:
-        """The last layer."""
+        """The number of the last layer, whose attention decides what is copied."""
         return (len(self.decoder.layers) - 1,)
 
     def generate(
@@ -131,7 +135,7 @@ class CopyingTransformer(Transformer):
         return self._mixed(hidden, cross_weights, cache.source)
 
     def copyable(self, source_ids: Tensor) -> CopyableSource:
-        """What `source_ids`, int64 (batch, source_len), have to copy."""
+        """Returns the ids that can be copied from `source_ids`, int64 (batch, source_len)."""
         return CopyableSource.of(source_ids, self.pad_id)
 
     def _mixed(
@@ -141,42 +145,46 @@ class CopyingTransformer(Transformer):
         source: CopyableSource,
         positions: Tensor | None = None,
     ) -> Tensor:
-        # (batch, target_len, vocabulary), or (count, vocabulary) at `positions`
+        # Returns the logits (batch, target_len, vocabulary), or (count, vocabulary) at `positions`.
+        # 1. Sum the attention per id, in float32.
         with paddle.amp.auto_cast(enable=False):
             copied, ids = source.pointed_at(cross_weights[-1])
+        # 2. Flatten to rows, or select rows: (rows, d_model), (rows, source_len) twice.
         if positions is None:
             places = hidden.shape[:-1]
             hidden, copied, ids = (x.reshape([-1, x.shape[-1]]) for x in (hidden, copied, ids))
         else:
             places = positions.shape
             hidden, copied, ids = (at_positions(x, positions) for x in (hidden, copied, ids))
+        # 3. Mix the distributions: (rows, vocabulary).
         mixed = mixture(self.generator(hidden), self.gate(hidden), copied, ids)
         return mixed.reshape([*places, mixed.shape[-1]])
 
 
 def mixture(logits: Tensor, gate: Tensor, copied: Tensor, ids: Tensor) -> Tensor:
-    """Logits whose softmax is sigmoid(gate) * softmax(logits) + (1 - sigmoid(gate)) * copied.
+    """Computes logits whose softmax is p softmax(logits) + (1 - p) copied, with p = sigmoid(gate).
 
-    They are finite, and so is their gradient, for any finite logits and gate.
+    The result and its gradient are finite for all finite logits and gates.
 
     Args:
-        logits: floating (rows, vocabulary); float32 ones are written over.
+        logits: floating (rows, vocabulary). Logits in float32 are overwritten.
         gate: floating (rows, 1).
-        copied: floating (rows, source_len), probabilities of `ids`; may be 0.
-        ids: int64 (rows, source_len), each id once, but for those whose probability is 0.
+        copied: floating (rows, source_len), the probabilities of `ids`; they may be 0.
+        ids: int64 (rows, source_len). Only ids with probability 0 may be repeated.
 
     Returns: float32 (rows, vocabulary).
     """
-    with paddle.amp.auto_cast(enable=False):  # in float32, whatever the model computes in
+    with paddle.amp.auto_cast(enable=False):  # float32, even in half precision
         return _Mixture.apply(*(x.astype("float32") for x in (logits, gate, copied)), ids)
 
 
 class _Mixture(PyLayer):
-    """The mixture in the memory of the logits, with its gradient written by hand.
+    """The mixture, computed in the memory of the logits, and its gradient.
 
-    Of mixed = log(exp(l) + exp(log_total - g) * c), the slope by log_total and by -g is the share
-    of what is copied, s = exp(log_total - g) * c / exp(mixed); by l it is 1 - s, by c it is s / c.
-    That of log_total by all logits is softmax(logits).
+    For mixed = log(exp(l) + exp(log_total - g) * c), the derivative with respect to log_total and
+    to -g is the copied share, s = exp(log_total - g) * c / exp(mixed). With respect to l it is
+    1 - s, and with respect to c it is s / c. The derivative of log_total with respect to the logits
+    is softmax(logits).
     """
 
     @staticmethod
@@ -195,7 +203,8 @@ class _Mixture(PyLayer):
         own = _at(slopes, ids)  # (rows, source_len)
         share = paddle.exp(log_odds + copied.log() - mixed)
         to_total = (own * share).sum(axis=1, keepdim=True)  # (rows, 1)
-        # Wrong at the ids of the source, where other logits stand now, however large.
+        # The result is wrong at the ids of the source, where the mixed logits have replaced the
+        # generator's and may be large. These elements are overwritten below.
         with np.errstate(over="ignore", invalid="ignore"):
             to_logits = operations.plus_softmax(slopes, logits, log_total, to_total)
         kept = own * paddle.exp(generated - mixed)
@@ -205,15 +214,15 @@ class _Mixture(PyLayer):
 
 
 def _at(x: Tensor, ids: Tensor) -> Tensor:
-    # Of `x` (rows, vocabulary) what stands at `ids` (rows, count): paddle.take_along_axis takes
-    # 40 ms for 2,560 rows of 8,000, this 1 ms.
+    # Gathers the elements of `x` (rows, vocabulary) at `ids` (rows, count): (rows, count). For
+    # 2,560 rows of 8,000, paddle.take_along_axis takes 40 ms and this 1 ms.
     rows, vocabulary = x.shape
     places = ids + paddle.arange(rows).unsqueeze(1) * vocabulary
     return x.flatten().gather(places.flatten()).reshape(ids.shape)
 
 
 class CpuCopying:
-    """What a `CopyingTransformer` makes of the logits, in NumPy: a part of `CpuDecoderState`.
+    """The `cpu_decoder.Output` of a `CopyingTransformer`: the same mixture in NumPy.
 
     `source_ids` are int64 (sentences, source_len), on the CPU.
     """
@@ -224,14 +233,13 @@ class CpuCopying:
         self._ids, self._places = array(source.ids), array(source.places)
 
     def logits(self, logits: np.ndarray, hidden: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """As the function `mixture`, float32 (sentences, width, vocabulary), of the decoder's
-        output (sentences, width, d_model) and attention (sentences, heads, width, source_len)."""
+        """As `cpu_decoder.Output.logits`; computes the function `mixture`."""
         copied = np.matmul(weights.mean(axis=1), self._places)  # (sentences, width, source_len)
         ids = np.broadcast_to(self._ids[:, np.newaxis], copied.shape)
         gate = hidden @ self._weight + self._bias  # (sentences, width, 1)
-        logits = logits.copy()  # what is a tensor's can't be written to
+        logits = logits.copy()  # the memory of a tensor is read-only
         log_total = array(operations.log_sum_exp(tensor(logits.reshape(-1, logits.shape[-1]))))
-        with np.errstate(divide="ignore"):  # log(0) is -inf, as it should be
+        with np.errstate(divide="ignore"):  # log(0) is -inf
             pointed = log_total.reshape(gate.shape) - gate + np.log(copied)
         mixed = np.logaddexp(np.take_along_axis(logits, ids, axis=2), pointed)
         np.put_along_axis(logits, ids, mixed, axis=2)
