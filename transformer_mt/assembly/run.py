@@ -152,18 +152,15 @@ def _begin(
 
 
 def _how_to_go_on(config: Config) -> str:
-    if SCHEDULES[config.training.schedule].uses_total_steps:
-        return (
-            f"its length can't change, because schedule {config.training.schedule} depends on it; "
-            "to train the model further, start another run with "
-            f"training.init_from={quoted(config.model_dir)} model_dir=FOLDER"
-        )
-    return (
-        "to go on, raise training.max_steps"
-        + (" or training.max_epochs" if config.training.max_epochs else "")
-        + (" or training.patience" if config.training.patience else "")
-        + "; to train anew, add --restart"
-    )
+    """Returns what the user can do after the end of a run."""
+    keys = ["patience"]
+    if not SCHEDULES[config.training.schedule].uses_total_steps:  # else the length is fixed
+        keys = ["max_steps", "max_epochs", "patience"]
+    keys = [f"training.{key}" for key in keys if getattr(config.training, key)]
+    how = f"raise {' or '.join(keys)}"
+    if not keys:
+        how = f"start a run with training.init_from={quoted(config.model_dir)} model_dir=FOLDER"
+    return f"to go on, {how}; to train anew, add --restart"
 
 
 def _finish(config: Config, data: PreparedData, directory: RunDirectory) -> None:
