@@ -44,17 +44,12 @@ _NAMED = re.compile(rf"([0-9a-f]{{64}})  checkpoints/({CHECKPOINT.pattern})/{CHE
 
 
 class ModelDirectory:
-    """What a model directory holds; nothing is read before it is asked for."""
+    """Reads a model directory; nothing is read before it is needed."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.checkpoints = self.path / "checkpoints"
         self.held_out = self.path / "held_out"
-
-    @classmethod
-    def of(cls, checkpoint: Path) -> ModelDirectory:
-        """Returns the model directory that a checkpoint is in."""
-        return cls(checkpoint.parent.parent)
 
     def own(self, name: str) -> Path:
         """Returns the path of a file or folder of the directory.
@@ -72,13 +67,13 @@ class ModelDirectory:
 
     @property
     def version(self) -> str:
-        """The content of format_version in a form that can be shown; empty if there is no file."""
+        """The content of format_version, made printable; empty if there is no such file."""
         return _first_line(self.own(VERSION), 20)
 
     @property
     def holds_run(self) -> bool:
-        """Whether it is a model directory, of any version; a config.yaml alone may be another
-        program's."""
+        """Whether this is a model directory, of any version. A config.yaml alone is not enough,
+        because it may be another program's."""
         return (self.path / CONFIG).is_file() and self.version.isdecimal()
 
     def load_config(self, overrides: Iterable[str] = ()) -> Config:
@@ -89,8 +84,7 @@ class ModelDirectory:
 
         Raises:
             UserError: it is damaged.
-            UsageError: this is no model directory, or one of another version; or an override is
-                wrong.
+            UsageError: this is not a model directory of this version, or an override is wrong.
         """
         path = self.own(CONFIG)
         if not path.is_file():
@@ -101,8 +95,8 @@ class ModelDirectory:
         if version == str(PICKLE_FORMAT_VERSION):
             raise UsageError(
                 f"{self.path} is of format version {version}, whose weights could run code when "
-                "they are read. Convert it, which is safe wherever it comes from: python -m "
-                f"transformer_mt convert {quoted(self.path)}"
+                "they are read. Convert it, which is safe even if you do not trust its origin: "
+                f"python -m transformer_mt convert {quoted(self.path)}"
             )
         if version != str(FORMAT_VERSION):
             raise UsageError(
@@ -112,7 +106,7 @@ class ModelDirectory:
         if not is_sealed(path.read_bytes()):
             raise UserError(
                 f"{path}: damaged, or edited: its checksum, the last line, is that of another "
-                "text. Put back what was there; decoding can be changed with flags such as "
+                "text. Restore the original file; decoding can be changed with flags such as "
                 "--beam-size"
             )
         return config_file.load(path, overrides or ())
@@ -138,17 +132,14 @@ class ModelDirectory:
 
     def named_checkpoints(self) -> list[Path]:
         """Returns the checkpoints of steps, and then the averages of them."""
-        averages = [
-            path
-            for path in entries(self.checkpoints)
-            if CHECKPOINT.fullmatch(path.name) and not STEP.fullmatch(path.name)
-        ]
-        return [*self.saved_checkpoints(), *averages]
+        saved = self.saved_checkpoints()
+        every = [path for path in entries(self.checkpoints) if CHECKPOINT.fullmatch(path.name)]
+        return [*saved, *(path for path in every if path not in saved)]
 
     def best(self) -> Path | None:
         """Returns the checkpoint that `best` names; None if there is no such file.
 
-        If the file is damaged, or the checkpoint is gone, it warns and returns None.
+        If the file is damaged, or the checkpoint is gone or has changed, warns and returns None.
         """
         path = self.own("best")
         if not path.exists():
@@ -171,11 +162,11 @@ class ModelDirectory:
         """Returns a checkpoint by its name.
 
         Args:
-            name: step_N, average_KIND_N, best or last; None is the best, or the last if no best is
-                known yet.
+            name: step_N, average_KIND_N, best or last. None is the same as best, which is the last
+                one while no best is known.
 
         Raises:
-            UsageError: there is none of that name.
+            UsageError: there is no checkpoint of that name.
             UserError: it is a link that leads out of the directory.
         """
         self.own("checkpoints")
@@ -196,16 +187,16 @@ class ModelDirectory:
 
 
 def named(checkpoint: Path) -> str:
-    """Returns a line that names a checkpoint, with the checksum of its list of checksums.
+    """Returns a line that names a checkpoint and has the checksum of its list of checksums.
 
-    `sha256sum --check` can read it in the model directory.
+    `sha256sum --check` can verify it in the model directory.
     """
     return f"{_hash_of(checkpoint)}  checkpoints/{checkpoint.name}/{CHECKSUMS}\n"
 
 
 def made_of_checkpoint(export: Path) -> str | None:
-    """Returns the line with which an export names its checkpoint, as `named` writes it; None if it
-    has none, or a damaged one."""
+    """Returns the line of an export that names its checkpoint, in the form of `named`; None if the
+    line is missing or damaged."""
     match = _NAMED.fullmatch(_first_line(export / MADE_OF, 200) + "\n")
     return match[0] if match else None
 
@@ -228,8 +219,8 @@ def _hash_of(checkpoint: Path) -> str:
 
 
 def _first_line(path: Path, length: int) -> str:
-    """Returns the first bytes of a small text file as one line that can be shown; empty if there is
-    no such file."""
+    """Returns the first `length` bytes of a text file as one printable line; empty if there is no
+    such file."""
     if not path.is_file():
         return ""
     with open(path, "rb") as file:
@@ -238,12 +229,11 @@ def _first_line(path: Path, length: int) -> str:
 
 
 def subwords_to_keep(config: Config) -> Subwords | None:
-    """Returns the subwords of training.init_from, which its weights were trained with; None if the
-    config has no such model.
+    """Returns the subwords of the model training.init_from; None if the config names no such model.
 
     Raises:
         UserError: the other model is damaged.
-        UsageError: there is none, or its subwords do not go together with the config.
+        UsageError: there is none, or its subwords can't be combined with the config.
     """
     other = config.training.init_from
     if other is None:
@@ -253,8 +243,7 @@ def subwords_to_keep(config: Config) -> Subwords | None:
         theirs, subwords = directory.load_config().subword, directory.load_subwords()
     except UserError as error:
         raise type(error)(f"training.init_from: {error}") from None
-    # Sampling stays as this config has it. Their vocabulary, wherever it came from, is in their
-    # directory now.
+    # `sampling` is taken from this config. The vocabulary is in the other directory.
     changes = {"sampling": config.subword.sampling}
     if theirs.type == "vocabulary":
         changes["vocabulary"] = str(directory.path / "subword.txt")

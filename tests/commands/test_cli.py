@@ -258,8 +258,8 @@ def test_check(tmp_path, recipe):
     assert config["model"]["d_model"] == 16 and config["data"]["max_length"] == 256
     assert report.split("\n")[0].strip() == "150"
     for words in ("source subwords", "target subwords", "unknown", "vocabulary", "dev pairs",
-                  "test pairs", "parameters", "an epoch", "1,234 in all", "estimated time",
-                  "s a step"):  # fmt: skip
+                  "test pairs", "parameters", "per epoch", "1,234 in all", "estimated time",
+                  "s per step"):  # fmt: skip
         assert words in report
     assert not (tmp_path / "model").exists()
     assert {name.split("/")[0] for name in files(tmp_path)} == {"cache", "recipe.yaml", "text"}

@@ -239,5 +239,5 @@ def test_nothing_is_left_of_a_killed_run(recipe, tmp_path):
 def test_a_worker_reads_only_what_its_run_has_written(tmp_path):
     job = tmp_path / "job.pickle"
     job.write_bytes(pickle.dumps("something else"))
-    with pytest.raises(UserError, match="not what this run has written"):
+    with pytest.raises(UserError, match="changed after the run wrote it"):
         worker.work(job, "0" * 64)

@@ -31,16 +31,18 @@ from transformer_mt.training.trainer import Trainer, run_on_several_machines, se
 
 
 def check(config: Config, device: str | None) -> None:
-    """Prints what would be trained, and for how long; writes nothing but the cache.
+    """Prints the config, the data and the plan of a run, and an estimate of its duration.
+
+    Only the cache is written.
 
     Raises:
-        UserError: anything wrong with what training would read.
+        UserError: something that training would read is wrong.
     """
     used = devices.use(device)
     devices.require_precision(config.training.precision, used)
     print(config_file.dump(config))
     data = prepare_for(config, subwords_to_keep(config))
-    _report(data, sys.stdout)
+    print(visible("\n".join(data.report())))
     processes = devices.processes(config.training.devices, used)
     trainer = make_trainer(config, data, Processes(world_size=processes))
     trainer.start()
@@ -50,28 +52,29 @@ def check(config: Config, device: str | None) -> None:
     estimate = duration(seconds * trainer.plan.total_steps)
     print(
         f"estimated time  {estimate} of training on {used} with {processes} process(es), "
-        f"validations not counted ({seconds:.2f} s a step)"
+        f"without validations ({seconds:.2f} s per step)"
     )
 
 
 def train(config: Config, device: str | None, restart: bool) -> None:
-    """Trains, or goes on with a run that was stopped, then scores the test set.
+    """Trains, or resumes a run that was stopped, and then scores the test set.
 
-    Where Paddle's launcher has started this process as one of several, on several machines, it
-    trains together with the others.
+    If Paddle's launcher has started this process as one of several, on several machines, it trains
+    together with the others.
 
     Raises:
-        UserError: anything wrong with the data or the model directory.
-        Interrupted: after saving a checkpoint.
+        UserError: something is wrong with the data or the model directory.
+        Interrupted: a signal arrived, and a checkpoint was saved.
     """
     started = time.monotonic()
     used = devices.use(own_device(device) if is_one_of_several() else device)
     devices.require_precision(config.training.precision, used)
-    # Joined before anything can fail: where a process ends, the others then notice at once.
+    # This comes before anything that can fail, because connected processes notice at once if one of
+    # them ends.
     processes = Processes.join()
     directory = RunDirectory(config.model_dir)
     if not processes.is_first:
-        processes.wait()  # until the first has made the directory ready
+        processes.wait()  # until the first process has prepared the directory
         data = prepare_for(config, directory.load_subwords())
         run_on_several_machines(make_trainer(config, data, processes), directory)
         return
@@ -104,13 +107,17 @@ def train(config: Config, device: str | None, restart: bool) -> None:
 def _begin(
     config: Config, directory: RunDirectory, restart: bool, processes: Processes, trains_here: bool
 ) -> tuple[PreparedData, Path | None, bool, Trainer | None]:
-    """Reads all that there is to read, and makes the directory ready for a new run, or for resuming
-    the one in it. The directory is not touched before everything is known to be in order.
+    """Reads and checks all input, and then prepares the directory for a new or a resumed run.
+
+    The directory is not changed before all checks have passed.
+
+    Args:
+        trains_here: whether this process trains, and not workers that it starts.
 
     Returns:
-        data: what to train on.
+        data: the data to train on.
         resumed: the checkpoint to resume from, if any.
-        has_ended: whether the run was trained to its end before, and nothing is left to do.
+        has_ended: whether the run had already reached its end.
         trainer: a started trainer; None if other processes train.
     """
     other = config.training.init_from
@@ -118,7 +125,7 @@ def _begin(
         raise UsageError(f"training.init_from: {other} is model_dir itself; give another model_dir")
     resumed = None if restart else resume.checkpoint_to_resume(directory, config)
     data = prepare_for(config, directory.load_subwords() if resumed else subwords_to_keep(config))
-    _report(data, sys.stderr)
+    print(visible("\n".join(data.report())), file=sys.stderr)
     if config.training.patience is not None and data.dev is None:
         warn("training.patience: there is no dev set, so training will not end early")
     state = resume.checked_state(resumed, data, directory) if resumed else None
@@ -145,18 +152,15 @@ def _begin(
 
 
 def _how_to_go_on(config: Config) -> str:
-    if SCHEDULES[config.training.schedule].uses_total_steps:
-        return (
-            f"its length can't change, because schedule {config.training.schedule} depends on it; "
-            "to train the model further, start another run with "
-            f"training.init_from={quoted(config.model_dir)} model_dir=FOLDER"
-        )
-    return (
-        "to go on, raise training.max_steps"
-        + (" or training.max_epochs" if config.training.max_epochs else "")
-        + (" or training.patience" if config.training.patience else "")
-        + "; to train anew, add --restart"
-    )
+    """Returns what the user can do after the end of a run."""
+    keys = ["patience"]
+    if not SCHEDULES[config.training.schedule].uses_total_steps:  # else the length is fixed
+        keys = ["max_steps", "max_epochs", "patience"]
+    keys = [f"training.{key}" for key in keys if getattr(config.training, key)]
+    how = f"raise {' or '.join(keys)}"
+    if not keys:
+        how = f"start a run with training.init_from={quoted(config.model_dir)} model_dir=FOLDER"
+    return f"to go on, {how}; to train anew, add --restart"
 
 
 def _finish(config: Config, data: PreparedData, directory: RunDirectory) -> None:
@@ -183,7 +187,7 @@ def score_test(config: Config, data: PreparedData, directory: RunDirectory) -> N
         file.writelines(f"{hypothesis}\n" for hypothesis in hypotheses)
     chosen = directory.checkpoint()
     directory.log(kind="test", checkpoint=chosen.name, **scores.as_dict())
-    # Spread over the test set, so that a sorted one shows more than its beginning.
+    # The samples are spread over the test set, because it may be sorted.
     shown = min(config.evaluation.samples, len(sources))
     for index in (len(sources) * i // shown for i in range(shown)):
         print(f"source      {visible(sources[index])}")
@@ -195,17 +199,15 @@ def score_test(config: Config, data: PreparedData, directory: RunDirectory) -> N
 def _score(
     config: Config, split, directory: RunDirectory, title: str
 ) -> tuple[Scores, list[str], list[str], list[str]]:
-    """The scores of a split with the best checkpoint, its sources, hypotheses and references."""
+    """Translates a split with the best checkpoint.
+
+    Returns: the scores, and the sources, hypotheses and references.
+    """
     sources, references = split.text
     translator = Translator.load(directory.path, device=paddle.get_device())
     with progress(total=len(sources), title=title, unit="lines") as bar:
         hypotheses = list(translator.translate(sources, bar.update))
     return score_for(config, hypotheses, references), sources, hypotheses, references
-
-
-def _report(data: PreparedData, file) -> None:
-    for line in data.report():
-        print(visible(line), file=file)
 
 
 def _report_plan(config: Config, data: PreparedData, plan: Plan, file) -> None:
@@ -216,7 +218,7 @@ def _report_plan(config: Config, data: PreparedData, plan: Plan, file) -> None:
     print(f"model           {parameters:,} parameters", file=file)
     print(
         f"an update       {count} x {tokens:,} padded target tokens; "
-        f"{plan.updates_per_epoch:,} updates an epoch, {plan.total_steps:,} in all",
+        f"{plan.updates_per_epoch:,} updates per epoch, {plan.total_steps:,} in all",
         file=file,
     )
 

@@ -6,15 +6,16 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
 
-# Paddle's softmax stops at exp(-64), so a negative log-likelihood beyond this may be cut off.
-DEEPEST = 60.0
+# Paddle's softmax is clipped at exp(-64), so greater negative log-likelihoods than this may be
+# wrong.
+LARGEST_NLL = 60.0
 
 
 class LabelSmoothedCrossEntropy(nn.Layer):
     """Cross-entropy against (1 - epsilon) * one-hot + epsilon / vocabulary.
 
-    The paper's label smoothing (section 5.4; Szegedy et al. 2016, arXiv 1512.00567, section 7),
-    spread over the whole vocabulary; padding does not count. No one-hot is built.
+    This is the label smoothing of the Transformer paper (section 5.4; Szegedy et al. 2016, arXiv
+    1512.00567, section 7) over the whole vocabulary. Padding adds nothing to the loss.
     """
 
     def __init__(self, epsilon: float, pad_id: int) -> None:
@@ -26,11 +27,12 @@ class LabelSmoothedCrossEntropy(nn.Layer):
         """
         Args:
             logits: (..., vocabulary), floating.
-            targets: (...), int64; pad_id where there is nothing to predict.
+            targets: (...), int64; pad_id at padding.
 
         Returns:
             The smoothed loss to train on, and the plain negative log-likelihood to report, which
-            has no gradient; each summed over the real targets, in nats, float32 scalars.
+            has no gradient. Both are summed over the targets that are not padding, in nats, as
+            float32 scalars.
         """
         flat = logits.astype("float32").reshape([-1, logits.shape[-1]])
         with paddle.amp.auto_cast(enable=False):  # in float32, whatever the model computes in
@@ -41,12 +43,13 @@ class LabelSmoothedCrossEntropy(nn.Layer):
 
 
 class _SmoothedCrossEntropy(paddle.autograd.PyLayer):
-    """The loss with its gradient written by hand, into the memory of the probabilities.
+    """The loss, with a gradient that is computed in place of the probabilities.
 
     (1 - epsilon) * -log p[target] + epsilon * mean(-log p)
         = -log p[target] + epsilon * (logits[target] - mean(logits)),
-    whose gradient in the logits is p - epsilon / vocabulary - (1 - epsilon) * one-hot. Composed of
-    Paddle's operations the same takes four to six times as long on a CPU, and more memory.
+    whose gradient with respect to the logits is
+    p - epsilon / vocabulary - (1 - epsilon) * one-hot. The same loss composed of Paddle's
+    operations takes four to six times as long on a CPU, and more memory.
     """
 
     @staticmethod
@@ -58,13 +61,13 @@ class _SmoothedCrossEntropy(paddle.autograd.PyLayer):
         at_target = paddle.stack([paddle.arange(rows), targets], axis=1)
         logit = paddle.gather_nd(logits, at_target)  # (rows,)
         nll = nll.squeeze(1)
-        if float(nll.max()) > DEEPEST:
-            nll = paddle.where(nll > DEEPEST, logits.logsumexp(1) - logit, nll)
+        if float(nll.max()) > LARGEST_NLL:
+            nll = paddle.where(nll > LARGEST_NLL, logits.logsumexp(1) - logit, nll)
         nll = nll.sum()
         is_real = targets != pad_id
         ctx.save_for_backward(probabilities, at_target, is_real)
         ctx.epsilon = epsilon
-        # A product with a vector is the fastest way to a mean.
+        # A product with a vector is the fastest way to compute the mean.
         mean = paddle.matmul(logits, paddle.full([vocabulary], 1 / vocabulary))
         excess = (logit - mean) * is_real.astype("float32")
         return nll + epsilon * excess.sum(), nll.clone()

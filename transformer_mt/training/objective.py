@@ -1,7 +1,7 @@
 """The training objective: what a model is trained to do with a batch.
 
-`Objective` is teacher forcing in one forward pass. A `Term` changes or adds to that pass; several
-terms can be combined.
+`Objective` is teacher forcing in one forward pass. A `Term` changes this pass or adds to its loss;
+several terms can be combined.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Forward:
     """A forward pass of the model.
 
     Attributes:
-        batch: what the model read, padded.
+        batch: the input of the model, padded.
         logits: floating (count, vocabulary), at the target positions that are not padding.
-        positions: int64 (count,), which of the batch * target_len positions these are.
+        positions: int64 (count,), the indices of these positions in batch * target_len.
         labels: int64 (count,), the correct tokens there.
-        cross_weights: per decoder layer the attention to the source, floating
+        cross_weights: the attention of each decoder layer to the source, floating
             (batch, heads, target_len, source_len); None for a layer that no term needs.
     """
 
@@ -42,7 +42,7 @@ class Forward:
 
 
 class Term:
-    """A part of the objective that is added to teacher forcing; subclasses override some hooks.
+    """An addition to teacher forcing. Subclasses override some of its hooks.
 
     Terms take part in training only: no hook runs when the loss of the dev set is measured. `step`
     is the number of the update, from 1.
@@ -52,8 +52,8 @@ class Term:
     cross_attention_layers: Collection[int] = ()
 
     def batch(self, batch: Batch, step: int) -> Batch:
-        """Returns the batch to train on in place of `batch`. The loss counts as much as before,
-        however many target tokens that has."""
+        """Returns the batch to train on in place of `batch`. If it has another number of target
+        tokens, the loss is scaled so that the batch keeps its weight in the update."""
         return batch
 
     def decoder_input(
@@ -69,16 +69,16 @@ class Term:
         return target
 
     def loss(self, forward: Forward) -> Tensor | float:
-        """Returns what is added to the loss, summed over the target tokens: a float32 scalar."""
+        """Returns a float32 scalar to add to the loss, which is a sum over the target tokens."""
         return 0.0
 
 
 class Objective:
-    """Teacher forcing, with terms: to predict each target token from the true ones before it.
+    """Teacher forcing: each target token is predicted from the true tokens before it.
 
     Args:
-        criterion: maps logits and labels to the loss and the negative log-likelihood, summed.
-        terms: their hooks are called in this order.
+        criterion: maps logits and labels to the loss and the negative log-likelihood, both summed.
+        terms: additions to teacher forcing, whose hooks are called in this order.
     """
 
     def __init__(
@@ -92,9 +92,9 @@ class Objective:
     def decoded_lengths(
         config: Config, source_lengths: np.ndarray, target_lengths: np.ndarray
     ) -> np.ndarray:
-        """Returns how many tokens the decoder reads per sentence; batches are made by it.
+        """Returns how many tokens the decoder reads per sentence, by which batches are made.
 
-        All lengths are integers (sentences,), in subwords without eos.
+        All lengths are integer arrays (sentences,), in subwords without eos.
         """
         return target_lengths
 
@@ -116,14 +116,14 @@ class Objective:
         for term in terms:
             batch = term.batch(batch, step)
 
-        # The encoder, and what the decoder reads.
+        # The encoder runs, and the terms may replace the input of the decoder.
         source = paddle.to_tensor(batch.source)  # (batch, source_len)
         target = paddle.to_tensor(batch.target_input)  # (batch, target_len)
         memory = self.model.encode(source)  # (batch, source_len, d_model)
         for term in terms:
             target = term.decoder_input(target, batch, memory, source, step)
 
-        # Only positions that are not padding go on to the vocabulary, the costliest part.
+        # Logits, the costliest part, are computed only at positions that are not padding.
         labels = batch.target_output.reshape(-1)
         positions = np.flatnonzero(labels != self.criterion.pad_id)
         labels, positions = paddle.to_tensor(labels[positions]), paddle.to_tensor(positions)
@@ -133,7 +133,7 @@ class Objective:
 
         loss, nll = self.criterion(logits, labels)
         forward = Forward(batch, logits, positions, labels, cross_weights)
-        with paddle.amp.auto_cast(enable=False):  # in float32, as the criterion
+        with paddle.amp.auto_cast(enable=False):  # in float32, like the criterion
             for term in terms:
                 loss = loss + term.loss(forward)
         if batch.target_tokens != target_tokens:

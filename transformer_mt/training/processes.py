@@ -1,4 +1,4 @@
-"""The processes of one training run: which of them this one is, and what they compute together."""
+"""The processes of a training run: the rank of this one, and communication between them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def is_one_of_several() -> bool:
 
 
 def own_device(device: str | None) -> str | None:
-    """Returns the device of a process that Paddle's launcher has started; of several GPUs, each
-    process has its own."""
+    """Returns the device of a process that Paddle's launcher has started: `device`, or its own
+    GPU."""
     if device == "cpu" or not paddle.is_compiled_with_cuda():
         return device
     return f"gpu:{paddle.distributed.ParallelEnv().device_id}"
@@ -29,10 +29,10 @@ def own_device(device: str | None) -> str | None:
 
 @dataclass(frozen=True)
 class Processes:
-    """This process's place among those that train one model. One that is alone is 0 of 1.
+    """The processes that train one model, as one of them sees them. By default there is only one.
 
-    If it is not connected, it does its share of the work, but nothing is added up over the
-    processes. `train --check` measures the time of a step in this way.
+    A process that is not connected does its share of the work, but no results are exchanged.
+    `train --check` measures the time per step in this way.
     """
 
     rank: int = 0
@@ -41,7 +41,7 @@ class Processes:
 
     @classmethod
     def join(cls) -> Processes:
-        """Connects to the processes that Paddle's launcher has started with this one, if any."""
+        """Connects to the other processes that Paddle's launcher has started, if there are any."""
         if not is_one_of_several():
             return cls()
         paddle.distributed.init_parallel_env()
@@ -57,10 +57,10 @@ class Processes:
             return
         parameters = list(model.parameters())
         for parameter in parameters:
-            if parameter.grad is None:  # a process may have had no row of this update
+            if parameter.grad is None:  # this process had no sentence of the update
                 parameter.grad = paddle.zeros_like(parameter)
         flat = paddle.concat([parameter.grad.flatten() for parameter in parameters])
-        paddle.distributed.all_reduce(flat)  # one message for all
+        paddle.distributed.all_reduce(flat)  # one message for all parameters
         sizes = [int(np.prod(parameter.shape)) for parameter in parameters]
         for parameter, part in zip(parameters, paddle.split(flat, sizes), strict=True):
             parameter.grad = part.reshape(parameter.shape)
@@ -74,11 +74,11 @@ class Processes:
         return total.tolist()
 
     def any(self, flag: bool) -> bool:
-        """Returns whether the flag is set in any process."""
+        """Returns whether `flag` is true in any process."""
         return self.sum(flag)[0] > 0
 
     def gather(self, value: Any) -> list[Any]:
-        """Returns the values of all processes, by rank."""
+        """Returns the values of all processes, in the order of their ranks."""
         if not self.connected:
             return [value]
         values: list[Any] = []
@@ -90,13 +90,13 @@ class Processes:
         self.gather(None)
 
     def gather_work(self, work: Callable[[], Any]) -> list[Any]:
-        """Returns what `work` returns in each process, by rank.
+        """Calls `work` in all processes; returns the results in the order of the ranks.
 
-        If it fails in one process, it fails in all, so that none ends while others wait for it.
+        If it fails in one process, all of them raise an error, so that none waits for one that has
+        ended. An error of this process's `work` is raised again.
 
         Raises:
-            UserError: it failed in another process, with its message. An error of this process is
-                passed on.
+            UserError: `work` failed in another process; the message is that of the failure there.
         """
         value = failure = None
         try:

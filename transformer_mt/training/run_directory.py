@@ -33,7 +33,7 @@ from transformer_mt.runtime.locks import open_locked
 from transformer_mt.training.state import Progress
 
 LOG = "metrics.jsonl"
-# What a run writes before its first checkpoint. If the run begins once more, nothing of it is lost.
+# What a run writes before its first checkpoint. A run that begins again writes the same.
 _FIRST_FILES = {
     *(CONFIG, VERSION, CHECKSUMS, LOG, "held_out", "checkpoints"),
     *("subword.model", "subword.source.model", "subword.target.model", "subword.txt"),
@@ -44,7 +44,7 @@ _CHECKPOINT_FILES = {
     *("model.safetensors", "optimizer.safetensors", "state.json", CHECKSUMS),
     *("model.pdparams", "optimizer.pdopt"),  # of format version 1
 }
-# What exists only while this program runs: its lock, its workers' folder, files not yet whole.
+# What exists only while this program runs: its lock, its workers' folder, incomplete files.
 _TEMPORARY = re.compile(r"\.lock|\.workers|\..+\.(tmp|old)")
 
 
@@ -65,7 +65,7 @@ class RunDirectory(ModelDirectory):
 
         Raises:
             UserError: another process has locked it, or it can't be made.
-            UsageError: it holds something else.
+            UsageError: it holds something that is not such a run.
         """
         self.lock()
         try:
@@ -84,7 +84,7 @@ class RunDirectory(ModelDirectory):
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = open_locked(self.path / ".lock", os.O_RDWR | os.O_CREAT)
         except FileNotFoundError:
-            self.lock()  # the process that held it has just removed the empty folder
+            self.lock()  # the process that held the lock has just removed the empty folder
         except BlockingIOError:
             raise UserError(
                 f"{self.path} is in use by another process that trains into it. Wait for it, or "
@@ -108,6 +108,7 @@ class RunDirectory(ModelDirectory):
         self._lock = None
 
     def _require_own(self, restart: bool) -> None:
+        """Raises the errors of `claim` that concern the content of the directory."""
         names = {entry.name for entry in self.path.iterdir() if not _is_temporary(entry)}
         # A process that was killed may have written no more than the first file.
         if not names or (names == {VERSION} and self.version == str(FORMAT_VERSION)):
@@ -140,10 +141,10 @@ class RunDirectory(ModelDirectory):
                 )
 
     def require_inside(self) -> None:
-        """Checks that no file of a run is a link that leads out of the directory.
+        """Checks the links in the directory.
 
         Raises:
-            UserError: one is.
+            UserError: a file or folder of the run is a link that leads out of the directory.
         """
         for entry in entries(self.path):
             if entry.name in _FIRST_FILES | _LATER_FILES | {"export"}:
@@ -155,9 +156,9 @@ class RunDirectory(ModelDirectory):
     # ------------------------------------------------------------- the beginning of a run
 
     def start(self, config: Config, subwords: Subwords, held_out: list[Path]) -> None:
-        """Deletes an earlier run, and writes what a run has from its first moment.
+        """Deletes an earlier run, and writes the first files of a new one.
 
-        Files that no run has written stay, and are named.
+        Files that no run has written are left in place, and listed in a message.
         """
         self._delete_run()
         # These two come first: they mark the directory as that of a run, whenever it is stopped.
@@ -170,11 +171,14 @@ class RunDirectory(ModelDirectory):
         self.take_held_out(held_out)
 
     def resume(self, config: Config, progress: Progress, held_out: list[Path]) -> None:
-        """Brings the directory back to the state in which a checkpoint was saved, except for the
-        config, in which some settings may have changed.
+        """Restores the state in which the directory was when a checkpoint was saved.
+
+        The config is replaced, because some of its settings may have changed.
 
         Args:
-            progress: of the checkpoint.
+            config: the config of the resumed run.
+            progress: the progress that the checkpoint holds.
+            held_out: as in `take_held_out`.
         """
         self._write_config(config)
         for leftover in entries(self.checkpoints):
@@ -197,7 +201,7 @@ class RunDirectory(ModelDirectory):
             file.write(sealed(config_file.dump(config)))
 
     def take_held_out(self, files: list[Path]) -> None:
-        """Copies the held-out pairs, if there are any, unless whole copies are there."""
+        """Copies the files of held-out pairs, unless undamaged copies exist."""
         if not files or (self.held_out.is_dir() and verify(self.held_out) is None):
             return
         self.held_out.mkdir(exist_ok=True)
@@ -208,7 +212,7 @@ class RunDirectory(ModelDirectory):
     # -------------------------------------------------------------------- deleting a run
 
     def _delete_run(self) -> None:
-        """Deletes what runs have written, except for config and version, which are replaced."""
+        """Deletes what runs have written, except for config and version, which will be replaced."""
         folders = [self.checkpoints, *entries(self.checkpoints), self.held_out]
         folders += [self.path / "export", *entries(self.path / "export")]
         folders = [folder for folder in folders if self._is_own_folder(folder)]
@@ -216,7 +220,7 @@ class RunDirectory(ModelDirectory):
             for path in self._written_into(folder):
                 _delete(path)
         for entry in entries(self.path):
-            # A link is deleted in any case, or else it would be written through.
+            # A link is always deleted, because writing to it would change the file it leads to.
             if entry.name in (CONFIG, VERSION) and not entry.is_symlink():
                 continue
             if entry.name in _FIRST_FILES | _LATER_FILES:
@@ -225,19 +229,20 @@ class RunDirectory(ModelDirectory):
             with contextlib.suppress(OSError):  # something is left in it
                 folder.rmdir()
         for path in entries(self.checkpoints):
-            if CHECKPOINT.fullmatch(path.name):  # out of the way of the new run's checkpoints
+            if CHECKPOINT.fullmatch(path.name):  # the new run may need the name
                 path.rename(path.with_name(f"{path.name}.left"))
         left = [
-            path.name if path.parent == self.path else f"{path.parent.name}/{path.name}"
+            path.relative_to(self.path).as_posix()
             for path in (*entries(self.path), *entries(self.checkpoints))
             if path.name not in (CONFIG, VERSION, "checkpoints") and not _is_temporary(path)
         ]
         if left:
             more = f", and {len(left) - 10} more" if len(left) > 10 else ""
-            say(f"{self.path}: left as it is, for no run wrote it: {', '.join(left[:10])}{more}")
+            names = ", ".join(left[:10]) + more
+            say(f"{self.path}: left in place, because no run wrote it: {names}")
 
     def _written_into(self, folder: Path) -> list[Path]:
-        """Returns what a run has written into one of the folders of its directory."""
+        """Returns the entries of a folder of the directory that a run has written."""
         if folder.parent == self.checkpoints:
             is_checkpoint = CHECKPOINT.fullmatch(folder.name.removesuffix(".damaged"))
             names = _CHECKPOINT_FILES if is_checkpoint else set()
@@ -260,8 +265,8 @@ class RunDirectory(ModelDirectory):
     # ------------------------------------------------------------------------ during a run
 
     def log(self, **values: Any) -> None:
-        """Appends a line to metrics.jsonl; numbers that are not finite, which JSON does not have,
-        become null."""
+        """Appends a line to metrics.jsonl. Numbers that are not finite become null, because JSON
+        cannot represent them."""
         values = {
             key: None if isinstance(value, float) and not math.isfinite(value) else value
             for key, value in values.items()
@@ -273,8 +278,8 @@ class RunDirectory(ModelDirectory):
             raise UserError(f"{self.path / LOG}: {error.strerror}") from None
 
     def _logged(self) -> Iterator[dict[str, Any]]:
-        """Yields the lines of metrics.jsonl that are whole. The last one is not if the process was
-        killed while it wrote."""
+        """Yields the complete lines of metrics.jsonl. The last line is incomplete if the process
+        was killed while writing it."""
         path = self.own(LOG)
         for line in byte_lines(path) if path.is_file() else ():
             with contextlib.suppress(ValueError, RecursionError):
@@ -283,7 +288,7 @@ class RunDirectory(ModelDirectory):
                     yield values
 
     def set_best(self, checkpoint: Path | None) -> None:
-        """Names the checkpoint to translate with; None: the last one."""
+        """Writes which checkpoint to translate with; None is the last one."""
         if checkpoint is None:
             (self.path / "best").unlink(missing_ok=True)
             return
@@ -296,7 +301,7 @@ def _is_temporary(path: Path) -> bool:
 
 
 def _delete(path: Path, only_file: bool = False) -> None:
-    """Deletes a file, a link (and not what it leads to), or a folder."""
+    """Deletes a file, a link (but not what it leads to), or a folder (unless `only_file`)."""
     if path.is_dir() and not path.is_symlink():
         if not only_file:
             shutil.rmtree(path, ignore_errors=True)

@@ -293,17 +293,19 @@ def seconds_per_step(trainer: Trainer, seconds: float = 10.0) -> float:
     The weights of the trainer change, so it can't be used afterwards. All updates get the number of
     the one in the middle of the run, because the work of an update may depend on its number.
     """
-    plan = trainer.plan.epoch_updates(0)
+    updates = itertools.cycle(enumerate(trainer.plan.epoch_updates(0)))
     middle = trainer.plan.total_steps // 2 + 1
-    started = first_done = time.perf_counter()
-    for step, (number, sentences) in enumerate(itertools.cycle(enumerate(plan))):
-        trainer.updater.apply(trainer.read(0, number, sentences), middle)
-        now = time.perf_counter()
-        if step == 0:
-            first_done = now  # the first step allocates memory, and is not counted
-        elif now - started > seconds:
-            return (now - first_done) / step
-    raise AssertionError
+
+    def apply_next() -> None:
+        trainer.updater.apply(trainer.read(0, *next(updates)), middle)
+
+    apply_next()  # the first update allocates memory, so it is not measured
+    started, count, spent = time.perf_counter(), 0, 0.0
+    while spent < seconds:
+        apply_next()
+        count += 1
+        spent = time.perf_counter() - started
+    return spent / count
 
 
 def run_on_several_machines(trainer: Trainer, directory: RunDirectory) -> None:

@@ -19,7 +19,7 @@ from transformer_mt.runtime.console import progress
 from transformer_mt.training.state import perplexity
 from transformer_mt.training.update import Updater
 
-# Lines that a process translates before it checks whether it was asked to stop.
+# The number of lines that a process translates between checks whether it was asked to stop.
 DEV_LINES = 100
 
 
@@ -44,8 +44,10 @@ class DevScores:
         return losses | self.scores.by_key()
 
     def by(self, metric: str) -> float:
-        """Returns the value of training.best_metric, with the sign that makes higher better; a
-        value that is not a number is worse than any other."""
+        """Returns the value of a metric, negated if lower is better.
+
+        A value that is not a number becomes minus infinity, so it is worse than any other.
+        """
         value = self.as_dict()[metric]
         if math.isnan(value):
             return -math.inf
@@ -53,7 +55,7 @@ class DevScores:
 
 
 def validate(config: Config, data: PreparedData, updater: Updater) -> DevScores | None:
-    """Measures the dev set in all processes together; None if one of them was asked to stop."""
+    """Measures the dev set, shared by all processes; None if one of them was asked to stop."""
     nll, loss = dev_loss(config, data, updater)
     scores = dev_scores(config, data, updater)
     if scores is None:
@@ -87,7 +89,7 @@ def dev_loss(config: Config, data: PreparedData, updater: Updater) -> tuple[floa
 
 
 def dev_scores(config: Config, data: PreparedData, updater: Updater) -> Scores | None:
-    """Translates the dev set and scores it; None if a process was asked to stop meanwhile."""
+    """Translates the dev set and scores it; None if a process was asked to stop."""
     processes = updater.processes
     beam_size = config.evaluation.validation_beam_size
     translator = Translator(
@@ -104,7 +106,7 @@ def dev_scores(config: Config, data: PreparedData, updater: Updater) -> Scores |
         for window in range(0, len(sources), DEV_LINES * count):
             if processes.any(signals.pending() is not None):
                 return None
-            # Of each window of lines, every process translates every `count`th one.
+            # Each process translates every `count`th line of a window.
             end = min(window + DEV_LINES * count, len(sources))
             own = slice(window + processes.rank, end, count)
             shares = processes.gather_work(partial(translator.translate, sources[own]))

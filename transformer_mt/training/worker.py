@@ -23,8 +23,8 @@ def main(job: Path, digest: str) -> int:
     except Exception as error:
         if os.environ.get("TRANSFORMER_MT_DEBUG"):
             traceback.print_exc()
-        # The parent shows the message of the worker that failed first. A worker that fails because
-        # another one has ended is not the reason.
+        # The parent shows the message of the worker that failed first. Workers that fail because
+        # another one has ended do not write theirs.
         message = job.with_name(ERROR)
         if not is_lost_connection(error) and not message.exists():
             message.write_text(describe(error))
@@ -35,7 +35,7 @@ def work(job: Path, digest: str) -> None:
     """Reads the job that `workers.run_workers` has written, joins the other workers and trains.
 
     Args:
-        digest: the SHA-256 of the job. Only what this run has written is unpickled.
+        digest: the SHA-256 of the job, so that only a file written by this run is unpickled.
     """
     from transformer_mt.runtime import device as devices
     from transformer_mt.training.processes import Processes, own_device
@@ -43,7 +43,7 @@ def work(job: Path, digest: str) -> None:
 
     content = job.read_bytes()
     if hashlib.sha256(content).hexdigest() != digest:
-        raise UserError(f"{job}: not what this run has written. Start it again")
+        raise UserError(f"{job}: this file was changed after the run wrote it. Start the run again")
     make_trainer, config, data, model_dir, device, resumed = pickle.loads(content)
     devices.use(own_device(device))
     processes = Processes.join()
@@ -55,12 +55,12 @@ def work(job: Path, digest: str) -> None:
 
 
 def _write_to_parent() -> None:
-    """Directs the output of this process to where the parent's goes."""
+    """Redirects stdout and stderr of this process to those of the parent."""
     for descriptor in (1, 2):
         try:
             output = os.open(f"{os.environ[OUTPUT]}{descriptor}", os.O_WRONLY | os.O_APPEND)
         except OSError:
-            continue  # a socket can't be opened again; the launcher's log has the output then
+            continue  # a socket can't be opened again; the output stays in the launcher's log
         os.dup2(output, descriptor)
 
 

@@ -1,7 +1,7 @@
-"""Training with several processes, seen from the process that starts them.
+"""Training with several processes: the parent process, which starts and watches the workers.
 
-The parent process prepares everything and starts the workers by Paddle's launcher; each of them
-runs worker.py. The first worker writes to the parent's terminal as if it were the parent.
+The parent prepares the data and starts Paddle's launcher, which starts the workers; each of them
+runs worker.py. The first worker writes to the same terminal or files as the parent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from transformer_mt.runtime.errors import Interrupted, UserError, is_lost_connec
 from transformer_mt.training.paddle_launcher import ERROR, OUTPUT, PARENT
 from transformer_mt.training.trainer import Trainer
 
-# The folder in the model directory that parent and workers share. Its content is of one run.
+# The folder in the model directory through which parent and workers communicate.
 WORKERS = ".workers"
 
 
@@ -54,7 +54,7 @@ def run_workers(
     with _work_folder(directory) as folder:
         job = folder / "job.pickle"
         if data.dev_split is not None:
-            _ = data.dev_split.text  # read once, and handed on
+            _ = data.dev_split.text  # read once and pickled, not read by each worker
         content = pickle.dumps((make_trainer, config, data, directory.path, device, resumed))
         job.write_bytes(content)
         command = [
@@ -64,7 +64,7 @@ def run_workers(
             *(str(Path(__file__).with_name("worker.py")), str(job)),
             hashlib.sha256(content).hexdigest(),
         ]
-        # For CUDA, "all" names no GPU. Paddle's launcher takes any other value for a list of GPUs.
+        # CUDA finds no GPU named "all". Paddle's launcher parses other values as lists of GPUs.
         no_gpus = {"CUDA_VISIBLE_DEVICES": "all"} if device == "cpu" else {}
         own = {OUTPUT: f"/proc/{os.getpid()}/fd/", PARENT: str(os.getpid())}
         launcher = None
@@ -110,7 +110,7 @@ def _work_folder(directory: ModelDirectory) -> Iterator[Path]:
 
 
 def clear_work_folder(directory: ModelDirectory) -> None:
-    """Deletes the folder of the workers, which a run that was killed, or another program, has left.
+    """Deletes the folder of the workers, if a killed run or another program has left one.
 
     Raises:
         UserError: it can't be deleted.
@@ -126,9 +126,9 @@ def clear_work_folder(directory: ModelDirectory) -> None:
 
 
 def _write_after_the_workers() -> None:
-    """Moves to the end of the files that this process writes its output to, if it does.
+    """Moves to the end of stdout and stderr, if these are files.
 
-    The first worker has opened them for itself, so this process would write over its output.
+    The first worker has opened the same files itself, so this process would overwrite its output.
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, AttributeError):  # not a file; closed
@@ -137,7 +137,10 @@ def _write_after_the_workers() -> None:
 
 
 def _failure(folder: Path) -> str:
-    """Returns the message of the first worker that failed; a killed worker has left none."""
+    """Returns the message of the first worker that failed, or of the launcher.
+
+    A worker that was killed has left no message, so the ends of the logs are returned.
+    """
     if (folder / ERROR).exists():
         return (folder / ERROR).read_text()
     logs = sorted(folder.glob("log/workerlog.*"))
@@ -155,8 +158,10 @@ def _failure(folder: Path) -> str:
 
 
 def _end_of_log(text: str) -> str:
-    """Returns the end of a worker's output, without the messages of Paddle's C++ code about flags
-    and sockets; nothing if the worker ended because another one was gone."""
+    """Returns the end of a worker's output; empty if it only reports that another worker is gone.
+
+    Messages of Paddle's C++ code about flags and sockets are left out.
+    """
     if is_lost_connection(RuntimeError(text)):
         return ""
     noise = re.compile(r"[IWEF]\d{4} |FLAGS\(|=====")

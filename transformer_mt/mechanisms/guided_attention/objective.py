@@ -1,4 +1,4 @@
-"""Guided attention: a loss that tells heads of the decoder where in the source to look."""
+"""Guided attention: a loss that teaches heads of the decoder which source tokens to attend to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAST_WEIGHT = 1e-30
 
 
 class GuidedAttention(Term):
-    """Adds the weighted loss of the guided heads' attention to that of translating."""
+    """Adds the weighted loss of the guided heads' attention to the translation loss."""
 
     def __init__(self, config: Config, model: Transformer, subwords: Subwords) -> None:
         self.guided = config.guided_attention
@@ -32,8 +32,8 @@ class GuidedAttention(Term):
         return self.guided.weight * self.attention_loss(weights, forward.batch)
 
     def attention_loss(self, weights: Tensor, batch: Batch) -> Tensor:
-        """Returns the loss of the guided heads' weights: the mean over the heads, summed over the
-        target tokens, a float32 scalar.
+        """Returns the loss of the guided heads' weights: a float32 scalar, the mean over the heads
+        and the sum over the target tokens.
 
         Args:
             weights: float32 (batch, heads, target_len, source_len).

@@ -19,15 +19,14 @@ from transformer_mt.mechanisms.mask_predict.model import NonAutoregressiveTransf
 
 
 class MaskPrediction:
-    """To predict masked tokens of the target from the source and from those that are not masked.
+    """Predicts masked target tokens from the source and from the target tokens without a mask.
 
-    Per sentence, between one and all of the tokens are masked. Every number of masks is equally
+    Between one and all of the tokens of a sentence are masked. Every number of masks is equally
     probable, and so is every set of that many tokens. Only masked tokens are predicted.
 
-    With model.non_autoregressive: length, the tokens are those of the target without eos, and the
-    length of the target is predicted as well. With end, the target is filled up with eos to the
-    length with which decoding begins (decoding.max_length_ratio * source + max_length_extra), and
-    to at least one more than it has tokens.
+    With model.non_autoregressive: length, the target has no eos, and its length is predicted as
+    well. With end, the target is filled up with eos to the length with which decoding begins
+    (decoding.max_length_ratio * source + max_length_extra); at least one eos is appended.
     """
 
     def __init__(
@@ -56,14 +55,15 @@ class MaskPrediction:
         return MaskPredictEngine(self.model, subwords)
 
     def losses(self, batch: Batch, step: int | None = None) -> tuple[Tensor, Tensor]:
-        """As `Objective.losses`; the length, where it is predicted, is part of both losses.
+        """As `Objective.losses`; if the length is predicted, both losses include its loss.
 
-        In training, the masked tokens stand for all tokens: of N tokens, (N + 1) / 2 are masked on
-        average, so twice their sum is that of N + 1 tokens, as many as the target has with eos. The
-        loss of the length is doubled with it, so that the two weigh as in the paper. NumPy's
-        generator decides the masks.
+        In training, (N + 1) / 2 of N tokens are masked on average. Their loss is doubled, so that
+        it stands for N + 1 tokens, as many as the target has with eos. The loss of the length is
+        doubled too, so that both have the same weight as in the paper. NumPy's generator draws the
+        masks.
 
-        On the dev set, all tokens are masked, as at the beginning of decoding, and count once.
+        On the dev set, all tokens are masked, as at the beginning of decoding, and nothing is
+        doubled.
         """
         labels = self.labels(batch)  # (batch, target_len)
         is_real = labels != self.target.pad

@@ -1,9 +1,9 @@
 """Scheduled sampling for Transformers: training on the model's own predictions.
 
 Bengio et al. 2015 (arXiv 1506.03099) replace some of the true words in the decoder's input by words
-that the model predicts, and more of them as training goes on. Mihaylova and Martins 2019 (arXiv
-1906.07651) do so for Transformers with two passes of the decoder, Duckworth et al. 2019 (arXiv
-1906.04331) with more.
+that the model predicts, more and more of them during training. Mihaylova and Martins 2019 (arXiv
+1906.07651) do this for Transformers with two passes of the decoder, Duckworth et al. 2019 (arXiv
+1906.04331) with more than two.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ScheduledSampling(Term):
     dropout, and with as many passes as the target has tokens, the mixture is the same as if one
     token was predicted after another (Duckworth et al. 2019, section 3).
 
-    The last pass, with the embeddings that it reads, is trained. Gradients flow into the earlier
+    The last pass and the embeddings that it reads are trained. Gradients flow into the earlier
     passes only with `backpropagate`.
     """
 
@@ -95,7 +95,7 @@ class ScheduledSampling(Term):
         draws = paddle.rand([len(places), 1])
         mixture = true
         for _ in range(self.settings.passes - 1):
-            # Without `backpropagate`, the embeddings of the mixture are trained all the same.
+            # The embeddings of the mixture are trained even without `backpropagate`.
             with contextlib.nullcontext() if self.settings.backpropagate else paddle.no_grad():
                 logits = self.model.logits(mixture, memory, source, before).astype("float32")
             if self.settings.mixing == "top_k":
@@ -123,9 +123,9 @@ def draw(logits: Tensor, draws: Tensor) -> Tensor:
 
     Args:
         logits: (count, vocabulary).
-        draws: (count, 1), uniform random numbers from 0 to 1. The id is the one into whose part of
-            the cumulated distribution the number falls.
+        draws: (count, 1), uniform random numbers from 0 to 1. The id is the first one whose
+            cumulative probability reaches the number.
     """
-    cumulated = F.softmax(logits, axis=-1).cumsum(-1)
-    # The last cumulated probability is 1 up to rounding.
-    return (cumulated < draws * cumulated[:, -1:]).astype("int64").sum(-1)
+    cumulative = F.softmax(logits, axis=-1).cumsum(-1)
+    # The last cumulative probability is 1 only up to rounding.
+    return (cumulative < draws * cumulative[:, -1:]).astype("int64").sum(-1)
