@@ -124,7 +124,7 @@ def test_the_report_counts_right(tmp_path, text):
         "  left out      1: longer than 30 subwords",
         "  left out      1: lengths differ by more than 6 to 1",
         *(
-            f"{side} subwords {sum(counts):,} ({sum(counts) / 300:.1f} a sentence, "
+            f"{side} subwords {sum(counts):,} ({sum(counts) / 300:.1f} per sentence, "
             f"longest {max(counts)})"
             for side, counts in tokens.items()
         ),

@@ -86,7 +86,7 @@ def _cut(
     cuts = []
     start = 0
     while start < len(longer_side):
-        # At most as many sentences fit as if all were as short as the first.
+        # No more sentences fit than if all of them were as short as the first one.
         candidates = longer_side[start : start + max(1, max_tokens // int(longer_side[start]))]
         widths = np.maximum.accumulate(candidates, dtype=np.int64)
         sizes = widths * np.arange(1, len(widths) + 1)

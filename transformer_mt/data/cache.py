@@ -20,8 +20,8 @@ from transformer_mt.runtime.files import clear_leftovers
 from transformer_mt.runtime.folders import published
 from transformer_mt.runtime.locks import open_locked
 
-# Most waits are over before a person would wonder.
-PATIENCE = 1.0  # seconds
+# A wait is reported only if it takes longer than this, in seconds. Most waits are shorter.
+PATIENCE = 1.0
 
 
 def entry_name(*made_from: object) -> str:
@@ -40,7 +40,7 @@ def entry(folder: Path, make: Callable[[Path], None]) -> Path:
     if verify(folder) is None:
         return folder
     with _locked(folder.parent):
-        # Another process may have made it while this one waited.
+        # Another process may have made the entry while this one waited.
         if verify(folder) is not None:
             if folder.is_dir():
                 say(f"{folder} is damaged; it is made anew")
@@ -56,7 +56,7 @@ def _make(folder: Path, make: Callable[[Path], None]) -> None:
         with published(folder) as new:
             make(new)
     except OSError as error:
-        # A write that fails names no file; an error that names another one came from the text.
+        # An error of a write names no file. One that names another file came from the text.
         if new and error.filename and new not in (path := Path(error.filename), *path.parents):
             raise
         raise _not_writable(folder, error) from None

@@ -57,7 +57,7 @@ class PreparedData:
         return replace(self, dev_split=moved(self.dev_split), test_split=moved(self.test_split))
 
     def report(self) -> Iterator[str]:
-        """Yields lines that tell a person what training reads."""
+        """Yields lines of text that describe what training reads."""
         facts = self.train.facts
         yield f"training pairs  {facts['pairs']:,}"
         for reason, count in facts["dropped"].items():
@@ -65,7 +65,7 @@ class PreparedData:
         for name, side in (("source", self.train.source), ("target", self.train.target)):
             tokens = facts[f"{name}_tokens"]
             yield (
-                f"{name} subwords {tokens:,} ({tokens / len(self.train):.1f} a sentence, longest "
+                f"{name} subwords {tokens:,} ({tokens / len(self.train):.1f} per sentence, longest "
                 f"{int(side.lengths.max())})"
             )
         unknown = facts["unknown"] / max(1, facts["source_tokens"] + facts["target_tokens"])

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class Vocabulary(Protocol):
-    """One side's subwords, with the ids of the four special ones among them."""
+    """The subwords of one side, and the ids of the four special subwords."""
 
     size: int
     pad: int
@@ -127,7 +127,7 @@ class SentencePieceVocabulary(Vocabulary):
 
 
 class WordVocabulary(Vocabulary):
-    """A list of tokens, for text whose tokens stand between spaces because BPE was applied to it.
+    """A list of tokens, for text with BPE applied, whose tokens are separated by spaces.
 
     Decoding joins the parts of a word, which end in `@@` (Sennrich et al. 2016, arXiv 1508.07909).
     """

@@ -74,7 +74,7 @@ class Words:
         begins = np.ones(len(ids), bool)
         begins[1:] = self._opens[ids[1:]] & self._closes[ids[:-1]]
         counts = np.cumsum(begins)
-        # Count from the start of each sentence. An empty sentence may start behind the last id.
+        # Count from the start of each sentence. An empty sentence may start after the last id.
         numbers = counts - np.repeat(counts[np.minimum(starts, len(ids) - 1)], lengths)
         # A space is after the last word if no other subword of the sentence follows it.
         in_words = np.cumsum(~self._is_blank[ids])
