@@ -1,4 +1,4 @@
-"""Resuming a run: from which checkpoint, and whether it is still the same run."""
+"""Resuming a run: which checkpoint to resume from, and which settings may have changed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,11 @@ from transformer_mt.training.checkpoint import newest_whole
 from transformer_mt.training.schedule import SCHEDULES
 from transformer_mt.training.state import State
 
-# Settings that may change within a run. Of the text and its alignments the content is compared, not
-# the path. Another number of processes draws other dropout masks, but trains on the same updates.
+# Settings that may change when a run is resumed. Paths of the text and its alignments may change,
+# because their content is compared. Another number of processes draws other dropout masks, but it
+# trains on the same updates.
 MAY_CHANGE = {
-    "model_dir",
-    "data.root",
-    "data.cache",
-    "subword.vocabulary",
-    "guided_attention.alignments",
+    *("data.root", "data.cache", "subword.vocabulary", "guided_attention.alignments"),
     *(
         f"training.{key}"
         for key in (
@@ -38,11 +35,11 @@ LENGTH_OF_THE_RUN = {"training.max_steps", "training.max_epochs"}
 
 
 def checkpoint_to_resume(directory: ModelDirectory, config: Config) -> Path | None:
-    """Returns the newest whole checkpoint of a directory; None if it has none at all.
+    """Returns the newest undamaged checkpoint of a directory; None if it has no checkpoints.
 
     Raises:
-        UserError: it has only damaged ones.
-        UsageError: settings differ that may not.
+        UserError: all of its checkpoints are damaged.
+        UsageError: a setting has changed that may not change.
     """
     if not directory.holds_run or not directory.saved_checkpoints():
         return None
@@ -61,16 +58,18 @@ def differences(old: Config, new: Config) -> list[str]:
     """Returns the settings that differ but may not change, as `section.key: old, now new`."""
     lines = []
     old_values, new_values = old.model_dump(), new.model_dump()
-    may_not = LENGTHS_TRAINED_ON if new.model.non_autoregressive == "end" else set()
+    may_not_change = set()
+    if new.model.non_autoregressive == "end":
+        may_not_change |= LENGTHS_TRAINED_ON
     if SCHEDULES[new.training.schedule].uses_total_steps:
-        may_not = may_not | LENGTH_OF_THE_RUN
+        may_not_change |= LENGTH_OF_THE_RUN
     for section, values in new_values.items():
         if not isinstance(values, dict):
             continue
         for key, value in values.items():
             before, name = old_values[section][key], f"{section}.{key}"
             may_change = section in SECTIONS_THAT_MAY_CHANGE or name in MAY_CHANGE
-            if value != before and (not may_change or name in may_not):
+            if value != before and (not may_change or name in may_not_change):
                 lines.append(f"{name}: {_shown(before)}, now {_shown(value)}")
     return lines
 
@@ -79,8 +78,7 @@ def checked_state(checkpoint: Path, data: PreparedData, directory: ModelDirector
     """Returns the state of training in a checkpoint.
 
     Raises:
-        UserError: the training text, or its alignments, are no longer what the checkpoint was
-            trained on.
+        UserError: the training text, or its alignments, have changed since.
     """
     state = State.restore(checkpoint)
     if state.corpus != data.key:

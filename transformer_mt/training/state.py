@@ -183,20 +183,16 @@ class State:
         try:
             values = json.loads(path.read_text())
             progress = values["progress"]
-            progress = Progress(
-                **{
-                    **progress,
-                    "plan": tuple(progress["plan"]),
-                    "best": [
-                        (score, step)
-                        for score, step in progress["best"]
-                        if (checkpoint.parent / f"step_{step}").is_dir()
-                    ],
-                    "meter": Meter(**progress["meter"]),
-                    "losses": [tuple(pair) for pair in progress.get("losses", ())],
-                }
-            )
-            return cls(**{**values, "progress": progress})
+            progress["plan"] = tuple(progress["plan"])
+            progress["best"] = [
+                (score, step)
+                for score, step in progress["best"]
+                if (checkpoint.parent / f"step_{step}").is_dir()
+            ]
+            progress["meter"] = Meter(**progress["meter"])
+            progress["losses"] = [tuple(pair) for pair in progress.get("losses", ())]
+            values["progress"] = Progress(**progress)
+            return cls(**values)
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(
                 f"{path}: it is no state of training ({type(error).__name__}: {error}). "

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import paddle
 
 from transformer_mt.config.schema import Config
@@ -71,21 +72,17 @@ def dev_loss(config: Config, data: PreparedData, updater: Updater) -> tuple[floa
     batches = ordered_batches(lengths[0], decoded, config.training.device_tokens)
     updater.model.eval()
 
-    def own_share() -> tuple[float, float, int]:
-        nll_sum = loss_sum = 0.0
-        tokens = 0
+    def own_share() -> np.ndarray:
+        sums = np.zeros(3)  # of the negative log-likelihood, the loss and the target tokens
         with paddle.no_grad():
             for sentences in batches[processes.rank :: processes.world_size]:
                 batch = collate(corpus, sentences, data.subwords)
                 loss, nll = updater.losses(batch)
-                loss_sum += float(loss)
-                nll_sum += float(nll)
-                tokens += batch.target_tokens
-        return nll_sum, loss_sum, tokens
+                sums += float(nll), float(loss), batch.target_tokens
+        return sums
 
-    shares = processes.gather_work(own_share)
-    nll_sum, loss_sum, tokens = map(sum, zip(*shares, strict=True))
-    return nll_sum / tokens, loss_sum / tokens
+    nll, loss, tokens = sum(processes.gather_work(own_share)).tolist()
+    return nll / tokens, loss / tokens
 
 
 def dev_scores(config: Config, data: PreparedData, updater: Updater) -> Scores | None:
