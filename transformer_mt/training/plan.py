@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from transformer_mt.config.schema import TrainingConfig
-from transformer_mt.data.batches import epoch_batches, group_batches
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def batch_plan(config: TrainingConfig) -> tuple[int, int]:
@@ -34,6 +35,11 @@ class Plan:
 
     def epoch_updates(self, epoch: int) -> list[list[np.ndarray]]:
         """Returns the updates of an epoch, from 0: of each the sentence numbers of its batches."""
+        # `info` needs `batch_plan` alone, and does without NumPy.
+        import numpy as np
+
+        from transformer_mt.data.batches import epoch_batches, group_batches
+
         count, tokens = self.batches
         seed = self.training.seed
         batches = epoch_batches(self.source_lengths, self.decoded_lengths, tokens, seed, epoch)
