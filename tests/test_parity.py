@@ -19,6 +19,7 @@ import pytest
 
 from tests.support import log_softmax, make_config
 from transformer_mt.assembly import backends as engines
+from transformer_mt.assembly.heads import alignment_heads
 from transformer_mt.assembly.model import build_model
 from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
 from transformer_mt.commands.export import export
@@ -35,6 +36,8 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.training import checkpoint
+from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.state import Progress, State
 from transformer_mt.training.update import make_optimizer
 
 # Logits are between -50 and 50. Computed in two ways in float32, they and the log-probabilities of
@@ -44,7 +47,7 @@ TOLERANCE = 1e-4
 # ---- The table ----
 
 EXPORTS = frozenset({"ctranslate2", "paddle_inference"})
-STEPWISE = frozenset({"decode_step", "host_decoder"})
+STEPWISE = frozenset({"decode_step", "cpu_decoder"})
 
 
 @dataclass(frozen=True)
@@ -251,7 +254,7 @@ class Built:
                 paddle.to_tensor([[self.subwords.target.bos, *target]]),
                 need_weights=True,
             )
-        layer, heads = self.config.alignment_heads
+        layer, heads = alignment_heads(self.config)
         return logits.numpy()[0], weights.cross[layer].numpy()[0, :heads].mean(axis=0)
 
     def assert_log_probs(self, found: list[float]) -> None:
@@ -343,12 +346,13 @@ def random_model(config: Config, subwords: Subwords) -> Transformer:
 
 
 def save_model(path, config, subwords, model) -> ModelDirectory:
-    directory = ModelDirectory(path)
+    directory = RunDirectory(path)
     directory.claim()
     directory.start(config, subwords, [])
     optimizer = make_optimizer(config.training, model)
-    state = {"progress": {"best": [[1.0, 1]]}}
-    directory.set_best(checkpoint.save(directory, 1, model, optimizer, state))
+    state = State(Progress((1, 400), step=1, best=[(1.0, 1)]))
+    folder = directory.checkpoints / "step_1"
+    directory.set_best(checkpoint.save(folder, model, optimizer, state))
     directory.release()
     return directory
 
@@ -415,7 +419,7 @@ def by_decode_step(model: Transformer, source_ids: paddle.Tensor) -> tuple[Calla
     return step, cache.select
 
 
-def by_host_decoder(model: Transformer, source_ids: paddle.Tensor) -> tuple[Callable, Callable]:
+def by_cpu_decoder(model: Transformer, source_ids: paddle.Tensor) -> tuple[Callable, Callable]:
     decoding = CpuDecoderState(CpuDecoder(model), model.encode(source_ids), source_ids)
     return decoding.step, decoding.select
 
@@ -504,7 +508,7 @@ def check_export(built: Built, format: str, engine: str) -> None:
 def check_info(built: Built) -> None:
     """The parameters that are counted are those of the model; the report can be made."""
     subwords = built.subwords
-    sizes = VocabularySizes(subwords.source.size, subwords.target.size, subwords.joint)
+    sizes = VocabularySizes.of(subwords)
     counted = [
         shape
         for part in parts(built.config.model, sizes)
@@ -521,7 +525,7 @@ def check_info(built: Built) -> None:
 BACKENDS = {
     "whole_target": check_whole_targets,
     "decode_step": lambda built: check_steps(built, by_decode_step),
-    "host_decoder": lambda built: check_steps(built, by_host_decoder),
+    "cpu_decoder": lambda built: check_steps(built, by_cpu_decoder),
     "paddle_engine": check_paddle_engine,
     "ctranslate2": lambda built: check_export(built, "ctranslate2", "ctranslate2"),
     "paddle_inference": lambda built: check_export(built, "paddle", "paddle_inference"),
@@ -558,7 +562,7 @@ def test_a_backend_agrees_or_refuses_by_name(case, backend, build):
         for name in refusing:
             assert f"model.{name}" in str(caught.value)
     elif any(backend in KEYS[name].never_asked for name in built.case.model):
-        with pytest.raises((TypeError, ValueError), match=r"non-autoregressive|HostDecoder"):
+        with pytest.raises((TypeError, ValueError), match=r"non-autoregressive|CpuDecoder"):
             BACKENDS[backend](built)
     else:
         BACKENDS[backend](built)
