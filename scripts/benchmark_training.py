@@ -97,17 +97,16 @@ class OurTraining:
     """This project's training steps, prepared as `train` does it."""
 
     def __init__(self, recipe: Path, overrides: list[str]) -> None:
+        from transformer_mt.assembly.training import make_trainer
         from transformer_mt.config.file import load as load_config
         from transformer_mt.data.prepare import prepare
         from transformer_mt.runtime.device import use as use_device
-        from transformer_mt.training.processes import Processes
-        from transformer_mt.training.trainer import Trainer
 
         use_device("cpu")
         self.config = load_config(recipe, overrides)
         self.data = prepare(self.config)
-        self.trainer = Trainer(self.config, self.data, Processes())
-        self.updates = self.trainer.epoch_updates(0)
+        self.trainer = make_trainer(self.config, self.data)
+        self.updates = self.trainer.plan.epoch_updates(0)
 
     def steps(self, first: int, end: int) -> float:
         """Takes the steps of the first epoch from `first` to before `end`; returns seconds."""
@@ -128,7 +127,7 @@ class OurTraining:
         )
         lengths = source.lengths, target.lengths
         arguments = paddlenlp_competitor.model_arguments(model, self.data.subwords, max_length=257)
-        epochs = [self.trainer.epoch_updates(epoch) for epoch in range(PLANNED_EPOCHS)]
+        epochs = [self.trainer.plan.epoch_updates(epoch) for epoch in range(PLANNED_EPOCHS)]
         steps = [[np.concatenate(update) for update in epoch] for epoch in epochs]
         example = paddlenlp_competitor.example_batches(*lengths, np.random.default_rng(1))
         return Corpus(
