@@ -116,6 +116,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Iterator[str]:
         numbers += [f"{options.pairs / seconds:,.0f}", f"{own:.2f} GB"]
         of_child = f"{child:.2f} GB" if encodes and len(cores) > 1 else ""
         lines.append([title, *numbers, of_child])
+        harness.say(f"{title}: {seconds:.1f} s, {own:.2f} GB {of_child}".rstrip())
         return result
 
     cores = sorted(os.sched_getaffinity(0))

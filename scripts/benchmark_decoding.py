@@ -381,7 +381,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     file = {"metavar": "FILE", "type": Path, "required": True}
     parser.add_argument("--source", **file, help="text to translate")
     parser.add_argument("--reference", **file, help="its translation, line for line")
-    parser.add_argument("--checkpoint", metavar="NAME", help="step_N, best or last (best)")
+    parser.add_argument(
+        "--checkpoint", metavar="NAME", help="best, last, step_N or average_... (best)"
+    )
     number = {"metavar": "N", "type": harness.positive(int)}
     parser.add_argument("--rounds", **number, default=3, help="turns of each competitor (3)")
     parser.add_argument("--lines", **number, help="use the first N lines of the files (all)")

@@ -24,6 +24,29 @@ def build(kind, source_vocab_size, target_vocab_size, **options):
     return kind(ModelConfig(**sizes), source_vocab_size, target_vocab_size, **options)
 
 
+def assert_no_influence_of_padding(model, source_ids, target_ids):
+    """What the embeddings of padding are makes no difference to any real position."""
+    before = model(source_ids, target_ids).numpy()
+    for embedding in (model.source_embedding, model.target_embedding):
+        weight = embedding.weight.numpy()
+        weight[PAD] = 7.0
+        embedding.weight.set_value(weight)
+    after = model(source_ids, target_ids).numpy()
+    real = target_ids.numpy() != PAD
+    np.testing.assert_array_equal(after[real], before[real])
+    assert not np.array_equal(after[~real], before[~real])
+
+
+def assert_no_gradient_from_padding(model, source_ids, target_ids):
+    """The loss of the real positions has no gradient in the embeddings of padding."""
+    logits = model(source_ids, target_ids)
+    (logits[target_ids != PAD] ** 2).mean().backward()
+    for embedding in (model.source_embedding, model.target_embedding):
+        gradient = embedding.weight.grad.numpy()
+        assert np.all(gradient[PAD] == 0.0)
+        assert np.abs(gradient[3]).max() > 0.0
+
+
 class NumpyTransformer:
     """The paper again, sentence by sentence without padding, head by head, in float64."""
 

@@ -190,6 +190,19 @@ def train_subwords(pairs, vocab_size: int = 200, **options) -> Subwords:
     return Subwords.train(lambda: iter(pairs), config)
 
 
+def as_if_trained(model, subwords: Subwords, end: float):
+    """The model, with pad, bos and unk as unlikely as training makes them, and eos so likely, by
+    `end`, that not all outputs run into their limits. The first dimension of the output decides."""
+    norm = model.decoder.norm or model.decoder.layers[-1].feed_forward_residual.norm
+    offset, rows = norm.bias.numpy(), model.generator.weight.numpy()
+    offset[0], rows[:, 0] = 10.0, 0.0
+    rows[[subwords.target.pad, subwords.target.bos, subwords.target.unk], 0] = -3.0
+    rows[subwords.target.eos, 0] = end
+    norm.bias.set_value(offset)
+    model.generator.weight.set_value(rows)
+    return model
+
+
 def make_model_directory(path: Path, pairs, config: Config, seed: int = 7) -> RunDirectory:
     """A model directory with checkpoints of a model that was never trained.
 

@@ -232,6 +232,11 @@ def test_release_removes_a_folder_that_nothing_has_come_into(tmp_path, config, s
     assert (tmp_path / "run" / "config.yaml").is_file()
 
 
+def test_a_folder_that_cannot_be_made():
+    with pytest.raises(UserError, match="model_dir: /proc/nothing/here: No such file"):
+        RunDirectory("/proc/nothing/here").lock()
+
+
 def test_a_lock_whose_file_is_gone_is_no_lock(tmp_path, monkeypatch):
     """Who waits while the holder gives up and removes the folder must not lock a deleted file:
     the next one would lock a new one."""

@@ -17,12 +17,12 @@ import numpy as np
 import paddle
 import pytest
 
-from tests.support import log_softmax, make_config
+from tests.support import as_if_trained, log_softmax, make_config
 from transformer_mt.assembly import backends as engines
-from transformer_mt.assembly.heads import alignment_heads
 from transformer_mt.assembly.model import build_model
 from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
 from transformer_mt.commands.export import export
+from transformer_mt.config.heads import alignment_heads
 from transformer_mt.config.schema import Config, ModelConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
@@ -331,17 +331,8 @@ def random_model(config: Config, subwords: Subwords) -> Transformer:
         if "norm" in name and name.endswith("weight"):
             values += 1
         parameter.set_value(values.astype("float32"))
-    # The first dimension makes pad, bos and unk as unlikely as training does, and eos likely enough
-    # that outputs end before they reach their greatest length.
-    norm = model.decoder.norm or model.decoder.layers[-1].feed_forward_residual.norm
-    offset, rows = norm.bias.numpy(), model.generator.weight.numpy()
-    offset[0], rows[:, 0] = 10.0, 0.0
-    rows[[subwords.target.pad, subwords.target.bos, subwords.target.unk], 0] = -3.0
-    rows[subwords.target.eos, 0] = 0.45
-    norm.bias.set_value(offset)
-    model.generator.weight.set_value(rows)
     model.eval()
-    return model
+    return as_if_trained(model, subwords, 0.45)
 
 
 def save_model(path, config, subwords, model) -> RunDirectory:

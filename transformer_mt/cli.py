@@ -1,7 +1,7 @@
 """The command line: finds the command that is asked for, and turns errors into exit codes.
 
-The modules of the commands are imported only when they are needed, so that help and errors in the
-arguments are quick.
+Only the module of the command that is asked for is imported, and it imports what takes long when it
+runs, so that help and errors in the arguments are quick.
 """
 
 from __future__ import annotations

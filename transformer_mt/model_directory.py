@@ -21,13 +21,16 @@ import hashlib
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config
-from transformer_mt.data.subword import Subwords
 from transformer_mt.runtime.checksums import CHECKSUMS, is_sealed, verify
 from transformer_mt.runtime.console import quoted, visible, warn
 from transformer_mt.runtime.errors import UsageError, UserError
+
+if TYPE_CHECKING:
+    from transformer_mt.data.subword import Subwords
 
 FORMAT_VERSION = 2
 # The version before, whose weights were pickles; `convert` reads it.
@@ -109,7 +112,7 @@ class ModelDirectory:
                 "text. Restore the original file; decoding can be changed with flags such as "
                 "--beam-size"
             )
-        return config_file.load(path, overrides or ())
+        return config_file.load(path, overrides)
 
     def load_subwords(self) -> Subwords:
         """Reads the subwords of both sides.
@@ -119,6 +122,8 @@ class ModelDirectory:
         """
         if problem := verify(self.path, SUBWORDS):
             raise UserError(f"{self.path}: the subword model is damaged ({problem})")
+        from transformer_mt.data.subword import Subwords  # it imports SentencePiece
+
         return Subwords.load(self.path)
 
     def saved_checkpoints(self) -> list[Path]:

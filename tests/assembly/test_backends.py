@@ -34,6 +34,11 @@ def test_a_model_directory(model):
     assert find(model, threads=3, device="gpu").processes == 1
 
 
+def test_an_unknown_engine(model):
+    with pytest.raises(UsageError, match="engine: 'onnx': expected one of paddle, "):
+        find(model, "onnx")
+
+
 def test_an_ensemble(model, tmp_path):
     names = [
         path.name for path in find(model, ensemble=(f"{model}:step_5", str(model))).checkpoints

@@ -52,7 +52,7 @@ def test_of_training(recipe, disk, is_large):
             assert found.read_bytes() == file.read_bytes(), file
 
 
-@pytest.mark.slow  # tests/decoding/test_run.py fills a disk once
+@pytest.mark.slow  # tests/commands/test_translate.py fills a disk once
 def test_of_translating(model, disk, tmp_path, is_large):
     path, resize = disk
     source = write_lines(tmp_path / "source", ["A dog runs.", "Where is the cat?"] * 2100)

@@ -68,7 +68,7 @@ def test_training(long_recipe, tmp_path, is_large):
         assert end_of(model_dir) == end_of(recipe.parent / "whole"), f"run {number}, seed 20"
 
 
-@pytest.mark.slow  # tests/decoding/test_run.py kills a translation once
+@pytest.mark.slow  # tests/commands/test_translate.py kills a translation once
 def test_translating(long_recipe, tmp_path, is_large):
     model = long_recipe[0].parent / "whole"
     source = tmp_path / "source"

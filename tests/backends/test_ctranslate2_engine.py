@@ -10,12 +10,12 @@ import paddle
 import paddle.nn.functional as F
 import pytest
 
-from tests.support import ROOT, make_config, wide_model
-from transformer_mt.assembly.heads import alignment_heads
+from tests.support import ROOT, as_if_trained, make_config, wide_model
 from transformer_mt.assembly.model import build_model
 from transformer_mt.backends.ctranslate2 import POSITIONS
 from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
 from transformer_mt.backends.ctranslate2.export import write_model
+from transformer_mt.config.heads import alignment_heads
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords, WordVocabulary
@@ -93,30 +93,18 @@ def small_model(folder, kind):
     return model, config, subwords
 
 
-def as_if_trained(model, config, subwords):
-    """The model, with pad, bos and unk as unlikely as training makes them, and eos likely enough
-    that not all outputs run into their limits."""
-    norm = model.decoder.norm or model.decoder.layers[-1].feed_forward_residual.norm
-    offset, rows = norm.bias.numpy(), model.generator.weight.numpy()
-    offset[0], rows[:, 0] = 10.0, 0.0
-    rows[[subwords.target.pad, subwords.target.bos, subwords.target.unk], 0] = -3.0
-    rows[subwords.target.eos, 0] = 0.1
-    norm.bias.set_value(offset)
-    model.generator.weight.set_value(rows)
-    return model, config, subwords
-
-
 @pytest.fixture(scope="module", params=KINDS)
 def every_kind(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("kind")
-    return Exported(folder / "export", *as_if_trained(*small_model(folder, request.param)))
+    model, config, subwords = small_model(folder, request.param)
+    return Exported(folder / "export", as_if_trained(model, subwords, 0.1), config, subwords)
 
 
 @pytest.fixture(scope="module")
 def one_kind(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one")
-    model = as_if_trained(*small_model(folder, "pre"))
-    return Exported(folder / "export", *model)
+    model, config, subwords = small_model(folder, "pre")
+    return Exported(folder / "export", as_if_trained(model, subwords, 0.1), config, subwords)
 
 
 # ---- Weights: log-probabilities, attention ----

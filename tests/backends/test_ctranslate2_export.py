@@ -23,10 +23,10 @@ from tests.support import (
     wide_model,
 )
 from transformer_mt.assembly.backends import find
-from transformer_mt.assembly.heads import alignment_heads
 from transformer_mt.backends.ctranslate2 import export as exporter
 from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
 from transformer_mt.commands.export import export
+from transformer_mt.config.heads import alignment_heads
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.engine import Sentence

@@ -93,7 +93,7 @@ def write(folder, model, **settings):
     paddle_inference.write_model(folder, model, config, None, heads)
 
 
-# tests/decoding/test_inference_engine.py exports the others too.
+# tests/backends/test_inference_engine.py exports the others too.
 ALWAYS = ("post", "no-bias", "untied-apart", "odd-width")
 
 

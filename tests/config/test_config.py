@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support import examples
-from transformer_mt.assembly.heads import alignment_heads
 from transformer_mt.config import file as config_file
+from transformer_mt.config.heads import alignment_heads
 from transformer_mt.config.problems import OTHER_NAMES
 from transformer_mt.config.schema import (
     RULES,
@@ -86,6 +86,8 @@ def test_a_valid_config_and_its_defaults(load):
         # unknown keys, and the nearest known one
         ("model.num_head=8", "model.num_head: unknown key; did you mean model.num_heads?"),
         ("training.max_stps=8", "training.max_stps: unknown key; did you mean training.max_steps?"),
+        # a name that pydantic has for itself
+        ("data.cls=1", f"data.cls: unknown key; known keys: {', '.join(DataConfig.model_fields)}"),
         ("beam_size=4", "beam_size: unknown key; did you mean decoding.beam_size?"),
         ("model.beam_size=4", "model.beam_size: unknown key; did you mean decoding.beam_size?"),
         (

@@ -204,8 +204,8 @@ def refused(tmp_path, corpus, lines):
         align(path, corpus, tmp_path / "cache")
     assert not list((tmp_path / "cache").glob("alignments-*"))
     message = str(caught.value)
-    assert message.startswith(str(path))
-    return message.removeprefix(str(path))
+    assert message.startswith(f"guided_attention.alignments: {path}")
+    return message.removeprefix(f"guided_attention.alignments: {path}")
 
 
 def test_as_many_lines_as_the_text(tmp_path, corpus):
@@ -244,7 +244,7 @@ def test_no_link_at_all(tmp_path, corpus):
 
 
 def test_no_such_file(tmp_path, corpus):
-    with pytest.raises(UsageError, match="no: there is no such file of word alignments"):
+    with pytest.raises(UsageError, match=r"guided_attention\.alignments: .*no: there is no such"):
         align(tmp_path / "no", corpus, tmp_path)
 
 

@@ -10,11 +10,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support import make_config, wide_model
-from transformer_mt.assembly.heads import alignment_heads
 from transformer_mt.backends.ctranslate2 import export as ctranslate2
 from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
 from transformer_mt.backends.paddle_inference import export as paddle_inference
 from transformer_mt.backends.paddle_inference.engine import InferenceEngine
+from transformer_mt.config.heads import alignment_heads
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding import batch

@@ -137,7 +137,9 @@ def test_force_decoding_in_pieces(engine, sentences, subwords, monkeypatch):
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("changes", [{}, {"beam_size": 1}, {"sampling": True}])
-def test_paddles_layers_find_what_numpy_finds(config, subwords, sentences, count, changes):
+def test_paddles_layers_find_what_numpy_finds(
+    config, subwords, sentences, monkeypatch, count, changes
+):
     """What decodes on a GPU, run on the CPU."""
     models = [wide_model(config, subwords, seed) for seed in range(count)]
     settings = SETTINGS.model_copy(update=changes)
@@ -145,6 +147,10 @@ def test_paddles_layers_find_what_numpy_finds(config, subwords, sentences, count
     on_device = PaddleEngine(models, subwords)
     on_device._cpu_decoders = []
     ours = on_host.search(sentences[:32], settings)
+    # Otherwise the logits of a CPU would be searched by NumPy.
+    monkeypatch.setattr(
+        "transformer_mt.decoding.device_log_probs.is_float32_on_cpu", lambda x: False
+    )
     theirs = on_device.search(sentences[:32], settings)
     different = 0
     for (one,), (other,) in zip(ours, theirs, strict=True):

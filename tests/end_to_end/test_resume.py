@@ -270,8 +270,7 @@ def test_asked_to_stop(recipe, unbroken, tmp_path, devices, number, code):
 LITTLE_ROOM = 50_000
 
 
-@pytest.mark.slow  # tests/attack/test_full_disk.py fills a disk once
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_full_disk(recipe, unbroken, tmp_path, devices):
     model_dir = tmp_path / "model"
     finish(recipe, model_dir, devices, "training.max_steps=5", "training.average_last=null")

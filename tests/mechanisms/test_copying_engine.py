@@ -63,11 +63,11 @@ def test_numpy_finds_what_paddle_finds_and_scores_are_those_of_force_decoding(
     model, subwords, sentences, changes
 ):
     settings = SETTINGS.model_copy(update=changes)
-    on_host = PaddleEngine([model], subwords)
+    on_cpu = PaddleEngine([model], subwords)
     on_device = PaddleEngine([model], subwords)
-    assert len(on_host._cpu_decoders) == 1
+    assert len(on_cpu._cpu_decoders) == 1
     on_device._cpu_decoders = []
-    found = on_host.search(sentences, settings)
+    found = on_cpu.search(sentences, settings)
     different = 0
     for ours, theirs in zip(found, on_device.search(sentences, settings), strict=True):
         for one, other in zip(ours, theirs, strict=True):
@@ -78,7 +78,7 @@ def test_numpy_finds_what_paddle_finds_and_scores_are_those_of_force_decoding(
     assert different <= 1
     sources = [sentence.source for sentence, own in zip(sentences, found, strict=True) for _ in own]
     hypotheses = [hypothesis for own in found for hypothesis in own]
-    forced = on_host.log_probs(sources, [hypothesis.ids for hypothesis in hypotheses])
+    forced = on_cpu.log_probs(sources, [hypothesis.ids for hypothesis in hypotheses])
     for hypothesis, log_prob in zip(hypotheses, forced, strict=True):
         assert hypothesis.log_prob == pytest.approx(log_prob, rel=1e-5, abs=TOLERANCE)
     # They do copy: of the 300 ids, a source has about ten.

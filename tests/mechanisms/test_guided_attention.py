@@ -22,7 +22,7 @@ from tests.support import (
 from transformer_mt.assembly import run
 from transformer_mt.assembly import training as assembly
 from transformer_mt.assembly.data import prepare_for
-from transformer_mt.assembly.heads import alignment_heads
+from transformer_mt.config.heads import alignment_heads
 from transformer_mt.config.schema import Config
 from transformer_mt.data import pharaoh
 from transformer_mt.data.alignments import encoded_alignments

@@ -13,6 +13,7 @@ from tests.support import (
     wide_model,
     write_lines,
 )
+from transformer_mt.assembly.backends import paddle_engine
 from transformer_mt.assembly.translator import Translator
 from transformer_mt.commands import translate as run
 from transformer_mt.commands.align import align
@@ -283,11 +284,11 @@ def test_what_is_never_put_out(make_engine, sentences, subwords, kind):
 def test_a_device_finds_what_the_cpu_finds(make_engine, sentences, monkeypatch, kind):
     """What chooses on a GPU, run on the CPU; and logits in pieces."""
     engine = make_engine(kind)
-    on_host = engine.search(sentences[:20], SETTINGS)
+    on_cpu = engine.search(sentences[:20], SETTINGS)
     monkeypatch.setattr(device_log_probs, "is_float32_on_cpu", lambda x: False)
     monkeypatch.setattr(mask_predict_engine, "POSITIONS", 7)
     on_device = engine.search(sentences[:20], SETTINGS)
-    for [ours], [theirs] in zip(on_host, on_device, strict=True):
+    for [ours], [theirs] in zip(on_cpu, on_device, strict=True):
         assert ours.ids == theirs.ids
         assert ours.log_prob == pytest.approx(theirs.log_prob, rel=1e-4, abs=1e-4)
 
@@ -318,9 +319,14 @@ def test_what_it_cannot_do_is_refused(make_engine, changes, prefix, reason):
         engine.search([Sentence([5, 6], prefix)], settings)
 
 
-def test_it_gives_no_scores(make_engine):
+def test_no_member_of_an_ensemble_and_no_scores(make_engine, subwords, tmp_path):
+    engine = make_engine("end")
+    plain = wide_model(make_config(tmp_path), subwords)
+    for models in ([plain, engine._model], [engine._model, plain]):
+        with pytest.raises(UsageError, match="--ensemble: a non-autoregressive model can't"):
+            paddle_engine(models, subwords)
     with pytest.raises(UsageError, match="no probability to a whole translation"):
-        make_engine("end").log_probs([[5]], [[6]])
+        engine.log_probs([[5]], [[6]])
 
 
 @pytest.mark.parametrize("kind", KINDS)

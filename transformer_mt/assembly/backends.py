@@ -6,20 +6,21 @@ from collections.abc import Iterable
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from transformer_mt.assembly.heads import alignment_heads
 from transformer_mt.backends import ctranslate2, paddle_inference
 from transformer_mt.backends.backend import Backend, EngineSpec
 from transformer_mt.config import file as config_file
-from transformer_mt.config.heads import Heads
+from transformer_mt.config.heads import Heads, alignment_heads
 from transformer_mt.config.schema import Config, DecodingConfig
-from transformer_mt.data.subword import Subwords
-from transformer_mt.decoding.engine import Engine
 from transformer_mt.mechanisms.mask_predict import config as mask_predict
 from transformer_mt.model_directory import ModelDirectory, made_of_checkpoint, named
 from transformer_mt.runtime.console import quoted, warn
 from transformer_mt.runtime.errors import UsageError, UserError
+
+if TYPE_CHECKING:
+    from transformer_mt.data.subword import Subwords
+    from transformer_mt.decoding.engine import Engine
 
 
 class Paddle(Backend):
@@ -39,10 +40,10 @@ class Paddle(Backend):
         return paddle_engine(models, spec.subwords, alignment_heads(spec.config))
 
 
-# Every backend by its name. A new one is one module and one line here.
+# Every backend by its name. A new one is one package and one entry here.
 BACKENDS: dict[str, Backend] = {
     backend.name: backend
-    for backend in (Paddle("paddle"), paddle_inference.BACKEND, ctranslate2.BACKEND)
+    for backend in (Paddle("Paddle", "paddle"), paddle_inference.BACKEND, ctranslate2.BACKEND)
 }
 
 
@@ -57,8 +58,10 @@ def paddle_engine(models: list, subwords: Subwords, alignment_heads: Heads | Non
     from transformer_mt.mechanisms.mask_predict.engine import MaskPredictEngine
     from transformer_mt.mechanisms.mask_predict.model import NonAutoregressiveTransformer
 
-    if isinstance(models[0], NonAutoregressiveTransformer):
-        return MaskPredictEngine(*models, subwords)
+    if any(isinstance(model, NonAutoregressiveTransformer) for model in models):
+        if len(models) > 1:
+            mask_predict.refuse("ensemble")
+        return MaskPredictEngine(models[0], subwords)
     return PaddleEngine(models, subwords, alignment_heads)
 
 
@@ -84,6 +87,8 @@ def find(
         UsageError: there is no such folder or checkpoint, or the arguments don't fit together.
         UserError: the model is damaged, or the backend does not support it.
     """
+    if engine not in (None, *BACKENDS):
+        raise UsageError(f"engine: {engine!r}: expected one of {', '.join(BACKENDS)}")
     folder = Path(model_dir)
     held = exported(folder)
     if held is None and engine not in (None, "paddle"):
@@ -161,8 +166,8 @@ def _of_model_directory(
 ) -> EngineSpec:
     first = ModelDirectory(folder)
     config = first.load_config()
-    asked = ["ensemble"] if ensemble else []
-    require_possible(config, config.decoding, asked)
+    if ensemble:
+        require_possible(config, config.decoding, ["ensemble"])
     checkpoints, models = [first.checkpoint(checkpoint)], [config.model]
     subwords = first.load_subwords()
     for name in ensemble:
@@ -171,7 +176,7 @@ def _of_model_directory(
             member, member_checkpoint = name, None
         other = ModelDirectory(member)
         other_config = other.load_config()
-        require_possible(other_config, other_config.decoding, asked)
+        require_possible(other_config, other_config.decoding, ["ensemble"])
         if other.load_subwords().content() != subwords.content():
             raise UsageError(f"--ensemble {name}: its subwords are not those of {folder}")
         checkpoints.append(other.checkpoint(member_checkpoint))

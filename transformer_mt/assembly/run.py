@@ -129,11 +129,13 @@ def _begin(
     if config.training.patience is not None and data.dev is None:
         warn("training.patience: there is no dev set, so training will not end early")
     state = resume.checked_state(resumed, data, directory) if resumed else None
-    plan = make_plan(config, data, state.progress.plan if state else None)
     trainer = None
     if trains_here or (other is not None and resumed is None):
         trainer = make_trainer(config, data, processes)
         trainer.start(resumed)
+        plan = trainer.plan
+    else:
+        plan = make_plan(config, data, state.progress.plan if state else None)
     _report_plan(config, data, plan, sys.stderr)
     if state is None:
         directory.start(config, data.subwords, data.held_out_files)

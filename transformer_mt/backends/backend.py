@@ -6,12 +6,15 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from transformer_mt.config.schema import Config, ModelConfig
-from transformer_mt.data.subword import Subwords
-from transformer_mt.decoding.engine import Engine
 from transformer_mt.runtime.checksums import verify
 from transformer_mt.runtime.errors import UsageError, UserError
+
+if TYPE_CHECKING:
+    from transformer_mt.data.subword import Subwords
+    from transformer_mt.decoding.engine import Engine
 
 # The keys of ModelConfig that describe the Transformer of Vaswani et al. 2017, or that matter only
 # in training.
@@ -43,6 +46,7 @@ class Backend:
     returns an `Engine`, and its module `export` has a function `write_model`.
 
     Attributes:
+        title: what messages call the library.
         name: the value of `--engine`, the name of the package, and of the folder in
             MODEL_DIR/export.
         export_format: the value of `export --format`; None if the backend has no export.
@@ -55,6 +59,7 @@ class Backend:
         reasons: why some of the other keys are not supported.
     """
 
+    title: str
     name: str
     export_format: str | None = None
     export_file: str = ""
@@ -102,6 +107,15 @@ class Backend:
             )
         if problem := verify(folder):
             raise UserError(f"{folder}: damaged ({problem}). Export the model again")
+
+    def require_exportable(self, problems: list[str]) -> None:
+        """
+        Raises:
+            UserError: there are problems, which are listed.
+        """
+        if problems:
+            listed = "\n".join(f"  {problem}" for problem in problems)
+            raise UserError(f"the model can't be exported to {self.title}:\n{listed}")
 
     def unsupported(self, model: ModelConfig) -> list[str]:
         """The settings of a model that this backend does not support, each with the reason."""

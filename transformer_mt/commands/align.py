@@ -6,16 +6,19 @@ import argparse
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from transformer_mt.commands.arguments import add_files, add_model_dir, require_files
 from transformer_mt.commands.line_files import reading_pairs, require_equal
 from transformer_mt.commands.model_choice import ModelChoice, add_model_choice
 from transformer_mt.data import pharaoh
-from transformer_mt.decoding.translator import Aligned
 from transformer_mt.evaluation import alignment_error_rate
 from transformer_mt.evaluation.alignment_error_rate import AlignmentScores
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import content_of, require_distinct
+
+if TYPE_CHECKING:
+    from transformer_mt.decoding.translator import Aligned
 
 HELP = """\
 A line of output holds pairs i-j of a word of the source and a word of the target, both counted from
@@ -38,8 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_dir(parser, "`train` or `export` has written")
     add_files(
         parser,
-        source="!source text",
-        target="!its translation, line for line",
+        required=("source", "target"),
+        source="source text",
+        target="its translation, line for line",
         reference="true links: print their error rate",
         output="the links (stdout; with --reference: nowhere)",
     )

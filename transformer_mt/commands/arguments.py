@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+from collections.abc import Collection
 from pathlib import Path
 
 from transformer_mt.runtime.errors import UsageError
@@ -32,15 +33,13 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="D", help="cpu, gpu or gpu:N (a GPU if there is one)")
 
 
-def add_files(parser: argparse.ArgumentParser, **files: str) -> None:
-    """Adds options with a file each; its help follows, after ! if the option is required."""
+def add_files(
+    parser: argparse.ArgumentParser, required: Collection[str] = (), **files: str
+) -> None:
+    """Adds options with a file each, by their names and help; some of them are required."""
     for name, help in files.items():
         parser.add_argument(
-            f"--{name}",
-            metavar="FILE",
-            type=Path,
-            required=help.startswith("!"),
-            help=help.removeprefix("!"),
+            f"--{name}", metavar="FILE", type=Path, required=name in required, help=help
         )
 
 

@@ -7,7 +7,6 @@ import argparse
 from transformer_mt.commands.arguments import add_model_dir, positive
 from transformer_mt.runtime.console import say
 from transformer_mt.runtime.errors import UsageError
-from transformer_mt.training.run_directory import RunDirectory
 
 HELP = """\
 examples:
@@ -27,6 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Averages checkpoints of a model, and says how to use the result."""
+    from transformer_mt.training.run_directory import RunDirectory
+
     directory = RunDirectory(options.model_dir)
     kept = directory.load_config().training.keep_last
     if options.last and options.last > kept:

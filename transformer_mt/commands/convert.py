@@ -6,7 +6,6 @@ import argparse
 
 from transformer_mt.commands.arguments import add_checkpoint, add_files, add_model_dir
 from transformer_mt.runtime.errors import UsageError
-from transformer_mt.training import conversion
 
 HELP = """\
 In the previous format (format_version 1), weights and optimiser state were pickles, which can run
@@ -27,6 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    from transformer_mt.training import conversion  # which help does not need
+
     if options.to is not None:
         print(conversion.write_pdparams(options.model_dir, options.checkpoint, options.output))
     elif options.checkpoint or options.output:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from transformer_mt.assembly.backends import with_decoding
-from transformer_mt.assembly.translator import translator_of
 from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.commands.arguments import add_files, require_files
 from transformer_mt.commands.line_files import require_equal
@@ -37,9 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_files(
         parser,
+        required=("reference",),
         source="text to translate",
         hypothesis="translations to score",
-        reference="!one line for each line",
+        reference="one line for each line",
         output="where the translations go",
         json="the scores as JSON; those of several models as a list",
     )
@@ -157,6 +157,8 @@ def as_table(evaluations: list[Evaluation]) -> str:
 
 def _translated(spec: EngineSpec, sources: list[str]) -> tuple[list[str], float]:
     """The translations, and the seconds that they took, without the time to load the model."""
+    from transformer_mt.assembly.translator import translator_of  # which help does not need
+
     with (
         translator_of(with_decoding(spec, {"n_best": 1})) as translator,
         progress(total=len(sources), title="translating", unit="lines") as bar,

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 from transformer_mt.assembly.backends import BACKENDS
-from transformer_mt.assembly.heads import alignment_heads
 from transformer_mt.commands.arguments import add_checkpoint, add_model_dir
 from transformer_mt.config import file as config_file
+from transformer_mt.config.heads import alignment_heads
 from transformer_mt.model_directory import (
     CONFIG,
     FORMAT_VERSION,
@@ -88,12 +88,12 @@ def export(
         raise UsageError(f"--quantization {quantization}: only --format {', '.join(able)} has it")
     directory = ModelDirectory(model_dir)
     config = directory.load_config()
+    backend.require_exportable(backend.unsupported(config.model))  # before seconds of work
     chosen = directory.checkpoint(checkpoint)
     subwords = directory.load_subwords()
     if output is None:
         name = backend.name + (f"_{quantization}" if quantization else "")
-        output = directory.own("export") / name
-        directory.own(f"export/{name}")
+        output = directory.own(f"export/{name}")
     _check_replaceable(output)
 
     from transformer_mt.assembly.model import build_model  # It imports Paddle, which takes seconds.

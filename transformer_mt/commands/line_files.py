@@ -7,16 +7,18 @@ import sys
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from tqdm import tqdm
 
-from transformer_mt.assembly.translator import Translator, translator_of
 from transformer_mt.commands.model_choice import ModelChoice
 from transformer_mt.decoding.stream import in_windows, input_lines
 from transformer_mt.runtime.console import progress
 from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import atomic, content_of, require_distinct
+from transformer_mt.runtime.files import Content, atomic, content_of, require_distinct
+
+if TYPE_CHECKING:
+    from transformer_mt.assembly.translator import Translator
 
 
 @contextlib.contextmanager
@@ -35,17 +37,21 @@ def reading_pairs(
     Raises:
         UserError: something is wrong with the model directory or the files.
     """
+    from transformer_mt.assembly.translator import translator_of  # which help does not need
+
     if into is None and sys.stdout is None:
         raise UsageError("stdout is closed: give --output FILE")
     require_distinct(written(into), {"--source": source, "--target": target})
     spec = model.find(asked)
-    total, count = line_count(source), line_count(target)
-    if None not in (total, count):
-        require_equal(source, total, target, count)
+    text, translation = content(source), content(target)
+    if text and translation:
+        require_equal(source, text.line_count, target, translation.line_count)
     with contextlib.ExitStack() as stack:
         stream = stack.enter_context(opened(into))
         translator = stack.enter_context(translator_of(spec))
-        bar = stack.enter_context(progress(total=total, title=title, unit="lines"))
+        bar = stack.enter_context(
+            progress(total=text and text.line_count, title=title, unit="lines")
+        )
         pairs = paired(in_windows(input_lines(source)), source, target)
         yield translator, chain.from_iterable(pairs), bar, line_writer(stream)
 
@@ -72,9 +78,9 @@ def require_equal(first: Path, first_count: int, second: Path, second_count: int
         )
 
 
-def line_count(path: Path | None) -> int | None:
-    """The number of lines of a file; None if it is a pipe, which can be read only once."""
-    return content_of(path).line_count if path is not None and path.is_file() else None
+def content(path: Path | None) -> Content | None:
+    """As `content_of`; None for a pipe, which can be read only once."""
+    return content_of(path) if path is not None and path.is_file() else None
 
 
 def line_writer(stream: IO[bytes]) -> Callable[[str], object]:

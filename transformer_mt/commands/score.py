@@ -24,8 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_dir(parser, "`train` or `export` has written")
     add_files(
         parser,
-        source="!source text",
-        target="!its translation, line for line",
+        required=("source", "target"),
+        source="source text",
+        target="its translation, line for line",
         output="the scores (stdout)",
     )
     add_model_choice(parser, ("length_penalty", "length_penalty_kind", "batch_tokens"))

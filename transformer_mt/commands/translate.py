@@ -9,10 +9,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from transformer_mt import __version__
-from transformer_mt.assembly.translator import translator_of
 from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.commands import line_files
 from transformer_mt.commands.arguments import add_files, add_model_dir, require_files
@@ -20,7 +19,6 @@ from transformer_mt.commands.model_choice import ModelChoice, add_model_choice
 from transformer_mt.decoding import output
 from transformer_mt.decoding.resumable_file import resumable_file
 from transformer_mt.decoding.stream import WINDOW, arriving, in_windows, input_lines
-from transformer_mt.decoding.translator import Line
 from transformer_mt.runtime.checksums import CHECKSUMS
 from transformer_mt.runtime.console import progress
 from transformer_mt.runtime.errors import UsageError
@@ -29,6 +27,9 @@ from transformer_mt.runtime.files import (
     is_replaceable,
     require_distinct,
 )
+
+if TYPE_CHECKING:
+    from transformer_mt.decoding.translator import Line
 
 Item = TypeVar("Item")
 
@@ -98,6 +99,8 @@ def translate(
     Raises:
         UserError: anything wrong with the model directory or the files.
     """
+    from transformer_mt.assembly.translator import translator_of  # which help does not need
+
     if (source is None and sys.stdin is None) or (target is None and sys.stdout is None):
         raise UsageError("stdin or stdout is closed: give --input FILE and --output FILE")
     require_distinct(line_files.written(target), {**_read(source), "--prefix": prefix})
@@ -115,14 +118,18 @@ def translate(
     can_resume = is_file and target is not None and is_replaceable(target)
     if resume and not can_resume:
         raise UsageError("--resume: --input and --output must be files")
-    total = line_files.line_count(source)
-    if total is not None and (count := line_files.line_count(prefix)) is not None:
-        line_files.require_equal(source, total, prefix, count)
+    text, prefixes = line_files.content(source), line_files.content(prefix)
+    if text and prefixes:
+        line_files.require_equal(source, text.line_count, prefix, prefixes.line_count)
 
     with contextlib.ExitStack() as stack:
         done, flush = 0, lambda: None
         if can_resume:
-            made_from = _made_from(spec, source, prefix, format, alignment)
+            made_from = {
+                **_made_from(spec, format, alignment),
+                "input": text.sha256,
+                "--prefix": None if prefix is None else (prefixes or content_of(prefix)).sha256,
+            }
             file = stack.enter_context(resumable_file(target, made_from, WINDOW, resume))
             write_line, done = file.write_line, file.lines
         else:
@@ -132,7 +139,9 @@ def translate(
         lines = in_windows(input_lines(source, done)) if is_file else _arriving(source)
         translator = stack.enter_context(translator_of(spec))
         bar = stack.enter_context(
-            progress(total=total, initial=done, title="translating", unit="lines")
+            progress(
+                total=text and text.line_count, initial=done, title="translating", unit="lines"
+            )
         )
         translations = translator.stream(
             _flushing(_with_prefixes(lines, source, prefix, done), flush),
@@ -158,6 +167,8 @@ def _arriving(source: Path | None) -> Iterator[list[str]]:
 def _with_prefixes(
     lines: Iterator[list[str]], source: Path | None, prefix: Path | None, done: int
 ) -> Iterator[list[Line]]:
+    from transformer_mt.decoding.translator import Line
+
     if prefix is None:
         return ([Line(text) for text in window] for window in lines)
     pairs = line_files.paired(lines, source, prefix, done)
@@ -171,14 +182,9 @@ def _flushing(lines: Iterator[Item], flush: Callable[[], object]) -> Iterator[It
         flush()
 
 
-def _made_from(
-    spec: EngineSpec,
-    source: Path,
-    prefix: Path | None,
-    format: str,
-    alignment: bool,
-) -> dict[str, Any]:
-    """Everything that a translation depends on, under names that a person understands."""
+def _made_from(spec: EngineSpec, format: str, alignment: bool) -> dict[str, Any]:
+    """Everything that a translation depends on besides the files that are read, under names that a
+    person understands."""
     config = spec.config
     model = hashlib.sha256(spec.subwords.content())
     for folder in spec.checkpoints or [spec.folder]:
@@ -194,6 +200,4 @@ def _made_from(
         **{f"decoding.{key}": value for key, value in config.decoding.model_dump().items()},
         "--format": format,
         "--alignment": alignment,
-        "input": content_of(source).sha256,
-        "--prefix": None if prefix is None else content_of(prefix).sha256,
     }

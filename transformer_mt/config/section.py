@@ -88,8 +88,9 @@ def broken_rules(
             key for key, field in section.model_fields.items() if field.is_required()
         )
         if name not in wrong:
-            own = given.get(name, {}).items()
-            values |= {key: value for key, value in own if f"{name}.{key}" not in wrong}
+            own = given.get(name, {})
+            known = section.model_fields.keys() & own.keys()
+            values |= {key: own[key] for key in known if f"{name}.{key}" not in wrong}
         setattr(config, name, section.model_construct(**values))
     for rule in rules:
         for keys, message in rule(config):

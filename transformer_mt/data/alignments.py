@@ -23,6 +23,8 @@ from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import content_of, lines
 
 FORMAT = 1
+# The key of the config that names the file, for messages.
+SETTING = "guided_attention.alignments"
 
 
 class Alignments(encoded.CachedArrays):
@@ -75,12 +77,13 @@ def encoded_alignments(
             the cache can't be written.
     """
     if not path.is_file():
-        raise UsageError(f"{path}: there is no such file of word alignments")
+        raise UsageError(f"{SETTING}: {path}: there is no such file")
     content = content_of(path)
     if content.line_count != corpus.text_lines:
         raise UserError(
-            f"{path} has {content.line_count:,} lines, the training text {corpus.text_lines:,}: "
-            "there must be one line per pair, an empty one if the pair has no link"
+            f"{SETTING}: {path} has {content.line_count:,} lines, the training text "
+            f"{corpus.text_lines:,}: there must be one line per pair, an empty one if the pair has "
+            "no link"
         )
     name = entry_name(FORMAT, content.sha256, corpus.key, tuple(map(has_spaces, languages)))
     make = partial(_write, path, corpus, subwords, languages)
@@ -116,7 +119,7 @@ def _write(
             linked += len(np.unique(pairs * longest + subword_links[:, 1]))
             bar.update(len(chunk))
     if not links:
-        raise UserError(f"{path}: there is no link in it for any training pair")
+        raise UserError(f"{SETTING}: {path}: there is no link in it for any training pair")
     facts = {
         "lines": count,
         "pairs": writer.count,
@@ -139,7 +142,7 @@ def _links_of_words(
     try:
         links, counts = pharaoh.read(chunk)
     except pharaoh.FormatError as error:
-        raise UserError(f"{path}, line {first + error.index + 1}: {error}") from None
+        raise UserError(f"{SETTING}: {path}, line {first + error.index + 1}: {error}") from None
     pair_of_line = np.full(len(chunk), -1)
     pair_of_line[used - first] = np.arange(len(used))
     pairs = np.repeat(pair_of_line, counts)
@@ -161,10 +164,10 @@ def _check_range(
         link, line = links[wrong[0]], numbers[wrong[0]] + 1
         source, target = (int(own[wrong[0]]) for own in counts)
         raise UserError(
-            f"{path}, line {line}: {pharaoh.write([link])}: there are {source} words in the source "
-            f"of this line, and {target} in its target, of which the first is number 0. Words are "
-            "what stands between the spaces of the training text (tokens that @@ joins are one), "
-            "or its subwords where a language is written without spaces"
+            f"{SETTING}: {path}, line {line}: {pharaoh.write([link])}: there are {source} words in "
+            f"the source of this line, and {target} in its target, of which the first is number 0. "
+            "Words are what stands between the spaces of the training text (tokens that @@ joins "
+            "are one), or its subwords where a language is written without spaces"
         )
 
 

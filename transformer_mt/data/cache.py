@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,6 +53,8 @@ def _make(folder: Path, make: Callable[[Path], None]) -> None:
     new = None
     # Leftovers of other entries are removed too, because those may never be made again.
     clear_leftovers(folder.parent)
+    for leftover in folder.parent.glob(".building-*"):  # of earlier versions, under the same lock
+        shutil.rmtree(leftover, ignore_errors=True)
     try:
         with published(folder) as new:
             make(new)
@@ -68,7 +71,7 @@ def _locked(cache: Path) -> Iterator[None]:
     started, has_said = time.monotonic(), False
     while True:
         try:
-            cache.mkdir(parents=True, exist_ok=True)
+            cache.mkdir(parents=True, exist_ok=True)  # another process may have deleted it
             lock = open_locked(cache / ".lock", os.O_RDWR | os.O_CREAT)
             break
         except BlockingIOError:
@@ -85,7 +88,4 @@ def _locked(cache: Path) -> Iterator[None]:
 
 
 def _not_writable(path: Path, error: OSError) -> UserError:
-    return UserError(
-        f"data.cache: {path}: can't be written: {error.strerror or error}. Give data.cache=FOLDER, "
-        "a folder on a file system that has locks"
-    )
+    return UserError(f"data.cache: {path}: can't be written: {error.strerror or error}")

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 Link = tuple[int, int]
 
@@ -21,6 +23,8 @@ def read(lines: list[str]) -> tuple[np.ndarray, np.ndarray]:
     Raises:
         FormatError: a line is not in the format. The error describes the first such line.
     """
+    import numpy as np  # `translate` writes links, and its help does without NumPy
+
     for index, line in enumerate(lines):
         if not _LINE.fullmatch(line):
             wrong = next(item for item in _items(line) if not _LINE.fullmatch(item))

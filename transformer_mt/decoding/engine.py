@@ -103,7 +103,11 @@ class Engine(Protocol):
 def search_with_attention(
     engine: Engine, sentences: list[Sentence], settings: DecodingConfig
 ) -> Hypotheses:
-    """As `Engine.search`, with the attention of the hypotheses, which takes another pass."""
+    """As `Engine.search`, with the attention of the hypotheses, which takes another pass.
+
+    Raises:
+        UsageError: the engine can't give attention. That is found after the search.
+    """
     found = engine.search(sentences, settings)
     sources = [s.source for s, own in zip(sentences, found, strict=True) for _ in own]
     attention = iter(engine.cross_attention(sources, [h.ids for own in found for h in own]))

@@ -7,10 +7,12 @@ import math
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformer_mt.data import pharaoh
-from transformer_mt.decoding.translator import Output, Translation
+
+if TYPE_CHECKING:
+    from transformer_mt.decoding.translator import Output, Translation
 
 # Characters that end a line for some readers, and that JSON does not require to be escaped.
 _LINE_ENDS = re.compile("[\x7f-\x9f\u2028\u2029]")

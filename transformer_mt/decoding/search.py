@@ -114,7 +114,7 @@ def beam_search(stepper: Stepper, task: Task, beam_size: int) -> Hypotheses:
         if beam_size == 1:
             totals = np.where(np.isfinite(ends), -np.inf, totals)
         found.add(sentences, ends, open_ones.outputs)
-        open_ones.extend(ids, parents, totals)
+        open_ones.extend(ids, totals, parents)
         going_on = totals.max(axis=1) / best_penalty[sentences] > found.worst[sentences]
         open_ones.keep(going_on, DONE_SHARE)
     return found.hypotheses()
@@ -151,8 +151,7 @@ def sample(
         ended = ids == task.eos
         found.add(sentences, np.where(ended, scores, -np.inf), open_ones.outputs)
         scores[ended | np.isnan(scores)] = -np.inf
-        parents = np.broadcast_to(np.arange(task.n_best), ids.shape)
-        open_ones.extend(ids, parents, scores)
+        open_ones.extend(ids, scores)
         open_ones.keep(np.isfinite(scores).any(axis=1))
     return found.hypotheses()
 
@@ -179,11 +178,16 @@ class _Open:
     def length(self) -> int:
         return self.outputs.shape[2]
 
-    def extend(self, ids: np.ndarray, parents: np.ndarray, scores: np.ndarray) -> None:
-        """Replaces the hypotheses by continuations: hypothesis parents[i, j] with ids[i, j]."""
-        self.ids, self.parents, self.scores = ids, parents, scores
-        outputs = np.take_along_axis(self.outputs, parents[:, :, np.newaxis], axis=1)
-        self.outputs = np.concatenate([outputs, ids[:, :, np.newaxis]], axis=2)
+    def extend(
+        self, ids: np.ndarray, scores: np.ndarray, parents: np.ndarray | None = None
+    ) -> None:
+        """Replaces the hypotheses by continuations: hypothesis parents[i, j] with ids[i, j]. By
+        default, each hypothesis continues itself."""
+        self.ids, self.scores = ids, scores
+        if parents is not None:
+            self.parents = parents
+            self.outputs = np.take_along_axis(self.outputs, parents[:, :, np.newaxis], axis=1)
+        self.outputs = np.concatenate([self.outputs, ids[:, :, np.newaxis]], axis=2)
 
     def keep(self, going_on: np.ndarray, done_share: float = 0.0) -> None:
         """Keeps the sentences where `going_on`, bool (open,), is True; all of them if fewer than

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 
-from transformer_mt.assembly.heads import layers_read_by_the_loss
+from transformer_mt.config.heads import layers_read_by_the_loss
 from transformer_mt.config.schema import Config, ModelConfig, TrainingConfig
 from transformer_mt.inspect.parameters import VocabularySizes, parts
 

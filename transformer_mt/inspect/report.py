@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from transformer_mt.assembly.heads import layers_read_by_the_loss
+from transformer_mt.config.heads import layers_read_by_the_loss
 from transformer_mt.config.schema import Config
 from transformer_mt.inspect import flops, memory
 from transformer_mt.inspect.flops import Flops

@@ -1,6 +1,6 @@
 """How the hypotheses of a sentence share the keys and values of earlier positions.
 
-This module needs NumPy only, so that every decoder can use it.
+It computes with NumPy only, so that every decoder can use it.
 """
 
 from __future__ import annotations

@@ -32,9 +32,12 @@ def open_locked(path: Path, flags: int, *, wait: bool = False, optional: bool = 
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                raise
             except OSError as error:
-                if not optional or isinstance(error, BlockingIOError):
-                    raise
+                if not optional:
+                    reason = f"{error.strerror}: it can't be locked. Give a folder on a file system"
+                    raise OSError(error.errno, f"{reason} that has locks") from None
             # The process that held the lock may have deleted or renamed the file meanwhile. Then a
             # lock on it protects nothing, and the file that has its name now is opened.
             if is_open_at(path, descriptor):

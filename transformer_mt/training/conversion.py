@@ -53,7 +53,9 @@ def convert(model_dir: str) -> None:
             f"{directory.path}: only format version {PICKLE_FORMAT_VERSION} can be converted"
         )
     if not directory.checkpoints.exists():
-        _convert_export(directory.path)
+        if problem := verify(directory.path):
+            raise UserError(f"{directory.path} is damaged ({problem}). Export the model again")
+        _convert_folder(directory.path)
     else:
         directory.lock()
         try:

@@ -30,7 +30,8 @@ from transformer_mt.runtime.console import say
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import atomic, byte_lines
 from transformer_mt.runtime.locks import open_locked
-from transformer_mt.training.state import Progress
+from transformer_mt.training.state import STATE, Progress
+from transformer_mt.weights import OPTIMIZER, WEIGHTS
 
 LOG = "metrics.jsonl"
 # What a run writes before its first checkpoint. A run that begins again writes the same.
@@ -41,7 +42,7 @@ _FIRST_FILES = {
 # What a run writes later.
 _LATER_FILES = {"best", "test.hypothesis"}
 _CHECKPOINT_FILES = {
-    *("model.safetensors", "optimizer.safetensors", "state.json", CHECKSUMS),
+    *(WEIGHTS, OPTIMIZER, STATE, CHECKSUMS),
     *("model.pdparams", "optimizer.pdopt"),  # of format version 1
 }
 # What exists only while this program runs: its lock, its workers' folder, incomplete files.
@@ -82,19 +83,17 @@ class RunDirectory(ModelDirectory):
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = open_locked(self.path / ".lock", os.O_RDWR | os.O_CREAT)
-        except FileNotFoundError:
-            self.lock()  # the process that held the lock has just removed the empty folder
+            try:
+                self._lock = open_locked(self.path / ".lock", os.O_RDWR | os.O_CREAT)
+            except FileNotFoundError:
+                self.lock()  # the process that held the lock has just removed the empty folder
         except BlockingIOError:
             raise UserError(
                 f"{self.path} is in use by another process that trains into it. Wait for it, or "
                 "give another model_dir=FOLDER"
             ) from None
         except OSError as error:
-            raise UserError(
-                f"model_dir: {self.path}: {error.strerror}. Give a folder that can be written to, "
-                "on a file system that has locks"
-            ) from None
+            raise UserError(f"model_dir: {self.path}: {error.strerror}") from None
 
     def release(self) -> None:
         """Unlocks the directory, and removes it if nothing was written into it."""

@@ -151,7 +151,7 @@ class State:
         stopped: whether the checkpoint was saved because training was stopped. A run that is not
             stopped does not have it, so the next checkpoint replaces it.
         average_of: the names of the checkpoints that an average was made of. The other values are
-            then the state of the newest of them.
+            then the state of the newest of them, or of the best.
     """
 
     progress: Progress

@@ -74,14 +74,15 @@ class Trainer:
             state = checkpoint.restore(resumed, self.model, self.updater.optimizer)
             self.updater.scaler.load_state_dict(state.scaler)
             self.progress = state.progress
-            self.plan = replace(self.plan, batches=state.progress.plan)
-            self.updater.total_steps = self.plan.total_steps
+            if state.progress.plan != self.plan.batches:
+                self.plan = replace(self.plan, batches=state.progress.plan)
+                self.updater.total_steps = self.plan.total_steps
             self._stopped_at = resumed if state.stopped else None
         elif self.config.training.init_from is not None:
             path = ModelDirectory(self.config.training.init_from).checkpoint()
             random = take_weights(path, self.model)
             if self.processes.connected:
-                return  # the parent process prints the lines below
+                return  # of workers, the parent process has printed the lines below
             count = len(list(self.model.named_parameters()))
             say(f"training.init_from: {count - len(random)} of {count} weights are those of {path}")
             if random:

@@ -13,6 +13,7 @@ POSITIONS = "transformer_mt_positions"
 
 
 BACKEND = Backend(
+    title="CTranslate2",
     name="ctranslate2",
     export_format="ctranslate2",
     export_file="model.bin",

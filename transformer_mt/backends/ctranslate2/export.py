@@ -19,7 +19,6 @@ from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.engine import length_limits
 from transformer_mt.model.embedding import sinusoids
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runtime.errors import UserError
 
 # CTranslate2 has no formula for our positions, so the export holds a table of them. This is its
 # least length.
@@ -56,9 +55,7 @@ def write_model(
         *weights.problems(quantization),
         *_invalid(spec),
     ]
-    if problems:
-        listed = "\n".join(f"  {problem}" for problem in problems)
-        raise UserError(f"the model can't be exported to CTranslate2:\n{listed}")
+    BACKEND.require_exportable(problems)
     if quantization == "bfloat16":
         spec.optimize()
         _round_to_bfloat16(spec)

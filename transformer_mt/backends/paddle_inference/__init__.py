@@ -33,6 +33,7 @@ SUFFIXES = (".json", ".pdiparams")
 
 
 BACKEND = Backend(
+    title="Paddle Inference",
     name="paddle_inference",
     export_format="paddle",
     export_file=f"{DECODER}{SUFFIXES[0]}",

@@ -1,6 +1,6 @@
 """The engine that searches with Paddle Inference, in a folder that the command `export` wrote.
 
-The package's docstring describes the programs. The code of the model is not imported here.
+The package's docstring describes the programs. They hold the model: its layers are not built here.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from transformer_mt.decoding.device_log_probs import DeviceLogProbs, next_log_pr
 from transformer_mt.decoding.engine import Hypotheses, Rows, Sentence
 from transformer_mt.decoding.log_probs import LogProbs
 from transformer_mt.model.ancestors import AncestorMask
+from transformer_mt.model.operations import array
 from transformer_mt.runtime import device as devices
 from transformer_mt.runtime.errors import UserError
 
@@ -58,7 +59,8 @@ class InferenceEngine:
         decoder_input, labels = batch.target_arrays(targets, self._target)
         totals: list[float] = []
         for rows, logits, _ in self._forward(sources, decoder_input):
-            totals += batch.sums_of_log_probs(logits.numpy(), labels[rows], self._target.pad)
+            values = array(logits) if logits.place.is_cpu_place() else logits.numpy()
+            totals += batch.sums_of_log_probs(values, labels[rows], self._target.pad)
         return totals
 
     def cross_attention(self, sources: Rows, targets: Rows) -> list[np.ndarray]:

@@ -34,7 +34,7 @@ def write_model(
         UserError: the programs can't hold something of the model; every problem is listed, and
             nothing is written. Or a file can't be written.
     """
-    _raise(BACKEND.unsupported(config.model))
+    BACKEND.require_exportable(BACKEND.unsupported(config.model))
     model.eval()
     own_positions = model.positional_encoding
     # A table of positions would end somewhere.
@@ -44,18 +44,12 @@ def write_model(
             ENCODER: _program(_Encoder(model), _encoder_inputs()),
             DECODER: _program(_Decoder(model, alignment_heads), _decoder_inputs(model)),
         }
-        _raise(_problems(model, list(programs.values())))
+        BACKEND.require_exportable(_problems(model, list(programs.values())))
         for name, program in programs.items():
             paddle.jit.save(program, str(folder / name))
             _check_size(folder / f"{name}.pdiparams", _weights(program))
     finally:
         model.positional_encoding = own_positions
-
-
-def _raise(problems: list[str]) -> None:
-    if problems:
-        listed = "\n".join(f"  {problem}" for problem in problems)
-        raise UserError(f"the model can't be exported to Paddle Inference:\n{listed}")
 
 
 def _program(layer: nn.Layer, inputs: list) -> nn.Layer:

@@ -7,8 +7,6 @@ or read from a folder.
 from __future__ import annotations
 
 import hashlib
-import http.client
-import urllib.request
 from pathlib import Path
 
 from transformer_mt.data.datasets.files import DATA_HOME, Dataset, SplitFiles, first_existing
@@ -69,6 +67,10 @@ def _download(name: str) -> Path:
 
 
 def _fetch(url: str) -> bytes:
+    # Every command reads the registry of datasets, but only a download needs these.
+    import http.client
+    import urllib.request
+
     try:
         with urllib.request.urlopen(url, timeout=60) as response:
             return response.read()

@@ -118,7 +118,7 @@ def _filled_lengths(
 
     The given lengths are without eos.
     """
-    longest = int(max(source_lengths, default=0))
+    longest = int(source_lengths.max(initial=0))
     limits = np.array([length_limits(length, decoding)[1] for length in range(longest + 1)])
     return np.maximum(limits[source_lengths], target_lengths.astype(np.int64) + 1)
 
