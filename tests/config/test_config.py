@@ -20,6 +20,7 @@ from transformer_mt.config.schema import (
     RULES,
     SECTIONS,
     Config,
+    DataConfig,
     DecodingConfig,
     EvaluationConfig,
     ModelConfig,
