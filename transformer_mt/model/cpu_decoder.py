@@ -163,7 +163,6 @@ class CpuDecoder:
         self.layers = [_Layer(layer) for layer in model.decoder.layers]
         self.norm = None if model.decoder.norm is None else _Norm(model.decoder.norm)
         self.model = model
-        self.source_pad_id = model.source_pad_id
         self._embedding = array(model.target_embedding.weight)
         self._scale = np.float32(model.target_embedding.scale)
         self._positions = model.positional_encoding
@@ -202,16 +201,8 @@ def _is_known(layer: nn.Layer, kind: type | None, training: bool) -> bool:
 
 
 def _has_known_sizes(layer: DecoderLayer) -> bool:
-    """Whether all norms of a layer stand at the same place, and widths of heads fit the weights.
-
-    This module reads the place of the norms once per layer, and the widths from the weights.
-    """
-    residuals = (
-        layer.self_attention_residual,
-        layer.cross_attention_residual,
-        layer.feed_forward_residual,
-    )
-    return len({residual.is_pre_norm for residual in residuals}) == 1 and all(
+    """Whether the widths of heads fit the weights, from which this module reads the widths."""
+    return all(
         projection.weight.shape[1] == attention.num_heads * size
         for attention in (layer.self_attention, layer.cross_attention)
         for projection, size in (
@@ -235,7 +226,7 @@ class CpuDecoderState:
     def __init__(self, decoder: CpuDecoder, memory: Tensor, source_ids: Tensor) -> None:
         self._decoder = decoder
         self._ancestors = AncestorMask()
-        padding = array(source_ids) == decoder.source_pad_id
+        padding = array(source_ids) == decoder.model.source_pad_id
         # (sentences, 1, 1, source_len). True forbids: the source is padding there.
         self._padding = padding[:, np.newaxis, np.newaxis] if padding.any() else None
         self._self_caches = [_Cache() for _ in decoder.layers]
@@ -337,10 +328,9 @@ class _Layer:
     """Computes a `DecoderLayer`."""
 
     def __init__(self, layer: DecoderLayer) -> None:
-        self._is_pre_norm = layer.self_attention_residual.is_pre_norm
-        self._self_norm = _Norm(layer.self_attention_residual.norm)
-        self._cross_norm = _Norm(layer.cross_attention_residual.norm)
-        self._feed_forward_norm = _Norm(layer.feed_forward_residual.norm)
+        self._self_residual = _Residual(layer.self_attention_residual)
+        self._cross_residual = _Residual(layer.cross_attention_residual)
+        self._feed_forward_residual = _Residual(layer.feed_forward_residual)
         self._self_attention = _Attention(layer.self_attention)
         self.cross_attention = _Attention(layer.cross_attention)
         self._inner = _Linear(layer.feed_forward.inner_projection)
@@ -367,13 +357,9 @@ class _Layer:
         def attend_to_source(x: np.ndarray) -> np.ndarray:
             return self.cross_attention(x, cross_cache, padding)
 
-        x = self._around(attend_to_past, self._self_norm, x)
-        x = self._around(attend_to_source, self._cross_norm, x)
-        return self._around(self._feed_forward, self._feed_forward_norm, x)
-
-    def _around(self, sublayer: Callable, norm: _Norm, x: np.ndarray) -> np.ndarray:
-        # Computes a `ResidualNorm`.
-        return x + sublayer(norm(x)) if self._is_pre_norm else norm(x + sublayer(x))
+        x = self._self_residual(x, attend_to_past)
+        x = self._cross_residual(x, attend_to_source)
+        return self._feed_forward_residual(x, self._feed_forward)
 
     def _feed_forward(self, x: np.ndarray) -> np.ndarray:
         inner = self._inner(x)
@@ -438,6 +424,18 @@ class _Linear:
         if self._bias is not None:
             y += self._bias
         return y.reshape(*x.shape[:-1], -1)
+
+
+class _Residual:
+    """Computes a `ResidualNorm` around a sublayer."""
+
+    def __init__(self, residual: ResidualNorm) -> None:
+        self._is_pre_norm = residual.is_pre_norm
+        self._norm = _Norm(residual.norm)
+
+    def __call__(self, x: np.ndarray, sublayer: Callable) -> np.ndarray:
+        norm = self._norm
+        return x + sublayer(norm(x)) if self._is_pre_norm else norm(x + sublayer(x))
 
 
 class _Norm:
