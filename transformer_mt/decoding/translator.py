@@ -19,12 +19,7 @@ from transformer_mt.data.pharaoh import Link
 from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary
 from transformer_mt.data.words import Words, has_spaces, word_count
 from transformer_mt.decoding.alignment import word_alignment
-from transformer_mt.decoding.engine import (
-    Engine,
-    Sentence,
-    length_penalty,
-    search_with_attention,
-)
+from transformer_mt.decoding.engine import Engine, Sentence, length_penalty, search_with_attention
 from transformer_mt.decoding.segments import segments
 from transformer_mt.decoding.stream import in_windows
 from transformer_mt.runtime.console import warn
@@ -238,11 +233,7 @@ class Translator:
         return _Window(lines, parts, self._decoding.batch_tokens)
 
     def _read(
-        self,
-        pairs: Iterable[tuple[str, str]],
-        method: str,
-        action: str,
-        finished: Finished,
+        self, pairs: Iterable[tuple[str, str]], method: str, action: str, finished: Finished
     ) -> Iterator[tuple[Pair, Any]]:
         """Yields the ids of each pair (source, translation), in order, with what the engine's
         method gives for it, or with None if the pair is too long.

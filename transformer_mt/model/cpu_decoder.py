@@ -46,10 +46,13 @@ class _Kind:
     parts: its sublayers and the class that each must have. None allows any class, because Paddle
         computes the sublayer.
     settings: the attributes that its class reads.
+    output: for a model, makes the `Output` of a batch from the model and its source ids. None: the
+        logits are those of the generator.
     """
 
     parts: dict[str, type | None] = field(default_factory=dict)
     settings: tuple[str, ...] = ()
+    output: Callable[[Transformer, Tensor], Output] | None = None
 
 
 _MODEL = _Kind(
@@ -116,13 +119,6 @@ class Output(Protocol):
         """Keeps the sentences with these indices, int64 (kept,), in this order."""
 
 
-# The classes of models that can be decoded here. The value makes the `Output` of a batch; None: the
-# logits are those of the generator.
-_OUTPUTS: dict[type[Transformer], Callable[[Transformer, Tensor], Output] | None] = {
-    Transformer: None
-}
-
-
 def register(
     model: type[Transformer], parts: dict[str, type], output: Callable[..., Output]
 ) -> None:
@@ -133,8 +129,7 @@ def register(
         parts: the sublayers that it adds, and the class of each.
         output: `output(model, source_ids)` makes the `Output` of a batch.
     """
-    _KINDS[model] = _Kind({**_MODEL.parts, **parts}, _MODEL.settings)
-    _OUTPUTS[model] = output
+    _KINDS[model] = _Kind({**_MODEL.parts, **parts}, _MODEL.settings, output)
 
 
 class CpuDecoder:
@@ -151,11 +146,7 @@ class CpuDecoder:
         the class that is declared for it, and no other sublayers or settings, no hooks and no
         methods of its own.
         """
-        return (
-            type(model) in _OUTPUTS
-            and _is_known(model, type(model), model.training)
-            and all(_has_known_sizes(layer) for layer in model.decoder.layers)
-        )
+        return type(model) in _KINDS and _is_known(model, type(model), model.training)
 
     def __init__(self, model: Transformer) -> None:
         if not self.can_decode(model):
@@ -200,19 +191,6 @@ def _is_known(layer: nn.Layer, kind: type | None, training: bool) -> bool:
     )
 
 
-def _has_known_sizes(layer: DecoderLayer) -> bool:
-    """Whether the widths of heads fit the weights, from which this module reads the widths."""
-    return all(
-        projection.weight.shape[1] == attention.num_heads * size
-        for attention in (layer.self_attention, layer.cross_attention)
-        for projection, size in (
-            (attention.query_projection, attention.d_k),
-            (attention.key_projection, attention.d_k),
-            (attention.value_projection, attention.d_v),
-        )
-    )
-
-
 class CpuDecoderState:
     """The state of a batch of sentences that is decoded step by step.
 
@@ -233,7 +211,7 @@ class CpuDecoderState:
         self._cross_caches = [_Cache() for _ in decoder.layers]
         for layer, cache in zip(decoder.layers, self._cross_caches, strict=True):
             cache.append(*layer.cross_attention.project(array(memory)))
-        make_output = _OUTPUTS[type(decoder.model)]
+        make_output = _KINDS[type(decoder.model)].output
         self._output = None if make_output is None else make_output(decoder.model, source_ids)
 
     def step(self, ids: np.ndarray, parents: np.ndarray) -> np.ndarray:
@@ -371,7 +349,9 @@ class _Attention:
 
     def __init__(self, attention: MultiHeadAttention) -> None:
         self._num_heads = attention.num_heads
-        self._scale = np.float32(attention.d_k**-0.5)
+        # Widths are read from the weights, as the layer does.
+        head_width = attention.query_projection.weight.shape[1] // attention.num_heads
+        self._scale = np.float32(head_width**-0.5)
         self._query_projection = _Linear(attention.query_projection)
         self._key_projection = _Linear(attention.key_projection)
         self._value_projection = _Linear(attention.value_projection)
