@@ -104,4 +104,4 @@ def _run(work: Work) -> Result:
     global _engine
     if _engine is None:  # not in _set_spec, so that the parent receives the errors of loading
         _engine = _spec.load()
-    return work.run(_engine)
+    return work(_engine)
