@@ -1,4 +1,4 @@
-"""Which model a command uses, and how: the arguments that commands have for it, and the choice."""
+"""Which model a command uses, and how: the arguments for it, and the engine that they choose."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from transformer_mt.assembly import backends
@@ -61,62 +60,35 @@ def _setting(text: str) -> int | float | str | None:
     return None if text == "null" else text
 
 
-@dataclass(frozen=True)
-class ModelChoice:
-    """Which model a command uses, and how; see `backends.find`.
+def find_engine(options: argparse.Namespace, model_dir: str, *asked: str) -> EngineSpec:
+    """The engine that the arguments of `add_model_choice` choose for a model directory or an
+    export.
 
-    Attributes:
-        threads: the number of cores; None: all.
-        decoding: settings that replace those of the model's config.
+    Args:
+        asked: what the model does besides searching; see `backends.require_possible`.
+
+    Raises:
+        UsageError: there is no such model, or it can't be used so.
+        UserError: the model is damaged.
     """
-
-    model_dir: str
-    engine: str | None = None
-    checkpoint: str | None = None
-    ensemble: tuple[str, ...] = ()
-    threads: int | None = None
-    device: str | None = None
-    decoding: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, options: argparse.Namespace, model_dir: str) -> ModelChoice:
-        """The choice that the arguments of `add_model_choice` make."""
-        given = vars(options)
-        return cls(
-            model_dir,
-            engine=options.engine,
-            checkpoint=options.checkpoint,
-            ensemble=tuple(options.ensemble),
-            threads=options.threads,
-            device=options.device,
-            decoding={name: given[name] for name in SETTINGS if name in given},
-        )
-
-    def find(self, *asked: str) -> EngineSpec:
-        """
-        Args:
-            asked: what the model does besides searching; see `backends.require_possible`.
-
-        Raises:
-            UsageError: there is no such model, or it can't be used so.
-        """
-        spec = backends.find(
-            self.model_dir,
-            self.engine,
-            self.checkpoint,
-            self.ensemble,
-            self.threads or len(os.sched_getaffinity(0)),
-            self.device,
-        )
-        try:
-            spec = backends.with_decoding(spec, self.decoding, asked)
-        except UsageError as error:
-            raise UsageError(_with_flags(str(error))) from None
-        kind, decoding = spec.config.model.non_autoregressive, spec.config.decoding
-        for name, reason in _without_effect(kind, decoding):
-            if name in self.decoding:
-                warn(f"--{name.replace('_', '-')} makes no difference {reason}")
-        return spec
+    spec = backends.find(
+        model_dir,
+        options.engine,
+        options.checkpoint,
+        options.ensemble,
+        options.threads or len(os.sched_getaffinity(0)),
+        options.device,
+    )
+    changes = {name: value for name, value in vars(options).items() if name in SETTINGS}
+    try:
+        spec = backends.with_decoding(spec, changes, asked)
+    except UsageError as error:
+        raise UsageError(_with_flags(str(error))) from None
+    kind, decoding = spec.config.model.non_autoregressive, spec.config.decoding
+    for name, reason in _without_effect(kind, decoding):
+        if name in changes:
+            warn(f"--{name.replace('_', '-')} makes no difference {reason}")
+    return spec
 
 
 def _without_effect(kind: str | None, decoding: DecodingConfig) -> Iterator[tuple[str, str]]:

@@ -28,7 +28,7 @@ class Speed:
     """
 
     tflops: float
-    utilisation: float = USUAL_UTILISATION
+    utilisation: float
 
 
 def report(
