@@ -24,7 +24,7 @@ from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.decoding.stream import input_lines
 from transformer_mt.evaluation.metrics import METRICS, Scores, score
 from transformer_mt.evaluation.scoring import score_for, tokenizer_for_text
-from transformer_mt.runtime.console import progress
+from transformer_mt.runtime.console import progress, table
 from transformer_mt.runtime.errors import UsageError
 from transformer_mt.runtime.files import atomic, lines, require_distinct
 
@@ -141,11 +141,7 @@ def as_table(evaluations: list[Evaluation]) -> str:
             )
         )
         notes |= dict.fromkeys(scores.notes())
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    table = [
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
-    ]
-    return "\n".join([*table, *(f"  {note}" for note in notes)])
+    return "\n".join([*table(rows), *(f"  {note}" for note in notes)])
 
 
 def _translated(spec: EngineSpec, sources: list[str]) -> tuple[list[str], float]:
