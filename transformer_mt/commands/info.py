@@ -109,10 +109,9 @@ def _of_config(config: Config) -> tuple[VocabularySizes, str]:
 
         return VocabularySizes.of(subwords_to_keep(config)), "of training.init_from"
     if subword.type != "vocabulary":
-        source = subword.source_vocab_size or subword.vocab_size
-        target = subword.target_vocab_size or subword.vocab_size
+        sizes = list(subword.vocabulary_sizes.values())
         origin = "of the config; a small text may have fewer"
-        return VocabularySizes(source, target, subword.joint), origin
+        return VocabularySizes(sizes[0], sizes[-1], subword.joint), origin
     if subword.vocabulary is None and config.data.root is None:
         types = DATASETS[config.data.dataset].vocabulary_types
         size = types + 1  # `WordVocabulary` adds padding
