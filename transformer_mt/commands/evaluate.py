@@ -19,12 +19,12 @@ from transformer_mt.assembly.backends import with_decoding
 from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.commands.arguments import add_files, require_files
 from transformer_mt.commands.line_files import require_equal
-from transformer_mt.commands.model_choice import add_model_choice, find_engine
+from transformer_mt.commands.model_choice import add_model_choice, find_engine, translating
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.decoding.stream import input_lines
 from transformer_mt.evaluation.metrics import METRICS, Scores, score
 from transformer_mt.evaluation.scoring import score_for, tokenizer_for_text
-from transformer_mt.runtime.console import progress, table
+from transformer_mt.runtime.console import table
 from transformer_mt.runtime.errors import UsageError
 from transformer_mt.runtime.files import atomic, lines, require_distinct
 
@@ -146,12 +146,8 @@ def as_table(evaluations: list[Evaluation]) -> str:
 
 def _translated(spec: EngineSpec, sources: list[str]) -> tuple[list[str], float]:
     """The translations, and the seconds that they took, without the time to load the model."""
-    from transformer_mt.assembly.translator import translator_of  # which help does not need
-
-    with (
-        translator_of(with_decoding(spec, {"n_best": 1})) as translator,
-        progress(total=len(sources), title="translating", unit="lines") as bar,
-    ):
+    spec = with_decoding(spec, {"n_best": 1})
+    with translating(spec, "translating", len(sources)) as (translator, bar):
         translator.warm_up(spec.processes)
         started = time.perf_counter()
         hypotheses = translator.translate(sources, bar.update)

@@ -12,9 +12,8 @@ from typing import IO, TYPE_CHECKING
 
 from tqdm import tqdm
 
-from transformer_mt.commands.model_choice import find_engine
+from transformer_mt.commands.model_choice import find_engine, translating
 from transformer_mt.decoding.stream import in_windows, input_lines
-from transformer_mt.runtime.console import progress
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import Content, atomic, content_of, require_distinct
 
@@ -39,8 +38,6 @@ def reading_pairs(
     Raises:
         UserError: something is wrong with the model directory or the files.
     """
-    from transformer_mt.assembly.translator import translator_of  # which help does not need
-
     if output is None and sys.stdout is None:
         raise UsageError("stdout is closed: give --output FILE")
     source, target = options.source, options.target
@@ -51,10 +48,8 @@ def reading_pairs(
         require_equal(source, text.line_count, target, translation.line_count)
     with contextlib.ExitStack() as stack:
         stream = stack.enter_context(opened(output))
-        translator = stack.enter_context(translator_of(spec))
-        bar = stack.enter_context(
-            progress(total=text and text.line_count, title=title, unit="lines")
-        )
+        total = text and text.line_count
+        translator, bar = stack.enter_context(translating(spec, title, total))
         pairs = paired(in_windows(input_lines(source)), source, target)
         yield translator, chain.from_iterable(pairs), bar, line_writer(stream)
 

@@ -7,14 +7,19 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
 
 from transformer_mt.assembly import backends
 from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.commands.arguments import add_checkpoint, add_device, positive
 from transformer_mt.config.schema import DecodingConfig
-from transformer_mt.runtime.console import warn
+from transformer_mt.runtime.console import progress, warn
 from transformer_mt.runtime.errors import UsageError
+
+if TYPE_CHECKING:
+    from transformer_mt.assembly.translator import Translator
 
 SETTINGS = DecodingConfig.model_fields
 
@@ -89,6 +94,21 @@ def find_engine(options: argparse.Namespace, model_dir: str, *asked: str) -> Eng
         if name in changes:
             warn(f"--{name.replace('_', '-')} makes no difference {reason}")
     return spec
+
+
+@contextlib.contextmanager
+def translating(
+    spec: EngineSpec, title: str, total: int | None, done: int = 0
+) -> Iterator[tuple[Translator, tqdm]]:
+    """Loads an engine. Yields its translator, and a progress bar of `total` lines (None: it is not
+    known how many), of which some are done."""
+    from transformer_mt.assembly.translator import translator_of  # which help does not need
+
+    with (
+        translator_of(spec) as translator,
+        progress(total=total, initial=done, title=title, unit="lines") as bar,
+    ):
+        yield translator, bar
 
 
 def _without_effect(kind: str | None, decoding: DecodingConfig) -> Iterator[tuple[str, str]]:

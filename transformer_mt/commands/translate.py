@@ -29,25 +29,22 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from transformer_mt import __version__
 from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.commands import line_files
 from transformer_mt.commands.arguments import add_files, add_model_dir, require_files
-from transformer_mt.commands.model_choice import add_model_choice, find_engine
+from transformer_mt.commands.model_choice import add_model_choice, find_engine, translating
 from transformer_mt.decoding import output
 from transformer_mt.decoding.resumable_file import resumable_file
 from transformer_mt.decoding.stream import WINDOW, arriving, in_windows, input_lines
 from transformer_mt.runtime.checksums import CHECKSUMS
-from transformer_mt.runtime.console import progress
 from transformer_mt.runtime.errors import UsageError
 from transformer_mt.runtime.files import content_of, is_replaceable, require_distinct
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Line
-
-Item = TypeVar("Item")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,8 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from transformer_mt.assembly.translator import translator_of  # which help does not need
-
     require_files(options, "input", "prefix")
     source, target, prefix = options.input, options.output, options.prefix
     if (source is None and sys.stdin is None) or (target is None and sys.stdout is None):
@@ -108,12 +103,8 @@ def run(options: argparse.Namespace) -> None:
             write_line, flush = line_files.line_writer(stream), stream.flush
         # A file's windows do not depend on how fast it is read, nor does its translation.
         lines = in_windows(input_lines(source, done)) if is_file else _arriving(source)
-        translator = stack.enter_context(translator_of(spec))
-        bar = stack.enter_context(
-            progress(
-                total=text and text.line_count, initial=done, title="translating", unit="lines"
-            )
-        )
+        total = text and text.line_count
+        translator, bar = stack.enter_context(translating(spec, "translating", total, done))
         translations = translator.stream(
             _flushing(_with_prefixes(lines, source, prefix, done), flush),
             finished=bar.update,
@@ -142,7 +133,7 @@ def _with_prefixes(
     return ([Line(*pair) for pair in window] for window in pairs)
 
 
-def _flushing(lines: Iterator[Item], flush: Callable[[], object]) -> Iterator[Item]:
+def _flushing(lines: Iterator[list[Line]], flush: Callable[[], object]) -> Iterator[list[Line]]:
     """Flushes the output whenever more input is read, so that no output is held back by a pause."""
     for window in lines:
         yield window
