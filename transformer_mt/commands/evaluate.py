@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from transformer_mt.assembly.backends import with_decoding
-from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.commands.arguments import add_files, require_files
 from transformer_mt.commands.line_files import require_equal
 from transformer_mt.commands.model_choice import add_model_choice, find_engine, translating
@@ -111,13 +110,18 @@ def score_models(options: argparse.Namespace) -> list[Evaluation]:
         raise UsageError("evaluate: --output is for what one MODEL_DIR translates")
     if options.ensemble and len(options.model_dirs) > 1:
         raise UsageError("evaluate: --ensemble goes together with one MODEL_DIR")
-    specs = [find_engine(options, model_dir) for model_dir in options.model_dirs]
+    one_best = {"n_best": 1}
+    specs = [with_decoding(find_engine(options, path), one_best) for path in options.model_dirs]
     sources = list(input_lines(options.source))
     references = list(lines(options.reference))
     require_equal(options.source, len(sources), options.reference, len(references))
     evaluations = []
     for model_dir, spec in zip(options.model_dirs, specs, strict=True):
-        hypotheses, seconds = _translated(spec, sources)
+        with translating(spec, "translating", len(sources)) as (translator, bar):
+            translator.warm_up(spec.processes)
+            started = time.perf_counter()
+            hypotheses = translator.translate(sources, bar.update)
+            seconds = time.perf_counter() - started
         if options.output:
             with atomic(options.output) as file:
                 file.writelines(f"{hypothesis}\n" for hypothesis in hypotheses)
@@ -142,13 +146,3 @@ def as_table(evaluations: list[Evaluation]) -> str:
         )
         notes |= dict.fromkeys(scores.notes())
     return "\n".join([*table(rows), *(f"  {note}" for note in notes)])
-
-
-def _translated(spec: EngineSpec, sources: list[str]) -> tuple[list[str], float]:
-    """The translations, and the seconds that they took, without the time to load the model."""
-    spec = with_decoding(spec, {"n_best": 1})
-    with translating(spec, "translating", len(sources)) as (translator, bar):
-        translator.warm_up(spec.processes)
-        started = time.perf_counter()
-        hypotheses = translator.translate(sources, bar.update)
-        return hypotheses, time.perf_counter() - started
