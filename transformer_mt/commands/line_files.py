@@ -46,10 +46,8 @@ def reading_pairs(
     text, translation = content(source), content(target)
     if text and translation:
         require_equal(source, text.line_count, target, translation.line_count)
-    with contextlib.ExitStack() as stack:
-        stream = stack.enter_context(opened(output))
-        total = text and text.line_count
-        translator, bar = stack.enter_context(translating(spec, title, total))
+    total = text and text.line_count
+    with opened(output) as stream, translating(spec, title, total) as (translator, bar):
         pairs = paired(in_windows(input_lines(source)), source, target)
         yield translator, chain.from_iterable(pairs), bar, line_writer(stream)
 

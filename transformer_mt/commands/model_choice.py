@@ -1,4 +1,4 @@
-"""Which model a command uses, and how: the arguments for it, and the engine that they choose."""
+"""Which model a command uses, and how: the arguments for it, and the translator they choose."""
 
 from __future__ import annotations
 
