@@ -13,8 +13,10 @@ it. The tests run in a copy of the project. The exit code is 1 if a mutation goe
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +25,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
+# Seconds that the tests of one mutation may take. Some mutations make a loop endless.
+LONGEST = 300
 COPIED = ("transformer_mt", "tests", "scripts", "configs", "data", "pyproject.toml", "README.md")
 
 
@@ -91,16 +95,26 @@ def _first_failure(project: Path, mutation: Mutation) -> str | None:
     command = [sys.executable, "-m", "pytest", "-x", "-n", "2", "--dist", "loadfile", *tests]
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
     path.write_text(text.replace(mutation.right, mutation.wrong), "utf-8")
+    tested = subprocess.Popen(
+        command,
+        cwd=project,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        ended = subprocess.run(
-            command, cwd=project, env=environment, stdout=subprocess.PIPE, text=True
-        )
+        output, _ = tested.communicate(timeout=LONGEST)
+    except subprocess.TimeoutExpired:
+        return "a test that does not end"
     finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(tested.pid, signal.SIGKILL)  # with the workers of pytest
         path.write_text(text, "utf-8")
-    if ended.returncode == 0:
+    if tested.returncode == 0:
         return None
-    lines = [line for line in ended.stdout.split("\n") if line.startswith(("FAILED", "ERROR"))]
-    return lines[0].split(" ")[1] if lines else f"exit code {ended.returncode}"
+    lines = [line for line in output.split("\n") if line.startswith(("FAILED", "ERROR"))]
+    return lines[0].split(" ")[1] if lines else f"exit code {tested.returncode}"
 
 
 def _short(text: str) -> str:
