@@ -4,8 +4,6 @@ Only the module of the command that is asked for is imported, and it imports wha
 runs, so that help and errors in the arguments are quick.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

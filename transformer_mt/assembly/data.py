@@ -1,7 +1,5 @@
 """The data of a config, with what its mechanisms need besides the text."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from transformer_mt.config.schema import Config

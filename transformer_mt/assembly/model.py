@@ -1,7 +1,5 @@
 """Builds the model of a config."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from transformer_mt.config.schema import ModelConfig

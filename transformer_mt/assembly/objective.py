@@ -1,7 +1,5 @@
 """The training objective that a config asks for."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A whole training run: from a config to a trained model and the score of its test set."""
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

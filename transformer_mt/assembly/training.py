@@ -1,7 +1,5 @@
 """Puts together what a training run consists of."""
 
-from __future__ import annotations
-
 import paddle
 
 from transformer_mt.assembly.model import build_model

@@ -1,7 +1,5 @@
 """Arguments that several commands have, and types of arguments."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import math

@@ -10,8 +10,6 @@ examples:
       --target 'Wo ist der Bahnhof?' --output station.html
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 from pathlib import Path

@@ -5,8 +5,6 @@ examples:
   python -m transformer_mt translate runs/demo --checkpoint average_last_5 < in.txt
 """
 
-from __future__ import annotations
-
 import argparse
 
 from transformer_mt.commands.arguments import add_model_dir, positive

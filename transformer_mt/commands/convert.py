@@ -9,8 +9,6 @@ examples:
   python -m transformer_mt convert runs/demo --to pdparams --output demo.pdparams
 """
 
-from __future__ import annotations
-
 import argparse
 
 from transformer_mt.commands.arguments import add_checkpoint, add_files, add_model_dir

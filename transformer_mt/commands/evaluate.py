@@ -6,8 +6,6 @@ examples:
   python -m transformer_mt evaluate --hypothesis out.de --reference test.de
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

@@ -7,8 +7,6 @@ examples:
   python -m transformer_mt translate runs/demo/export/ctranslate2_int8 < in.txt
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 from pathlib import Path

@@ -17,8 +17,6 @@ examples:
   python -m transformer_mt info runs/demo
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

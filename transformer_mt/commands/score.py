@@ -8,8 +8,6 @@ examples:
   python -m transformer_mt score runs/demo --source test.en --target test.de > scores
 """
 
-from __future__ import annotations
-
 import argparse
 
 from transformer_mt.commands.arguments import add_files, add_model_dir, require_files

@@ -6,8 +6,6 @@ examples:
   python -m transformer_mt train my.yaml training.max_steps=20000 model_dir=runs/long
 """
 
-from __future__ import annotations
-
 import argparse
 
 from transformer_mt.commands.arguments import add_device, add_overrides

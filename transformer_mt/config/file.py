@@ -3,8 +3,6 @@
 Nothing heavy is imported here, so that a mistake in a config is reported at once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterable, Sequence, Set

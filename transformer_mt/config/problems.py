@@ -1,7 +1,5 @@
 """What an error message says about a wrong value or an unknown key of a config."""
 
-from __future__ import annotations
-
 import difflib
 import reprlib
 from typing import Any

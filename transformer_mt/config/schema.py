@@ -1,7 +1,5 @@
 """The YAML schema: one class per section, with every key described, and the rules between keys."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """What every section of the config is made of: its base class, bounds of numbers, and rules."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Set
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """YAML as this project reads and writes it: version 1.2's scalars, by PyYAML."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

@@ -4,8 +4,6 @@ The file has one line per line of the text. It is read once, before training beg
 in it is reported then. The links are stored in the cache and read memory-mapped.
 """
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from itertools import islice

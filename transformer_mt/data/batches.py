@@ -4,8 +4,6 @@ The batches of an epoch follow from the corpus, the seed and the epoch alone. So
 computes them for itself and takes its share, and a resumed run continues at the right place.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

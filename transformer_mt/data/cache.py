@@ -4,8 +4,6 @@ Several processes may need the same entry at the same time, even on several mach
 file system. The first one makes it, and the others wait and then find it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

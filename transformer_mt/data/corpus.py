@@ -4,8 +4,6 @@ Importing PaddleNLP takes seconds, so only iterating over a split imports it. Tr
 cache and translating need no iteration.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass

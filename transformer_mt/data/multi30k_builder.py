@@ -1,7 +1,5 @@
 """Multi30k for users of PaddleNLP. Importing this module imports PaddleNLP."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from paddlenlp.datasets import DatasetBuilder, IterDataset, MapDataset

@@ -1,7 +1,5 @@
 """Which pairs of the training text are trained on, and which are held out as dev or test set."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from array import array

@@ -1,7 +1,5 @@
 """The words that subwords belong to. Word alignments link words."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

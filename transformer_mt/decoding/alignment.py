@@ -1,7 +1,5 @@
 """Word alignments from the decoder's attention to the source."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from transformer_mt.data.pharaoh import Link

@@ -1,8 +1,6 @@
 """What the engines that compute logits step by step share: searching a batch of sentences, and the
 arrays that go into a model and come out of it. Nothing here depends on Paddle."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np

@@ -5,8 +5,6 @@ There are several engines (see `assembly.backends`). Text, batches and the order
 same for all of them, and are the translator's business. Nothing heavy is imported here.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 

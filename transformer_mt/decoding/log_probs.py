@@ -8,8 +8,6 @@ Afterwards only the blocks that can hold one of the best are read.
 results would change in their last bits.
 """
 
-from __future__ import annotations
-
 from functools import reduce
 
 import numpy as np

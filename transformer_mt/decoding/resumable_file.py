@@ -1,7 +1,5 @@
 """An output file that is written under another name until it is complete, and can be resumed."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """Beam search and sampling over any step function. They know ids and scores, but neither models nor
 text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol

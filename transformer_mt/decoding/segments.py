@@ -1,7 +1,5 @@
 """Segments: lines that are too long are cut into them, and they are translated one by one."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 

@@ -1,7 +1,5 @@
 """Lines to translate, in windows: of a file, a pipe or a terminal."""
 
-from __future__ import annotations
-
 import os
 import select
 import time

@@ -1,7 +1,5 @@
 """The alignment error rate, which the command `align` prints if it is given a reference."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path

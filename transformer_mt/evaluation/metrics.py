@@ -4,8 +4,6 @@ To add a metric, add an entry to `METRICS`. This module is light to import, beca
 schema takes the choices of training.best_metric from it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Scores translations as their model or their text requires: which tokeniser, which note."""
 
-from __future__ import annotations
-
 import re
 
 from transformer_mt.config.schema import Config

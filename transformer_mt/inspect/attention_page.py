@@ -3,8 +3,6 @@
 This module inserts the data into the template attention_page.html. It does not depend on models.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path

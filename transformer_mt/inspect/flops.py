@@ -4,8 +4,6 @@ A product of (m, k) and (k, n) takes 2mnk FLOPs. Softmax, norms, dropout, embedd
 optimiser are not counted.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 

@@ -10,8 +10,6 @@ precision is counted by what paddle.amp (level O1) and the fused attention keep 
 been measured.
 """
 
-from __future__ import annotations
-
 import math
 
 from transformer_mt.config.heads import layers_read_by_the_loss

@@ -1,7 +1,5 @@
 """The text of `info`: the parameters, FLOPs, memory and training time of a config."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass

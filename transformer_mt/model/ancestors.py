@@ -3,8 +3,6 @@
 It computes with NumPy only, so that every decoder can use it.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 # Below this number of live positions, `AncestorMask.prune` costs more than it saves.

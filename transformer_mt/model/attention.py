@@ -4,8 +4,6 @@ Vaswani et al. 2017, "Attention Is All You Need", section 3.2. In every mask of 
 means *forbidden*.
 """
 
-from __future__ import annotations
-
 import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn

@@ -1,7 +1,5 @@
 """Dropout that costs no time if its rate is 0 or the model is evaluated."""
 
-from __future__ import annotations
-
 from paddle import Tensor, nn
 
 from transformer_mt.model import operations

@@ -3,8 +3,6 @@
 Vaswani et al. 2017, sections 3.1, 3.3 and 5.4.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal

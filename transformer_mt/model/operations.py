@@ -6,8 +6,6 @@ and backward. Together, the functions shorten the training step of a model with 
 that width and 8,000 ids by a quarter.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import paddle
 import paddle.nn.functional as F

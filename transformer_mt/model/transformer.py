@@ -3,8 +3,6 @@
 The model reads and writes integer ids. It does not know what text they stand for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple

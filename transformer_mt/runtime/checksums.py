@@ -5,8 +5,6 @@ that may be replaced while others read it cannot be in such a list, because file
 change at the same moment. If it is a text file, a comment at its end holds its checksum.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from fnmatch import fnmatchcase

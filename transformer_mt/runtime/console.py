@@ -4,8 +4,6 @@ Results (scores, translations, the resolved config) are printed to stdout, so th
 piped to other programs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The device that Paddle computes on."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

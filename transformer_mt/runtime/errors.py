@@ -4,8 +4,6 @@ Every command has the same exit codes: 0 done, 1 failed, 2 wrong config or argum
 file that does not exist), 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP (the terminal was lost).
 """
 
-from __future__ import annotations
-
 import errno
 import re
 

@@ -1,7 +1,5 @@
 """Files that are written completely or not at all, and text whose lines end in `\\n` alone."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Folders that are written completely or not at all, and that replace others at one moment."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil

@@ -4,8 +4,6 @@ The kernel releases a lock when the process that holds it ends in any way. (Libr
 such as filelock, cannot lock a folder, or the very file that is being written.)
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 from pathlib import Path

@@ -4,8 +4,6 @@ A pickle is a program that can call whatever it names. The reader here allows on
 that arrays are built from.
 """
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A pool of worker processes on this machine."""
 
-from __future__ import annotations
-
 import multiprocessing
 from collections import deque
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Signals that ask a process to stop. They raise one exception, at once or after a block."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

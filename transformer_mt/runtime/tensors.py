@@ -4,8 +4,6 @@ They hold names, shapes and numbers, so reading one cannot run code. (`paddle.sa
 which can run any code.)
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Checkpoints: folders that are written as a whole or not at all, with checksums."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from dataclasses import replace

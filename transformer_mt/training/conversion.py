@@ -4,8 +4,6 @@ In the previous format (format_version 1), weights and optimiser state were pick
 checkpoints and exports had checksums.
 """
 
-from __future__ import annotations
-
 import io
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Label-smoothed cross-entropy."""
 
-from __future__ import annotations
-
 import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn

@@ -4,8 +4,6 @@
 several terms can be combined.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The plan of a run: which sentences each of its updates reads, and how many updates there are."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

@@ -1,7 +1,5 @@
 """Resuming a run: which checkpoint to resume from, and which settings may have changed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from transformer_mt.config.schema import Config

@@ -1,7 +1,5 @@
 """A model directory as a run writes it: claimed, started, resumed, logged into, and deleted."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

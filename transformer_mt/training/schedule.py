@@ -4,8 +4,6 @@ To add a schedule, add an entry to `SCHEDULES`. This module imports nothing heav
 config takes the names of the schedules, and what they need, from here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,7 +1,5 @@
 """One update of the weights, by the sum of the gradients of its batches in all processes."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import random

@@ -1,7 +1,5 @@
 """Validation: the loss of the dev set, and the scores of its translations."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import partial

@@ -4,8 +4,6 @@ The parent prepares the data and starts Paddle's launcher, which starts the work
 runs worker.py. The first worker writes to the same terminal or files as the parent.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -1,8 +1,6 @@
 """CTranslate2 (https://github.com/OpenNMT/CTranslate2), which searches on a CPU much faster than
 Paddle, and does not need it."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 from transformer_mt.backends.backend import Backend

@@ -4,8 +4,6 @@ The export is an ordinary CTranslate2 model and can be used without this package
 pieces of the subword model.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

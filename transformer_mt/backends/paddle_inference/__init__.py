@@ -23,8 +23,6 @@ two purposes. In a step of a search, the ids of a sentence are the last ids of i
 at one position. To score a target, its ids are given at once, one after another.
 """
 
-from __future__ import annotations
-
 from transformer_mt.backends.backend import Backend
 
 # The names of the programs, and the suffixes of their files: the graph and the weights.

@@ -1,7 +1,5 @@
 """Writes the Transformer as the two programs that the package's docstring describes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the program needs to know of a dataset, and the dataset of the user's own text files."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterator

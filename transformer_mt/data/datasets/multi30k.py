@@ -4,8 +4,6 @@ The raw text is downloaded from the corpus's own GitHub repository and checked a
 or read from a folder.
 """
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

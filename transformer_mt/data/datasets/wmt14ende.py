@@ -1,8 +1,6 @@
 """WMT14 English-German as PaddleNLP distributes it: BPE'd text, and the tokenised text of the same
 sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

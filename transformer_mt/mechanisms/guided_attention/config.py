@@ -1,7 +1,5 @@
 """The config section `guided_attention`."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator

@@ -1,7 +1,5 @@
 """Guided attention: a loss that teaches heads of the decoder which source tokens to attend to."""
 
-from __future__ import annotations
-
 import numpy as np
 import paddle
 from paddle import Tensor

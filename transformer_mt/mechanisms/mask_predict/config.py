@@ -1,7 +1,5 @@
 """Limits of non-autoregressive models: what they can't do, and can't be combined with."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, NoReturn
 

@@ -1,7 +1,5 @@
 """The engine of non-autoregressive models: `search.search` with this package's own model."""
 
-from __future__ import annotations
-
 import numpy as np
 import paddle
 from paddle import Tensor

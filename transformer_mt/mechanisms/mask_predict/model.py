@@ -5,8 +5,6 @@ It is the conditional masked language model of Ghazvininejad et al. 2019, "Mask-
 1711.02281) without fertilities.
 """
 
-from __future__ import annotations
-
 import paddle
 from paddle import Tensor
 

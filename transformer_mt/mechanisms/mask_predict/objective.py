@@ -3,8 +3,6 @@
 Ghazvininejad et al. 2019, "Mask-Predict" (arXiv 1904.09324), sections 2.2 and 2.3.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import paddle
 import paddle.nn.functional as F

@@ -5,8 +5,6 @@ All positions are predicted at once, and then those again that the model is leas
 The search knows ids and their probabilities, but neither models nor text.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple, Protocol
 
 import numpy as np

@@ -6,8 +6,6 @@ that the model predicts, more and more of them during training. Mihaylova and Ma
 1906.04331) with more than two.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 
