@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from transformer_mt.data import pharaoh
 from transformer_mt.data.pharaoh import Link
@@ -35,10 +34,6 @@ class AlignmentScores:
     links: int
     sure: int
     possible: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """Returns everything under the keys of JSON."""
-        return asdict(self)
 
     def __str__(self) -> str:
         return (
