@@ -291,7 +291,7 @@ def _load_model(path: Path) -> SentencePieceVocabulary:
 
 
 def _train(
-    text: Iterable[str], config: SubwordConfig, size: int, key: str
+    text: Iterator[str], config: SubwordConfig, size: int, key: str
 ) -> SentencePieceVocabulary:
     """Trains a SentencePiece model. The same text and config give the same model.
 
@@ -299,16 +299,16 @@ def _train(
         size: the size of the vocabulary. It becomes smaller if the text has fewer subwords.
         key: the key of the config that sets the size.
     """
+    first_line = next(text, None)
+    if first_line is None:
+        raise UserError("there is no training pair with text on both sides")
     failures: list[BaseException] = []
-    seen = 0
 
     def sentences() -> Iterator[str]:
         # SentencePiece replaces any exception of its input, even Ctrl-C, with one of its own.
-        nonlocal seen
         try:
-            for line in text:
-                seen += 1
-                yield line
+            yield first_line
+            yield from text
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -342,8 +342,6 @@ def _train(
         problem = str(error)
     if failures:
         raise failures[0]
-    if not seen:
-        raise UserError("there is no training pair with text on both sides")
     if problem:
         needed = re.search(r"(\d+) vs (\d+)", problem)
         if "required_chars" in problem and needed:

@@ -105,8 +105,7 @@ class _Finder:
     were installed before are installed again.
     """
 
-    def __init__(self) -> None:
-        self._importing = False
+    _importing = False
 
     def find_spec(self, name: str, path=None, target=None) -> ModuleSpec | None:
         if (

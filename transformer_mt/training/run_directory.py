@@ -52,9 +52,7 @@ _TEMPORARY = re.compile(r"\.lock|\.workers|\..+\.(tmp|old)")
 class RunDirectory(ModelDirectory):
     """A model directory that a run writes into."""
 
-    def __init__(self, path: str | Path) -> None:
-        super().__init__(path)
-        self._lock: int | None = None
+    _lock: int | None = None  # the descriptor of the lock, while this process holds it
 
     # ---------------------------------------------------------------------------- the claim
 
