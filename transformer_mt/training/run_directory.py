@@ -218,10 +218,9 @@ class RunDirectory(ModelDirectory):
                 _delete(path)
         for entry in entries(self.path):
             # A link is always deleted, because writing to it would change the file it leads to.
-            if entry.name in (CONFIG, VERSION) and not entry.is_symlink():
-                continue
-            if entry.name in _FIRST_FILES | _LATER_FILES:
-                _delete(entry, only_file=True)
+            stays = entry.name in (CONFIG, VERSION) or entry.is_dir()
+            if entry.name in _FIRST_FILES | _LATER_FILES and (entry.is_symlink() or not stays):
+                entry.unlink(missing_ok=True)
         for folder in sorted(folders, key=lambda path: -len(path.parts)):
             with contextlib.suppress(OSError):  # something is left in it
                 folder.rmdir()
@@ -297,10 +296,9 @@ def _is_temporary(path: Path) -> bool:
     return _TEMPORARY.fullmatch(path.name) is not None
 
 
-def _delete(path: Path, only_file: bool = False) -> None:
-    """Deletes a file, a link (but not what it leads to), or a folder (unless `only_file`)."""
+def _delete(path: Path) -> None:
+    """Deletes a file, a link (but not what it leads to), or a folder."""
     if path.is_dir() and not path.is_symlink():
-        if not only_file:
-            shutil.rmtree(path, ignore_errors=True)
-        return
-    path.unlink(missing_ok=True)
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
