@@ -60,6 +60,12 @@ def atomic(path: str | Path, mode: str = "w") -> Iterator[IO]:
         raise
 
 
+def write_atomically(path: str | Path, content: str | bytes) -> None:
+    """Writes a whole file; see `atomic`. Text is encoded in UTF-8."""
+    with atomic(path, "wb") as file:
+        file.write(content.encode("utf-8") if isinstance(content, str) else content)
+
+
 def is_replaceable(path: str | Path) -> bool:
     """Returns whether `path` names a regular file, which another one can replace, or nothing yet.
 

@@ -28,7 +28,7 @@ from transformer_mt.model_directory import (
 from transformer_mt.runtime.checksums import CHECKSUMS, listed, sealed, verify, write_checksums
 from transformer_mt.runtime.console import say
 from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import atomic, byte_lines
+from transformer_mt.runtime.files import byte_lines, write_atomically
 from transformer_mt.runtime.locks import open_locked
 from transformer_mt.training.state import STATE, Progress
 from transformer_mt.weights import OPTIMIZER, WEIGHTS
@@ -159,9 +159,8 @@ class RunDirectory(ModelDirectory):
         """
         self._delete_run()
         # These two come first: they mark the directory as that of a run, whenever it is stopped.
-        with atomic(self.path / VERSION) as file:
-            file.write(f"{FORMAT_VERSION}\n")
-        self._write_config(config)
+        write_atomically(self.path / VERSION, f"{FORMAT_VERSION}\n")
+        write_atomically(self.path / CONFIG, sealed(config_file.dump(config)))
         subwords.save(self.path)
         write_checksums(self.path, SUBWORDS)
         self.checkpoints.mkdir(exist_ok=True)
@@ -177,25 +176,20 @@ class RunDirectory(ModelDirectory):
             progress: the progress that the checkpoint holds.
             held_out: as in `take_held_out`.
         """
-        self._write_config(config)
+        write_atomically(self.path / CONFIG, sealed(config_file.dump(config)))
         for leftover in entries(self.checkpoints):
             if _is_temporary(leftover):
                 _delete(leftover)
         last = {"train": progress.step, "skipped": progress.step, "dev": progress.validated}
         kept = [
-            line
+            json.dumps(line) + "\n"
             for line in self._logged()
             if line.get("step", 0) <= last.get(str(line.get("kind")), -1)
         ]
-        with atomic(self.path / LOG) as file:
-            file.writelines(json.dumps(line) + "\n" for line in kept)
+        write_atomically(self.path / LOG, "".join(kept))
         best = [self.checkpoints / f"step_{step}" for step in progress.best_steps]
         self.set_best(best[0] if best else None)
         self.take_held_out(held_out)
-
-    def _write_config(self, config: Config) -> None:
-        with atomic(self.path / CONFIG) as file:
-            file.write(sealed(config_file.dump(config)))
 
     def take_held_out(self, files: list[Path]) -> None:
         """Copies the files of held-out pairs, unless undamaged copies exist."""
@@ -287,9 +281,8 @@ class RunDirectory(ModelDirectory):
         """Writes which checkpoint to translate with; None is the last one."""
         if checkpoint is None:
             (self.path / "best").unlink(missing_ok=True)
-            return
-        with atomic(self.path / "best") as file:
-            file.write(named(checkpoint))
+        else:
+            write_atomically(self.path / "best", named(checkpoint))
 
 
 def _is_temporary(path: Path) -> bool:
