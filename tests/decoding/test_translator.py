@@ -452,7 +452,7 @@ def test_at_a_pause_all_is_put_out(words, config):
         waiting = []
         for batch in batches:
             if batch is not None:
-                waiting.append(batch.run(PaddleEngine([words[0]], words[1])))
+                waiting.append(batch(PaddleEngine([words[0]], words[1])))
             if batch is None or len(waiting) > 3:
                 yield from waiting
                 waiting = []

@@ -12,7 +12,9 @@ import pytest
 from tests.reference import build
 from tests.support import log_softmax
 from transformer_mt.mechanisms.copying.model import CopyableSource, CopyingTransformer, mixture
-from transformer_mt.model import CpuDecoder, CpuDecoderState, DecoderCache, Transformer, operations
+from transformer_mt.model import Transformer, operations
+from transformer_mt.model.cpu_decoder import CpuDecoder, CpuDecoderState
+from transformer_mt.model.transformer import DecoderCache
 from transformer_mt.training.loss import LabelSmoothedCrossEntropy
 
 TOLERANCE = 1e-5

@@ -166,8 +166,13 @@ def test_it_has_no_steps(source_ids):
     assert not CpuDecoder.can_decode(model)
     with pytest.raises(TypeError, match="step by step"):
         model.start_cache(model.encode(source_ids), source_ids)
-    with pytest.raises(TypeError, match="predicts no length"):
-        small_model(predicts_length=False).encode_with_lengths(source_ids)
+
+
+def test_it_may_predict_no_lengths(source_ids):
+    model = small_model(predicts_length=False)
+    memory, length_logits = model.encode_with_lengths(source_ids)
+    np.testing.assert_array_equal(memory, model.encode(source_ids))
+    assert length_logits is None
 
 
 def test_common_weights_have_the_names_of_the_autoregressive_model():

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support import make_config
+from transformer_mt.config.schema import SECTIONS, DecodingConfig, EvaluationConfig
 from transformer_mt.training.resume import differences
 from transformer_mt.training.schedule import SCHEDULES, learning_rate
 
@@ -21,6 +22,26 @@ def changed(tmp_path):
         return differences(*configs)
 
     return run
+
+
+def test_only_what_decides_no_weight_may_change(tmp_path):
+    """Every key of the config is tried. A new key may not change until it is listed here, too."""
+    config = make_config(tmp_path)
+    free = set()
+    for section in SECTIONS:
+        for key in SECTIONS[section].model_fields:
+            changed = getattr(config, section).model_copy(update={key: "another value"})
+            if not differences(config.model_copy(update={section: changed}), config):
+                free.add(f"{section}.{key}")
+    places = {"data.root", "data.cache", "subword.vocabulary", "guided_attention.alignments"}
+    of_training = """max_steps max_epochs log_every validate_every save_every keep_last keep_best
+        patience average_last max_skipped devices device_tokens recompute"""
+    of_use = [("decoding", DecodingConfig), ("evaluation", EvaluationConfig)]
+    assert free == {
+        *places,
+        *(f"training.{key}" for key in of_training.split()),
+        *(f"{section}.{key}" for section, schema in of_use for key in schema.model_fields),
+    }
 
 
 @pytest.mark.parametrize("kind", [None, "length", "end"])

@@ -103,4 +103,4 @@ class _EngineProcess:
         return self.spec.load()
 
     def __call__(self, work: Work) -> Result:
-        return work.run(self.engine)
+        return work(self.engine)

@@ -10,6 +10,8 @@ results would change in their last bits.
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 
 # The number of ids in a block; some blocks have one less.
@@ -47,6 +49,7 @@ class LogProbs:
         chosen = np.take_along_axis(self._logits, ids[:, :, np.newaxis], axis=2)[:, :, 0]
         return chosen - self._log_total
 
+    @np.errstate(invalid="ignore")
     def best(self, scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The `count` best continuations of each sentence's hypotheses.
 
@@ -58,10 +61,6 @@ class LogProbs:
             continued, and the id that continues it. The total is -inf where there is no further
             continuation, or where it is not a number.
         """
-        with np.errstate(invalid="ignore"):
-            return self._best(scores, count)
-
-    def _best(self, scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         sentences, width, size = self._logits.shape
         offsets = scores - self._log_total
         blocks, whole = self._blocks, self._whole
@@ -118,7 +117,7 @@ class LogProbs:
         logits = np.where(np.isnan(logits), -np.inf, logits)
         ids = None  # None: the places along the last axis are the ids
         if top_k is not None or top_p < 1:
-            ids = _largest_last_axis(logits, min(top_k or self._size, self._size))
+            ids = _largest_first(logits, min(top_k or self._size, self._size))
             logits = np.take_along_axis(logits, ids, axis=2)  # in falling order
         weights = np.exp(logits - logits.max(axis=2, keepdims=True), dtype=np.float64)
         if top_p < 1:
@@ -144,9 +143,7 @@ def mixture(all_logits: list[np.ndarray]) -> np.ndarray:
     for logits in all_logits:
         log_total, _ = _reduced(logits.reshape(-1, logits.shape[-1]))
         log_probs.append(logits - log_total.reshape(*logits.shape[:-1], 1))
-    total = log_probs[0]
-    for one in log_probs[1:]:
-        total = np.logaddexp(total, one)
+    total = reduce(np.logaddexp, log_probs)
     return (total - np.log(len(all_logits))).astype(np.float32)
 
 
@@ -190,18 +187,17 @@ def _reduced(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _largest(values: np.ndarray, count: int) -> np.ndarray:
-    """The places of the `count` largest values of each row, in no order; all if there are fewer."""
-    if count >= values.shape[1]:
-        return np.broadcast_to(np.arange(values.shape[1]), values.shape)
-    return np.argpartition(values, -count, axis=1)[:, -count:]
+    """The places of the `count` largest values along the last axis, in no order; all if there are
+    fewer."""
+    if count >= values.shape[-1]:
+        return np.broadcast_to(np.arange(values.shape[-1]), values.shape)
+    return np.argpartition(values, -count, axis=-1)[..., -count:]
 
 
-def _largest_last_axis(values: np.ndarray, count: int) -> np.ndarray:
-    """The places of the `count` largest values along the last axis, the largest first."""
-    if count < values.shape[-1]:
-        places = np.argpartition(values, -count, axis=-1)[..., -count:]
+def _largest_first(values: np.ndarray, count: int) -> np.ndarray:
+    """As `_largest`, but the largest first, and equal ones in the order of their places."""
+    places = _largest(values, count)
+    if count < values.shape[-1]:  # otherwise they are in order already
         places = np.sort(places, axis=-1)
-    else:
-        places = np.broadcast_to(np.arange(values.shape[-1]), values.shape)
     order = np.argsort(-np.take_along_axis(values, places, axis=-1), axis=-1, kind="stable")
     return np.take_along_axis(places, order, axis=-1)

@@ -33,10 +33,7 @@ class PaddleEngine:
     """
 
     def __init__(
-        self,
-        models: list[Transformer],
-        subwords: Subwords,
-        alignment_heads: Heads | None = None,
+        self, models: list[Transformer], subwords: Subwords, alignment_heads: Heads | None = None
     ) -> None:
         self._models = models
         layers = models[0].decoder.layers

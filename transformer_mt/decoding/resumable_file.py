@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from transformer_mt.runtime import signals
 from transformer_mt.runtime.console import say
@@ -31,7 +31,8 @@ class ResumableFile:
         self._description = self._final.with_name(f".{self._final.name}.partial.json")
         self._chunk = chunk
         with self._errors():
-            self._file = self._locked()
+            descriptor = open_locked(self._partial, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+            self._file = os.fdopen(descriptor, "a+b")
         self.lines = 0
 
     def begin(self, made_from: dict[str, Any]) -> None:
@@ -107,13 +108,6 @@ class ResumableFile:
         with suppress(OSError):
             self._file.close()
 
-    def _locked(self) -> IO[bytes]:
-        try:
-            descriptor = open_locked(self._partial, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-        except BlockingIOError:
-            raise UserError(f"{self._path} is being written by another process") from None
-        return os.fdopen(descriptor, "a+b")
-
     def _whole_chunks(self) -> tuple[int, int]:
         """The number of lines in the whole chunks of the file, and their size in bytes. If the
         process was killed, the last line may be incomplete."""
@@ -131,6 +125,8 @@ class ResumableFile:
     def _errors(self) -> Iterator[None]:
         try:
             yield
+        except BlockingIOError:  # the file is locked
+            raise UserError(f"{self._path} is being written by another process") from None
         except OSError as error:
             raise UserError(f"{self._path}: can't be written: {error.strerror or error}") from error
 

@@ -8,8 +8,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import tee
-from typing import Any, NamedTuple, Protocol, TypeVar
+from itertools import chain, tee
+from operator import methodcaller
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,13 +19,7 @@ from transformer_mt.data.pharaoh import Link
 from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary
 from transformer_mt.data.words import Words, has_spaces, word_count
 from transformer_mt.decoding.alignment import word_alignment
-from transformer_mt.decoding.engine import (
-    Engine,
-    Hypotheses,
-    Sentence,
-    length_penalty,
-    search_with_attention,
-)
+from transformer_mt.decoding.engine import Engine, Sentence, length_penalty, search_with_attention
 from transformer_mt.decoding.segments import segments
 from transformer_mt.decoding.stream import in_windows
 from transformer_mt.runtime.console import warn
@@ -90,40 +85,22 @@ Pair = tuple[list[int], list[int]]
 Finished = Callable[[int], object]
 
 
-class Work(Protocol[Result]):
-    """A batch for an engine, which may be in another process."""
-
-    def run(self, engine: Engine) -> Result: ...
-
-
+# A batch for an engine, which may be in another process.
+Work = Callable[[Engine], Result]
 # Runs batches and yields their results in order. A batch None is a pause: nothing more may come for
 # a while. Its result is None, and all results before it are yielded before the next batch is read.
 Runner = Callable[[Iterator[Work | None]], Iterator[Result | None]]
 
 
-class _Search(NamedTuple):
-    sentences: list[Sentence]
-    settings: DecodingConfig
-    need_attention: bool
-
-    def run(self, engine: Engine) -> Hypotheses:
-        if self.need_attention:
-            return search_with_attention(engine, self.sentences, self.settings)
-        return engine.search(self.sentences, self.settings)
+def _searching(sentences: list[Sentence], settings: DecodingConfig, need_attention: bool) -> Work:
+    if need_attention:
+        return partial(search_with_attention, sentences=sentences, settings=settings)
+    return methodcaller("search", sentences, settings)
 
 
-class _Scoring(NamedTuple):
-    pairs: list[Pair]
-
-    def run(self, engine: Engine) -> list[float]:
-        return engine.log_probs(*map(list, zip(*self.pairs, strict=True)))
-
-
-class _Alignment(NamedTuple):
-    pairs: list[Pair]
-
-    def run(self, engine: Engine) -> list[np.ndarray]:
-        return engine.cross_attention(*map(list, zip(*self.pairs, strict=True)))
+def _of_pairs(method: str, pairs: list[Pair]) -> Work:
+    """A call of an engine's method that has the arguments `sources` and `targets`."""
+    return methodcaller(method, *map(list, zip(*pairs, strict=True)))
 
 
 class Translator:
@@ -166,7 +143,7 @@ class Translator:
     def warm_up(self, times: int) -> None:
         """Searches for something short `times` times. If as many processes translate, each of them
         has loaded the model afterwards."""
-        search = _Search([Sentence([self._source.unk])], self._decoding, False)
+        search = _searching([Sentence([self._source.unk])], self._decoding, False)
         for _ in self._run(iter([search] * times)):
             pass
 
@@ -186,7 +163,7 @@ class Translator:
                 yielded before the next window is asked for.
             first: the number of the first line, for messages and sampling.
         """
-        search = partial(_Search, settings=self._decoding, need_attention=need_alignment)
+        search = partial(_searching, settings=self._decoding, need_attention=need_alignment)
         numbered = _numbered(windows, first)
         prepared = (self._sentences(lines, number) for lines, number in numbered)
         for line, parts in self._computed(prepared, search, finished):
@@ -199,7 +176,7 @@ class Translator:
         search would give the translation: the log-probability (in nats) divided by the length
         penalty. Lines are not cut into segments; the score of a pair that is too long (see
         MAX_AT_ONCE) is nan."""
-        for (_, target), log_prob in self._read(pairs, _Scoring, "scored: nan", finished):
+        for (_, target), log_prob in self._read(pairs, "log_probs", "scored: nan", finished):
             if log_prob is None:
                 yield math.nan
             else:
@@ -210,12 +187,9 @@ class Translator:
     ) -> Iterator[Aligned]:
         """Yields which words of each pair (source, translation) belong together, in order. Lines
         are not cut into segments; a pair that is too long (see MAX_AT_ONCE) gets no links."""
-        for (source, target), attention in self._read(pairs, _Alignment, "aligned", finished):
-            source_words, target_words = self._words(source, target)
-            links = []
-            if attention is not None:
-                links = word_alignment(attention, source_words, target_words)
-            yield Aligned(links, word_count(source_words), word_count(target_words))
+        found = self._read(pairs, "cross_attention", "aligned", finished)
+        for (source, target), attention in found:
+            yield self._aligned(source, target, attention)
 
     # ---- From windows of lines to results ----
 
@@ -236,11 +210,11 @@ class Translator:
         for results, (window, batch) in zip(self._run(works), batches, strict=True):
             finished(window.take(batch, results or []))
             if window.is_complete:
-                yield from zip(window.lines, window.parts_of_lines(), strict=True)
+                yield from zip(window.lines, window.parts, strict=True)
 
     def _sentences(self, lines: list[Line], first: int) -> _Window:
         """The window of lines to translate, each cut into segments of at most max_length."""
-        parts = []
+        parts: list[list[_Part]] = []
         for index, line in enumerate(lines):
             number = first + index
             own = segments(line.text, partial(_encode, self._source), self._max_length)
@@ -251,21 +225,18 @@ class Translator:
                 )
             self._warn_of_unknown([i for ids in own for i in ids], number)
             prefix = _encode(self._target, line.prefix) if line.prefix else []
+            parts.append([])
             for place, ids in enumerate(own):
                 # The random numbers of a segment follow from the line and the place in it.
                 sentence = Sentence(ids, [] if place else prefix, (number << 20) + place)
-                parts.append(_Part(index, sentence, len(ids) + 1))
+                parts[index].append(_Part(index, sentence, len(ids) + 1))
         return _Window(lines, parts, self._decoding.batch_tokens)
 
     def _read(
-        self,
-        pairs: Iterable[tuple[str, str]],
-        work: Callable[[list[Pair]], Work[list[Result]]],
-        action: str,
-        finished: Finished,
-    ) -> Iterator[tuple[Pair, Result | None]]:
-        """Yields the ids of each pair (source, translation), in order, with the result of `work`,
-        or with None if the pair is too long.
+        self, pairs: Iterable[tuple[str, str]], method: str, action: str, finished: Finished
+    ) -> Iterator[tuple[Pair, Any]]:
+        """Yields the ids of each pair (source, translation), in order, with what the engine's
+        method gives for it, or with None if the pair is too long.
 
         Args:
             action: what is not done with a pair that is too long, for the message.
@@ -278,16 +249,16 @@ class Translator:
                     (_encode(self._source, source), _encode(self._target, target))
                     for source, target in window
                 ]
-                parts = []
+                parts: list[list[_Part]] = [[] for _ in encoded]
                 for index, pair in enumerate(encoded):
                     longest = max(map(len, pair))
                     if longest <= most:
-                        parts.append(_Part(index, pair, longest + 1))
+                        parts[index].append(_Part(index, pair, longest + 1))
                     else:
                         warn(f"line {first + index}: {longest} subwords are not {action}")
                 yield _Window(encoded, parts, self._decoding.batch_tokens)
 
-        for pair, parts in self._computed(windows(), work, finished):
+        for pair, parts in self._computed(windows(), partial(_of_pairs, method), finished):
             yield pair, parts[0].result if parts else None
 
     # ---- From results to text ----
@@ -316,15 +287,10 @@ class Translator:
             log_prob += hypothesis.log_prob
             length += len(hypothesis.ids) + 1
             if hypothesis.attention is not None:
-                source_words, target_words = self._words(part.content.source, hypothesis.ids)
-                links += (
-                    (source_count + source, target_count + target)
-                    for source, target in word_alignment(
-                        hypothesis.attention, source_words, target_words
-                    )
-                )
-                source_count += word_count(source_words)
-                target_count += word_count(target_words)
+                own = self._aligned(part.content.source, hypothesis.ids, hypothesis.attention)
+                links += ((source_count + i, target_count + j) for i, j in own.links)
+                source_count += own.source_words
+                target_count += own.target_words
         return Output(
             text=self._glue.join(texts),
             score=log_prob / length_penalty(max(length, 1), self._decoding),
@@ -333,12 +299,19 @@ class Translator:
             alignment=links if need_alignment else None,
         )
 
-    def _words(self, source: list[int], target: list[int]) -> list[np.ndarray]:
-        """The number of the word that each subword belongs to, for both sides."""
-        return [
+    def _aligned(
+        self, source: list[int], target: list[int], attention: np.ndarray | None
+    ) -> Aligned:
+        """The word alignment that follows from `Hypothesis.attention`; without it, no links."""
+        # The number of the word that each subword belongs to, for both sides.
+        source_words, target_words = (
             side.numbers(np.array(ids, np.int64))
             for side, ids in zip(self._sides, (source, target), strict=True)
-        ]
+        )
+        links = []
+        if attention is not None:
+            links = word_alignment(attention, source_words, target_words)
+        return Aligned(links, word_count(source_words), word_count(target_words))
 
     @cached_property
     def _sides(self) -> list[Words]:
@@ -378,21 +351,19 @@ class _Window:
     """Lines that are computed together, in batches of parts of similar length.
 
     Args:
-        lines: each has one part, several or none.
+        parts: the parts of each line: one, several or none.
         batch_tokens: the most subwords that a batch may have with its padding, unless it is a
             single part.
     """
 
-    def __init__(self, lines: list, parts: list[_Part], batch_tokens: int) -> None:
+    def __init__(self, lines: list, parts: list[list[_Part]], batch_tokens: int) -> None:
         self.lines = lines
-        self._parts = parts
-        self._parts_left = [0] * len(lines)
-        for part in parts:
-            self._parts_left[part.line] += 1
+        self.parts = parts
+        self._parts_left = [len(own) for own in parts]
         self._complete = 0
         # The longest come first, so that memory runs out at once or not at all.
         self.batches: list[list[_Part]] = []
-        order = sorted(parts, key=lambda part: -part.length)
+        order = sorted(chain.from_iterable(parts), key=lambda part: -part.length)
         start = 0
         while start < len(order):
             rows = max(1, batch_tokens // order[start].length)
@@ -410,12 +381,6 @@ class _Window:
             self._parts_left[part.line] -= 1
         before, self._complete = self._complete, self._parts_left.count(0)
         return self._complete - before
-
-    def parts_of_lines(self) -> list[list[_Part]]:
-        of_lines: list[list[_Part]] = [[] for _ in self.lines]
-        for part in self._parts:
-            of_lines[part.line].append(part)
-        return of_lines
 
 
 def _numbered(windows: Iterable[list[Item]], first: int) -> Iterator[tuple[list[Item], int]]:
@@ -449,7 +414,7 @@ def _one_by_one(engine: Engine) -> Runner:
             result = None
             if batch is not None:
                 with lock:
-                    result = batch.run(engine)
+                    result = batch(engine)
             yield result
 
     return run

@@ -46,10 +46,13 @@ class _Kind:
     parts: its sublayers and the class that each must have. None allows any class, because Paddle
         computes the sublayer.
     settings: the attributes that its class reads.
+    output: for a model, makes the `Output` of a batch from the model and its source ids. None: the
+        logits are those of the generator.
     """
 
     parts: dict[str, type | None] = field(default_factory=dict)
     settings: tuple[str, ...] = ()
+    output: Callable[[Transformer, Tensor], Output] | None = None
 
 
 _MODEL = _Kind(
@@ -116,13 +119,6 @@ class Output(Protocol):
         """Keeps the sentences with these indices, int64 (kept,), in this order."""
 
 
-# The classes of models that can be decoded here. The value makes the `Output` of a batch; None: the
-# logits are those of the generator.
-_OUTPUTS: dict[type[Transformer], Callable[[Transformer, Tensor], Output] | None] = {
-    Transformer: None
-}
-
-
 def register(
     model: type[Transformer], parts: dict[str, type], output: Callable[..., Output]
 ) -> None:
@@ -133,8 +129,7 @@ def register(
         parts: the sublayers that it adds, and the class of each.
         output: `output(model, source_ids)` makes the `Output` of a batch.
     """
-    _KINDS[model] = _Kind({**_MODEL.parts, **parts}, _MODEL.settings)
-    _OUTPUTS[model] = output
+    _KINDS[model] = _Kind({**_MODEL.parts, **parts}, _MODEL.settings, output)
 
 
 class CpuDecoder:
@@ -151,11 +146,7 @@ class CpuDecoder:
         the class that is declared for it, and no other sublayers or settings, no hooks and no
         methods of its own.
         """
-        return (
-            type(model) in _OUTPUTS
-            and _is_known(model, type(model), model.training)
-            and all(_has_known_sizes(layer) for layer in model.decoder.layers)
-        )
+        return type(model) in _KINDS and _is_known(model, type(model), model.training)
 
     def __init__(self, model: Transformer) -> None:
         if not self.can_decode(model):
@@ -163,7 +154,6 @@ class CpuDecoder:
         self.layers = [_Layer(layer) for layer in model.decoder.layers]
         self.norm = None if model.decoder.norm is None else _Norm(model.decoder.norm)
         self.model = model
-        self.source_pad_id = model.source_pad_id
         self._embedding = array(model.target_embedding.weight)
         self._scale = np.float32(model.target_embedding.scale)
         self._positions = model.positional_encoding
@@ -201,27 +191,6 @@ def _is_known(layer: nn.Layer, kind: type | None, training: bool) -> bool:
     )
 
 
-def _has_known_sizes(layer: DecoderLayer) -> bool:
-    """Whether all norms of a layer stand at the same place, and widths of heads fit the weights.
-
-    This module reads the place of the norms once per layer, and the widths from the weights.
-    """
-    residuals = (
-        layer.self_attention_residual,
-        layer.cross_attention_residual,
-        layer.feed_forward_residual,
-    )
-    return len({residual.is_pre_norm for residual in residuals}) == 1 and all(
-        projection.weight.shape[1] == attention.num_heads * size
-        for attention in (layer.self_attention, layer.cross_attention)
-        for projection, size in (
-            (attention.query_projection, attention.d_k),
-            (attention.key_projection, attention.d_k),
-            (attention.value_projection, attention.d_v),
-        )
-    )
-
-
 class CpuDecoderState:
     """The state of a batch of sentences that is decoded step by step.
 
@@ -235,14 +204,14 @@ class CpuDecoderState:
     def __init__(self, decoder: CpuDecoder, memory: Tensor, source_ids: Tensor) -> None:
         self._decoder = decoder
         self._ancestors = AncestorMask()
-        padding = array(source_ids) == decoder.source_pad_id
+        padding = array(source_ids) == decoder.model.source_pad_id
         # (sentences, 1, 1, source_len). True forbids: the source is padding there.
         self._padding = padding[:, np.newaxis, np.newaxis] if padding.any() else None
         self._self_caches = [_Cache() for _ in decoder.layers]
         self._cross_caches = [_Cache() for _ in decoder.layers]
         for layer, cache in zip(decoder.layers, self._cross_caches, strict=True):
             cache.append(*layer.cross_attention.project(array(memory)))
-        make_output = _OUTPUTS[type(decoder.model)]
+        make_output = _KINDS[type(decoder.model)].output
         self._output = None if make_output is None else make_output(decoder.model, source_ids)
 
     def step(self, ids: np.ndarray, parents: np.ndarray) -> np.ndarray:
@@ -337,10 +306,9 @@ class _Layer:
     """Computes a `DecoderLayer`."""
 
     def __init__(self, layer: DecoderLayer) -> None:
-        self._is_pre_norm = layer.self_attention_residual.is_pre_norm
-        self._self_norm = _Norm(layer.self_attention_residual.norm)
-        self._cross_norm = _Norm(layer.cross_attention_residual.norm)
-        self._feed_forward_norm = _Norm(layer.feed_forward_residual.norm)
+        self._self_residual = _Residual(layer.self_attention_residual)
+        self._cross_residual = _Residual(layer.cross_attention_residual)
+        self._feed_forward_residual = _Residual(layer.feed_forward_residual)
         self._self_attention = _Attention(layer.self_attention)
         self.cross_attention = _Attention(layer.cross_attention)
         self._inner = _Linear(layer.feed_forward.inner_projection)
@@ -367,13 +335,9 @@ class _Layer:
         def attend_to_source(x: np.ndarray) -> np.ndarray:
             return self.cross_attention(x, cross_cache, padding)
 
-        x = self._around(attend_to_past, self._self_norm, x)
-        x = self._around(attend_to_source, self._cross_norm, x)
-        return self._around(self._feed_forward, self._feed_forward_norm, x)
-
-    def _around(self, sublayer: Callable, norm: _Norm, x: np.ndarray) -> np.ndarray:
-        # Computes a `ResidualNorm`.
-        return x + sublayer(norm(x)) if self._is_pre_norm else norm(x + sublayer(x))
+        x = self._self_residual(x, attend_to_past)
+        x = self._cross_residual(x, attend_to_source)
+        return self._feed_forward_residual(x, self._feed_forward)
 
     def _feed_forward(self, x: np.ndarray) -> np.ndarray:
         inner = self._inner(x)
@@ -385,7 +349,9 @@ class _Attention:
 
     def __init__(self, attention: MultiHeadAttention) -> None:
         self._num_heads = attention.num_heads
-        self._scale = np.float32(attention.d_k**-0.5)
+        # Widths are read from the weights, as the layer does.
+        head_width = attention.query_projection.weight.shape[1] // attention.num_heads
+        self._scale = np.float32(head_width**-0.5)
         self._query_projection = _Linear(attention.query_projection)
         self._key_projection = _Linear(attention.key_projection)
         self._value_projection = _Linear(attention.value_projection)
@@ -438,6 +404,18 @@ class _Linear:
         if self._bias is not None:
             y += self._bias
         return y.reshape(*x.shape[:-1], -1)
+
+
+class _Residual:
+    """Computes a `ResidualNorm` around a sublayer."""
+
+    def __init__(self, residual: ResidualNorm) -> None:
+        self._is_pre_norm = residual.is_pre_norm
+        self._norm = _Norm(residual.norm)
+
+    def __call__(self, x: np.ndarray, sublayer: Callable) -> np.ndarray:
+        norm = self._norm
+        return x + sublayer(norm(x)) if self._is_pre_norm else norm(x + sublayer(x))
 
 
 class _Norm:

@@ -330,11 +330,7 @@ class Transformer(nn.Layer):
         return self.generator(hidden if positions is None else at_positions(hidden, positions))
 
     def decode(
-        self,
-        target: Tensor,
-        memory: Tensor,
-        source_ids: Tensor,
-        need_weights: Needed = False,
+        self, target: Tensor, memory: Tensor, source_ids: Tensor, need_weights: Needed = False
     ) -> Tensor | tuple[Tensor, list[Tensor | None], list[Tensor | None]]:
         """Decodes the target into hidden states (batch, target_len, d_model) for the generator.
 
@@ -360,11 +356,7 @@ class Transformer(nn.Layer):
         embedded = self.target_embedding(target) if target.ndim == 2 else target
         x = self.positional_encoding(embedded)  # (batch, target_len, d_model)
         return self.decoder(
-            x,
-            memory,
-            self._target_mask(target),
-            self._source_mask(source_ids),
-            need_weights,
+            x, memory, self._target_mask(target), self._source_mask(source_ids), need_weights
         )
 
     def start_cache(self, memory: Tensor, source_ids: Tensor) -> DecoderCache:

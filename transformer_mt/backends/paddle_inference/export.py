@@ -41,7 +41,7 @@ def write_model(
     model.positional_encoding = _Positions(model.target_embedding.weight.shape[1])
     try:
         programs = {
-            ENCODER: _program(_Encoder(model), _encoder_inputs()),
+            ENCODER: _program(_Encoder(model), [InputSpec([None, None], "int64", "source_ids")]),
             DECODER: _program(_Decoder(model, alignment_heads), _decoder_inputs(model)),
         }
         BACKEND.require_exportable(_problems(model, list(programs.values())))
@@ -77,10 +77,6 @@ def _check_size(path: Path, weights: list[Tensor]) -> None:
     # Paddle reports no error if the disk is full, and leaves half a file.
     if path.stat().st_size < sum(weight.size * weight.element_size() for weight in weights):
         raise UserError(f"{path.name} could not be written whole. Is there space on the disk?")
-
-
-def _encoder_inputs() -> list[InputSpec]:
-    return [InputSpec([None, None], "int64", "source_ids")]
 
 
 def _decoder_inputs(model: Transformer) -> list[InputSpec | list[InputSpec]]:

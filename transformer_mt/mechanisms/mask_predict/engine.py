@@ -76,11 +76,7 @@ class PaddlePredictor:
         self._source = source
         self._eos = target.eos
         self._never = tuple(i for i in batch.never_chosen(target) if i != target.eos)
-        self._lengths = None
-        if model.predicts_length:
-            self._memory, self._lengths = model.encode_with_lengths(source)
-        else:
-            self._memory = model.encode(source)
+        self._memory, self._lengths = model.encode_with_lengths(source)
 
     def length_log_probs(self) -> np.ndarray | None:
         """As `Predictor.length_log_probs`."""

@@ -49,16 +49,14 @@ class NonAutoregressiveTransformer(Transformer):
         memory = encoded[:, 1:]
         return (memory, [w[:, :, 1:, 1:] for w in weights]) if need_weights else memory
 
-    def encode_with_lengths(self, source_ids: Tensor) -> tuple[Tensor, Tensor]:
+    def encode_with_lengths(self, source_ids: Tensor) -> tuple[Tensor, Tensor | None]:
         """Encodes `source_ids` (batch, source_len) and predicts the length of the target.
 
         Returns: the memory (batch, source_len, d_model), and the logits of the lengths 1, 2, ...,
-            floating (batch, longest).
-
-        Raises TypeError if the model predicts no length.
+            floating (batch, longest); None instead of the logits if the model predicts no length.
         """
         if not self.predicts_length:
-            raise TypeError("this model predicts no length")
+            return self.encode(source_ids), None
         encoded, _ = self._encode_with_length(source_ids)
         logits = operations.logits(encoded[:, 0], self.length_embedding.weight)
         return encoded[:, 1:], logits[:, 1:]

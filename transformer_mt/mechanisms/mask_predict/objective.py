@@ -71,11 +71,10 @@ class MaskPrediction:
         source = paddle.to_tensor(batch.source)
         # A non-autoregressive decoder never reads bos, so bos can stand for a mask.
         target = paddle.to_tensor(np.where(masked, self.target.bos, labels))
-        if self.model.predicts_length:
-            memory, length_logits = self.model.encode_with_lengths(source)
+        memory, length_logits = self.model.encode_with_lengths(source)
+        length_loss = 0.0
+        if length_logits is not None:
             length_loss = self.length_loss(length_logits, is_real.sum(axis=1))
-        else:
-            memory, length_loss = self.model.encode(source), 0.0
         scale = 1.0 if step is None else 2.0
         positions = np.flatnonzero(masked)
         if not len(positions):  # all targets are empty
