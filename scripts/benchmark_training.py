@@ -118,7 +118,7 @@ class OurTraining:
 
     def corpus(self) -> Corpus:
         """The corpus for the benchmark and for PaddleNLP."""
-        from transformer_mt.inspect.flops import training_flops
+        from transformer_mt.inspect.flops import FlopCounter
 
         train, model = self.data.train, self.config.model
         source, target = (
@@ -136,7 +136,7 @@ class OurTraining:
             arguments={**arguments, "normalize_before": True},  # PaddleNLP's default
             batches=steps[0],
             step_tokens=np.array([lengths[1][step].sum() for epoch in steps for step in epoch]),
-            flops=training_flops(model, arguments["trg_vocab_size"], *lengths).total,
+            flops=FlopCounter(model, arguments["trg_vocab_size"], *lengths).training().total,
             paddings=[padding_share(train, batches) for batches in (example, steps[0])],
         )
 

@@ -12,6 +12,7 @@ import paddle
 import yaml
 
 from tests.forked import ForkedProcess
+from transformer_mt import cli
 from transformer_mt.assembly.model import build_model
 from transformer_mt.assembly.training import make_trainer
 from transformer_mt.config.schema import Config, SubwordConfig
@@ -65,6 +66,24 @@ def write_lines(path: Path, lines) -> Path:
 def write_pairs(folder: Path, name: str, pairs, langs=("en", "de")) -> None:
     for side, lang in enumerate(langs):
         write_lines(folder / f"{name}.{lang}", [pair[side] for pair in pairs])
+
+
+# ---- A command in this process ----
+
+
+def run_command(*arguments, **flags) -> None:
+    """Runs a command, as `main` does, but raises its errors.
+
+    Args:
+        flags: beam_size=4 is --beam-size=4, resume=True is --resume, and None is nothing.
+    """
+    texts = list(map(str, arguments))
+    for name, value in flags.items():
+        flag = "--" + name.replace("_", "-")
+        if value is not None:
+            texts.append(flag if value is True else f"{flag}={value}")
+    options = cli.parse(texts)
+    options.run(options)
 
 
 # ---- The program in processes of its own ----

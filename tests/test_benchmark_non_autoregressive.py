@@ -25,7 +25,7 @@ class Program:
         self.commands, self.recipes, self.calls = [], [], []
 
     def __call__(self, *arguments):
-        options = cli._parse([str(argument) for argument in arguments])
+        options = cli.parse([str(argument) for argument in arguments])
         self.commands.append(options.command)
         if options.command == "translate":
             said = [f"{source}!" for source in lines(options.input)]

@@ -9,9 +9,8 @@ import sys
 import numpy as np
 import pytest
 
-from tests.support import ROOT, make_config, make_model_directory, train_subwords
+from tests.support import ROOT, make_config, make_model_directory, run_command, train_subwords
 from transformer_mt.assembly.translator import Translator
-from transformer_mt.commands.export import export
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.model_directory import subwords_to_keep
 from transformer_mt.runtime import locks
@@ -133,7 +132,7 @@ def test_restart_deletes_what_runs_have_written_and_names_what_it_leaves(
 ):
     directory = make_model_directory(tmp_path / "run", PAIRS, config)
     directory.log(kind="train", step=1)
-    export(str(directory.path), "ctranslate2")
+    run_command("export", directory.path, format="ctranslate2")
     held_out = tmp_path / "dev.en"
     held_out.write_text("A dog.\n")
     directory.take_held_out([held_out])
@@ -388,7 +387,7 @@ def test_sha256sum_reads_what_names_the_best(tmp_path, config):
 
 def test_an_export_of_another_checkpoint_is_told_of(tmp_path, config, capsys):
     directory = make_model_directory(tmp_path / "run", PAIRS, config)
-    export(str(directory.path), "ctranslate2")
+    run_command("export", directory.path, format="ctranslate2")
     made = directory.path / "export" / "ctranslate2"
     for folder, engine in ((directory.path, "ctranslate2"), (made, None)):
         capsys.readouterr()

@@ -17,11 +17,10 @@ import numpy as np
 import paddle
 import pytest
 
-from tests.support import as_if_trained, log_softmax, make_config
+from tests.support import as_if_trained, log_softmax, make_config, run_command
 from transformer_mt.assembly import backends as engines
 from transformer_mt.assembly.model import build_model
 from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
-from transformer_mt.commands.export import export
 from transformer_mt.config.heads import alignment_heads
 from transformer_mt.config.schema import Config, ModelConfig
 from transformer_mt.data.batches import encoded_rows
@@ -491,7 +490,7 @@ def at_once(built: Built, source: list[int]) -> tuple[list[int], float]:
 
 
 def check_export(built: Built, format: str, engine: str) -> None:
-    export(str(built.directory.path), format)
+    run_command("export", built.directory.path, format=format)
     check_engine(built, engines.find(built.directory.path, engine, device="cpu").load())
 
 

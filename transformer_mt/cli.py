@@ -11,6 +11,7 @@ import os
 import sys
 import textwrap
 import traceback
+from functools import partial
 from importlib import import_module
 
 from transformer_mt import __version__
@@ -18,6 +19,7 @@ from transformer_mt.runtime import signals
 from transformer_mt.runtime.errors import Interrupted, UserError, describe
 
 # Each command and what it does. `transformer_mt.commands.NAME` holds its `add_arguments` and `run`.
+# The docstring of that module, without its first line, is the text below the arguments in `--help`.
 COMMANDS = {
     "train": "Train the model that a YAML file describes, or go on with it; then score its test "
     "set.",
@@ -51,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs a command; returns the exit code."""
     try:
         with signals.raised():
-            options = _parse(sys.argv[1:] if arguments is None else arguments)
+            options = parse(sys.argv[1:] if arguments is None else arguments)
             options.run(options)
             if sys.stdout is not None:
                 sys.stdout.flush()
@@ -85,7 +87,11 @@ def _end(message: str = "") -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _parse(arguments: list[str]) -> argparse.Namespace:
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Returns the options of a command, which `options.run(options)` runs.
+
+    If the arguments are wrong or ask for help, it ends the program, as argparse does.
+    """
     command = next((text for text in arguments if not text.startswith("-")), None)
     parser = _parser(command)
     # argparse accepts only one group of key=value; here they may also stand between the options.
@@ -100,7 +106,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 def _parser(command: str | None) -> argparse.ArgumentParser:
     """The parser of the command line, with all the arguments of one command."""
-    style = {"formatter_class": _HelpFormatter, "allow_abbrev": False}
+    formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=32, width=100)
+    style = {"formatter_class": formatter, "allow_abbrev": False}
     parser = argparse.ArgumentParser(
         prog="python -m transformer_mt",
         description="Train, use and measure Transformer translation models with PaddlePaddle.",
@@ -114,12 +121,8 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
         own = commands.add_parser(name, help=summary, description=description, **style)
         if name == command:
             module = import_module(f"transformer_mt.commands.{name}")
-            own.epilog = f"{module.HELP}\n{EXIT_CODES}"
+            text = (module.__doc__ or "").partition("\n\n")[2]  # none with `python -OO`
+            own.epilog = f"{text}\n{EXIT_CODES}"
             own.set_defaults(run=module.run)
             module.add_arguments(own)
     return parser
-
-
-class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=32, width=100)

@@ -133,7 +133,8 @@ class ModelDirectory:
             UserError: one of them is a link that leads out of the directory.
         """
         names = [path.name for path in entries(self.checkpoints) if STEP.fullmatch(path.name)]
-        return sorted((self.own(f"checkpoints/{name}") for name in names), key=checkpoint_step)
+        names.sort(key=lambda name: int(name.removeprefix("step_")))
+        return [self.own(f"checkpoints/{name}") for name in names]
 
     def named_checkpoints(self) -> list[Path]:
         """Returns the checkpoints of steps, and then the averages of them."""
@@ -204,11 +205,6 @@ def made_of_checkpoint(export: Path) -> str | None:
     line is missing or damaged."""
     match = _NAMED.fullmatch(_first_line(export / MADE_OF, 200) + "\n")
     return match[0] if match else None
-
-
-def checkpoint_step(path: Path) -> int:
-    """Returns the step of a checkpoint named step_N."""
-    return int(path.name.removeprefix("step_"))
 
 
 def entries(folder: Path) -> list[Path]:

@@ -84,9 +84,11 @@ def test_paddle_is_not_imported_where_it_is_not_needed(model):
     """Importing it takes seconds, and with CTranslate2 it may be missing."""
     code = (
         "import sys; from transformer_mt import Translator\n"
-        "from transformer_mt.commands.model_choice import ModelChoice\n"
+        "from transformer_mt.cli import parse\n"
+        "from transformer_mt.commands.model_choice import find_engine\n"
         "import transformer_mt.backends.ctranslate2.engine\n"
-        "print(ModelChoice(sys.argv[1], device='cpu').find().backend.runs_in_processes)\n"
+        "options = parse(['translate', sys.argv[1], '--device', 'cpu'])\n"
+        "print(find_engine(options, options.model_dir).backend.runs_in_processes)\n"
         "print('paddle' in sys.modules)"
     )
     command = [sys.executable, "-c", code, str(model)]

@@ -5,8 +5,7 @@ import shutil
 import pytest
 
 from tests.attack.support import MAX_LENGTH, Driver, write_recipe
-from tests.support import demo_pairs, make_config, make_model_directory, write_lines
-from transformer_mt.commands.export import export
+from tests.support import demo_pairs, make_config, make_model_directory, run_command, write_lines
 
 
 @pytest.fixture(scope="session")
@@ -38,8 +37,8 @@ def whole_model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     config = make_config(folder, data={"max_length": MAX_LENGTH})
     path = make_model_directory(folder / "model", PAIRS, config).path
-    export(str(path), "ctranslate2")
-    export(str(path), "paddle")
+    run_command("export", path, format="ctranslate2")
+    run_command("export", path, format="paddle")
     write_lines(folder / "source", [source for source, _ in PAIRS[:8]])
     write_lines(folder / "target", [target for _, target in PAIRS[:8]])
     return path

@@ -19,13 +19,13 @@ from tests.support import (
     make_config,
     make_model_directory,
     run,
+    run_command,
     run_python,
     wide_model,
 )
 from transformer_mt.assembly.backends import find
 from transformer_mt.backends.ctranslate2 import export as exporter
 from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
-from transformer_mt.commands.export import export
 from transformer_mt.config.heads import alignment_heads
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
@@ -78,7 +78,7 @@ def sentences(subwords):
 
 
 def test_an_export(model_dir, capsys):
-    export(str(model_dir), "ctranslate2")
+    run_command("export", model_dir, format="ctranslate2")
     folder = model_dir / "export" / "ctranslate2"
     output, messages = capsys.readouterr()
     assert output == f"{folder}\n"
@@ -97,7 +97,7 @@ def test_an_export(model_dir, capsys):
 def test_two_vocabularies(tmp_path):
     config = make_config(tmp_path, subword={"joint": False}, model={"tie_embeddings": False})
     directory = make_model_directory(tmp_path / "model", PAIRS, config)
-    export(str(directory.path), "ctranslate2", tmp_path / "out")
+    run_command("export", directory.path, format="ctranslate2", output=tmp_path / "out")
     subwords = ModelDirectory(tmp_path / "out").load_subwords()
     for name, side in (("source", subwords.source), ("target", subwords.target)):
         pieces = json.loads((tmp_path / "out" / f"{name}_vocabulary.json").read_text())
@@ -121,7 +121,9 @@ def test_a_checkpoint_by_name(model_dir, tmp_path):
     subwords = directory.load_subwords()
     found = {}
     for name in (None, "step_5", "step_10"):
-        export(str(model_dir), "ctranslate2", tmp_path / f"{name}", name)
+        run_command(
+            "export", model_dir, format="ctranslate2", output=tmp_path / f"{name}", checkpoint=name
+        )
         engine = Ctranslate2Engine(tmp_path / f"{name}", subwords, 1)
         found[name] = engine.log_probs([[9, 8]], [[7, 6, 5]])
         expected = paddle_engine(directory, name).log_probs([[9, 8]], [[7, 6, 5]])
@@ -132,8 +134,8 @@ def test_a_checkpoint_by_name(model_dir, tmp_path):
 @pytest.mark.parametrize("quantization", QUANTIZATIONS)
 def test_quantizations(model_dir, quantization):
     """Each is exported, smaller, and runs; what it computes is near."""
-    export(str(model_dir), "ctranslate2")
-    export(str(model_dir), "ctranslate2", quantization=quantization)
+    run_command("export", model_dir, format="ctranslate2")
+    run_command("export", model_dir, format="ctranslate2", quantization=quantization)
     exact, folder = (model_dir / "export" / f"ctranslate2{x}" for x in ("", f"_{quantization}"))
     assert names(folder) == FILES
     sizes = [(path / "model.bin").stat().st_size for path in (exact, folder)]
@@ -168,7 +170,7 @@ def test_shared_weights_are_written_once(tmp_path):
     for tied in (True, False):
         config = make_config(tmp_path, model={"tie_embeddings": tied, "d_model": 64})
         directory = make_model_directory(tmp_path / f"{tied}", PAIRS, config)
-        export(str(directory.path), "ctranslate2", tmp_path / f"out_{tied}")
+        run_command("export", directory.path, format="ctranslate2", output=tmp_path / f"out_{tied}")
         sizes[tied] = (tmp_path / f"out_{tied}" / "model.bin").stat().st_size
     subwords = ModelDirectory(tmp_path / "out_True").load_subwords()
     matrix = 4 * 64 * subwords.source.size
@@ -292,13 +294,13 @@ def test_a_vocabulary_of_another_size(tmp_path):
 
 
 def test_a_refused_model_leaves_the_earlier_export(model_dir, monkeypatch):
-    export(str(model_dir), "ctranslate2")
+    run_command("export", model_dir, format="ctranslate2")
     before = content(model_dir / "export" / "ctranslate2")
     keys = exporter.BACKEND.supported_keys - {"d_ff"}
     backend = dataclasses.replace(exporter.BACKEND, supported_keys=keys)
     monkeypatch.setattr(exporter, "BACKEND", backend)
     with pytest.raises(UserError, match="d_ff"):
-        export(str(model_dir), "ctranslate2")
+        run_command("export", model_dir, format="ctranslate2")
     assert content(model_dir / "export" / "ctranslate2") == before
     assert names(model_dir / "export") == {"ctranslate2"}
 
@@ -308,11 +310,11 @@ def test_a_refused_model_leaves_the_earlier_export(model_dir, monkeypatch):
 
 def test_an_earlier_export_is_replaced(model_dir, tmp_path):
     out = tmp_path / "out"
-    export(str(model_dir), "ctranslate2", out)
+    run_command("export", model_dir, format="ctranslate2", output=out)
     first = content(out)
-    export(str(model_dir), "ctranslate2", out, quantization="int8")
+    run_command("export", model_dir, format="ctranslate2", output=out, quantization="int8")
     assert names(out) == FILES and content(out)["model.bin"] != first["model.bin"]
-    export(str(model_dir), "ctranslate2", out)
+    run_command("export", model_dir, format="ctranslate2", output=out)
     assert content(out) == first
     assert names(tmp_path) == {"model", "out"}
 
@@ -320,16 +322,16 @@ def test_an_earlier_export_is_replaced(model_dir, tmp_path):
 def test_without_a_way_to_exchange_names(model_dir, tmp_path, monkeypatch):
     monkeypatch.setattr(folders.ctypes, "CDLL", lambda name: object())
     out = tmp_path / "out"
-    export(str(model_dir), "ctranslate2", out)
-    export(str(model_dir), "ctranslate2", out, quantization="int8")
+    run_command("export", model_dir, format="ctranslate2", output=out)
+    run_command("export", model_dir, format="ctranslate2", output=out, quantization="int8")
     assert names(out) == FILES and verify(out) is None
     assert names(tmp_path) == {"model", "out"}
 
 
 def test_new_folders_and_empty_ones(model_dir, tmp_path):
     (tmp_path / "empty").mkdir()
-    export(str(model_dir), "ctranslate2", tmp_path / "empty")
-    export(str(model_dir), "ctranslate2", tmp_path / "a" / "b" / "c")
+    run_command("export", model_dir, format="ctranslate2", output=tmp_path / "empty")
+    run_command("export", model_dir, format="ctranslate2", output=tmp_path / "a" / "b" / "c")
     assert names(tmp_path / "empty") == names(tmp_path / "a" / "b" / "c") == FILES
     # Others may read it, as what is made in any other way.
     assert (tmp_path / "empty").stat().st_mode == (tmp_path / "a").stat().st_mode
@@ -339,7 +341,7 @@ def test_a_link_is_followed(model_dir, tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     for _ in range(2):
-        export(str(model_dir), "ctranslate2", tmp_path / "link")
+        run_command("export", model_dir, format="ctranslate2", output=tmp_path / "link")
         assert (tmp_path / "link").is_symlink() and names(tmp_path / "real") == FILES
 
 
@@ -350,7 +352,7 @@ def test_nothing_else_is_replaced(model_dir, tmp_path):
     before = content(model_dir / "checkpoints" / "step_10")
     for output in (tmp_path / "file", tmp_path / "folder", model_dir):
         with pytest.raises(UsageError, match="is not an export: it is left as it is"):
-            export(str(model_dir), "ctranslate2", output)
+            run_command("export", model_dir, format="ctranslate2", output=output)
     assert (tmp_path / "file").read_text() == (tmp_path / "folder" / "mine").read_text() == "mine"
     assert content(model_dir / "checkpoints" / "step_10") == before
     assert names(tmp_path) == {"model", "file", "folder"}
@@ -361,14 +363,14 @@ def full(*arguments):
 
 
 def test_a_full_disk(model_dir, monkeypatch):
-    export(str(model_dir), "ctranslate2")
+    run_command("export", model_dir, format="ctranslate2")
     folder = model_dir / "export" / "ctranslate2"
     before = content(folder)
     for step in ("write_checksums", "flush_to_disk", "_exchange"):
         with monkeypatch.context() as context:
             context.setattr(folders, step, full)
             with pytest.raises(UserError, match="ctranslate2: can't be written: No space left"):
-                export(str(model_dir), "ctranslate2", quantization=None)
+                run_command("export", model_dir, format="ctranslate2", quantization=None)
         assert content(folder) == before
         assert names(folder.parent) == {"ctranslate2"}
 
@@ -377,7 +379,7 @@ def test_nothing_is_left_where_it_fails_for_the_first_time(model_dir, tmp_path, 
     monkeypatch.setattr(folders, "write_checksums", full)
     for output in (None, tmp_path / "out"):
         with pytest.raises(UserError, match="can't be written"):
-            export(str(model_dir), "ctranslate2", output)
+            run_command("export", model_dir, format="ctranslate2", output=output)
     assert names(tmp_path) == {"model"}
     assert not (model_dir / "export").exists()
 
@@ -385,22 +387,22 @@ def test_nothing_is_left_where_it_fails_for_the_first_time(model_dir, tmp_path, 
 @pytest.mark.parametrize("step", ["write_checksums", "flush_to_disk", "_exchange"])
 def test_a_killed_process(model_dir, step):
     """What is under the name is whole, and the next export does not mind what was left."""
-    export(str(model_dir), "ctranslate2")
+    run_command("export", model_dir, format="ctranslate2")
     folder = model_dir / "export" / "ctranslate2"
     before = content(folder)
     code = f"""
 import os, signal
 from transformer_mt.runtime import folders
-from transformer_mt.commands import export as run
+from tests.support import run_command
 def end(*arguments):
     os.kill(os.getpid(), signal.SIGKILL)
 folders.{step} = end
-run.export({str(model_dir)!r}, "ctranslate2")
+run_command("export", {str(model_dir)!r}, format="ctranslate2")
 """
     done = run_python("-c", code)
     assert done.returncode == -signal.SIGKILL
     assert content(folder) == before
-    export(str(model_dir), "ctranslate2")
+    run_command("export", model_dir, format="ctranslate2")
     assert content(folder) == before
 
 
@@ -409,7 +411,7 @@ run.export({str(model_dir)!r}, "ctranslate2")
 
 def test_no_such_checkpoint(model_dir):
     with pytest.raises(UsageError, match="no checkpoint 'step_7'; it has best, last, step_5"):
-        export(str(model_dir), "ctranslate2", checkpoint="step_7")
+        run_command("export", model_dir, format="ctranslate2", checkpoint="step_7")
     assert not (model_dir / "export").exists()
 
 
@@ -417,25 +419,25 @@ def test_damaged_weights(model_dir):
     with open(model_dir / "checkpoints" / "step_10" / "model.safetensors", "ab") as file:
         file.write(b"?")
     with pytest.raises(UserError, match=r"damaged .*Use another checkpoint"):
-        export(str(model_dir), "ctranslate2")
+        run_command("export", model_dir, format="ctranslate2")
     assert not (model_dir / "export").exists()
 
 
 def test_without_the_package(model_dir, monkeypatch):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(UsageError, match=r"pip install -r requirements-ctranslate2\.txt"):
-        export(str(model_dir), "ctranslate2")
+        run_command("export", model_dir, format="ctranslate2")
 
 
 def test_a_quantization_for_another_format(model_dir):
     with pytest.raises(UsageError, match="--quantization int8: only --format ctranslate2 has it"):
-        export(str(model_dir), "paddle", quantization="int8")
+        run_command("export", model_dir, format="paddle", quantization="int8")
 
 
 def test_an_export_is_no_model_directory(model_dir):
-    export(str(model_dir), "ctranslate2")
+    run_command("export", model_dir, format="ctranslate2")
     with pytest.raises(UsageError, match="has no checkpoint"):
-        export(str(model_dir / "export" / "ctranslate2"), "ctranslate2")
+        run_command("export", model_dir / "export" / "ctranslate2", format="ctranslate2")
 
 
 def test_the_command_says_what_is_wrong(tmp_path):

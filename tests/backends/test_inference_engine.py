@@ -8,11 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-from tests.support import ROOT, demo_pairs, make_config, make_model_directory
+from tests.support import ROOT, demo_pairs, make_config, make_model_directory, run_command
 from transformer_mt.assembly import backends as engines
 from transformer_mt.assembly.translator import Translator
 from transformer_mt.backends.paddle_inference.engine import InferenceEngine
-from transformer_mt.commands.export import export
 from transformer_mt.decoding.engine import Sentence, search_with_attention
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.checksums import CHECKSUMS, write_checksums
@@ -65,7 +64,7 @@ def exported_directory(folder, variant):
         decoding={"beam_size": 4, "max_length_ratio": 1.0, "max_length_extra": 5},
     )
     directory = make_model_directory(folder / "model", PAIRS, config)
-    export(str(directory.path), "paddle")
+    run_command("export", directory.path, format="paddle")
     return directory
 
 

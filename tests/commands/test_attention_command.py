@@ -8,10 +8,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.support import demo_pairs, make_config, make_model_directory
+from tests.support import demo_pairs, make_config, make_model_directory, run_command
 from transformer_mt.assembly.backends import find
 from transformer_mt.assembly.translator import Translator
-from transformer_mt.commands.attention import draw
 from transformer_mt.decoding.translator import Line
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.errors import UsageError
@@ -31,6 +30,10 @@ def model(tmp_path_factory):
 @pytest.fixture
 def output(tmp_path):
     return tmp_path / "page.html"
+
+
+def draw(model, text, output, target=None, **flags):
+    run_command("attention", model, text=text, output=output, target=target, **flags)
 
 
 def data_of(page):

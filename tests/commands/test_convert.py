@@ -13,13 +13,13 @@ from tests.support import (
     make_config,
     make_model_directory,
     run,
+    run_command,
     run_python,
     train_subwords,
     write_pairs,
 )
 from transformer_mt import cli
 from transformer_mt.assembly.translator import Translator
-from transformer_mt.commands.export import export
 from transformer_mt.config.file import dump
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime import tensors
@@ -64,7 +64,7 @@ def both(tmp_path_factory) -> tuple[Path, Path]:
     """A model directory of this format, and the same of the one before."""
     folder = tmp_path_factory.mktemp("formats")
     directory = make_model_directory(folder / "new", PAIRS, make_config(folder))
-    export(str(directory.path), "ctranslate2")
+    run_command("export", directory.path, format="ctranslate2")
     directory.set_best(directory.checkpoints / "step_5")
     shutil.copytree(folder / "new", folder / "old")
     as_before(ModelDirectory(folder / "old"))

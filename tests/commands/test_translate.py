@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,15 +22,14 @@ from tests.support import (
     make_config,
     make_model_directory,
     run,
+    run_command,
     start,
     words,
     write_lines,
 )
 from transformer_mt import cli
 from transformer_mt.assembly.backends import find
-from transformer_mt.commands.align import align, score_model
-from transformer_mt.commands.model_choice import ModelChoice
-from transformer_mt.commands.translate import translate
+from transformer_mt.commands import align
 from transformer_mt.decoding.stream import WINDOW
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.errors import UsageError, UserError
@@ -354,8 +352,7 @@ def test_streams_are_inputs_and_outputs_too(same):
 
 def translated(model, source, **options):
     output = source.with_name("out")
-    choice = ModelChoice(str(model), threads=1, decoding=options.pop("decoding", {}))
-    translate(choice, source, output, **options)
+    run_command("translate", model, input=source, output=output, threads=1, **options)
     return output.read_text(encoding="utf-8").split("\n")[:-1]
 
 
@@ -398,7 +395,7 @@ def test_any_bytes_one_line_for_one_line(model, tmp_path, blocks):
 
 def test_n_best_and_alignments(model, tmp_path):
     source = write_lines(tmp_path / "in", [*SOURCES[:4], "", " ".join(SOURCES[:12])])
-    options = {"decoding": {"beam_size": 4, "n_best": 3}, "alignment": True}
+    options = {"beam_size": 4, "n_best": 3, "alignment": True}
     objects = [json.loads(line) for line in translated(model, source, format="jsonl", **options)]
     for found in objects:
         source_words = words(found["source"])
@@ -472,8 +469,8 @@ def test_alignments_and_their_error_rate(model, tmp_path):
     targets = [*(target for _, target in PAIRS[:20]), "Ein Hund", ""]
     source, target = write_lines(tmp_path / "in", sources), write_lines(tmp_path / "out", targets)
     output, reference = tmp_path / "links", tmp_path / "gold"
-    command = ["align", model, "--source", source, "--target", target, "--batch-tokens", "50"]
-    done = run(*command, "--threads", "2")
+    command = ["align", model, "--source", source, "--target", target]
+    done = run(*command, "--threads", "2", "--batch-tokens", "50")
     assert done.returncode == 0 and done.stderr == ""
     lines = done.stdout.splitlines()
     assert len(lines) == 22 and lines[20:] == ["", ""]
@@ -481,15 +478,15 @@ def test_alignments_and_their_error_rate(model, tmp_path):
     for line, text in zip(links, targets[:20], strict=False):
         assert len(line) == len(text.split())
 
-    choice = ModelChoice(str(model), threads=1, device="cpu")
+    command = [*command, "--threads", "1", "--device", "cpu", "--output", output]
 
-    def score(gold, into=None):
+    def score(gold):
         write_lines(reference, (" ".join(line) for line in gold))
-        return score_model(choice, source, target, reference, into)
+        return align.scores(cli.parse([*map(str, command), "--reference", str(reference)]))
 
     gold = [[] if number < 2 else line for number, line in enumerate(links)]
     gold[3] = [link.replace("-", "?") for link in links[3]]
-    scores = score(gold, output)
+    scores = score(gold)
     assert output.read_text() == done.stdout  # in one process or two, in large batches or small
     found, right = sum(map(len, links)), sum(map(len, links[2:]))
     sure = right - len(links[3])
@@ -499,7 +496,7 @@ def test_alignments_and_their_error_rate(model, tmp_path):
     assert scores.error_rate == pytest.approx(100 * (1 - (sure + right) / (found + sure)))
 
     with pytest.raises(UsageError, match="--ensemble: what is attended to is one model's"):
-        align(replace(choice, ensemble=(str(model),)), source, target, output)
+        run_command(*command, ensemble=model)
     with pytest.raises(UserError, match=r"in has 22 lines, .*gold has 21"):
         score([["0-0"]] * 21)
     count = len(SOURCES[1].split())

@@ -5,13 +5,10 @@ import numpy as np
 import paddle
 import pytest
 
-from tests.support import demo_pairs, make_config, make_model_directory, write_lines
+from tests.support import demo_pairs, make_config, make_model_directory, run_command, write_lines
 from transformer_mt.assembly import backends as engines
 from transformer_mt.assembly.model import build_model
 from transformer_mt.assembly.translator import Translator
-from transformer_mt.commands.align import align
-from transformer_mt.commands.export import export
-from transformer_mt.commands.model_choice import ModelChoice
 from transformer_mt.decoding.engine import Sentence, search_with_attention
 from transformer_mt.decoding.translator import MAX_AT_ONCE, Line
 from transformer_mt.weights import load_weights
@@ -36,7 +33,7 @@ def directory(tmp_path_factory):
     )
     directory = make_model_directory(folder / "model", PAIRS, config)
     for format in ("paddle", "ctranslate2"):
-        export(str(directory.path), format)
+        run_command("export", directory.path, format=format)
     return directory
 
 
@@ -119,10 +116,10 @@ def test_one_line_for_one_line(directory, name, tmp_path, capfd):
     long = "und " * (MAX_AT_ONCE + 1)
     sources = [PAIRS[0][0], "", PAIRS[1][0], " ", PAIRS[2][0], "", long]
     targets = [PAIRS[0][1], "Da", "", "Da", " ", "", "Da"]
-    files = [write_lines(tmp_path / "s", sources), write_lines(tmp_path / "t", targets)]
+    source, target = write_lines(tmp_path / "s", sources), write_lines(tmp_path / "t", targets)
     output = tmp_path / "links"
-    choice = ModelChoice(str(directory.path), engine=name, threads=1, device="cpu")
-    align(choice, *files, output)
+    files = {"source": source, "target": target, "output": output}
+    run_command("align", directory.path, **files, engine=name, threads=1, device="cpu")
     first, *others, end = output.read_text().split("\n")
     assert len(first.split()) == len(PAIRS[0][1].split()) and end == ""
     assert others == [""] * 6

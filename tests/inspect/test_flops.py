@@ -6,15 +6,7 @@ import pytest
 
 from tests.reference import build
 from transformer_mt.config.schema import ModelConfig
-from transformer_mt.inspect.flops import (
-    Flops,
-    decoding_flops,
-    mask_predict_flops,
-    mask_prediction_flops,
-    prediction_flops,
-    recomputed_flops,
-    training_flops,
-)
+from transformer_mt.inspect.flops import FlopCounter, Flops
 from transformer_mt.mechanisms.mask_predict.config import LONGEST_TARGET
 from transformer_mt.mechanisms.mask_predict.model import NonAutoregressiveTransformer
 from transformer_mt.model import operations
@@ -84,7 +76,7 @@ def test_training_by_hand():
     decoder = 3 * 4 * 8 + 2 * (2 * 3 * 3 * 2) + 3 * 2 * 8 + 2 * 2 * 8 + 2 * (2 * 3 * 2 * 2) + 3 * 24
     generator = 3 * (2 * 2 * 5)
     assert (encoder, decoder, generator) == (144, 368, 60)
-    flops = training_flops(TINY, 5, 2, 3)
+    flops = FlopCounter(TINY, 5, 2, 3).training()
     assert flops == Flops(3 * 144, 3 * 368, 3 * 60) and flops.total == 3 * (144 + 368 + 60)
 
 
@@ -92,27 +84,28 @@ def test_copying_by_hand():
     """The gate is a product of width 2 with 2 numbers; attention to each of 5 source tokens is
     added up by a product with a matrix of 5 x 5, which has no gradient."""
     copying = TINY.model_copy(update={"copying": True})
+    other, plain = FlopCounter(copying, 5, 5, 3), FlopCounter(TINY, 5, 5, 3)
     more = [
-        count(copying, 5, 5, 3).generator - count(TINY, 5, 5, 3).generator
-        for count in (training_flops, decoding_flops)
+        other.training().generator - plain.training().generator,
+        other.decoding().generator - plain.decoding().generator,
     ]
     gate, added_up = 3 * (2 * 2), 3 * (2 * 5 * 5)
     assert more == [3 * gate + 2 * added_up, gate + added_up]
-    assert training_flops(copying, 5, 5, 3).decoder == training_flops(TINY, 5, 5, 3).decoder
+    assert other.training().decoder == plain.training().decoder
 
 
 def test_earlier_passes_of_scheduled_sampling():
     """Only the decoder and the generator go through the target again; backwards by request."""
-    once = training_flops(TINY, 5, 2, 3)
-    forward = prediction_flops(TINY, 5, 2, 3, passes=2, backpropagate=False)
+    once = FlopCounter(TINY, 5, 2, 3).training()
+    forward = FlopCounter(TINY, 5, 2, 3).predictions(passes=2, backpropagate=False)
     assert forward == Flops(0, 2 * once.decoder / 3, 2 * once.generator / 3)
-    both = prediction_flops(TINY, 5, 2, 3, passes=2, backpropagate=True)
+    both = FlopCounter(TINY, 5, 2, 3).predictions(passes=2, backpropagate=True)
     assert both == Flops(0, 2 * once.decoder, 2 * once.generator)
 
 
 def test_recompute_keeps_layers_whose_attention_is_read():
-    every = recomputed_flops(TINY.model_copy(update={"num_decoder_layers": 3}), 2, 3)
-    but_one = recomputed_flops(TINY.model_copy(update={"num_decoder_layers": 3}), 2, 3, 1)
+    every = FlopCounter(TINY.model_copy(update={"num_decoder_layers": 3}), 5, 2, 3).recomputed()
+    but_one = FlopCounter(TINY.model_copy(update={"num_decoder_layers": 3}), 5, 2, 3).recomputed(1)
     assert but_one == every._replace(decoder=every.decoder * 2 / 3)
 
 
@@ -130,15 +123,16 @@ def test_training_is_that_of_paddles_own_layers(monkeypatch):
     shapes = [1, source_len, SIZES["d_model"]], [1, target_len, SIZES["d_model"]]
     generator(theirs(*map(paddle.ones, shapes)))
     forward = 2 * counted.count  # each with an addition
-    flops = training_flops(ModelConfig(**SIZES), VOCAB_SIZE, source_len, target_len)
+    flops = FlopCounter(ModelConfig(**SIZES), VOCAB_SIZE, source_len, target_len).training()
     assert flops.total == 3 * forward
 
 
 def test_many_sentences_at_once():
     source_len, target_len = np.array([2.0, 5.0, 1.0]), np.array([3.0, 1.0, 4.0])
-    flops = training_flops(TINY, 5, source_len, target_len)
+    flops = FlopCounter(TINY, 5, source_len, target_len).training()
     alone = [
-        training_flops(TINY, 5, *lengths) for lengths in zip(source_len, target_len, strict=True)
+        FlopCounter(TINY, 5, *lengths).training()
+        for lengths in zip(source_len, target_len, strict=True)
     ]
     for part in Flops._fields:
         assert getattr(flops, part).tolist() == [getattr(each, part) for each in alone]
@@ -153,7 +147,7 @@ def test_recompute_goes_through_the_layers_once_more(monkeypatch):
         transformer.train()
         transformer(source_ids, target_ids).sum().backward()
         counts.append(counted.count)
-    again = recomputed_flops(ModelConfig(**SIZES), 5, 7)
+    again = FlopCounter(ModelConfig(**SIZES), VOCAB_SIZE, 5, 7).recomputed()
     assert again.total == 2 * (counts[1] - counts[0]) > 0
 
 
@@ -171,8 +165,8 @@ def test_decoding_by_hand():
         cross_attention = 2 * 8 + 2 * 8
         decoder += self_attention + cross_attention + 24
         generator += 2 * 2 * 5
-    assert decoding_flops(TINY, 5, 2, 3) == (encoder, decoder, generator) == (144, 344, 60)
-    beam = decoding_flops(TINY, 5, 2, 3, beam_size=4)
+    assert FlopCounter(TINY, 5, 2, 3).decoding() == (encoder, decoder, generator) == (144, 344, 60)
+    beam = FlopCounter(TINY, 5, 2, 3).decoding(beam_size=4)
     assert beam == (144, 32 + 4 * (344 - 32), 4 * 60)
 
 
@@ -185,7 +179,7 @@ def test_decoding_is_what_the_model_computes_step_by_step(monkeypatch):
         cache = transformer.start_cache(transformer.encode(source_ids), source_ids)
         for _ in range(steps):
             transformer.decode_step(ids(1, 1), np.zeros((1, 1), np.int64), cache)
-    flops = decoding_flops(ModelConfig(**SIZES), VOCAB_SIZE, 5, steps)
+    flops = FlopCounter(ModelConfig(**SIZES), VOCAB_SIZE, 5, steps).decoding()
     assert flops.total == 2 * counted.count
 
 
@@ -193,8 +187,8 @@ def test_decoding_is_what_the_model_computes_step_by_step(monkeypatch):
 def test_decoding_needs_less_than_to_read_the_whole_target_at_once(beam_size):
     """But for the longer part of self-attention that a mask hides, training's forward pass."""
     config = ModelConfig(**SIZES)
-    forward = Flops(*(part // 3 for part in training_flops(config, VOCAB_SIZE, 5, 7)))
-    flops = decoding_flops(config, VOCAB_SIZE, 5, 7, beam_size)
+    forward = Flops(*(part // 3 for part in FlopCounter(config, VOCAB_SIZE, 5, 7).training()))
+    flops = FlopCounter(config, VOCAB_SIZE, 5, 7).decoding(beam_size)
     hidden_pairs = 7 * 6 // 2
     assert flops.encoder == forward.encoder
     assert flops.generator == beam_size * forward.generator
@@ -232,7 +226,7 @@ def test_filling_in_is_what_the_model_computes(monkeypatch, kind):
     with paddle.no_grad():
         # Of 7 masks there are 4 on the average.
         transformer.logits(target_ids, encode(), source_ids, masked(4))
-        flops = mask_prediction_flops(config, VOCAB_SIZE, 5, 7)
+        flops = FlopCounter(config, VOCAB_SIZE, 5, 7).mask_prediction()
         assert flops.total == 3 * 2 * counted.count
 
         counted.count = 0
@@ -240,5 +234,5 @@ def test_filling_in_is_what_the_model_computes(monkeypatch, kind):
         for count in (7, 4, 2):  # 7 * 3 / 3, 7 * 2 / 3, 7 / 3, rounded down
             for _ in range(2):
                 transformer.logits(target_ids, memory, source_ids, masked(count))
-    flops = mask_predict_flops(config, VOCAB_SIZE, 5, 7, iterations=3, candidates=2)
+    flops = FlopCounter(config, VOCAB_SIZE, 5, 7).mask_predict(iterations=3, candidates=2)
     assert flops.total == 2 * counted.count

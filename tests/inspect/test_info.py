@@ -12,7 +12,7 @@ from transformer_mt import cli
 from transformer_mt.assembly.model import build_model
 from transformer_mt.config import file as config_file
 from transformer_mt.inspect import report
-from transformer_mt.inspect.flops import mask_predict_flops, mask_prediction_flops
+from transformer_mt.inspect.flops import FlopCounter
 from transformer_mt.model_directory import ModelDirectory
 
 BASE, BIG = (ROOT / "configs" / f"wmt14_en_de_{size}.yaml" for size in ("base", "big"))
@@ -238,11 +238,9 @@ def test_all_positions_at_once(info, recipe, kind, positions, candidates):
     config = config_file.load(recipe)
     model = config.model.model_copy(update={"non_autoregressive": kind})
     size = config.subword.vocab_size
-    expected = [
-        mask_prediction_flops(model, size, 30, positions),
-        mask_predict_flops(model, size, 30, positions, 1, 1),
-        mask_predict_flops(model, size, 30, positions, 3, candidates),
-    ]
+    counter = FlopCounter(model, size, 30, positions)
+    counted = counter.mask_predict(1, 1), counter.mask_predict(3, candidates)
+    expected = [counter.mask_prediction(), *counted]
     shown = tables(text)["FLOPs"]["total"]
     for cell, flops in zip(shown, expected, strict=True):
         value, prefix = re.fullmatch(r"([0-9.]+) ([kM]?)FLOP", cell).groups()

@@ -9,17 +9,13 @@ from tests.support import (
     log_softmax,
     make_config,
     make_model_directory,
+    run_command,
     train_subwords,
     wide_model,
     write_lines,
 )
 from transformer_mt.assembly.backends import paddle_engine
 from transformer_mt.assembly.translator import Translator
-from transformer_mt.commands import translate as run
-from transformer_mt.commands.align import align
-from transformer_mt.commands.attention import draw
-from transformer_mt.commands.model_choice import ModelChoice
-from transformer_mt.commands.score import score
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.decoding import device_log_probs
 from transformer_mt.decoding.engine import Sentence, length_limits, length_penalty
@@ -374,9 +370,9 @@ def test_translating_is_refused_before_the_model_is_loaded(
     text = directory.parent / "text"
     if "prefix" in options:
         options = {"prefix": text}
-    choice = ModelChoice(str(directory), decoding=changes, device="cpu")
+    flags = {"input": text, "output": tmp_path / "out", "format": "jsonl", "device": "cpu"}
     with pytest.raises(UsageError, match=reason):
-        run.translate(choice, text, tmp_path / "out", format="jsonl", **options)
+        run_command("translate", directory, **flags, **changes, **options)
     assert not list(tmp_path.iterdir())
     if not options:
         with pytest.raises(UsageError, match=reason):
@@ -386,22 +382,21 @@ def test_translating_is_refused_before_the_model_is_loaded(
 def test_reading_is_refused_before_the_model_is_loaded(directories, tmp_path):
     directory, _ = directories
     text = directory.parent / "text"
-    choice = ModelChoice(str(directory), device="cpu")
-    for call, reason in (
-        (lambda: score(choice, text, text, tmp_path / "out"), "gives no probability"),
-        (lambda: align(choice, text, text, tmp_path / "out"), "attends from masks"),
-        (lambda: draw(str(directory), "A dog.", tmp_path / "out", device="cpu"), "from masks"),
-        (lambda: draw(str(directory), "A", tmp_path / "out", "B", device="cpu"), "from masks"),
+    files = {"source": text, "target": text}
+    for name, flags, reason in (
+        ("score", files, "gives no probability"),
+        ("align", files, "attends from masks"),
+        ("attention", {"text": "A dog."}, "from masks"),
+        ("attention", {"text": "A", "target": "B"}, "from masks"),
     ):
         with pytest.raises(UsageError, match=f"a non-autoregressive model .*{reason}"):
-            call()
+            run_command(name, directory, output=tmp_path / "out", device="cpu", **flags)
     assert not list(tmp_path.iterdir())
 
 
 def test_an_ensemble_is_refused_before_its_models_are_loaded(directories):
     for first, second in (directories, directories[::-1], directories[:1] * 2):
-        choice = ModelChoice(str(first), ensemble=(str(second),), device="cpu")
         with pytest.raises(UsageError, match="--ensemble: a non-autoregressive model can't"):
-            choice.find()
+            run_command("translate", first, ensemble=second, device="cpu")
         with pytest.raises(UsageError, match="--ensemble: a non-autoregressive model can't"):
             Translator.load(first, ensemble=(str(second),), device="cpu")

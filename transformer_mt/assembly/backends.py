@@ -69,7 +69,7 @@ def find(
     model_dir: str | Path,
     engine: str | None = None,
     checkpoint: str | None = None,
-    ensemble: tuple[str, ...] = (),
+    ensemble: Iterable[str] = (),
     threads: int = 1,
     device: str | None = None,
 ) -> EngineSpec:
@@ -93,23 +93,26 @@ def find(
     held = exported(folder)
     if held is None and engine not in (None, "paddle"):
         folder, held = _own_export(folder, BACKENDS[engine]), engine
-    if held is None:
-        return _of_model_directory(folder, checkpoint, ensemble, threads, device)
-    if engine not in (None, held):
+    if engine not in (None, held or "paddle"):
         raise UsageError(f"{folder} is an export for --engine {held}")
-    if checkpoint or ensemble:
+    if held and (checkpoint or ensemble):
         raise UsageError("--checkpoint and --ensemble are for --engine paddle; an export has one")
-    backend = BACKENDS[held]
+    backend = BACKENDS[held or "paddle"]
     if backend.only_on_cpu and device not in (None, "cpu"):
         raise UsageError(f"--device: {device}: --engine {held} computes on the CPU")
     directory = ModelDirectory(folder)
     config = directory.load_config()
-    if problems := backend.unsupported(config.model):
-        raise UserError(f"{folder}: --engine {held} can't run this model: {'; '.join(problems)}")
-    _warn_if_outdated(folder)
-    device = "cpu" if backend.only_on_cpu else _device(device)
     subwords = directory.load_subwords()
-    return EngineSpec(backend, folder, config, subwords, threads=threads, device=device)
+    checkpoints, models = (), ()
+    if held is None:
+        checkpoints, models = (directory.checkpoint(checkpoint),), (config.model,)
+    elif problems := backend.unsupported(config.model):
+        raise UserError(f"{folder}: --engine {held} can't run this model: {'; '.join(problems)}")
+    else:
+        _warn_if_outdated(folder)
+    device = "cpu" if backend.only_on_cpu else _device(device)
+    spec = EngineSpec(backend, folder, config, subwords, checkpoints, models, threads, device)
+    return _with_ensemble(spec, ensemble)
 
 
 def with_decoding(
@@ -157,34 +160,20 @@ def _own_export(folder: Path, backend: Backend) -> Path:
     return export
 
 
-def _of_model_directory(
-    folder: Path,
-    checkpoint: str | None,
-    ensemble: tuple[str, ...],
-    threads: int,
-    device: str | None,
-) -> EngineSpec:
-    first = ModelDirectory(folder)
-    config = first.load_config()
-    if ensemble:
-        require_possible(config, config.decoding, ["ensemble"])
-    checkpoints, models = [first.checkpoint(checkpoint)], [config.model]
-    subwords = first.load_subwords()
+def _with_ensemble(spec: EngineSpec, ensemble: Iterable[str]) -> EngineSpec:
+    """The same engine with the models of an ensemble added, which are named as in `find`."""
     for name in ensemble:
-        member, _, member_checkpoint = name.rpartition(":")
+        member, _, checkpoint = name.rpartition(":")
         if not member or Path(name).is_dir():
-            member, member_checkpoint = name, None
-        other = ModelDirectory(member)
-        other_config = other.load_config()
-        require_possible(other_config, other_config.decoding, ["ensemble"])
-        if other.load_subwords().content() != subwords.content():
-            raise UsageError(f"--ensemble {name}: its subwords are not those of {folder}")
-        checkpoints.append(other.checkpoint(member_checkpoint))
-        models.append(other_config.model)
-    members = tuple(checkpoints), tuple(models)
-    return EngineSpec(
-        BACKENDS["paddle"], folder, config, subwords, *members, threads, _device(device)
-    )
+            member, checkpoint = name, None
+        other = find(member, "paddle", checkpoint, device=spec.device)
+        for config in (spec.config, other.config):
+            require_possible(config, config.decoding, ["ensemble"])
+        if other.subwords.content() != spec.subwords.content():
+            raise UsageError(f"--ensemble {name}: its subwords are not those of {spec.folder}")
+        checkpoints, models = spec.checkpoints + other.checkpoints, spec.models + other.models
+        spec = replace(spec, checkpoints=checkpoints, models=models)
+    return spec
 
 
 def _warn_if_outdated(export: Path) -> None:
@@ -209,16 +198,10 @@ def _device(name: str | None) -> str:
     if name is not None:
         return name
     # Paddle knows best, but takes seconds to import. The package `paddlepaddle` has no GPU support.
-    if _is_installed("paddlepaddle") and not _is_installed("paddlepaddle-gpu"):
+    names = ("paddlepaddle", "paddlepaddle-gpu")
+    installed = [name for name in names if any(metadata.distributions(name=name))]
+    if installed == ["paddlepaddle"]:
         return "cpu"
     from transformer_mt.runtime import device as devices
 
     return devices.use(None)
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        metadata.distribution(package)
-    except metadata.PackageNotFoundError:
-        return False
-    return True

@@ -213,8 +213,7 @@ def _score(
 
 
 def _report_plan(config: Config, data: PreparedData, plan: Plan, file) -> None:
-    subwords = data.subwords
-    sizes = VocabularySizes.of(subwords)
+    sizes = VocabularySizes.of(data.subwords)
     parameters = sum(part.parameters for part in parts(config.model, sizes))
     count, tokens = plan.batches
     print(f"model           {parameters:,} parameters", file=file)

@@ -1,26 +1,5 @@
-"""The command `align`."""
+"""The command `align`.
 
-from __future__ import annotations
-
-import argparse
-import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from transformer_mt.commands.arguments import add_files, add_model_dir, require_files
-from transformer_mt.commands.line_files import reading_pairs, require_equal
-from transformer_mt.commands.model_choice import ModelChoice, add_model_choice
-from transformer_mt.data import pharaoh
-from transformer_mt.evaluation import alignment_error_rate
-from transformer_mt.evaluation.alignment_error_rate import AlignmentScores
-from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import content_of, require_distinct
-
-if TYPE_CHECKING:
-    from transformer_mt.decoding.translator import Aligned
-
-HELP = """\
 A line of output holds pairs i-j of a word of the source and a word of the target, both counted from
 0, in Pharaoh's format: for each word of the target, the word that it attends to most. The line is
 empty if a side is empty. Words are separated by spaces; in languages without spaces, such as zh or
@@ -35,6 +14,26 @@ examples:
   python -m transformer_mt align runs/demo --source test.en --target test.de \\
     --reference test.links
 """
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from transformer_mt.commands.arguments import add_files, add_model_dir, require_files
+from transformer_mt.commands.line_files import reading_pairs, require_equal
+from transformer_mt.commands.model_choice import add_model_choice
+from transformer_mt.data import pharaoh
+from transformer_mt.evaluation import alignment_error_rate
+from transformer_mt.evaluation.alignment_error_rate import AlignmentScores
+from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.runtime.files import content_of, require_distinct
+
+if TYPE_CHECKING:
+    from transformer_mt.decoding.translator import Aligned
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,55 +51,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     require_files(options, "source", "target", "reference")
-    model = ModelChoice.of(options, options.model_dir)
+    if options.ensemble:
+        raise UsageError("--ensemble: what is attended to is one model's; leave it out")
     if options.reference is None:
-        align(model, options.source, options.target, options.output)
+        _align(options, options.output)
     else:
-        files = options.source, options.target, options.reference, options.output
-        print(score_model(model, *files))
+        print(scores(options))
 
 
-def align(
-    model: ModelChoice,
-    source: Path,
-    target: Path,
-    into: Path | None,
+def _align(
+    options: argparse.Namespace,
+    output: Path | None,
     seen: Callable[[Aligned], object] = lambda aligned: None,
 ) -> None:
-    """Writes which words of each line of `target` and of the same line of `source`, whose
-    translation it is, belong together: Pharaoh's format, a line each, into a file (None: stdout).
+    """Writes the links of each line, in Pharaoh's format, into a file (None: stdout).
 
     Args:
-        seen: is given what is written of each line.
-
-    Raises:
-        UserError: anything wrong with the model directory or the files.
-        UsageError: several models are to align.
+        seen: is called with what is written of each line.
     """
-    if model.ensemble:
-        raise UsageError("--ensemble: what is attended to is one model's; leave it out")
-    asked = "aligning", "attention"
-    with reading_pairs(model, source, target, into, *asked) as (translator, pairs, bar, write_line):
+    with reading_pairs(options, output, "aligning", "attention") as opened:
+        translator, pairs, bar, write_line = opened
         for aligned in translator.alignments(pairs, bar.update):
             write_line(pharaoh.write(aligned.links))
             seen(aligned)
 
 
-def score_model(
-    model: ModelChoice, source: Path, target: Path, reference: Path, output: Path | None
-) -> AlignmentScores:
-    """Aligns the lines of two files with a model, keeps that in `output` if given, and scores it.
+def scores(options: argparse.Namespace) -> AlignmentScores:
+    """Aligns as `_align` does, with output only to a given file, and scores that by the reference.
 
     Raises:
         UserError: anything wrong with the model directory or the files.
     """
-    read = {"--source": source, "--target": target, "--reference": reference}
-    require_distinct({"--output": output}, read)
+    source, reference = options.source, options.reference
+    read = {"--source": source, "--target": options.target, "--reference": reference}
+    require_distinct({"--output": options.output}, read)
     gold = alignment_error_rate.read_gold(reference)
     if source.is_file():
         require_equal(source, content_of(source).line_count, reference, len(gold))
     found: list[Aligned] = []
-    align(model, source, target, output or Path(os.devnull), found.append)
+    _align(options, options.output or Path(os.devnull), found.append)
     require_equal(source, len(found), reference, len(gold))
     for number, (line, (_, possible)) in enumerate(zip(found, gold, strict=True), 1):
         for link in sorted(possible):

@@ -1,4 +1,14 @@
-"""The command `attention`."""
+"""The command `attention`.
+
+The page needs nothing else, and any browser can show it: it has the maps of encoder, decoder and
+cross-attention, for every layer, every head and the mean of the heads, over the subwords that the
+model reads. Point at a cell or a subword to see its weights.
+
+examples:
+  python -m transformer_mt attention runs/demo --text 'Where is the station?'
+  python -m transformer_mt attention runs/demo --text 'Where is the station?' \\
+      --target 'Wo ist der Bahnhof?' --output station.html
+"""
 
 from __future__ import annotations
 
@@ -14,17 +24,6 @@ from transformer_mt.inspect import attention_page as page
 from transformer_mt.inspect.attention_page import Axis, Map, Token
 from transformer_mt.runtime.errors import UsageError
 from transformer_mt.runtime.files import atomic
-
-HELP = """\
-The page needs nothing else, and any browser can show it: it has the maps of encoder, decoder and
-cross-attention, for every layer, every head and the mean of the heads, over the subwords that the
-model reads. Point at a cell or a subword to see its weights.
-
-examples:
-  python -m transformer_mt attention runs/demo --text 'Where is the station?'
-  python -m transformer_mt attention runs/demo --text 'Where is the station?' \\
-      --target 'Wo ist der Bahnhof?' --output station.html
-"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,93 +44,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    model = {name: getattr(options, name) for name in ("target", "checkpoint", "device")}
-    draw(options.model_dir, options.text, options.output, **model)
-    print(options.output)
-
-
-def draw(
-    model_dir: str,
-    text: str,
-    output: Path,
-    target: str | None = None,
-    checkpoint: str | None = None,
-    device: str | None = None,
-) -> None:
-    """Writes a page with the attention maps of a sentence and its translation.
-
-    Args:
-        text: the sentence, one line.
-        target: its translation; None: the best one that the model finds.
-        checkpoint: as in `ModelDirectory.checkpoint`.
-        device: as in `device.use`.
-
+    """
     Raises:
         UsageError: there is no such model, it is an export or non-autoregressive, or a text is
             empty or too long.
         UserError: the model is damaged, or the page can't be written.
     """
-    folder = Path(model_dir)
+    folder = Path(options.model_dir)
     if (held := backends.exported(folder)) is not None:
         raise UsageError(
             f"{folder} is an export for --engine {held}, which does not give the weights of every "
             "layer and head. Give the model directory that it was made of"
         )
-    spec = backends.find(folder, "paddle", checkpoint, device=device)
+    spec = backends.find(folder, "paddle", options.checkpoint, device=options.device)
     config, subwords = spec.config, spec.subwords
     backends.require_possible(config, config.decoding, ["attention"])
     limit = config.data.max_length
-    text, source_ids = _read("--text", text, subwords.source, limit)
+    text, source_ids = _read("--text", options.text, subwords.source, limit)
     if not source_ids:
         raise UsageError("--text: there is no text in it")
-    if target is not None:
-        target, target_ids = _read("--target", target, subwords.target, limit)
+    if options.target is not None:
+        target, target_ids = _read("--target", options.target, subwords.target, limit)
 
     engine = spec.load()
     label = "Translation, given"
-    if target is None:
+    if options.target is None:
         label = "Translation, found by the model"
         target_ids = engine.search([Sentence(source_ids)], config.decoding)[0][0].ids
         target = subwords.target.decode(target_ids)
     attention = engine.attention(source_ids, target_ids)
 
-    source = Axis(_tokens(attention.source, subwords.source), config.data.source_lang)
-    decoder_input = Axis(_tokens(attention.decoder_input, subwords.target), config.data.target_lang)
-    labels = Axis(_tokens(attention.labels, subwords.target), config.data.target_lang)
+    source_lang, target_lang = config.data.source_lang, config.data.target_lang
+    source = Axis(_tokens(attention.source, subwords.source), source_lang)
+    decoder_input = Axis(_tokens(attention.decoder_input, subwords.target), target_lang)
+    labels = Axis(_tokens(attention.labels, subwords.target), target_lang)
     content = page.html(
         f"{folder.resolve().name}, {spec.checkpoints[0].name}",
+        [page.Sentence("Source", text, source_lang), page.Sentence(label, target, target_lang)],
         [
-            page.Sentence("Source", text, source.lang),
-            page.Sentence(label, target, labels.lang),
-        ],
-        [
-            Map(
-                "Encoder self-attention",
-                "Each row is a subword of the source; the columns are what it attends to.",
-                source,
-                source,
-                attention.encoder,
-            ),
-            Map(
-                "Decoder self-attention",
-                "Each row is the position at which the decoder predicts this subword; the columns "
-                "are what the decoder reads.",
-                labels,
-                decoder_input,
-                attention.decoder,
-            ),
-            Map(
-                "Cross-attention",
-                "Each row is the position at which the decoder predicts this subword; the columns "
-                "are the source.",
-                labels,
-                source,
-                attention.cross,
-            ),
+            Map(*page.ENCODER, source, source, attention.encoder),
+            Map(*page.DECODER, labels, decoder_input, attention.decoder),
+            Map(*page.CROSS, labels, source, attention.cross),
         ],
     )
-    with atomic(output) as file:
+    with atomic(options.output) as file:
         file.write(content)
+    print(options.output)
 
 
 def _read(option: str, text: str, vocabulary: Vocabulary, limit: int) -> tuple[str, list[int]]:

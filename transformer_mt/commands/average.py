@@ -1,4 +1,9 @@
-"""The command `average`."""
+"""The command `average`.
+
+examples:
+  python -m transformer_mt average runs/demo --last 5
+  python -m transformer_mt translate runs/demo --checkpoint average_last_5 < in.txt
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,6 @@ import argparse
 from transformer_mt.commands.arguments import add_model_dir, positive
 from transformer_mt.runtime.console import say
 from transformer_mt.runtime.errors import UsageError
-
-HELP = """\
-examples:
-  python -m transformer_mt average runs/demo --last 5
-  python -m transformer_mt translate runs/demo --checkpoint average_last_5 < in.txt
-"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,13 +1,5 @@
-"""The command `convert`."""
+"""The command `convert`.
 
-from __future__ import annotations
-
-import argparse
-
-from transformer_mt.commands.arguments import add_checkpoint, add_files, add_model_dir
-from transformer_mt.runtime.errors import UsageError
-
-HELP = """\
 In the previous format (format_version 1), weights and optimiser state were pickles, which can run
 any code when they are read. The conversion reads only the arrays in them, so it is safe for a
 directory from any source. Nothing is lost: translations stay the same, and training can be resumed.
@@ -16,6 +8,13 @@ examples:
   python -m transformer_mt convert runs/demo
   python -m transformer_mt convert runs/demo --to pdparams --output demo.pdparams
 """
+
+from __future__ import annotations
+
+import argparse
+
+from transformer_mt.commands.arguments import add_checkpoint, add_files, add_model_dir
+from transformer_mt.runtime.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

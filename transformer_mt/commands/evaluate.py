@@ -1,4 +1,10 @@
-"""The command `evaluate`."""
+"""The command `evaluate`.
+
+examples:
+  python -m transformer_mt evaluate runs/demo --source test.en --reference test.de
+  python -m transformer_mt evaluate runs/a runs/b --source test.en --reference test.de
+  python -m transformer_mt evaluate --hypothesis out.de --reference test.de
+"""
 
 from __future__ import annotations
 
@@ -10,24 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from transformer_mt.assembly.backends import with_decoding
-from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.commands.arguments import add_files, require_files
 from transformer_mt.commands.line_files import require_equal
-from transformer_mt.commands.model_choice import ModelChoice, add_model_choice
+from transformer_mt.commands.model_choice import add_model_choice, find_engine, translating
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.decoding.stream import input_lines
 from transformer_mt.evaluation.metrics import METRICS, Scores, score
 from transformer_mt.evaluation.scoring import score_for, tokenizer_for_text
-from transformer_mt.runtime.console import progress
+from transformer_mt.runtime.console import table
 from transformer_mt.runtime.errors import UsageError
 from transformer_mt.runtime.files import atomic, lines, require_distinct
-
-HELP = """\
-examples:
-  python -m transformer_mt evaluate runs/demo --source test.en --reference test.de
-  python -m transformer_mt evaluate runs/a runs/b --source test.en --reference test.de
-  python -m transformer_mt evaluate --hypothesis out.de --reference test.de
-"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,8 +60,7 @@ def run(options: argparse.Namespace) -> None:
     if options.hypothesis:
         results = [score_file(options.hypothesis, options.reference)]
     else:
-        models = [ModelChoice.of(options, model_dir) for model_dir in options.model_dirs]
-        results = score_models(models, options.source, options.reference, options.output)
+        results = score_models(options)
     print(results[0] if len(results) == 1 else as_table(results))
     if options.json:
         values = [result.as_dict() for result in results]
@@ -102,34 +99,34 @@ def score_file(hypothesis: Path, reference: Path) -> Scores:
     return score(list(input_lines(hypothesis)), references, tokenizer_for_text(references))
 
 
-def score_models(
-    models: list[ModelChoice], source: Path, reference: Path, output: Path | None
-) -> list[Evaluation]:
-    """Translates `source` with each of the models, and scores that.
-
-    Args:
-        output: a file to write the translations into; only with a single model.
+def score_models(options: argparse.Namespace) -> list[Evaluation]:
+    """Translates --source with each of the models, writes that to --output, and scores it.
 
     Raises:
         UsageError: there are several models, and they can't all do what is asked for.
         UserError: anything wrong with a model directory or the files.
     """
-    if output and len(models) > 1:
+    if options.output and len(options.model_dirs) > 1:
         raise UsageError("evaluate: --output is for what one MODEL_DIR translates")
-    if len(models) > 1 and any(model.ensemble for model in models):
+    if options.ensemble and len(options.model_dirs) > 1:
         raise UsageError("evaluate: --ensemble goes together with one MODEL_DIR")
-    specs = [model.find() for model in models]
-    sources = list(input_lines(source))
-    references = list(lines(reference))
-    require_equal(source, len(sources), reference, len(references))
+    one_best = {"n_best": 1}
+    specs = [with_decoding(find_engine(options, path), one_best) for path in options.model_dirs]
+    sources = list(input_lines(options.source))
+    references = list(lines(options.reference))
+    require_equal(options.source, len(sources), options.reference, len(references))
     evaluations = []
-    for model, spec in zip(models, specs, strict=True):
-        hypotheses, seconds = _translated(spec, sources)
-        if output:
-            with atomic(output) as file:
+    for model_dir, spec in zip(options.model_dirs, specs, strict=True):
+        with translating(spec, "translating", len(sources)) as (translator, bar):
+            translator.warm_up(spec.processes)
+            started = time.perf_counter()
+            hypotheses = translator.translate(sources, bar.update)
+            seconds = time.perf_counter() - started
+        if options.output:
+            with atomic(options.output) as file:
                 file.writelines(f"{hypothesis}\n" for hypothesis in hypotheses)
         scores = score_for(spec.config, hypotheses, references)
-        evaluations.append(Evaluation(model.model_dir, scores, seconds))
+        evaluations.append(Evaluation(model_dir, scores, seconds))
     return evaluations
 
 
@@ -148,22 +145,4 @@ def as_table(evaluations: list[Evaluation]) -> str:
             )
         )
         notes |= dict.fromkeys(scores.notes())
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    table = [
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
-    ]
-    return "\n".join([*table, *(f"  {note}" for note in notes)])
-
-
-def _translated(spec: EngineSpec, sources: list[str]) -> tuple[list[str], float]:
-    """The translations, and the seconds that they took, without the time to load the model."""
-    from transformer_mt.assembly.translator import translator_of  # which help does not need
-
-    with (
-        translator_of(with_decoding(spec, {"n_best": 1})) as translator,
-        progress(total=len(sources), title="translating", unit="lines") as bar,
-    ):
-        translator.warm_up(spec.processes)
-        started = time.perf_counter()
-        hypotheses = translator.translate(sources, bar.update)
-        return hypotheses, time.perf_counter() - started
+    return "\n".join([*table(rows), *(f"  {note}" for note in notes)])

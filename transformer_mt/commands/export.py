@@ -1,4 +1,11 @@
-"""The command `export`."""
+"""The command `export`.
+
+examples:
+  python -m transformer_mt export runs/demo --format ctranslate2
+  python -m transformer_mt export runs/demo --format ctranslate2 --quantization int8
+  python -m transformer_mt translate runs/demo --engine ctranslate2 < in.txt
+  python -m transformer_mt translate runs/demo/export/ctranslate2_int8 < in.txt
+"""
 
 from __future__ import annotations
 
@@ -27,14 +34,6 @@ from transformer_mt.weights import load_weights
 # The backend of each format.
 FORMATS = {backend.export_format: backend for backend in BACKENDS.values() if backend.export_format}
 
-HELP = """\
-examples:
-  python -m transformer_mt export runs/demo --format ctranslate2
-  python -m transformer_mt export runs/demo --format ctranslate2 --quantization int8
-  python -m transformer_mt translate runs/demo --engine ctranslate2 < in.txt
-  python -m transformer_mt translate runs/demo/export/ctranslate2_int8 < in.txt
-"""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_dir(parser)
@@ -55,41 +54,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    model = options.model_dir, options.format, options.output
-    export(*model, options.checkpoint, options.quantization)
-
-
-def export(
-    model_dir: str,
-    format: str,
-    output: Path | None = None,
-    checkpoint: str | None = None,
-    quantization: str | None = None,
-) -> None:
     """Writes a model in another format, into a folder that can be moved anywhere.
 
     Beside the model it holds config, subword model, format version and checksums, as a model
-    directory does, and the name and checksum of the checkpoint that it was made of.
-
-    Args:
-        format: of FORMATS.
-        output: the folder; None is one of MODEL_DIR/export. An earlier export there is replaced,
-            when the new one is whole.
-        checkpoint: as in `ModelDirectory.checkpoint`.
-        quantization: one of the backend's quantizations; None: float32.
+    directory does, and the name and checksum of the checkpoint that it was made of. An earlier
+    export in its place is replaced, when the new one is whole.
 
     Raises:
         UsageError: the folder holds something else than an export, or the arguments don't fit.
         UserError: the model is damaged, the format has no place for it, or it can't be written.
     """
-    backend = FORMATS[format]
+    backend, quantization, output = FORMATS[options.format], options.quantization, options.output
     if quantization and quantization not in backend.quantizations:
         able = [name for name, other in FORMATS.items() if quantization in other.quantizations]
         raise UsageError(f"--quantization {quantization}: only --format {', '.join(able)} has it")
-    directory = ModelDirectory(model_dir)
+    directory = ModelDirectory(options.model_dir)
     config = directory.load_config()
     backend.require_exportable(backend.unsupported(config.model))  # before seconds of work
-    chosen = directory.checkpoint(checkpoint)
+    chosen = directory.checkpoint(options.checkpoint)
     subwords = directory.load_subwords()
     if output is None:
         name = backend.name + (f"_{quantization}" if quantization else "")

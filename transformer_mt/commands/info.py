@@ -1,22 +1,5 @@
-"""The command `info`: how large a model is, and what its training takes."""
+"""The command `info`: how large a model is, and what its training takes.
 
-from __future__ import annotations
-
-import argparse
-from pathlib import Path
-
-from transformer_mt.commands.arguments import add_overrides, positive, positive_number, share
-from transformer_mt.config import file as config_file
-from transformer_mt.config.schema import Config
-from transformer_mt.data.datasets import DATASETS
-from transformer_mt.inspect.parameters import VocabularySizes
-from transformer_mt.inspect.report import Speed, report
-from transformer_mt.runtime.errors import UsageError
-
-# Tokens of a sentence, its end among them, unless others are asked for.
-USUAL_LENGTH = 30
-
-HELP = """\
 what is counted:
   FLOPs   those of matrix products: 2mnk for (m, k) times (k, n); in training three times as many,
           for the gradients too. Each token of the target is charged its share of the source.
@@ -33,6 +16,22 @@ examples:
   python -m transformer_mt info my.yaml model.d_model=256 training.max_steps=50000
   python -m transformer_mt info runs/demo
 """
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from transformer_mt.commands.arguments import add_overrides, positive, positive_number, share
+from transformer_mt.config import file as config_file
+from transformer_mt.config.schema import Config
+from transformer_mt.data.datasets import DATASETS
+from transformer_mt.inspect.parameters import VocabularySizes
+from transformer_mt.inspect.report import USUAL_UTILISATION, Speed, report
+from transformer_mt.runtime.errors import UsageError
+
+# Tokens of a sentence, its end among them, unless others are asked for.
+USUAL_LENGTH = 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,37 +67,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     speed = None
     if options.tflops is not None:
-        share = {} if options.utilisation is None else {"utilisation": options.utilisation}
-        speed = Speed(options.tflops, **share)
+        speed = Speed(options.tflops, options.utilisation or USUAL_UTILISATION)
     elif options.utilisation is not None:
         raise UsageError("--utilisation: is a share of --tflops, so give that too")
-    info(options.config, options.overrides, options.length, speed)
-
-
-def info(path: Path, overrides: list[str], length: int | None, speed: Speed | None) -> None:
-    """Prints what a config, or the model in a directory, amounts to.
-
-    Args:
-        path: a config file or a model directory.
-        overrides: `section.key=value` over the config's.
-        length: tokens of a sentence, its end among them, on either side; None: the usual, or less
-            if training takes no sentence of that length.
-        speed: of the devices; None: the time is left open.
-
-    Raises:
-        UsageError: there is no such config or model, or it is wrong; or training takes no sentence
-            of that length.
-    """
+    path = options.config
     if not path.exists():
         raise UsageError(f"{path}: there is no such config file or model directory")
     if path.is_dir():
-        config, vocabularies, origin = _of_model(path, overrides)
+        config, vocabularies, origin = _of_model(path, options.overrides)
     else:
-        config = config_file.load(path, overrides)
+        config = config_file.load(path, options.overrides)
         vocabularies, origin = _of_config(config)
     longest = config.data.max_length + 1
-    if length is None:
-        length = min(USUAL_LENGTH, longest)
+    length = options.length or min(USUAL_LENGTH, longest)
     if length > longest:
         raise UsageError(
             f"--length: {length}: the longest sentence of training has {longest} subwords "
@@ -128,10 +109,9 @@ def _of_config(config: Config) -> tuple[VocabularySizes, str]:
 
         return VocabularySizes.of(subwords_to_keep(config)), "of training.init_from"
     if subword.type != "vocabulary":
-        source = subword.source_vocab_size or subword.vocab_size
-        target = subword.target_vocab_size or subword.vocab_size
+        sizes = list(subword.vocabulary_sizes.values())
         origin = "of the config; a small text may have fewer"
-        return VocabularySizes(source, target, subword.joint), origin
+        return VocabularySizes(sizes[0], sizes[-1], subword.joint), origin
     if subword.vocabulary is None and config.data.root is None:
         types = DATASETS[config.data.dataset].vocabulary_types
         size = types + 1  # `WordVocabulary` adds padding

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
@@ -11,9 +12,8 @@ from typing import IO, TYPE_CHECKING
 
 from tqdm import tqdm
 
-from transformer_mt.commands.model_choice import ModelChoice
+from transformer_mt.commands.model_choice import find_engine, translating
 from transformer_mt.decoding.stream import in_windows, input_lines
-from transformer_mt.runtime.console import progress
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import Content, atomic, content_of, require_distinct
 
@@ -23,35 +23,31 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def reading_pairs(
-    model: ModelChoice, source: Path, target: Path, into: Path | None, title: str, asked: str
+    options: argparse.Namespace, output: Path | None, title: str, asked: str
 ) -> Iterator[tuple[Translator, Iterator[tuple[str, str]], tqdm, Callable[[str], object]]]:
     """Opens a model and the files of sentence pairs that it reads.
 
     Yields: the translator, the pairs, a progress bar, and a function that writes a line of output.
 
     Args:
-        into: the output; None: stdout.
+        options: of the command, among them the files --source and --target.
+        output: the file to write; None: stdout.
         title: of the progress bar.
         asked: what the model does; see `backends.require_possible`.
 
     Raises:
         UserError: something is wrong with the model directory or the files.
     """
-    from transformer_mt.assembly.translator import translator_of  # which help does not need
-
-    if into is None and sys.stdout is None:
+    if output is None and sys.stdout is None:
         raise UsageError("stdout is closed: give --output FILE")
-    require_distinct(written(into), {"--source": source, "--target": target})
-    spec = model.find(asked)
+    source, target = options.source, options.target
+    require_distinct(written(output), {"--source": source, "--target": target})
+    spec = find_engine(options, options.model_dir, asked)
     text, translation = content(source), content(target)
     if text and translation:
         require_equal(source, text.line_count, target, translation.line_count)
-    with contextlib.ExitStack() as stack:
-        stream = stack.enter_context(opened(into))
-        translator = stack.enter_context(translator_of(spec))
-        bar = stack.enter_context(
-            progress(total=text and text.line_count, title=title, unit="lines")
-        )
+    total = text and text.line_count
+    with opened(output) as stream, translating(spec, title, total) as (translator, bar):
         pairs = paired(in_windows(input_lines(source)), source, target)
         yield translator, chain.from_iterable(pairs), bar, line_writer(stream)
 

@@ -1,4 +1,4 @@
-"""Which model a command uses, and how: the arguments that commands have for it, and the choice."""
+"""Which model a command uses, and how: the arguments for it, and the translator they choose."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
 
 from transformer_mt.assembly import backends
 from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.commands.arguments import add_checkpoint, add_device, positive
 from transformer_mt.config.schema import DecodingConfig
-from transformer_mt.runtime.console import warn
+from transformer_mt.runtime.console import progress, warn
 from transformer_mt.runtime.errors import UsageError
+
+if TYPE_CHECKING:
+    from transformer_mt.assembly.translator import Translator
 
 SETTINGS = DecodingConfig.model_fields
 
@@ -61,62 +65,50 @@ def _setting(text: str) -> int | float | str | None:
     return None if text == "null" else text
 
 
-@dataclass(frozen=True)
-class ModelChoice:
-    """Which model a command uses, and how; see `backends.find`.
+def find_engine(options: argparse.Namespace, model_dir: str, *asked: str) -> EngineSpec:
+    """The engine that the arguments of `add_model_choice` choose for a model directory or an
+    export.
 
-    Attributes:
-        threads: the number of cores; None: all.
-        decoding: settings that replace those of the model's config.
+    Args:
+        asked: what the model does besides searching; see `backends.require_possible`.
+
+    Raises:
+        UsageError: there is no such model, or it can't be used so.
+        UserError: the model is damaged.
     """
+    spec = backends.find(
+        model_dir,
+        options.engine,
+        options.checkpoint,
+        options.ensemble,
+        options.threads or len(os.sched_getaffinity(0)),
+        options.device,
+    )
+    changes = {name: value for name, value in vars(options).items() if name in SETTINGS}
+    try:
+        spec = backends.with_decoding(spec, changes, asked)
+    except UsageError as error:
+        raise UsageError(_with_flags(str(error))) from None
+    kind, decoding = spec.config.model.non_autoregressive, spec.config.decoding
+    for name, reason in _without_effect(kind, decoding):
+        if name in changes:
+            warn(f"--{name.replace('_', '-')} makes no difference {reason}")
+    return spec
 
-    model_dir: str
-    engine: str | None = None
-    checkpoint: str | None = None
-    ensemble: tuple[str, ...] = ()
-    threads: int | None = None
-    device: str | None = None
-    decoding: dict[str, Any] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, options: argparse.Namespace, model_dir: str) -> ModelChoice:
-        """The choice that the arguments of `add_model_choice` make."""
-        given = vars(options)
-        return cls(
-            model_dir,
-            engine=options.engine,
-            checkpoint=options.checkpoint,
-            ensemble=tuple(options.ensemble),
-            threads=options.threads,
-            device=options.device,
-            decoding={name: given[name] for name in SETTINGS if name in given},
-        )
+@contextlib.contextmanager
+def translating(
+    spec: EngineSpec, title: str, total: int | None, done: int = 0
+) -> Iterator[tuple[Translator, tqdm]]:
+    """Loads an engine. Yields its translator, and a progress bar of `total` lines (None: it is not
+    known how many), of which some are done."""
+    from transformer_mt.assembly.translator import translator_of  # which help does not need
 
-    def find(self, *asked: str) -> EngineSpec:
-        """
-        Args:
-            asked: what the model does besides searching; see `backends.require_possible`.
-
-        Raises:
-            UsageError: there is no such model, or it can't be used so.
-        """
-        spec = backends.find(
-            self.model_dir,
-            self.engine,
-            self.checkpoint,
-            self.ensemble,
-            self.threads or len(os.sched_getaffinity(0)),
-            self.device,
-        )
-        try:
-            spec = backends.with_decoding(spec, self.decoding, asked)
-        except UsageError as error:
-            raise UsageError(_with_flags(str(error))) from None
-        kind, decoding = spec.config.model.non_autoregressive, spec.config.decoding
-        for name, reason in _without_effect(kind, decoding):
-            if name in self.decoding:
-                warn(f"--{name.replace('_', '-')} makes no difference {reason}")
-        return spec
+    with (
+        translator_of(spec) as translator,
+        progress(total=total, initial=done, title=title, unit="lines") as bar,
+    ):
+        yield translator, bar
 
 
 def _without_effect(kind: str | None, decoding: DecodingConfig) -> Iterator[tuple[str, str]]:

@@ -1,16 +1,5 @@
-"""The command `score`."""
+"""The command `score`.
 
-from __future__ import annotations
-
-import argparse
-from pathlib import Path
-
-from transformer_mt.commands.arguments import add_files, add_model_dir, require_files
-from transformer_mt.commands.line_files import reading_pairs
-from transformer_mt.commands.model_choice import ModelChoice, add_model_choice
-from transformer_mt.decoding import output
-
-HELP = """\
 A score is the natural logarithm of the probability that the model gives a translation, divided by
 the length penalty, like the scores of translations that the model finds itself. With
 --length-penalty 0 it is just the logarithm.
@@ -18,6 +7,15 @@ the length penalty, like the scores of translations that the model finds itself.
 examples:
   python -m transformer_mt score runs/demo --source test.en --target test.de > scores
 """
+
+from __future__ import annotations
+
+import argparse
+
+from transformer_mt.commands.arguments import add_files, add_model_dir, require_files
+from transformer_mt.commands.line_files import reading_pairs
+from transformer_mt.commands.model_choice import add_model_choice
+from transformer_mt.decoding import output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,18 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     require_files(options, "source", "target")
-    model = ModelChoice.of(options, options.model_dir)
-    score(model, options.source, options.target, options.output)
-
-
-def score(model: ModelChoice, source: Path, target: Path, into: Path | None) -> None:
-    """Writes the score that the model gives each line of `target` as a translation of the same line
-    of `source`, a line each, into a file (None: stdout).
-
-    Raises:
-        UserError: anything wrong with the model directory or the files.
-    """
-    asked = "scoring", "scores"
-    with reading_pairs(model, source, target, into, *asked) as (translator, pairs, bar, write_line):
+    with reading_pairs(options, options.output, "scoring", "scores") as opened:
+        translator, pairs, bar, write_line = opened
         for value in translator.scores(pairs, bar.update):
             write_line(output.score(value))

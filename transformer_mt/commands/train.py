@@ -1,4 +1,10 @@
-"""The command `train`."""
+"""The command `train`.
+
+examples:
+  python -m transformer_mt train configs/demo.yaml
+  python -m transformer_mt train my.yaml --check
+  python -m transformer_mt train my.yaml training.max_steps=20000 model_dir=runs/long
+"""
 
 from __future__ import annotations
 
@@ -6,13 +12,6 @@ import argparse
 
 from transformer_mt.commands.arguments import add_device, add_overrides
 from transformer_mt.config import file as config_file
-
-HELP = """\
-examples:
-  python -m transformer_mt train configs/demo.yaml
-  python -m transformer_mt train my.yaml --check
-  python -m transformer_mt train my.yaml training.max_steps=20000 model_dir=runs/long
-"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

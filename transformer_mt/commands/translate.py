@@ -1,39 +1,5 @@
-"""The command `translate`."""
+"""The command `translate`.
 
-from __future__ import annotations
-
-import argparse
-import contextlib
-import hashlib
-import os
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from transformer_mt import __version__
-from transformer_mt.backends.backend import EngineSpec
-from transformer_mt.commands import line_files
-from transformer_mt.commands.arguments import add_files, add_model_dir, require_files
-from transformer_mt.commands.model_choice import ModelChoice, add_model_choice
-from transformer_mt.decoding import output
-from transformer_mt.decoding.resumable_file import resumable_file
-from transformer_mt.decoding.stream import WINDOW, arriving, in_windows, input_lines
-from transformer_mt.runtime.checksums import CHECKSUMS
-from transformer_mt.runtime.console import progress
-from transformer_mt.runtime.errors import UsageError
-from transformer_mt.runtime.files import (
-    content_of,
-    is_replaceable,
-    require_distinct,
-)
-
-if TYPE_CHECKING:
-    from transformer_mt.decoding.translator import Line
-
-Item = TypeVar("Item")
-
-HELP = """\
 formats, each with one line for each line of the input:
   plain  the best translation
   tsv    the source, the translation, its score and (--alignment) its alignment, then the same
@@ -54,6 +20,32 @@ examples:
   python -m transformer_mt translate runs/demo --n-best 3 --format tsv < in.txt
 """
 
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformer_mt import __version__
+from transformer_mt.backends.backend import EngineSpec
+from transformer_mt.commands import line_files
+from transformer_mt.commands.arguments import add_files, add_model_dir, require_files
+from transformer_mt.commands.model_choice import add_model_choice, find_engine, translating
+from transformer_mt.decoding import output
+from transformer_mt.decoding.resumable_file import resumable_file
+from transformer_mt.decoding.stream import WINDOW, arriving, in_windows, input_lines
+from transformer_mt.runtime.checksums import CHECKSUMS
+from transformer_mt.runtime.errors import UsageError
+from transformer_mt.runtime.files import content_of, is_replaceable, require_distinct
+
+if TYPE_CHECKING:
+    from transformer_mt.decoding.translator import Line
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_dir(parser, "`train` or `export` has written")
@@ -73,50 +65,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     require_files(options, "input", "prefix")
-    model = ModelChoice.of(options, options.model_dir)
-    names = "prefix", "format", "alignment", "resume"
-    settings = {name: getattr(options, name) for name in names}
-    translate(model, options.input, options.output, **settings)
-
-
-def translate(
-    model: ModelChoice,
-    source: Path | None,
-    target: Path | None,
-    *,
-    prefix: Path | None = None,
-    format: str = "plain",
-    alignment: bool = False,
-    resume: bool = False,
-) -> None:
-    """Translates a file (None: stdin) into a file (None: stdout).
-
-    Args:
-        prefix: a file with the beginning of each line's translation.
-        format: one of `output.FORMATS`.
-        resume: go on with an output file that was begun.
-
-    Raises:
-        UserError: anything wrong with the model directory or the files.
-    """
-    from transformer_mt.assembly.translator import translator_of  # which help does not need
-
+    source, target, prefix = options.input, options.output, options.prefix
     if (source is None and sys.stdin is None) or (target is None and sys.stdout is None):
         raise UsageError("stdin or stdout is closed: give --input FILE and --output FILE")
-    require_distinct(line_files.written(target), {**_read(source), "--prefix": prefix})
-    asked = ["prefix"] * (prefix is not None) + ["alignment"] * alignment
-    spec = model.find(*asked)
+    read = {"stdin": 0} if source is None else {"--input": source}
+    require_distinct(line_files.written(target), {**read, "--prefix": prefix})
+    asked = ["prefix"] * (prefix is not None) + ["alignment"] * options.alignment
+    spec = find_engine(options, options.model_dir, *asked)
     decoding = spec.config.decoding
-    if format == "plain" and decoding.n_best > 1:
+    if options.format == "plain" and decoding.n_best > 1:
         raise UsageError(
             f"--n-best {decoding.n_best}: plain text has one translation for each line. Add "
             "--format tsv or --format jsonl, or --n-best 1"
         )
-    if format == "plain" and alignment:
+    if options.format == "plain" and options.alignment:
         raise UsageError("--alignment: plain text has no place for it; add --format tsv or jsonl")
     is_file = source is not None and source.is_file()
     can_resume = is_file and target is not None and is_replaceable(target)
-    if resume and not can_resume:
+    if options.resume and not can_resume:
         raise UsageError("--resume: --input and --output must be files")
     text, prefixes = line_files.content(source), line_files.content(prefix)
     if text and prefixes:
@@ -126,36 +92,28 @@ def translate(
         done, flush = 0, lambda: None
         if can_resume:
             made_from = {
-                **_made_from(spec, format, alignment),
+                **_made_from(spec, options),
                 "input": text.sha256,
                 "--prefix": None if prefix is None else (prefixes or content_of(prefix)).sha256,
             }
-            file = stack.enter_context(resumable_file(target, made_from, WINDOW, resume))
+            file = stack.enter_context(resumable_file(target, made_from, WINDOW, options.resume))
             write_line, done = file.write_line, file.lines
         else:
             stream = stack.enter_context(line_files.opened(target))
             write_line, flush = line_files.line_writer(stream), stream.flush
         # A file's windows do not depend on how fast it is read, nor does its translation.
         lines = in_windows(input_lines(source, done)) if is_file else _arriving(source)
-        translator = stack.enter_context(translator_of(spec))
-        bar = stack.enter_context(
-            progress(
-                total=text and text.line_count, initial=done, title="translating", unit="lines"
-            )
-        )
+        total = text and text.line_count
+        translator, bar = stack.enter_context(translating(spec, "translating", total, done))
         translations = translator.stream(
             _flushing(_with_prefixes(lines, source, prefix, done), flush),
             finished=bar.update,
-            need_alignment=alignment,
+            need_alignment=options.alignment,
             first=done + 1,
         )
-        as_text = output.formatter(format, decoding.n_best)
+        as_text = output.formatter(options.format, decoding.n_best)
         for translation in translations:
             write_line(as_text(translation))
-
-
-def _read(source: Path | None) -> dict[str, Path | int]:
-    return {"stdin": 0} if source is None else {"--input": source}
 
 
 def _arriving(source: Path | None) -> Iterator[list[str]]:
@@ -175,14 +133,14 @@ def _with_prefixes(
     return ([Line(*pair) for pair in window] for window in pairs)
 
 
-def _flushing(lines: Iterator[Item], flush: Callable[[], object]) -> Iterator[Item]:
+def _flushing(lines: Iterator[list[Line]], flush: Callable[[], object]) -> Iterator[list[Line]]:
     """Flushes the output whenever more input is read, so that no output is held back by a pause."""
     for window in lines:
         yield window
         flush()
 
 
-def _made_from(spec: EngineSpec, format: str, alignment: bool) -> dict[str, Any]:
+def _made_from(spec: EngineSpec, options: argparse.Namespace) -> dict[str, Any]:
     """Everything that a translation depends on besides the files that are read, under names that a
     person understands."""
     config = spec.config
@@ -198,6 +156,6 @@ def _made_from(spec: EngineSpec, format: str, alignment: bool) -> dict[str, Any]
         "data.max_length": config.data.max_length,
         "data.target_lang": config.data.target_lang,
         **{f"decoding.{key}": value for key, value in config.decoding.model_dump().items()},
-        "--format": format,
-        "--alignment": alignment,
+        "--format": options.format,
+        "--alignment": options.alignment,
     }

@@ -86,6 +86,17 @@ class SubwordConfig(Section):
     )
     vocabulary: str | None = Field(None, description="vocabulary file, one type a line")
 
+    @property
+    def vocabulary_sizes(self) -> dict[str, int]:
+        """The size that each vocabulary should have, by the key that sets it: the joint one's, or
+        those of source and target."""
+        if self.joint:
+            return {"subword.vocab_size": self.vocab_size}
+        return {
+            "subword.source_vocab_size": self.source_vocab_size or self.vocab_size,
+            "subword.target_vocab_size": self.target_vocab_size or self.vocab_size,
+        }
+
 
 class ModelConfig(Section):
     """The Transformer."""

@@ -14,7 +14,7 @@ from transformer_mt.data.cache import entry, entry_name
 from transformer_mt.data.corpus import Corpus, Pair, Split, open_corpus
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
-from transformer_mt.data.subword import TRAINING_LINES, Subwords, vocabulary_sizes
+from transformer_mt.data.subword import TRAINING_LINES, Subwords
 from transformer_mt.data.training_text import hold_out, training_filter
 from transformer_mt.runtime.console import say, warn
 
@@ -115,8 +115,8 @@ def prepare(
     if subwords is None:
         subwords = _subwords(config, content, pairs, cache)
     if config.training.init_from is None and config.subword.type != "vocabulary":
-        sizes = vocabulary_sizes(config.subword, subwords.joint)
-        for (key, size), vocabulary in zip(sizes.items(), subwords.vocabularies, strict=True):
+        sizes = config.subword.vocabulary_sizes.items()
+        for (key, size), vocabulary in zip(sizes, subwords.vocabularies, strict=True):
             if vocabulary.size < size:
                 say(f"{key}: the text has {vocabulary.size:,} subwords, not {size:,}; using those")
     encode = partial(encoded_corpus, subwords=subwords, cache=cache)

@@ -163,16 +163,6 @@ class WordVocabulary(Vocabulary):
         return "".join(f"{token}\n" for token in self._tokens).encode()
 
 
-def vocabulary_sizes(config: SubwordConfig, joint: bool) -> dict[str, int]:
-    """Returns the size that each vocabulary should have, by the key of the config that sets it."""
-    if joint:
-        return {"subword.vocab_size": config.vocab_size}
-    return {
-        "subword.source_vocab_size": config.source_vocab_size or config.vocab_size,
-        "subword.target_vocab_size": config.target_vocab_size or config.vocab_size,
-    }
-
-
 class Subwords:
     """The vocabularies of both sides. A joint vocabulary is the same object on both."""
 
@@ -249,7 +239,7 @@ class Subwords:
             texts = [(text for pair in pairs() for text in pair)]
         else:
             texts = [(source for source, _ in pairs()), (target for _, target in pairs())]
-        sizes = vocabulary_sizes(config, config.joint).items()
+        sizes = config.vocabulary_sizes.items()
         models = [
             _train(text, config, size, key) for text, (key, size) in zip(texts, sizes, strict=True)
         ]

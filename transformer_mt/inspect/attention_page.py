@@ -6,7 +6,7 @@ This module inserts the data into the template attention_page.html. It does not 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -16,6 +16,21 @@ import numpy as np
 # can distinguish by colour, and most weights are then a single character.
 PRECISION = 1000
 TEMPLATE = Path(__file__).with_name("attention_page.html")
+# The names and the captions of the maps of a Transformer.
+ENCODER = (
+    "Encoder self-attention",
+    "Each row is a subword of the source; the columns are what it attends to.",
+)
+DECODER = (
+    "Decoder self-attention",
+    "Each row is the position at which the decoder predicts this subword; the columns are what the "
+    "decoder reads.",
+)
+CROSS = (
+    "Cross-attention",
+    "Each row is the position at which the decoder predicts this subword; the columns are the "
+    "source.",
+)
 
 
 class Token(NamedTuple):
@@ -67,18 +82,13 @@ def html(title: str, sentences: list[Sentence], maps: list[Map]) -> str:
     """Returns the page, which shows the last map first. Labels and tokens may hold any text."""
     data = {
         "title": title,
-        "sentences": [vars(sentence) for sentence in sentences],
-        "maps": [
-            {
-                "name": one.name,
-                "caption": one.caption,
-                "queries": vars(one.queries),
-                "keys": vars(one.keys),
-                "weights": np.rint(one.weights * PRECISION).astype(int).tolist(),
-            }
-            for one in maps
-        ],
+        "sentences": [asdict(sentence) for sentence in sentences],
+        "maps": [asdict(one) for one in maps],
     }
     # Without "<", no text can close the element that holds the data, or begin a comment in it.
-    text = json.dumps(data, separators=(",", ":")).replace("<", r"\u003c")
+    text = json.dumps(data, separators=(",", ":"), default=_rounded).replace("<", r"\u003c")
     return TEMPLATE.read_text(encoding="utf-8").replace("__DATA__", text)
+
+
+def _rounded(weights: np.ndarray) -> list:
+    return np.rint(weights * PRECISION).astype(int).tolist()

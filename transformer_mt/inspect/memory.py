@@ -15,34 +15,31 @@ from __future__ import annotations
 import math
 
 from transformer_mt.config.heads import layers_read_by_the_loss
-from transformer_mt.config.schema import Config, ModelConfig, TrainingConfig
+from transformer_mt.config.schema import Config, ModelConfig
 from transformer_mt.inspect.parameters import VocabularySizes, parts
 
 FLOAT32 = 4
 HALF = 2
 
 
-def weight_bytes(model: ModelConfig, vocabularies: VocabularySizes) -> int:
+def weight_bytes(config: Config, vocabularies: VocabularySizes) -> int:
     """Counts the weights, which are float32 in every precision. Their gradients need as much."""
-    return FLOAT32 * sum(part.parameters for part in parts(model, vocabularies))
+    return FLOAT32 * sum(part.parameters for part in parts(config.model, vocabularies))
 
 
-def optimizer_bytes(
-    model: ModelConfig, training: TrainingConfig, vocabularies: VocabularySizes
-) -> int:
+def optimizer_bytes(config: Config, vocabularies: VocabularySizes) -> int:
     """Counts a velocity per weight for sgd; otherwise two moments, and two powers per tensor."""
-    weights = weight_bytes(model, vocabularies)
-    if training.optimizer == "sgd":
+    weights = weight_bytes(config, vocabularies)
+    if config.training.optimizer == "sgd":
         return weights
-    tensors = sum(part.count * len(part.tensors) for part in parts(model, vocabularies))
+    tensors = sum(part.count * len(part.tensors) for part in parts(config.model, vocabularies))
     return 2 * weights + 2 * FLOAT32 * tensors
 
 
-def half_weight_bytes(
-    model: ModelConfig, training: TrainingConfig, vocabularies: VocabularySizes
-) -> int:
+def half_weight_bytes(config: Config, vocabularies: VocabularySizes) -> int:
     """Counts the copies of weights in half precision that matrix products read."""
-    if training.precision == "float32":
+    model = config.model
+    if config.training.precision == "float32":
         return 0
     matrices = sum(
         part.count * math.prod(shape)

@@ -12,10 +12,6 @@ from transformer_mt.mechanisms.mask_predict.config import LONGEST_TARGET
 if TYPE_CHECKING:
     from transformer_mt.data.subword import Subwords
 
-Shape = tuple[int, ...]
-# The formula of a part that is shared.
-SHARED = "the target embedding's"
-
 
 class VocabularySizes(NamedTuple):
     """The numbers of ids of both sides. joint: both sides have the same ids."""
@@ -42,7 +38,7 @@ class Part:
     name: str
     count: int
     formula: str
-    tensors: list[Shape]
+    tensors: list[tuple[int, ...]]
 
     @property
     def each(self) -> int:
@@ -76,7 +72,7 @@ def parts(model: ModelConfig, vocabularies: VocabularySizes) -> list[Part]:
 
     def vocabulary_matrix(name: str, side: str, is_shared: bool = False) -> Part:
         if is_shared:
-            return Part(name, 0, SHARED, [])
+            return Part(name, 0, "the target embedding's", [])
         vocabulary = "vocabulary" if vocabularies.joint else f"{side} vocabulary"
         shape = (getattr(vocabularies, side), d_model)
         return Part(name, 1, f"{vocabulary} x d_model", [shape])

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 
 from transformer_mt.config.heads import layers_read_by_the_loss
 from transformer_mt.config.schema import Config
-from transformer_mt.inspect import flops, memory
-from transformer_mt.inspect.flops import Flops
+from transformer_mt.inspect import memory
+from transformer_mt.inspect.flops import FlopCounter, Flops
 from transformer_mt.inspect.parameters import VocabularySizes, parts
-from transformer_mt.runtime.console import duration
+from transformer_mt.runtime.console import duration, table
 
 # The default share of its peak that a device reaches. By this count, the paper's base model reached
 # 0.25 of its eight P100 of 10.6 TFLOP/s (12 hours, section 5.2), and the big one 0.37 (3.5 days).
 USUAL_UTILISATION = 0.3
 WIDTH = 100
+INDENT = "  "
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Speed:
     """
 
     tflops: float
-    utilisation: float = USUAL_UTILISATION
+    utilisation: float
 
 
 def report(
@@ -42,13 +43,15 @@ def report(
         speed: the speed of the devices. Without it, the time is not reported.
     """
     longest = config.data.max_length + 1
+    positions = _positions(config, length)
+    counter = FlopCounter(config.model, vocabularies.target, length, positions)
     yield from _parameters(config, vocabularies, origin)
     yield ""
-    yield from _flops(config, vocabularies, length)
+    yield from _flops(config, counter)
     yield ""
     yield from _memory(config, vocabularies, sorted({length, longest}))
     yield ""
-    yield from _training(config, vocabularies, length, speed)
+    yield from _training(config, counter, speed)
     yield from _open_questions(config, speed)
 
 
@@ -71,45 +74,43 @@ def _parameters(config: Config, vocabularies: VocabularySizes, origin: str) -> I
         ]
         for part in found
     ]
-    yield from _table([*rows, ["total", "", f"{total:,}", "", ""]], "<>>><")
+    yield from table([*rows, ["total", "", f"{total:,}", "", ""]], "<>>><", INDENT)
 
 
-def _flops(config: Config, vocabularies: VocabularySizes, length: int) -> Iterator[str]:
+def _flops(config: Config, counter: FlopCounter) -> Iterator[str]:
+    length = counter.source_len  # and that of the target; the decoder may read more positions
     yield (
         "FLOPs per target token, in matrix products; sentences of "
         f"{length:,} subwords on either side"
     )
     recompute = " (recompute)" if config.training.recompute else ""
     columns = {
-        f"training{recompute}": _training_flops(config, vocabularies, length),
-        **_decoding_flops(config, vocabularies, length),
+        f"training{recompute}": _training_flops(config, counter),
+        **_decoding_flops(config, counter),
     }
     rows = [["", *columns]]
     for part in (*Flops._fields, "total"):
         per_token = [getattr(column, part) / length for column in columns.values()]
         rows.append([part, *(_quantity(count, "FLOP") for count in per_token)])
-    yield from _table(rows, "<" + ">" * len(columns))
+    yield from table(rows, indent=INDENT)
 
 
-def _decoding_flops(config: Config, vocabularies: VocabularySizes, length: int) -> dict[str, Flops]:
+def _decoding_flops(config: Config, counter: FlopCounter) -> dict[str, Flops]:
     """Counts the decoding of a sentence pair, by the titles of the columns."""
-    sizes = (config.model, vocabularies.target, length)
     decoding = config.decoding
     if config.model.non_autoregressive is not None:
         candidates = decoding.length_candidates
         if config.model.non_autoregressive == "end":
             candidates = 1
-        sizes = (*sizes, _positions(config, length))
+        title = f"{decoding.iterations} iterations, {_count(candidates, 'candidate')}"
         return {
-            "all at once": flops.mask_predict_flops(*sizes, 1, 1),
-            f"{decoding.iterations} iterations, {_count(candidates, 'candidate')}": (
-                flops.mask_predict_flops(*sizes, decoding.iterations, candidates)
-            ),
+            "all at once": counter.mask_predict(1, 1),
+            title: counter.mask_predict(decoding.iterations, candidates),
         }
-    columns = {"decoding, greedy": flops.decoding_flops(*sizes, length)}
+    columns = {"decoding, greedy": counter.decoding()}
     beam_size = 1 if decoding.sampling else decoding.beam_size
     if beam_size > 1:
-        columns[f"beam of {beam_size}"] = flops.decoding_flops(*sizes, length, beam_size)
+        columns[f"beam of {beam_size}"] = counter.decoding(beam_size)
     return columns
 
 
@@ -126,37 +127,33 @@ def _positions(config: Config, length: int) -> int:
     return max(length, length_limits(length - 1, config.decoding)[1])
 
 
-def _training_flops(config: Config, vocabularies: VocabularySizes, length: int) -> Flops:
+def _training_flops(config: Config, counter: FlopCounter) -> Flops:
     """Counts the training on a sentence pair, including what is computed twice."""
-    model, sampling = config.model, config.scheduled_sampling
-    positions = _positions(config, length)
-    sizes = (model, vocabularies.target, length, positions)
-    if model.non_autoregressive is None:
-        counts = [flops.training_flops(*sizes)]
+    sampling = config.scheduled_sampling
+    if config.model.non_autoregressive is None:
+        counts = [counter.training()]
     else:
-        counts = [flops.mask_prediction_flops(*sizes)]
+        counts = [counter.mask_prediction()]
     if config.training.recompute:
-        kept = len(layers_read_by_the_loss(config))
-        counts.append(flops.recomputed_flops(model, length, positions, kept))
+        counts.append(counter.recomputed(len(layers_read_by_the_loss(config))))
     if sampling.decay is not None:
-        further = (sampling.passes - 1, sampling.backpropagate)
-        counts.append(flops.prediction_flops(*sizes, *further))
+        counts.append(counter.predictions(sampling.passes - 1, sampling.backpropagate))
     return Flops(*(sum(part) for part in zip(*counts, strict=True)))
 
 
 def _memory(config: Config, vocabularies: VocabularySizes, lengths: list[int]) -> Iterator[str]:
-    model, training = config.model, config.training
+    training = config.training
     tokens = _process_tokens(config)
     how = training.precision + (", recompute" if training.recompute else "")
     yield f"Memory of a process in training ({how}), batches of {tokens:,} target tokens"
-    weights = memory.weight_bytes(model, vocabularies)
+    weights = memory.weight_bytes(config, vocabularies)
     held = {  # whatever the batch is
         "weights": weights,
         "gradients": weights,
-        f"optimiser ({training.optimizer})": memory.optimizer_bytes(model, training, vocabularies),
+        f"optimiser ({training.optimizer})": memory.optimizer_bytes(config, vocabularies),
     }
     if training.precision != "float32":
-        copies = memory.half_weight_bytes(model, training, vocabularies)
+        copies = memory.half_weight_bytes(config, vocabularies)
         held[f"weights in {training.precision}"] = copies
     rows = [["", *held, "activations", "total"]]
     for length in lengths:
@@ -166,7 +163,7 @@ def _memory(config: Config, vocabularies: VocabularySizes, lengths: list[int]) -
         sizes = [*held.values(), activations, sum(held.values()) + activations]
         title = f"{_count(pairs, 'pair')} of {length:,} subwords"
         rows.append([title, *(_quantity(size, "B") for size in sizes)])
-    yield from _table([list(row) for row in zip(*rows, strict=True)], "<" + ">" * len(lengths))
+    yield from table(list(zip(*rows, strict=True)), indent=INDENT)
     if training.precision != "float32":
         yield from _note(
             f"In {training.precision}, activations are counted by what Paddle keeps on a GPU; "
@@ -181,17 +178,15 @@ def _process_tokens(config: Config) -> int:
     return tokens if count % devices == 0 else -(-tokens // devices)
 
 
-def _training(
-    config: Config, vocabularies: VocabularySizes, length: int, speed: Speed | None
-) -> Iterator[str]:
+def _training(config: Config, counter: FlopCounter, speed: Speed | None) -> Iterator[str]:
     training = config.training
     devices = training.devices or 1
     yield (
         f"Training on {_count(devices, 'device')}, updates of {training.batch_tokens:,} "
         "target tokens"
     )
-    pairs = training.batch_tokens / max(length, _positions(config, length))
-    an_update = pairs * _training_flops(config, vocabularies, length).total
+    pairs = training.batch_tokens / max(counter.source_len, counter.target_len)
+    an_update = pairs * _training_flops(config, counter).total
     rows = [["", "FLOPs"]]
     if speed is not None:
         rows[0] += ["time", "device time"][: 1 if devices == 1 else 2]
@@ -203,7 +198,7 @@ def _training(
             of_one = updates * an_update / (speed.tflops * 1e12 * speed.utilisation)
             row += [_time(of_one / devices), _time(of_one)][: len(rows[0]) - 2]
         rows.append(row)
-    yield from _table(rows, "<" + ">" * (len(rows[0]) - 1))
+    yield from table(rows, indent=INDENT)
     if speed is not None:
         yield from _note(
             f"At {speed.utilisation:.0%} of {speed.tflops:g} TFLOP/s per device; validations are "
@@ -245,28 +240,16 @@ def _open_questions(config: Config, speed: Speed | None) -> Iterator[str]:
 # ---- Formatting ----
 
 
-def _table(rows: list[list[str]], alignment: str) -> Iterator[str]:
-    """Yields the lines of a table. `alignment` has < (left) or > (right) for each column."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (
-            f"{cell:{side}{width}}"
-            for cell, side, width in zip(row, alignment, widths, strict=True)
-        )
-        yield f"  {'  '.join(cells)}".rstrip()
-
-
 def _note(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
+    return textwrap.wrap(text, WIDTH, initial_indent=INDENT, subsequent_indent=2 * INDENT)
 
 
 def _quantity(value: float, unit: str) -> str:
     """Formats a value with three digits and a decimal prefix, such as 12.3 GFLOP."""
-    prefixes = iter(" kMGTPE")
-    prefix = next(prefixes)
-    while value >= 999.5 and prefix != "E":
+    for prefix in " kMGTPE":
+        if value < 999.5 or prefix == "E":
+            break
         value /= 1000
-        prefix = next(prefixes)
     digits = 0 if value >= 99.95 or prefix == " " else 1 if value >= 9.995 else 2
     return f"{value:,.{digits}f} {prefix.strip()}{unit}"
 

@@ -10,6 +10,7 @@ import contextlib
 import re
 import shlex
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +85,16 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def table(rows: Sequence[Sequence[str]], sides: str = "<", indent: str = "") -> Iterator[str]:
+    """Yields the lines of a table.
+
+    Args:
+        sides: the alignment of each column, < (left) or > (right); columns beyond are to the right.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = sides.ljust(len(widths), ">")
+    for row in rows:
+        cells = zip(row, sides, widths, strict=True)
+        yield (indent + "  ".join(f"{cell:{side}{width}}" for cell, side, width in cells)).rstrip()

@@ -45,10 +45,10 @@ def convert(model_dir: str) -> None:
     directory = RunDirectory(model_dir)
     if not directory.holds_run:
         raise UsageError(f"{directory.path} is not a model directory, nor an export")
-    if _has_version(directory.path, FORMAT_VERSION):
+    if directory.version == str(FORMAT_VERSION):
         say(f"{directory.path} has format version {FORMAT_VERSION} already")
         return
-    if not _has_version(directory.path, PICKLE_FORMAT_VERSION):
+    if directory.version != str(PICKLE_FORMAT_VERSION):
         raise UsageError(
             f"{directory.path}: only format version {PICKLE_FORMAT_VERSION} can be converted"
         )
@@ -95,10 +95,6 @@ def write_pdparams(model_dir: str, checkpoint: str | None, output: Path | None) 
     return output
 
 
-def _has_version(folder: Path, version: int) -> bool:
-    return (folder / VERSION).read_bytes().strip() == str(version).encode()
-
-
 def _convert_run(directory: RunDirectory) -> None:
     folder = directory.path
     directory.require_inside()
@@ -108,8 +104,12 @@ def _convert_run(directory: RunDirectory) -> None:
         if best == path.name.encode():
             directory.set_best(path)
     for path in sorted((folder / "export").glob("[!.]*")):
-        if (path / VERSION).is_file() and _has_version(path, PICKLE_FORMAT_VERSION):
-            _convert_export(path)
+        if ModelDirectory(path).version != str(PICKLE_FORMAT_VERSION):
+            continue
+        if problem := verify(path):
+            warn(f"{path} is damaged ({problem}), and stays as it is. Export the model again")
+        else:
+            _convert_folder(path)
     if directory.held_out.is_dir():
         write_checksums(directory.held_out)
     write_checksums(folder, SUBWORDS)
@@ -129,13 +129,6 @@ def _convert_checkpoint(path: Path) -> None:
         shutil.rmtree(aside, ignore_errors=True)
         path.rename(aside)
         warn(f"{path} is damaged ({problem}); it was not converted, but renamed to {aside.name}")
-        return
-    _convert_folder(path)
-
-
-def _convert_export(path: Path) -> None:
-    if problem := verify(path):
-        warn(f"{path} is damaged ({problem}), and stays as it is. Export the model again")
         return
     _convert_folder(path)
 
