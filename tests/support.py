@@ -237,8 +237,8 @@ def make_model_directory(path: Path, pairs, config: Config, seed: int = 7) -> Ru
     for step in (5, 10):
         progress = Progress((1, 400), step=step, best=[(1.0, 10), (0.5, 5)])
         path = directory.checkpoints / f"step_{step}"
-        saved = checkpoint.save(path, model, optimizer, State(progress))
-    directory.set_best(saved)
+        checkpoint.save(path, model, optimizer, State(progress))
+    directory.set_best(path)
     directory.release()
     return directory
 

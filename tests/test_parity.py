@@ -340,7 +340,8 @@ def save_model(path, config, subwords, model) -> RunDirectory:
     directory.start(config, subwords, [])
     optimizer = make_optimizer(config.training, model)
     path = directory.checkpoints / "step_1"
-    directory.set_best(checkpoint.save(path, model, optimizer, State(Progress((1, 100)))))
+    checkpoint.save(path, model, optimizer, State(Progress((1, 100))))
+    directory.set_best(path)
     directory.release()
     return directory
 

@@ -13,7 +13,6 @@ from benchmarks.padding import padding_share
 from tests.support import demo_pairs, train_subwords
 from transformer_mt.config.schema import DataConfig, SubwordConfig
 from transformer_mt.data.batches import (
-    _cut,
     collate,
     encoded_rows,
     epoch_batches,
@@ -89,11 +88,13 @@ def cut_one_by_one(longer_side: list[int], max_tokens: int) -> list[tuple[int, i
     return cuts
 
 
-@given(lengths=sentence_lengths, max_tokens=st.integers(1, 400), is_sorted=st.booleans())
-def test_cut_against_one_sentence_after_the_other(lengths, max_tokens, is_sorted):
-    source, target = sides(sorted(lengths, key=lambda pair: pair[::-1]) if is_sorted else lengths)
-    expected = cut_one_by_one(np.maximum(source + 1, target + 1).tolist(), max_tokens)
-    assert _cut(source + 1, target + 1, max_tokens) == expected
+@given(lengths=sentence_lengths, max_tokens=st.integers(1, 400))
+def test_batches_against_one_sentence_after_the_other(lengths, max_tokens):
+    source, target = sides(lengths)
+    order = sorted(range(len(lengths)), key=lambda number: (target[number], source[number]))
+    cuts = cut_one_by_one(np.maximum(source + 1, target + 1)[order].tolist(), max_tokens)
+    expected = [order[start:end] for start, end in cuts]
+    assert as_lists(ordered_batches(source, target, max_tokens)) == expected
 
 
 def test_no_sentence_no_batch():

@@ -121,7 +121,7 @@ def test_checking_reads_every_file_to_its_end(tmp_path, monkeypatch):
     write_pairs(tmp_path, "dev", [("a", " "), ("b", "\u2003"), ("", "")], ".gz")
     write(tmp_path / "test.tsv", ["\tx", " \ty"])
     corpus = open_corpus(data_config(tmp_path, dev="dev", test="test.tsv"))
-    assert [split.check() for split in corpus.splits()] == [[], ["target"], ["source"]]
+    assert [split.check() for split in corpus] == [[], ["target"], ["source"]]
     write(tmp_path / "test.tsv", ["a\tb", "a"])
     with pytest.raises(UserError, match=r"test\.tsv, line 2: 1 column"):
         corpus.test.check()
@@ -188,7 +188,7 @@ def test_wmt14ende_whatever_number_follows_bpe(tmp_path):
     for number in (8000, 33708):
         config = wmt_layout(tmp_path / str(number), pairs, ["c", "ababc"], number)
         corpus = open_corpus(config)
-        assert [list(split) for split in corpus.splits()] == [pairs] * 3
+        assert [list(split) for split in corpus] == [pairs] * 3
         assert corpus.test.text[1] == corpus.dev.text[1] == ["c", "ababc"]
         assert corpus.train.text[1] == ["c", "ab@@ ab@@ c"]
         assert DATASETS["wmt14ende"].vocabulary(config.root).name == f"vocab_all.bpe.{number}"
@@ -270,7 +270,7 @@ def test_wmt14ende_on_real_text(shared_data):
     root = shared_data / "wmt14_layout"
     corpus = open_corpus(data_config(root, dataset="wmt14ende", dev="dev", test="test"))
     sizes = {"train": 60_000, "dev": 3_000, "test": 3_003}
-    for split in corpus.splits():
+    for split in corpus:
         files = [[str(path) for path in split.paths]]
         theirs = load_dataset("wmt14ende", data_files=files, splits=[split.name], lazy=False)
         ours = list(split)
@@ -370,8 +370,7 @@ def test_hold_out(count, empty, held_out, named, seed, tmp_path_factory):
     root = tmp_path_factory.mktemp("hold-out")
     pairs = repetitive_pairs(count, seed) + [("", "x")] * empty
     corpus = corpus_of(root, pairs)
-    for name in named:
-        setattr(corpus, name, corpus.train)
+    corpus = corpus._replace(**dict.fromkeys(named, corpus.train))
     held = hold_out(corpus, data_config(root, held_out=held_out), seed, root / "held")
 
     size = min(held_out, count // 10)

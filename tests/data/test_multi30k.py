@@ -36,7 +36,7 @@ def config(**keys) -> DataConfig:
 def test_plain_files_of_the_real_corpus(shared_data):
     root = shared_data / "multi30k"
     corpus = open_corpus(config(root=str(root)))
-    for split, name in zip(corpus.splits(), ("train", "val", "test2016"), strict=True):
+    for split, name in zip(corpus, ("train", "val", "test2016"), strict=True):
         sides = [
             (root / f"{name}.{lang}").read_bytes().decode().split("\n") for lang in ("en", "de")
         ]
@@ -52,7 +52,7 @@ def test_gzipped_files_under_their_own_names(tmp_path):
             text = "".join(f"{pair[side]}\n" for pair in TEXT[split])
             (tmp_path / f"{name}.{lang}.gz").write_bytes(gzip.compress(text.encode()))
     corpus = open_corpus(config(root=str(tmp_path)))
-    assert {split.name: list(split) for split in corpus.splits()} == TEXT
+    assert {split.name: list(split) for split in corpus} == TEXT
     other_way = open_corpus(config(root=str(tmp_path), source_lang="de", target_lang="en"))
     assert list(other_way.train) == [(target, source) for source, target in TEXT["train"]]
 
@@ -142,13 +142,13 @@ def files(folder: Path) -> list[str]:
 
 def test_a_download_is_checked_and_kept(tiny_corpus, home):
     corpus = open_corpus(config())
-    assert {split.name: list(split) for split in corpus.splits()} == TEXT
+    assert {split.name: list(split) for split in corpus} == TEXT
     assert sorted(tiny_corpus.requests) == sorted(f"/raw/{name}" for name in SHA256)
     assert files(home) == sorted(f"Multi30k/{name}" for name in SHA256)
 
     tiny_corpus.close()
     again = open_corpus(config())
-    assert {split.name: list(split) for split in again.splits()} == TEXT
+    assert {split.name: list(split) for split in again} == TEXT
     assert len(tiny_corpus.requests) == 6
 
 

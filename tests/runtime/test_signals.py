@@ -28,8 +28,6 @@ import sys, time
 from transformer_mt.runtime import signals
 from transformer_mt.runtime.errors import Interrupted
 
-signals.install()
-
 def wait(seconds=20):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -39,7 +37,8 @@ def say(text):
     print(text, flush=True)
 
 try:
-    {body}
+    with signals.raised():
+        {body}
 except Interrupted as stop:
     say("interrupted")
     sys.exit(stop.exit_code)
@@ -47,7 +46,7 @@ except Interrupted as stop:
 
 
 def start(body):
-    code = PROGRAM.format(body=body.strip().replace("\n", "\n    "))
+    code = PROGRAM.format(body=body.strip().replace("\n", "\n        "))
     return subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, encoding="utf-8"
     )

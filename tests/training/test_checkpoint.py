@@ -55,7 +55,8 @@ def state_of(step):
 def save(directory, step, model=None, optimizer=None):
     model = model or small_model()
     path = directory.checkpoints / f"step_{step}"
-    return checkpoint.save(path, model, optimizer or optimizer_of(model), state_of(step))
+    checkpoint.save(path, model, optimizer or optimizer_of(model), state_of(step))
+    return path
 
 
 def logits(model):

@@ -34,7 +34,7 @@ def make_updater(
     paddle.seed(config.training.seed)
     model = build_model(config.model, subwords, config.training.recompute)
     objective = make_objective(config, model, subwords)
-    return Updater(config, model, objective, total_steps, processes)
+    return Updater(config, objective, total_steps, processes)
 
 
 def make_trainer(config: Config, data: PreparedData, processes: Processes = ALONE) -> Trainer:

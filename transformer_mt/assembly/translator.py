@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from transformer_mt.assembly import backends
@@ -81,8 +82,8 @@ def engine_processes(spec: EngineSpec) -> Iterator[Runner]:
         UserError: one of the processes was killed. Errors of the engines are passed on.
     """
     try:
-        with process_pool(spec.processes, _set_spec, spec) as run:
-            yield partial(run, _run)
+        with process_pool(spec.processes, _EngineProcess(spec)) as run:
+            yield run
     except BrokenProcessPool:
         raise UserError(
             "a process that translates was killed, perhaps because memory ran out. Lower "
@@ -90,18 +91,16 @@ def engine_processes(spec: EngineSpec) -> Iterator[Runner]:
         ) from None
 
 
-# State of an engine process: what to load, and what was loaded.
-_spec: EngineSpec | None = None
-_engine: Engine | None = None
+@dataclass
+class _EngineProcess:
+    """The work of a process. It loads the engine when it is first called, and not when the process
+    starts, so that the parent receives the errors of loading."""
 
+    spec: EngineSpec
 
-def _set_spec(spec: EngineSpec) -> None:
-    global _spec
-    _spec = spec
+    @cached_property
+    def engine(self) -> Engine:
+        return self.spec.load()
 
-
-def _run(work: Work) -> Result:
-    global _engine
-    if _engine is None:  # not in _set_spec, so that the parent receives the errors of loading
-        _engine = _spec.load()
-    return work(_engine)
+    def __call__(self, work: Work) -> Result:
+        return work(self.engine)

@@ -6,7 +6,9 @@ Nothing heavy is imported here, so that a mistake in a config is reported at onc
 import contextlib
 import re
 from collections.abc import Iterable, Sequence, Set
+from operator import attrgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import yaml
@@ -15,7 +17,6 @@ from pydantic import ValidationError
 from transformer_mt.config import yaml_text
 from transformer_mt.config.problems import describe, printable, shown, unknown_key
 from transformer_mt.config.schema import RULES, SECTIONS, Config, DecodingConfig
-from transformer_mt.config.section import broken_rules
 from transformer_mt.runtime.errors import UsageError
 
 # An error message lists at most this many problems.
@@ -93,8 +94,31 @@ def _validate(given: dict[str, Any], only: str | None = None) -> tuple[Any, list
 
 
 def _broken_rules(given: dict[str, Any], wrong: Set[str] = frozenset()) -> list[str]:
-    broken = broken_rules(RULES, SECTIONS, given, wrong)
-    return [f"{key}: {shown(value)}: {problem}" for key, value, problem in broken]
+    """Returns a line with the key, its value and the problem, for each rule that a config breaks.
+
+    The rules are checked on the values as they are given, so that no mistake hides another; but no
+    problem is reported that involves a value that is wrong in itself.
+
+    Args:
+        given: the values of each section, without those that are left to their defaults.
+        wrong: names of sections and of keys ("model.d_model") that are wrong in themselves.
+    """
+    config = SimpleNamespace()
+    for name, section in SECTIONS.items():
+        values = dict.fromkeys(
+            key for key, field in section.model_fields.items() if field.is_required()
+        )
+        if name not in wrong:
+            own = given.get(name, {})
+            known = section.model_fields.keys() & own.keys()
+            values |= {key: own[key] for key in known if f"{name}.{key}" not in wrong}
+        setattr(config, name, section.model_construct(**values))
+    lines = []
+    for rule in RULES:
+        for keys, problem in rule(config):
+            if not any(key in wrong or key.partition(".")[0] in wrong for key in keys):
+                lines.append(f"{keys[0]}: {shown(attrgetter(keys[0])(config))}: {problem}")
+    return lines
 
 
 def _refusal(subject: str, problems: list[str], unknown: Sequence[str] = ()) -> UsageError:

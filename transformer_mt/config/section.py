@@ -1,9 +1,8 @@
 """What every section of the config is made of: its base class, bounds of numbers, and rules."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterator
 from operator import attrgetter
-from types import SimpleNamespace
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -55,7 +54,6 @@ Probability = Annotated[float, Field(ge=0, lt=1)]
 # A rule looks at a config and yields its problems. A problem is the keys that it is about, of which
 # the first is the one to report it under, and a message.
 Problems = Iterator[tuple[tuple[str, ...], str]]
-Rule = Callable[[Any], Problems]
 
 
 def needs(config: Any, option: str, key: str, needed: Any, reason: str = "") -> Problems:
@@ -63,34 +61,3 @@ def needs(config: Any, option: str, key: str, needed: Any, reason: str = "") -> 
     if attrgetter(option)(config) and attrgetter(key)(config) != needed:
         shown = needed if isinstance(needed, str) else json.dumps(needed)
         yield (option, key), f"needs {key}: {shown}" + (f": {reason}" if reason else "")
-
-
-def broken_rules(
-    rules: Iterable[Rule],
-    sections: dict[str, type[Section]],
-    given: dict[str, Any],
-    wrong: Set[str] = frozenset(),
-) -> Iterator[tuple[str, Any, str]]:
-    """The key, its value and the problem, for each rule that a config breaks.
-
-    The rules are checked on the values as they are given, so that no mistake hides another; but no
-    problem is reported that involves a value that is wrong in itself.
-
-    Args:
-        given: the values of each section, without those that are left to their defaults.
-        wrong: names of sections and of keys ("model.d_model") that are wrong in themselves.
-    """
-    config = SimpleNamespace()
-    for name, section in sections.items():
-        values = dict.fromkeys(
-            key for key, field in section.model_fields.items() if field.is_required()
-        )
-        if name not in wrong:
-            own = given.get(name, {})
-            known = section.model_fields.keys() & own.keys()
-            values |= {key: own[key] for key in known if f"{name}.{key}" not in wrong}
-        setattr(config, name, section.model_construct(**values))
-    for rule in rules:
-        for keys, message in rule(config):
-            if not any(key in wrong or key.partition(".")[0] in wrong for key in keys):
-                yield keys[0], attrgetter(keys[0])(config), message

@@ -37,13 +37,9 @@ class _Loader(yaml.SafeLoader):
             key, mark = key_node.value, key_node.start_mark
             if key_node.tag not in (_TAG + "str", _TAG + "merge"):
                 shown = repr(key) if isinstance(key, str) else "a list or a mapping"
-                raise yaml.MarkedYAMLError(
-                    problem=f"a key must be text, not {shown}", problem_mark=mark
-                )
+                raise yaml.MarkedYAMLError(None, None, f"a key must be text, not {shown}", mark)
             if key in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"the key {key!r} is given twice", problem_mark=mark
-                )
+                raise yaml.MarkedYAMLError(None, None, f"the key {key!r} is given twice", mark)
             seen.add(key)
         return node
 
@@ -63,10 +59,8 @@ def _constructor(convert: Callable[[str], Any]) -> Callable[[_Loader, yaml.Node]
         try:
             return convert(loader.construct_scalar(node))
         except (ValueError, KeyError) as error:
-            raise yaml.MarkedYAMLError(
-                problem=f"not a {node.tag.removeprefix(_TAG)}: {error}",
-                problem_mark=node.start_mark,
-            ) from None
+            problem = f"not a {node.tag.removeprefix(_TAG)}: {error}"
+            raise yaml.MarkedYAMLError(None, None, problem, node.start_mark) from None
 
     return construct
 

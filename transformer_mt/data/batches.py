@@ -54,44 +54,40 @@ def epoch_batches(
     random = np.random.default_rng((seed, epoch))
     order = random.permutation(len(target_lengths))
     # The sort is stable, so sentences of equal lengths are in a new order in each epoch.
-    batches = _by_length(order, source_lengths, target_lengths, max_tokens)
+    batches = ordered_batches(source_lengths, target_lengths, max_tokens, order)
     return [batches[i] for i in random.permutation(len(batches))]
 
 
 def ordered_batches(
-    source_lengths: np.ndarray, target_lengths: np.ndarray, max_tokens: int
+    source_lengths: np.ndarray,
+    target_lengths: np.ndarray,
+    max_tokens: int,
+    order: np.ndarray | None = None,
 ) -> list[np.ndarray]:
-    """Returns batches as `epoch_batches` does, but always the same ones, to measure a loss."""
-    order = np.arange(len(target_lengths))
-    return _by_length(order, source_lengths, target_lengths, max_tokens)
+    """Returns batches as `epoch_batches` does, but sorted by length, so always the same ones.
 
+    The sorted sentences are cut into the longest runs whose padded size is at most `max_tokens` on
+    both sides.
 
-def _by_length(
-    order: np.ndarray, source_lengths: np.ndarray, target_lengths: np.ndarray, max_tokens: int
-) -> list[np.ndarray]:
-    """Sorts sentences by length, and cuts them into batches. Ties keep the order of `order`."""
+    Args:
+        source_lengths, target_lengths, max_tokens: as in `epoch_batches`.
+        order: all sentence numbers. Sentences of equal lengths keep this order. None: 0, 1, ...
+    """
+    if order is None:
+        order = np.arange(len(target_lengths))
     order = order[np.lexsort((source_lengths[order], target_lengths[order]))]
-    cuts = _cut(source_lengths[order] + 1, target_lengths[order] + 1, max_tokens)
-    return [order[start:end] for start, end in cuts]
-
-
-def _cut(
-    source_lengths: np.ndarray, target_lengths: np.ndarray, max_tokens: int
-) -> list[tuple[int, int]]:
-    """Cuts sorted sentences into the longest runs whose padded size is at most `max_tokens` on both
-    sides. Returns the start and the end (excluded) of each run."""
-    longer_side = np.maximum(source_lengths, target_lengths)
-    cuts = []
+    longer_side = np.maximum(source_lengths, target_lengths)[order] + 1  # with eos
+    batches = []
     start = 0
-    while start < len(longer_side):
+    while start < len(order):
         # No more sentences fit than if all of them were as short as the first one.
         candidates = longer_side[start : start + max(1, max_tokens // int(longer_side[start]))]
         widths = np.maximum.accumulate(candidates, dtype=np.int64)
         sizes = widths * np.arange(1, len(widths) + 1)
         end = start + max(1, int(np.searchsorted(sizes, max_tokens, side="right")))
-        cuts.append((start, end))
+        batches.append(order[start:end])
         start = end
-    return cuts
+    return batches
 
 
 def group_batches(batches: list[np.ndarray], batches_per_update: int) -> list[list[np.ndarray]]:

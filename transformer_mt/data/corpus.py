@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from transformer_mt.config.schema import DataConfig
 from transformer_mt.data.datasets import DATASETS
@@ -85,16 +86,12 @@ class Split:
         return sources, [example["target"] for example in examples]
 
 
-@dataclass
-class Corpus:
+class Corpus(NamedTuple):
     """The splits that a config names. `dev` and `test` are None if it does not name them."""
 
     train: Split
     dev: Split | None
     test: Split | None
-
-    def splits(self) -> list[Split]:
-        return [split for split in (self.train, self.dev, self.test) if split]
 
 
 def open_corpus(config: DataConfig) -> Corpus:

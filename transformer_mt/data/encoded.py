@@ -264,12 +264,13 @@ def _encoded(
     chunks: Iterator[_Chunk], subwords: Subwords, limits: Limits, total: int | None
 ) -> Iterator[_Chunk]:
     """Encodes chunks in order: in this process, or in one process per core if there are many."""
+    encode = partial(_encode, subwords, limits)
     cores = len(os.sched_getaffinity(0))
     if cores == 1 or (total is not None and total < PARALLEL_FROM):
-        yield from map(partial(_encode, subwords, limits), chunks)
+        yield from map(encode, chunks)
         return
-    with process_pool(cores, _start_worker, subwords, limits) as run:
-        yield from run(_encode_in_worker, chunks)
+    with process_pool(cores, encode) as run:
+        yield from run(chunks)
 
 
 def _encode(subwords: Subwords, limits: Limits, chunk: _Chunk) -> _Chunk:
@@ -289,18 +290,6 @@ def _flat(sentences: list[list[int]], vocabulary: Vocabulary) -> tuple[np.ndarra
     """Returns the concatenated ids of all sentences, and the length of each sentence."""
     ids = np.fromiter(chain.from_iterable(sentences), smallest_dtype(vocabulary.size))
     return ids, np.fromiter(map(len, sentences), np.int32, len(sentences))
-
-
-_worker_settings: tuple[Subwords, Limits] | None = None
-
-
-def _start_worker(subwords: Subwords, limits: Limits) -> None:
-    global _worker_settings
-    _worker_settings = subwords, limits
-
-
-def _encode_in_worker(chunk: _Chunk) -> _Chunk:
-    return _encode(*_worker_settings, chunk)
 
 
 def _write(

@@ -103,8 +103,7 @@ def prepare(
     corpus = open_corpus(data)
     _check(corpus)
     held_out = hold_out(corpus, data, config.training.seed, cache)
-    dev = corpus.dev or held_out.splits.get("dev")
-
+    corpus = corpus._replace(**held_out.splits)  # the dev and test sets that the config lacks
     new_filter = partial(training_filter, held_out.texts, data.drop_duplicates)
 
     def pairs() -> Iterator[Pair]:
@@ -129,27 +128,21 @@ def prepare(
         total=corpus.train.line_count,
         reason_to_drop=new_filter(),
     )
-    languages = data.source_lang, data.target_lang
-    return PreparedData(
-        subwords=subwords,
-        train=train,
+    dev = links = None
+    if corpus.dev is not None:
         # All pairs of the dev set are encoded, so that its loss means the same in every run.
-        dev=None
-        if dev is None
-        else encode(
-            dev,
-            content=f"whole {dev.content()}",
+        dev = encode(
+            corpus.dev,
+            content=f"whole {corpus.dev.content()}",
             limits=Limits(),
             title="encoding dev",
-            total=dev.line_count,
-        ),
-        dev_split=dev,
-        test_split=corpus.test or held_out.splits.get("test"),
-        held_out_files=[path for split in held_out.splits.values() for path in split.paths],
-        alignments=None
-        if alignments is None
-        else encoded_alignments(alignments, train, subwords, languages, cache),
-    )
+            total=corpus.dev.line_count,
+        )
+    if alignments is not None:
+        languages = data.source_lang, data.target_lang
+        links = encoded_alignments(alignments, train, subwords, languages, cache)
+    held_out_files = [path for split in held_out.splits.values() for path in split.paths]
+    return PreparedData(subwords, train, dev, corpus.dev, corpus.test, held_out_files, links)
 
 
 def _check(corpus: Corpus) -> None:

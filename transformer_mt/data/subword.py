@@ -21,7 +21,7 @@ import sentencepiece
 
 from transformer_mt.config.schema import SubwordConfig
 from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import atomic, byte_lines, lines
+from transformer_mt.runtime.files import byte_lines, lines, write_atomically
 
 # In bytes. SentencePiece silently skips longer sentences; its own default is 4,192.
 LONGEST_SENTENCE = 1 << 20
@@ -83,14 +83,11 @@ class SentencePieceVocabulary(Vocabulary):
         if not model:
             raise ValueError("it is empty")
         self._model = model
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        self.size = self._processor.vocab_size()
-        self.pad = self._processor.pad_id()
-        self.unk = self._processor.unk_id()
-        self.bos = self._processor.bos_id()
-        self.eos = self._processor.eos_id()
-        special = {self.pad, self.unk, self.bos, self.eos}
-        if len(special) < 4 or not special <= set(range(self.size)):
+        self._processor = sp = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self.size = sp.vocab_size()
+        special = [sp.pad_id(), sp.unk_id(), sp.bos_id(), sp.eos_id()]
+        self.pad, self.unk, self.bos, self.eos = special
+        if len(set(special)) < 4 or not set(special) <= set(range(self.size)):
             raise ValueError("it has no four different ids for pad, unk, bos and eos")
 
     def __reduce__(self) -> tuple:
@@ -184,8 +181,7 @@ class Subwords:
         kind = "txt" if isinstance(self.source, WordVocabulary) else "model"
         names = ["subword"] if self.joint else ["subword.source", "subword.target"]
         for name, vocabulary in zip(names, self.vocabularies, strict=True):
-            with atomic(folder / f"{name}.{kind}", "wb") as file:
-                file.write(vocabulary.content())
+            write_atomically(folder / f"{name}.{kind}", vocabulary.content())
 
     @classmethod
     def load(cls, folder: Path) -> Subwords:
@@ -281,7 +277,7 @@ def _load_model(path: Path) -> SentencePieceVocabulary:
 
 
 def _train(
-    text: Iterable[str], config: SubwordConfig, size: int, key: str
+    text: Iterator[str], config: SubwordConfig, size: int, key: str
 ) -> SentencePieceVocabulary:
     """Trains a SentencePiece model. The same text and config give the same model.
 
@@ -289,16 +285,16 @@ def _train(
         size: the size of the vocabulary. It becomes smaller if the text has fewer subwords.
         key: the key of the config that sets the size.
     """
+    first_line = next(text, None)
+    if first_line is None:
+        raise UserError("there is no training pair with text on both sides")
     failures: list[BaseException] = []
-    seen = 0
 
     def sentences() -> Iterator[str]:
         # SentencePiece replaces any exception of its input, even Ctrl-C, with one of its own.
-        nonlocal seen
         try:
-            for line in text:
-                seen += 1
-                yield line
+            yield first_line
+            yield from text
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -332,8 +328,6 @@ def _train(
         problem = str(error)
     if failures:
         raise failures[0]
-    if not seen:
-        raise UserError("there is no training pair with text on both sides")
     if problem:
         needed = re.search(r"(\d+) vs (\d+)", problem)
         if "required_chars" in problem and needed:

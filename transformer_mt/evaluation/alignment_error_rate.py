@@ -1,9 +1,8 @@
 """The alignment error rate, which the command `align` prints if it is given a reference."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from transformer_mt.data import pharaoh
 from transformer_mt.data.pharaoh import Link
@@ -33,10 +32,6 @@ class AlignmentScores:
     links: int
     sure: int
     possible: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """Returns everything under the keys of JSON."""
-        return asdict(self)
 
     def __str__(self) -> str:
         return (

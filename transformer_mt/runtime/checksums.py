@@ -33,9 +33,8 @@ def verify(folder: Path, pattern: str = "[!.]*") -> str | None:
 
     Returns: a description of what is wrong, or None if nothing is.
     """
-    try:
-        matches = _listed(folder)
-    except (OSError, UnicodeDecodeError):
+    matches = _listed(folder)
+    if matches is None:
         return f"{CHECKSUMS} is missing or can't be read"
     if None in matches:
         return f"{CHECKSUMS} is not as it was written"
@@ -60,15 +59,18 @@ def verify(folder: Path, pattern: str = "[!.]*") -> str | None:
 
 def listed(folder: Path) -> set[str]:
     """Returns the names in SHA256SUMS; none if it cannot be read."""
+    return {match[2] for match in _listed(folder) or () if match}
+
+
+def _listed(folder: Path) -> list[re.Match[str] | None] | None:
+    """Returns the lines of SHA256SUMS: groups 1 and 2 are checksum and name; None: another line.
+
+    Returns None instead of a list if the file cannot be read.
+    """
     try:
-        return {match[2] for match in _listed(folder) if match}
+        text = (folder / CHECKSUMS).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        return set()
-
-
-def _listed(folder: Path) -> list[re.Match[str] | None]:
-    """Returns the lines of SHA256SUMS: groups 1 and 2 are checksum and name; None: another line."""
-    text = (folder / CHECKSUMS).read_text(encoding="utf-8")
+        return None
     return [_LINE.fullmatch(line) for line in text.split("\n") if line]
 
 

@@ -10,6 +10,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -42,10 +43,7 @@ def atomic(path: str | Path, mode: str = "w") -> Iterator[IO]:
     final = Path(os.path.realpath(path))
     clear_leftovers(final.parent, final.name)
     temporary = final.with_name(f".{final.name}.{os.getpid()}.tmp")
-
-    def locked(name: str, flags: int) -> int:
-        return open_locked(Path(name), flags, wait=True, optional=True)
-
+    locked = partial(open_locked, wait=True, optional=True)
     try:
         with _write_errors(path, temporary), open(temporary, mode, opener=locked, **text) as file:
             yield file
@@ -58,6 +56,12 @@ def atomic(path: str | Path, mode: str = "w") -> Iterator[IO]:
         with suppress(OSError):
             temporary.unlink()
         raise
+
+
+def write_atomically(path: str | Path, content: str | bytes) -> None:
+    """Writes a whole file; see `atomic`. Text is encoded in UTF-8."""
+    with atomic(path, "wb") as file:
+        file.write(content.encode("utf-8") if isinstance(content, str) else content)
 
 
 def is_replaceable(path: str | Path) -> bool:
@@ -202,11 +206,8 @@ def byte_lines(path: Path) -> Iterator[bytes]:
         UserError: it is damaged.
     """
     with _reading(path) as file:
-        yield from map(_without_end, file)
-
-
-def _without_end(line: bytes) -> bytes:
-    return line.removesuffix(b"\r\n" if line.endswith(b"\r\n") else b"\n")
+        for line in file:
+            yield line.removesuffix(b"\r\n" if line.endswith(b"\r\n") else b"\n")
 
 
 def lines(path: Path) -> Iterator[str]:

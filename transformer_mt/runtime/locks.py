@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 
-def open_locked(path: Path, flags: int, *, wait: bool = False, optional: bool = False) -> int:
+def open_locked(path: str | Path, flags: int, *, wait: bool = False, optional: bool = False) -> int:
     """Opens a file or a folder, and locks it.
 
     A link is not followed: it may lead to a file that belongs to somebody else.
@@ -46,7 +46,7 @@ def open_locked(path: Path, flags: int, *, wait: bool = False, optional: bool = 
         os.close(descriptor)
 
 
-def is_open_at(path: Path, descriptor: int) -> bool:
+def is_open_at(path: str | Path, descriptor: int) -> bool:
     """Returns whether a path still names the open file or folder."""
     try:
         return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor))

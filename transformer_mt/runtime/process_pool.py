@@ -11,17 +11,17 @@ from transformer_mt.runtime import signals
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Run = Callable[[Callable[[Item], Result], Iterator[Item | None]], Iterator[Result | None]]
+Run = Callable[[Iterator[Item | None]], Iterator[Result | None]]
 
 
 @contextmanager
-def process_pool(processes: int, prepare: Callable[..., None], *arguments: object) -> Iterator[Run]:
-    """Yields a function `run(function, items)`, which yields function(item) per item, in order.
+def process_pool(processes: int, function: Callable[[Item], Result]) -> Iterator[Run]:
+    """Yields a function `run(items)`, which yields function(item) per item, in order.
 
-    Processes are started when there is work for them, and each calls prepare(*arguments) first. An
-    item None is a pause: all results before it are yielded, then None, and only then the next item
-    is read. The processes are killed at the end of the block, however it ends, so their work must
-    have no effect other than its results.
+    Processes are started when there is work for them, and each gets one copy of `function`, by
+    pickling. An item None is a pause: all results before it are yielded, then None, and only then
+    the next item is read. The processes are killed at the end of the block, however it ends, so
+    their work must have no effect other than its results.
 
     Raises:
         BrokenProcessPool: a process was killed. Errors of `function` are passed on.
@@ -31,17 +31,17 @@ def process_pool(processes: int, prepare: Callable[..., None], *arguments: objec
         processes,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_start,
-        initargs=(prepare, arguments),
+        initargs=(function,),
     )
 
-    def run(function: Callable[[Item], Result], items: Iterator[Item | None]):
+    def run(items: Iterator[Item | None]) -> Iterator[Result | None]:
         waiting: deque[Future] = deque()
         for item in items:
             if item is not None:
                 # `submit` may start a process. A signal in the middle of that could leave a process
                 # behind that nobody knows of, or reach it before it handles signals.
                 with signals.blocked():
-                    waiting.append(executor.submit(function, item))
+                    waiting.append(executor.submit(_call, item))
             # The number of waiting items is limited, so that memory does not grow with the items.
             while waiting and (item is None or len(waiting) > 2 * processes or waiting[0].done()):
                 yield waiting.popleft().result()
@@ -59,6 +59,15 @@ def process_pool(processes: int, prepare: Callable[..., None], *arguments: objec
         executor.shutdown(wait=True, cancel_futures=True)
 
 
-def _start(prepare: Callable[..., None], arguments: tuple) -> None:
+# The function of a worker process.
+_function: Callable | None = None
+
+
+def _start(function: Callable[[Item], Result]) -> None:
+    global _function
     signals.serve(multiprocessing.parent_process().pid)
-    prepare(*arguments)
+    _function = function
+
+
+def _call(item: Item) -> Result:
+    return _function(item)

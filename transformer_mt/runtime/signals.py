@@ -20,25 +20,20 @@ _depth = 0
 _pending: int | None = None
 
 
-def install() -> None:
-    """Makes SIGINT, SIGTERM and SIGHUP raise Interrupted in the main thread from now on.
+@contextmanager
+def raised() -> Iterator[None]:
+    """Makes SIGINT, SIGTERM and SIGHUP raise Interrupted in the main thread, during a block.
 
     While a library is imported, they wait (see `_Finder`). If SIGHUP is ignored, as under nohup, it
     stays ignored.
     """
-    if threading.current_thread() is threading.main_thread():
-        for number in STOPPING:
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, _handle)
-        _guard_imports()
-
-
-@contextmanager
-def raised() -> Iterator[None]:
-    """Does what `install` does, for the duration of a block."""
     before = _handlers()
     try:
-        install()
+        if threading.current_thread() is threading.main_thread():
+            for number in STOPPING:
+                if number != signal.SIGHUP or before[number] != signal.SIG_IGN:
+                    signal.signal(number, _handle)
+            _guard_imports()
         yield
     finally:
         _put_back(before)
@@ -108,8 +103,7 @@ class _Finder:
     were installed before are installed again.
     """
 
-    def __init__(self) -> None:
-        self._importing = False
+    _importing = False
 
     def find_spec(self, name: str, path=None, target=None) -> ModuleSpec | None:
         if (

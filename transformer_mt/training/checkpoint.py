@@ -1,7 +1,8 @@
 """Checkpoints: folders that are written as a whole or not at all, with checksums."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,21 +22,18 @@ from transformer_mt.training.state import State
 from transformer_mt.weights import OPTIMIZER, WEIGHTS, load_weights, read_weights
 
 
-def save(path: Path, model: nn.Layer, optimizer: paddle.optimizer.Optimizer, state: State) -> Path:
-    """Writes the checkpoint `path`, and returns it.
+def save(path: Path, model: nn.Layer, optimizer: paddle.optimizer.Optimizer, state: State) -> None:
+    """Writes the checkpoint `path`.
 
     Raises:
         UserError: it could not be written (a full disk); earlier checkpoints are untouched.
     """
-
-    def write(folder: Path) -> None:
-        # state_dict() lists a tied parameter under each of its names, named_parameters() once.
-        weights = {name: _on_host(parameter) for name, parameter in model.named_parameters()}
+    # state_dict() lists a tied parameter under each of its names, named_parameters() once.
+    weights = {name: _on_host(parameter) for name, parameter in model.named_parameters()}
+    with _new_checkpoint(path) as folder:
         tensors.write(folder / WEIGHTS, weights)
         tensors.write(folder / OPTIMIZER, _optimizer_state(model, optimizer))
         state.save(folder)
-
-    return write_checkpoint(path, write)
 
 
 def restore(path: Path, model: nn.Layer, optimizer: paddle.optimizer.Optimizer) -> State:
@@ -83,23 +81,22 @@ def _on_host(tensor: paddle.Tensor) -> np.ndarray:
     return array(tensor) if tensor.place.is_cpu_place() else tensor.numpy()
 
 
-def write_checkpoint(path: Path, write: Callable[[Path], None]) -> Path:
-    """Calls `write` with a new folder, which then becomes the checkpoint `path`, with checksums.
-
-    The checkpoint appears, or replaces an earlier one, when it is complete. Returns `path`.
+@contextmanager
+def _new_checkpoint(path: Path) -> Iterator[Path]:
+    """Yields a new folder for the block to write into. When the block ends, the folder becomes the
+    checkpoint `path`, with checksums. An earlier one is replaced.
 
     Raises:
         UserError: it could not be written; an earlier one is untouched.
     """
     try:
         with published(path) as folder:
-            write(folder)
+            yield folder
     except OSError as error:
         raise UserError(
             f"{path}: the checkpoint can't be written: {error.strerror or error}. "
             "The checkpoints before it are whole"
         ) from None
-    return path
 
 
 def average(directory: RunDirectory, kind: str, count: int) -> Path:
@@ -130,12 +127,11 @@ def average(directory: RunDirectory, kind: str, count: int) -> Path:
             sums[name] = sums.get(name, 0.0) + weight.astype(np.float64)
     means = {name: (total / len(chosen)).astype(np.float32) for name, total in sums.items()}
     state = replace(State.restore(chosen[-1]), average_of=[path.name for path in chosen])
-
-    def write(folder: Path) -> None:
+    path = directory.checkpoints / f"average_{kind}_{count}"
+    with _new_checkpoint(path) as folder:
         tensors.write(folder / WEIGHTS, means)
         state.save(folder)
-
-    return write_checkpoint(directory.checkpoints / f"average_{kind}_{count}", write)
+    return path
 
 
 def _choose(directory: ModelDirectory, kind: str, count: int) -> list[Path]:

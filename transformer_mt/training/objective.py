@@ -71,20 +71,18 @@ class Term:
         return 0.0
 
 
+@dataclass
 class Objective:
     """Teacher forcing: each target token is predicted from the true tokens before it.
 
-    Args:
+    Attributes:
         criterion: maps logits and labels to the loss and the negative log-likelihood, both summed.
         terms: additions to teacher forcing, whose hooks are called in this order.
     """
 
-    def __init__(
-        self, model: Transformer, criterion: nn.Layer, terms: Collection[Term] = ()
-    ) -> None:
-        self.model = model
-        self.criterion = criterion
-        self.terms = terms
+    model: Transformer
+    criterion: nn.Layer
+    terms: Collection[Term] = ()
 
     @staticmethod
     def decoded_lengths(

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from transformer_mt.config.schema import Config
+from transformer_mt.config.schema import SECTIONS, Config
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.console import quoted
@@ -41,8 +41,7 @@ def checkpoint_to_resume(directory: ModelDirectory, config: Config) -> Path | No
     """
     if not directory.holds_run or not directory.saved_checkpoints():
         return None
-    different = differences(directory.load_config(), config)
-    if different:
+    if different := differences(directory.load_config(), config):
         raise UsageError(
             f"{directory.path} holds a run with other settings:\n"
             + "\n".join(f"  {line}" for line in different)
@@ -61,10 +60,8 @@ def differences(old: Config, new: Config) -> list[str]:
         may_not_change |= LENGTHS_TRAINED_ON
     if SCHEDULES[new.training.schedule].uses_total_steps:
         may_not_change |= LENGTH_OF_THE_RUN
-    for section, values in new_values.items():
-        if not isinstance(values, dict):
-            continue
-        for key, value in values.items():
+    for section in SECTIONS:
+        for key, value in new_values[section].items():
             before, name = old_values[section][key], f"{section}.{key}"
             may_change = section in SECTIONS_THAT_MAY_CHANGE or name in MAY_CHANGE
             if value != before and (not may_change or name in may_not_change):

@@ -26,7 +26,7 @@ from transformer_mt.model_directory import (
 from transformer_mt.runtime.checksums import CHECKSUMS, listed, sealed, verify, write_checksums
 from transformer_mt.runtime.console import say
 from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import atomic, byte_lines
+from transformer_mt.runtime.files import byte_lines, write_atomically
 from transformer_mt.runtime.locks import open_locked
 from transformer_mt.training.state import STATE, Progress
 from transformer_mt.weights import OPTIMIZER, WEIGHTS
@@ -50,9 +50,7 @@ _TEMPORARY = re.compile(r"\.lock|\.workers|\..+\.(tmp|old)")
 class RunDirectory(ModelDirectory):
     """A model directory that a run writes into."""
 
-    def __init__(self, path: str | Path) -> None:
-        super().__init__(path)
-        self._lock: int | None = None
+    _lock: int | None = None  # the descriptor of the lock, while this process holds it
 
     # ---------------------------------------------------------------------------- the claim
 
@@ -159,9 +157,8 @@ class RunDirectory(ModelDirectory):
         """
         self._delete_run()
         # These two come first: they mark the directory as that of a run, whenever it is stopped.
-        with atomic(self.path / VERSION) as file:
-            file.write(f"{FORMAT_VERSION}\n")
-        self._write_config(config)
+        write_atomically(self.path / VERSION, f"{FORMAT_VERSION}\n")
+        write_atomically(self.path / CONFIG, sealed(config_file.dump(config)))
         subwords.save(self.path)
         write_checksums(self.path, SUBWORDS)
         self.checkpoints.mkdir(exist_ok=True)
@@ -177,25 +174,20 @@ class RunDirectory(ModelDirectory):
             progress: the progress that the checkpoint holds.
             held_out: as in `take_held_out`.
         """
-        self._write_config(config)
+        write_atomically(self.path / CONFIG, sealed(config_file.dump(config)))
         for leftover in entries(self.checkpoints):
             if _is_temporary(leftover):
                 _delete(leftover)
         last = {"train": progress.step, "skipped": progress.step, "dev": progress.validated}
         kept = [
-            line
+            json.dumps(line) + "\n"
             for line in self._logged()
             if line.get("step", 0) <= last.get(str(line.get("kind")), -1)
         ]
-        with atomic(self.path / LOG) as file:
-            file.writelines(json.dumps(line) + "\n" for line in kept)
+        write_atomically(self.path / LOG, "".join(kept))
         best = [self.checkpoints / f"step_{step}" for step in progress.best_steps]
         self.set_best(best[0] if best else None)
         self.take_held_out(held_out)
-
-    def _write_config(self, config: Config) -> None:
-        with atomic(self.path / CONFIG) as file:
-            file.write(sealed(config_file.dump(config)))
 
     def take_held_out(self, files: list[Path]) -> None:
         """Copies the files of held-out pairs, unless undamaged copies exist."""
@@ -218,10 +210,9 @@ class RunDirectory(ModelDirectory):
                 _delete(path)
         for entry in entries(self.path):
             # A link is always deleted, because writing to it would change the file it leads to.
-            if entry.name in (CONFIG, VERSION) and not entry.is_symlink():
-                continue
-            if entry.name in _FIRST_FILES | _LATER_FILES:
-                _delete(entry, only_file=True)
+            stays = entry.name in (CONFIG, VERSION) or entry.is_dir()
+            if entry.name in _FIRST_FILES | _LATER_FILES and (entry.is_symlink() or not stays):
+                entry.unlink(missing_ok=True)
         for folder in sorted(folders, key=lambda path: -len(path.parts)):
             with contextlib.suppress(OSError):  # something is left in it
                 folder.rmdir()
@@ -288,19 +279,17 @@ class RunDirectory(ModelDirectory):
         """Writes which checkpoint to translate with; None is the last one."""
         if checkpoint is None:
             (self.path / "best").unlink(missing_ok=True)
-            return
-        with atomic(self.path / "best") as file:
-            file.write(named(checkpoint))
+        else:
+            write_atomically(self.path / "best", named(checkpoint))
 
 
 def _is_temporary(path: Path) -> bool:
     return _TEMPORARY.fullmatch(path.name) is not None
 
 
-def _delete(path: Path, only_file: bool = False) -> None:
-    """Deletes a file, a link (but not what it leads to), or a folder (unless `only_file`)."""
+def _delete(path: Path) -> None:
+    """Deletes a file, a link (but not what it leads to), or a folder."""
     if path.is_dir() and not path.is_symlink():
-        if not only_file:
-            shutil.rmtree(path, ignore_errors=True)
-        return
-    path.unlink(missing_ok=True)
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -42,10 +42,6 @@ def _inverse_sqrt(step: int, settings: ScheduleSettings, total_steps: int | None
     return (settings.warmup_steps / step) ** 0.5
 
 
-def _constant(step: int, settings: ScheduleSettings, total_steps: int | None) -> float:
-    return 1.0
-
-
 def _peak_of_the_paper(d_model: int, warmup_steps: int) -> float:
     return (d_model * warmup_steps) ** -0.5
 
@@ -54,7 +50,7 @@ SCHEDULES = {
     # Formula 3 of Vaswani et al. 2017: d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).
     "noam": Schedule(_inverse_sqrt, needs_warmup=True, default_peak=_peak_of_the_paper),
     "inverse_sqrt": Schedule(_inverse_sqrt, needs_warmup=True),
-    "constant": Schedule(_constant),
+    "constant": Schedule(lambda step, settings, total_steps: 1.0),
 }
 
 

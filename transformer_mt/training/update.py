@@ -12,7 +12,6 @@ from paddle import Tensor
 
 from transformer_mt.config.schema import Config, TrainingConfig
 from transformer_mt.data.batches import Batch, Update
-from transformer_mt.model.transformer import Transformer
 from transformer_mt.runtime import signals
 from transformer_mt.runtime.errors import UserError, is_out_of_memory
 from transformer_mt.training.objective import Objective
@@ -72,19 +71,14 @@ class Updater:
     """
 
     def __init__(
-        self,
-        config: Config,
-        model: Transformer,
-        objective: Objective,
-        total_steps: int,
-        processes: Processes,
+        self, config: Config, objective: Objective, total_steps: int, processes: Processes
     ) -> None:
         self.config = config
-        self.model = model
         self.objective = objective
+        self.model = objective.model
         self.total_steps = total_steps
         self.processes = processes
-        self.optimizer = make_optimizer(config.training, model)
+        self.optimizer = make_optimizer(config.training, self.model)
         # Only float16 is so narrow that small gradients would vanish.
         self.scaler = paddle.amp.GradScaler(
             enable=config.training.precision == "float16", decr_every_n_nan_or_inf=1

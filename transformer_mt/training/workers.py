@@ -146,13 +146,11 @@ def _failure(folder: Path) -> str:
         text = (folder / "launcher.log").read_text(errors="replace").strip()
         return f"Paddle's launcher could not start the training processes:\n{text[-1000:]}"
     ends = [_end_of_log(log.read_text(errors="replace")) for log in logs]
-    return "\n".join(
-        [
-            "a training process was killed or stopped. If nobody did that, memory ran out: lower "
-            "training.device_tokens",
-            *filter(None, ends),
-        ]
+    message = (
+        "a training process was killed or stopped. If nobody did that, memory ran out: lower "
+        "training.device_tokens"
     )
+    return "\n".join([message, *filter(None, ends)])
 
 
 def _end_of_log(text: str) -> str:

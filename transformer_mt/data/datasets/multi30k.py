@@ -9,7 +9,7 @@ from pathlib import Path
 
 from transformer_mt.data.datasets.files import DATA_HOME, Dataset, SplitFiles, first_existing
 from transformer_mt.runtime.errors import UserError
-from transformer_mt.runtime.files import atomic
+from transformer_mt.runtime.files import write_atomically
 
 URL = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/"
 SHA256 = {
@@ -59,8 +59,7 @@ def _download(name: str) -> Path:
         raise UserError(f"{name} from {URL} is not the file it should be (SHA-256). Try again")
     if is_new:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic(path, "wb") as file:
-            file.write(content)
+        write_atomically(path, content)
     return path
 
 
