@@ -21,7 +21,7 @@ from transformer_mt.decoding.engine import Sentence
 from transformer_mt.inspect import attention_page as page
 from transformer_mt.inspect.attention_page import Axis, Map, Token
 from transformer_mt.runtime.errors import UsageError
-from transformer_mt.runtime.files import atomic
+from transformer_mt.runtime.files import write_atomically
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,8 +85,7 @@ def run(options: argparse.Namespace) -> None:
             Map(*page.CROSS, labels, source, attention.cross),
         ],
     )
-    with atomic(options.output) as file:
-        file.write(content)
+    write_atomically(options.output, content)
     print(options.output)
 
 

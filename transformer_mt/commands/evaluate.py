@@ -23,7 +23,7 @@ from transformer_mt.evaluation.metrics import METRICS, Scores, score
 from transformer_mt.evaluation.scoring import score_for, tokenizer_for_text
 from transformer_mt.runtime.console import table
 from transformer_mt.runtime.errors import UsageError
-from transformer_mt.runtime.files import atomic, lines, require_distinct
+from transformer_mt.runtime.files import atomic, lines, require_distinct, write_atomically
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,9 +62,8 @@ def run(options: argparse.Namespace) -> None:
     print(results[0] if len(results) == 1 else as_table(results))
     if options.json:
         values = [result.as_dict() for result in results]
-        with atomic(options.json) as file:
-            json.dump(values[0] if len(values) == 1 else values, file, indent=2)
-            file.write("\n")
+        text = json.dumps(values[0] if len(values) == 1 else values, indent=2)
+        write_atomically(options.json, f"{text}\n")
 
 
 @dataclass(frozen=True)

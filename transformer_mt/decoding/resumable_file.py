@@ -10,7 +10,7 @@ from typing import Any
 from transformer_mt.runtime import signals
 from transformer_mt.runtime.console import say
 from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import atomic
+from transformer_mt.runtime.files import write_atomically
 from transformer_mt.runtime.locks import open_locked
 
 
@@ -36,8 +36,7 @@ class ResumableFile:
     def begin(self, made_from: dict[str, Any]) -> None:
         with self._errors():
             self._file.truncate(0)
-            with atomic(self._description) as file:
-                json.dump(made_from, file)
+            write_atomically(self._description, json.dumps(made_from))
 
     def resume(self, made_from: dict[str, Any]) -> None:
         """Continues after the last whole chunk, or begins if there is none.

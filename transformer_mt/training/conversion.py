@@ -20,7 +20,7 @@ from transformer_mt.runtime import pickles, tensors
 from transformer_mt.runtime.checksums import CHECKSUMS, is_sealed, sealed, verify, write_checksums
 from transformer_mt.runtime.console import say, warn
 from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import atomic
+from transformer_mt.runtime.files import write_atomically
 from transformer_mt.runtime.folders import published
 from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.weights import OPTIMIZER, WEIGHTS, read_weights
@@ -88,8 +88,7 @@ def write_pdparams(model_dir: str, checkpoint: str | None, output: Path | None) 
         output = directory.own(f"export/{chosen.name}.pdparams")
     content = io.BytesIO()
     paddle.save(weights, content)
-    with atomic(output, "wb") as file:
-        file.write(content.getbuffer())
+    write_atomically(output, content.getvalue())
     return output
 
 
@@ -113,10 +112,8 @@ def _convert_run(directory: RunDirectory) -> None:
     write_checksums(folder, SUBWORDS)
     content = (folder / CONFIG).read_bytes()
     if not is_sealed(content):
-        with atomic(folder / CONFIG) as file:
-            file.write(sealed(content.decode("utf-8")))
-    with atomic(folder / VERSION) as file:
-        file.write(f"{FORMAT_VERSION}\n")
+        write_atomically(folder / CONFIG, sealed(content.decode("utf-8")))
+    write_atomically(folder / VERSION, f"{FORMAT_VERSION}\n")
 
 
 def _convert_checkpoint(path: Path) -> None:
