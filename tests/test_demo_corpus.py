@@ -201,6 +201,7 @@ def test_hand_written_pair_is_what_the_grammar_says(generate, english, german):
     pytest.fail("the grammar does not produce this English sentence")
 
 
+@pytest.mark.slow
 def test_every_english_sentence_has_one_translation(generate):
     grammar, rng, translation = generate.Grammar(), random.Random(1), {}
     for _ in range(15000):

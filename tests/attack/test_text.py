@@ -72,7 +72,14 @@ def check(answer, lines: list[bytes], format: str, n_best: int, alignment: bool)
 FORMATS = [("plain", 1, False), ("tsv", 3, True), ("jsonl", 2, True)]
 
 
-@pytest.mark.parametrize("kind", [".", "export/ctranslate2", "export/paddle_inference"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        ".",
+        "export/ctranslate2",
+        pytest.param("export/paddle_inference", marks=pytest.mark.slow),
+    ],
+)
 def test_of_every_engine(driver, model, tmp_path, kind, is_large):
     for seed in range(6 if is_large else 1):
         lines = hostile(400 if is_large else 60, seed)

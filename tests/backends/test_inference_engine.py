@@ -36,7 +36,15 @@ def exported(tmp_path_factory):
     return functools.cache(lambda name: exported_directory(tmp_path_factory.mktemp(name), name))
 
 
-@pytest.fixture(scope="module", params=VARIANTS)
+# The parity test compares this engine with the model, too, for every key of the model section.
+@pytest.fixture(
+    scope="module",
+    params=[
+        "pre",
+        "apart",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("post", "no-bias-untied")),
+    ],
+)
 def directory(request, exported):
     return exported(request.param)
 

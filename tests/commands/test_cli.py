@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+from functools import partial
 
 import pytest
 import yaml
@@ -20,9 +21,12 @@ from tests.support import (
     write_pairs,
 )
 from transformer_mt import __version__
+from transformer_mt.assembly import run as training_run
+from transformer_mt.cli import main
 from transformer_mt.config.file import dump
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.runtime.checksums import sealed
+from transformer_mt.training.trainer import seconds_per_step
 
 PAIRS = demo_pairs(200)
 
@@ -248,11 +252,11 @@ def test_a_run_is_not_overwritten(model, recipe):
     assert files(model) == before
 
 
-def test_check(tmp_path, recipe):
-    done = run("train", recipe, "--check", "training.max_steps=1234")
-    assert done.returncode == 0, done.stderr
+def test_check(tmp_path, recipe, monkeypatch, capsys):
+    monkeypatch.setattr(training_run, "seconds_per_step", partial(seconds_per_step, seconds=0.2))
+    assert main(["train", str(recipe), "--check", "training.max_steps=1234"]) == 0
     # What was read, as it was understood: defaults and overrides are in it.
-    resolved, report = done.stdout.split("\ntraining pairs", 1)
+    resolved, report = capsys.readouterr().out.split("\ntraining pairs", 1)
     config = yaml.safe_load(resolved)
     assert config["training"]["max_steps"] == 1234
     assert config["model"]["d_model"] == 16 and config["data"]["max_length"] == 256

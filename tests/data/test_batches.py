@@ -429,6 +429,7 @@ def multi30k(shared_data, tmp_path_factory) -> tuple[EncodedCorpus, Subwords]:
     return corpus, subwords
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed, epoch", [(1, 0), (1, 1), (5, 40)])
 def test_at_most_8_percent_padding_on_multi30k(multi30k, seed, epoch):
     """Counted in the arrays themselves, both sides, at 4,096 tokens."""

@@ -326,6 +326,7 @@ def test_a_run_at_its_end_goes_on_with_more_steps(recipe, unbroken, half_way):
     assert found["test.hypothesis"] == expected["test.hypothesis"]
 
 
+@pytest.mark.slow
 def test_the_number_of_processes_may_change(recipe, unbroken, half_way):
     done = finish(recipe, half_way, 2)
     assert "going on from" in done.stderr and "2 processes" in done.stderr

@@ -23,15 +23,16 @@ def different_sequences(count, random):
     return [list(digits) for digits in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "norm", "beam_size"),
     [
         ("reverse", "pre", 3),
-        pytest.param("sort", "post", 1, marks=pytest.mark.slow),
-        pytest.param("copy", "post", 1, marks=pytest.mark.slow),
-        pytest.param("reverse", "post", 1, marks=pytest.mark.slow),
-        pytest.param("sort", "pre", 1, marks=pytest.mark.slow),
-        pytest.param("sort", "post", 3, marks=pytest.mark.slow),
+        ("sort", "post", 1),
+        ("copy", "post", 1),
+        ("reverse", "post", 1),
+        ("sort", "pre", 1),
+        ("sort", "post", 3),
     ],
 )
 def test_learning(tmp_path, task, norm, beam_size):

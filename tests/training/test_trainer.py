@@ -552,7 +552,14 @@ def test_the_scale_falls_when_a_gradient_overflows_and_is_saved(make_trainer, sc
 # ---- The best ----
 
 
-@pytest.mark.parametrize("metric", [*METRICS, "loss", "perplexity"])
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "bleu",
+        "loss",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in [*METRICS, "perplexity"][1:]),
+    ],
+)
 def test_the_best_is_that_of_the_metric(make_trainer, run_in, metric):
     values = {**SHORT, "max_steps": 24, "keep_best": 2, "best_metric": metric}
     trainer = make_trainer(dev=True, **values)
