@@ -21,7 +21,6 @@ from tests.support import as_if_trained, log_softmax, make_config, run_command
 from transformer_mt.assembly import backends as engines
 from transformer_mt.assembly.model import build_model
 from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
-from transformer_mt.config.heads import alignment_heads
 from transformer_mt.config.schema import Config, ModelConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
@@ -252,7 +251,7 @@ class Built:
                 paddle.to_tensor([[self.subwords.target.bos, *target]]),
                 need_weights=True,
             )
-        layer, heads = alignment_heads(self.config)
+        layer, heads = self.config.alignment_heads
         return logits.numpy()[0], weights.cross[layer].numpy()[0, :heads].mean(axis=0)
 
     def assert_log_probs(self, found: list[float]) -> None:

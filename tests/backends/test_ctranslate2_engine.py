@@ -15,7 +15,6 @@ from transformer_mt.assembly.model import build_model
 from transformer_mt.backends.ctranslate2 import POSITIONS
 from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
 from transformer_mt.backends.ctranslate2.export import write_model
-from transformer_mt.config.heads import alignment_heads
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords, WordVocabulary
@@ -48,7 +47,7 @@ class Exported:
 
     def __init__(self, folder, model, config, subwords, quantization=None):
         folder.mkdir()
-        write_model(folder, model, config, subwords, alignment_heads(config), quantization)
+        write_model(folder, model, config, subwords, quantization)
         subwords.save(folder)
         write_checksums(folder)
         self.folder, self.model, self.config, self.subwords = folder, model, config, subwords

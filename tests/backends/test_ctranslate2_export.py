@@ -26,7 +26,6 @@ from tests.support import (
 from transformer_mt.assembly.backends import find
 from transformer_mt.backends.ctranslate2 import export as exporter
 from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
-from transformer_mt.config.heads import alignment_heads
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.engine import Sentence
@@ -197,7 +196,7 @@ def test_odd_subwords(tmp_path):
     subwords = Subwords(vocabulary, vocabulary)
     config = make_config(tmp_path)
     model = wide_model(config, subwords)
-    exporter.write_model(tmp_path, model, config, subwords, alignment_heads(config))
+    exporter.write_model(tmp_path, model, config, subwords)
     translator = ctranslate2.Translator(str(tmp_path))
     ids = list(range(len(odd)))
     (result,) = translator.score_batch([vocabulary.pieces(ids)], [vocabulary.pieces(ids)])
@@ -253,7 +252,7 @@ def test_all_that_does_not_fit_is_listed_at_once(tmp_path, monkeypatch):
     folder = tmp_path / "out"
     folder.mkdir()
     with pytest.raises(UserError) as caught:
-        exporter.write_model(folder, model, config, subwords, alignment_heads(config), "float16")
+        exporter.write_model(folder, model, config, subwords, "float16")
     assert str(caught.value).split("\n") == [
         "the model can't be exported to CTranslate2:",
         "  model.d_ff: 32: ctranslate2 does not support it",
@@ -275,7 +274,7 @@ def test_a_model_that_copies_is_refused_with_the_reason(tmp_path):
     subwords = Subwords(vocabulary, vocabulary)
     with pytest.raises(UserError) as caught:
         model = wide_model(config, subwords)
-        exporter.write_model(tmp_path, model, config, subwords, alignment_heads(config))
+        exporter.write_model(tmp_path, model, config, subwords)
     assert str(caught.value).split("\n") == [
         "the model can't be exported to CTranslate2:",
         "  model.copying: True: CTranslate2 generates subwords, and can't copy them",
@@ -290,7 +289,7 @@ def test_a_vocabulary_of_another_size(tmp_path):
     vocabulary = WordVocabulary([f"w{i}" for i in range(11)])
     with pytest.raises(UserError, match=r"vocabulary 0 has size 15 but the model expected .* 14"):
         subwords = Subwords(vocabulary, vocabulary)
-        exporter.write_model(tmp_path, model, config, subwords, alignment_heads(config))
+        exporter.write_model(tmp_path, model, config, subwords)
 
 
 def test_a_refused_model_leaves_the_earlier_export(model_dir, monkeypatch):

@@ -10,7 +10,6 @@ from paddle import inference
 
 from tests.support import demo_pairs, make_config, train_subwords, wide_model
 from transformer_mt.backends.paddle_inference import export as paddle_inference
-from transformer_mt.config.heads import Heads
 from transformer_mt.model import Transformer
 from transformer_mt.runtime.errors import UserError
 
@@ -88,9 +87,9 @@ def wide(folder, model_settings, subword_settings):
 
 def write(folder, model, **settings):
     layers = model.decoder.layers
-    heads = Heads.nearest_to_alignment(len(layers), layers[0].cross_attention.num_heads)
-    config = make_config(folder, model=settings)
-    paddle_inference.write_model(folder, model, config, None, heads)
+    sizes = {"num_decoder_layers": len(layers), "num_heads": layers[0].self_attention.num_heads}
+    config = make_config(folder, model={**sizes, **settings})
+    paddle_inference.write_model(folder, model, config, None)
 
 
 # tests/backends/test_inference_engine.py exports the others too.

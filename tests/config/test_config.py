@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from tests.support import examples
 from transformer_mt.config import file as config_file
-from transformer_mt.config.heads import alignment_heads
 from transformer_mt.config.problems import OTHER_NAMES
 from transformer_mt.config.schema import (
     RULES,
@@ -370,8 +369,8 @@ def test_the_heads_that_tell_of_words(load, guided, expected_guided, expected_al
     model = "model: {num_layers: 6, num_decoder_layers: 3, num_heads: 4}\n"
     config = load(f"{VALID}{model}guided_attention: {guided}")
     assert config.guided_attention.guided_heads(config.model.decoder_layers) == expected_guided
-    assert alignment_heads(config) == expected_alignment
-    assert alignment_heads(load(VALID + "model: {num_layers: 1}")) == (0, 8)
+    assert config.alignment_heads == expected_alignment
+    assert load(VALID + "model: {num_layers: 1}").alignment_heads == (0, 8)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from transformer_mt.backends.ctranslate2 import export as ctranslate2
 from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
 from transformer_mt.backends.paddle_inference import export as paddle_inference
 from transformer_mt.backends.paddle_inference.engine import InferenceEngine
-from transformer_mt.config.heads import alignment_heads
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding import batch
@@ -39,9 +38,8 @@ def engines(tmp_path_factory):
     folders = {name: folder / name for name in ("ctranslate2", "inference")}
     for path in folders.values():
         path.mkdir()
-    heads = alignment_heads(config)
-    ctranslate2.write_model(folders["ctranslate2"], model, config, subwords, heads)
-    paddle_inference.write_model(folders["inference"], model, config, subwords, heads)
+    ctranslate2.write_model(folders["ctranslate2"], model, config, subwords)
+    paddle_inference.write_model(folders["inference"], model, config, subwords)
     for path in folders.values():
         subwords.save(path)
         write_checksums(path)

@@ -22,7 +22,6 @@ from tests.support import (
 from transformer_mt.assembly import run
 from transformer_mt.assembly import training as assembly
 from transformer_mt.assembly.data import prepare_for
-from transformer_mt.config.heads import alignment_heads
 from transformer_mt.config.schema import Config
 from transformer_mt.data import pharaoh
 from transformer_mt.data.alignments import encoded_alignments
@@ -341,7 +340,7 @@ def test_a_guided_model_aligns_words_as_it_was_told(tmp_path):
             data = replace(data, alignments=aligned)
         trainer = assembly.make_trainer(config, data)
         take_steps(trainer, steps)
-        engine = PaddleEngine([trainer.model], subwords, alignment_heads(config))
+        engine = PaddleEngine([trainer.model], subwords, config.alignment_heads)
         translator = Translator(engine, subwords, config.decoding, 100, "de", "en")
         found = [set(line.links) for line in translator.alignments(pairs[:50])]
         rates[by] = error_rate.score(found, [(set(true), set(true))] * 50).error_rate

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from transformer_mt.backends import ctranslate2, paddle_inference
 from transformer_mt.backends.backend import Backend, EngineSpec
 from transformer_mt.config import file as config_file
-from transformer_mt.config.heads import Heads, alignment_heads
+from transformer_mt.config.heads import Heads
 from transformer_mt.config.schema import Config, DecodingConfig
 from transformer_mt.mechanisms.mask_predict import config as mask_predict
 from transformer_mt.model_directory import ModelDirectory, made_of_checkpoint, named
@@ -37,7 +37,7 @@ class Paddle(Backend):
             models.append(build_model(config, spec.subwords))
             load_weights(checkpoint, models[-1])
             models[-1].eval()
-        return paddle_engine(models, spec.subwords, alignment_heads(spec.config))
+        return paddle_engine(models, spec.subwords, spec.config.alignment_heads)
 
 
 # Every backend by its name. A new one is one package and one entry here.

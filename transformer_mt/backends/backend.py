@@ -77,8 +77,8 @@ class Backend:
         """Writes a model into an existing folder.
 
         Args:
-            arguments: the model, a `Transformer`; its config, its subwords, the heads that word
-                alignments are read from, and the quantization, or None.
+            arguments: the model, a `Transformer`; its config, its subwords, and the quantization,
+                or None.
 
         Raises:
             UsageError: the library is not installed.

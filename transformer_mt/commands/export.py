@@ -14,7 +14,6 @@ from pathlib import Path
 from transformer_mt.assembly.backends import BACKENDS
 from transformer_mt.commands.arguments import add_checkpoint, add_model_dir
 from transformer_mt.config import file as config_file
-from transformer_mt.config.heads import alignment_heads
 from transformer_mt.model_directory import (
     CONFIG,
     FORMAT_VERSION,
@@ -82,8 +81,7 @@ def run(options: argparse.Namespace) -> None:
     load_weights(chosen, model)
     try:
         with published(output) as folder:
-            heads = alignment_heads(config)
-            backend.write_model(folder, model, config, subwords, heads, quantization)
+            backend.write_model(folder, model, config, subwords, quantization)
             subwords.save(folder)
             (folder / CONFIG).write_text(sealed(config_file.dump(config)), encoding="utf-8")
             (folder / VERSION).write_text(f"{FORMAT_VERSION}\n")

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from transformer_mt.config.heads import Heads
 from transformer_mt.config.section import (
     NaturalNumber,
     PositiveFloat,
@@ -256,6 +257,30 @@ class Config(Section):
     guided_attention: GuidedAttentionConfig = Field(default_factory=GuidedAttentionConfig)
     decoding: DecodingConfig = Field(default_factory=DecodingConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
+
+    @property
+    def alignment_heads(self) -> Heads:
+        """The heads whose mean attention shows which words belong together.
+
+        These are the guided heads if they were guided by alignments. (Heads that are guided to the
+        diagonal say little where words change places.)
+        """
+        layers = self.model.decoder_layers
+        if self.guided_attention.by == "alignment":
+            return self.guided_attention.guided_heads(layers)
+        return Heads.nearest_to_alignment(layers, self.model.num_heads)
+
+    @property
+    def layers_read_by_the_loss(self) -> frozenset[int]:
+        """The decoder layers, from 0, whose attention weights the loss or the output layer reads.
+        Their weights are kept in training, with `recompute` too, and fused attention cannot compute
+        them."""
+        layers = set()
+        if self.model.copying:
+            layers.add(self.model.decoder_layers - 1)
+        if self.guided_attention.by is not None:
+            layers.add(self.guided_attention.guided_heads(self.model.decoder_layers).layer)
+        return frozenset(layers)
 
 
 SECTIONS: dict[str, type[Section]] = {

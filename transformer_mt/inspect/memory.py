@@ -12,7 +12,6 @@ been measured.
 
 import math
 
-from transformer_mt.config.heads import layers_read_by_the_loss
 from transformer_mt.config.schema import Config, ModelConfig
 from transformer_mt.inspect.parameters import VocabularySizes, parts
 
@@ -75,7 +74,7 @@ def activation_bytes(
         for is_read in (False, True)
     )
     # Layers whose attention weights are read by the loss are not recomputed.
-    read_layers = len(layers_read_by_the_loss(config))
+    read_layers = len(config.layers_read_by_the_loss)
     other_layers = model.decoder_layers - read_layers
     loss = at_the_end = kept.loss(target, target_vocab_size) + kept.copying(target * source_len)
     if not training.recompute:

@@ -4,7 +4,6 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from transformer_mt.config.heads import layers_read_by_the_loss
 from transformer_mt.config.schema import Config
 from transformer_mt.inspect import memory
 from transformer_mt.inspect.flops import FlopCounter, Flops
@@ -133,7 +132,7 @@ def _training_flops(config: Config, counter: FlopCounter) -> Flops:
     else:
         counts = [counter.mask_prediction()]
     if config.training.recompute:
-        counts.append(counter.recomputed(len(layers_read_by_the_loss(config))))
+        counts.append(counter.recomputed(len(config.layers_read_by_the_loss)))
     if sampling.decay is not None:
         counts.append(counter.predictions(sampling.passes - 1, sampling.backpropagate))
     return Flops(*(sum(part) for part in zip(*counts, strict=True)))

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from transformer_mt.backends.ctranslate2 import BACKEND, POSITIONS, import_ctranslate2
-from transformer_mt.config.heads import Heads
 from transformer_mt.config.schema import Config, ModelConfig
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.engine import length_limits
@@ -28,13 +27,11 @@ def write_model(
     model: Transformer,
     config: Config,
     subwords: Subwords,
-    alignment_heads: Heads,
     quantization: str | None = None,
 ) -> None:
     """Writes the model, its settings and its vocabularies into an existing folder.
 
     Args:
-        alignment_heads: the heads whose mean CTranslate2 returns as attention.
         quantization: int8, int8_float32, int16, float16 or bfloat16; None keeps float32.
 
     Raises:
@@ -44,7 +41,7 @@ def write_model(
     """
     import_ctranslate2()
     weights = _Weights(model)
-    spec = _spec(config.model, alignment_heads)
+    spec = _spec(config)
     _fill(spec, weights, config.model)
     _describe(spec, model, config, subwords)
     problems = [
@@ -90,9 +87,10 @@ class _Weights:
 # ---- The parts of the export ----
 
 
-def _spec(settings: ModelConfig, alignment_heads: Heads) -> Any:
+def _spec(config: Config) -> Any:
     from ctranslate2 import specs
 
+    settings, alignment_heads = config.model, config.alignment_heads
     return specs.TransformerSpec.from_config(
         (settings.encoder_layers, settings.decoder_layers),
         settings.num_heads,

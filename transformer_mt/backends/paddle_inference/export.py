@@ -21,12 +21,11 @@ def write_model(
     model: Transformer,
     config: Config,
     subwords: Subwords,
-    alignment_heads: Heads,
     quantization: None = None,
 ) -> None:
     """Writes both programs and their weights into an existing folder.
 
-    The model is put into evaluation mode. `alignment_heads` are those of its config.
+    The model is put into evaluation mode.
 
     Raises:
         UserError: the programs can't hold something of the model; every problem is listed, and
@@ -40,7 +39,7 @@ def write_model(
     try:
         programs = {
             ENCODER: _program(_Encoder(model), [InputSpec([None, None], "int64", "source_ids")]),
-            DECODER: _program(_Decoder(model, alignment_heads), _decoder_inputs(model)),
+            DECODER: _program(_Decoder(model, config.alignment_heads), _decoder_inputs(model)),
         }
         BACKEND.require_exportable(_problems(model, list(programs.values())))
         for name, program in programs.items():
