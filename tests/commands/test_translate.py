@@ -149,9 +149,13 @@ def test_a_killed_translation_is_gone_on_with(model, source, expected, tmp_path,
     partial.write_bytes(partial.read_bytes() + b'{"torn')
 
     kept = partial.read_bytes()
-    done = run(*command, "--resume", "--beam-size", "2")
-    assert done.returncode == 2 and "begun with another decoding.beam_size" in done.stderr
-    assert partial.read_bytes() == kept
+    for option, value, called in (
+        ("--beam-size", "2", "decoding.beam_size"),
+        ("--format", "tsv", "--format"),
+    ):
+        done = run(*command, "--resume", option, value)
+        assert done.returncode == 2 and f"begun with another {called}." in done.stderr
+        assert partial.read_bytes() == kept
 
     done = run(*command, "--resume", "--threads", then)
     assert done.returncode == 0 and "going on after line" in done.stderr

@@ -22,6 +22,12 @@ def test_no_text_has_no_part(text):
     assert by_words(text, 5) == by_characters(text, 5) == []
 
 
+def test_sentences_that_have_more_subwords_together_than_one_by_one():
+    """Here, the space between them is one more."""
+    assert by_characters("ab. cd.", 6) == ["ab.", "cd."]
+    assert by_characters("ab. cd.", 7) == ["ab. cd."]
+
+
 def test_what_fits_is_whole():
     assert by_words("One. Two. Three.", 3) == ["One. Two. Three."]
 

@@ -356,6 +356,21 @@ def test_an_output_begins_with_its_prefix(model, config):
     assert texts[2] == ""
 
 
+def test_the_parts_of_a_line(model, config):
+    """Only the first begins with the prefix, and each is drawn with random numbers of its own."""
+    weights, subwords = model
+    engine = Recorded(PaddleEngine([weights], subwords))
+    translator = translator_with(engine, subwords, config, max_length=20)
+    line = Line(" ".join([ENGLISH[0]] * 3), "Zwei")
+    (translation,) = translator.stream([[line]], first=7)
+    sentences = sorted((s for batch in engine.batches for s in batch), key=lambda s: s.number)
+    assert len(sentences) > 2 and translation.text.startswith("Zwei")
+    assert [s.prefix for s in sentences] == [subwords.target.encode("Zwei")] + [[]] * (
+        len(sentences) - 1
+    )
+    assert len({s.number for s in sentences}) == len(sentences)
+
+
 def test_word_alignments_count_the_words_of_all_parts(words, config):
     ids = words[1].target.encode("w1 w@@ w2")  # two words
     translator = translator_with(Says([ids]), words[1], config, max_length=4)
