@@ -45,9 +45,13 @@ def main(names: list[str]) -> int:
     unnoticed = []
     with tempfile.TemporaryDirectory() as folder:
         project = _copy(Path(folder))
+        # A test that fails without any mutation would seem to notice every one.
+        every_test = sorted({test for mutation in chosen for test in mutation.tests})
+        if failed := _first_failure(project, every_test, longest=None):
+            raise SystemExit(f"{failed} fails without any mutation")
         for number, mutation in enumerate(chosen, 1):
             started = time.monotonic()
-            failed = _first_failure(project, mutation)
+            failed = _noticed_by(project, mutation)
             result = f"noticed by {failed}" if failed else "NOT NOTICED"
             seconds = time.monotonic() - started
             print(f"{number}/{len(chosen)}  {mutation}: {result} ({seconds:.0f} s)", flush=True)
@@ -85,16 +89,23 @@ def _copy(folder: Path) -> Path:
     return project
 
 
-def _first_failure(project: Path, mutation: Mutation) -> str | None:
+def _noticed_by(project: Path, mutation: Mutation) -> str | None:
     """Makes a mutation, runs its tests and takes it back. Returns the first test that failed."""
     path = project / "transformer_mt" / mutation.file
     text = path.read_text("utf-8")
     if (count := text.count(mutation.right)) != 1:
         raise SystemExit(f"{mutation.file}: {mutation.right!r} is in it {count} times, not once")
-    tests = [f"tests/{name}" for name in mutation.tests]
-    command = [sys.executable, "-m", "pytest", "-x", "-n", "2", "--dist", "loadfile", *tests]
-    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
     path.write_text(text.replace(mutation.right, mutation.wrong), "utf-8")
+    try:
+        return _first_failure(project, mutation.tests, LONGEST)
+    finally:
+        path.write_text(text, "utf-8")
+
+
+def _first_failure(project: Path, tests: list[str], longest: float | None) -> str | None:
+    paths = [f"tests/{name}" for name in tests]
+    command = [sys.executable, "-m", "pytest", "-x", "-n", "2", "--dist", "loadfile", *paths]
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
     tested = subprocess.Popen(
         command,
         cwd=project,
@@ -104,13 +115,12 @@ def _first_failure(project: Path, mutation: Mutation) -> str | None:
         start_new_session=True,
     )
     try:
-        output, _ = tested.communicate(timeout=LONGEST)
+        output, _ = tested.communicate(timeout=longest)
     except subprocess.TimeoutExpired:
         return "a test that does not end"
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(tested.pid, signal.SIGKILL)  # with the workers of pytest
-        path.write_text(text, "utf-8")
     if tested.returncode == 0:
         return None
     lines = [line for line in output.split("\n") if line.startswith(("FAILED", "ERROR"))]

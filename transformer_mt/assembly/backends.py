@@ -93,11 +93,11 @@ def find(
     held = exported(folder)
     if held is None and engine not in (None, "paddle"):
         folder, held = _own_export(folder, BACKENDS[engine]), engine
-    if engine not in (None, held or "paddle"):
+    backend = BACKENDS[held or "paddle"]
+    if engine not in (None, backend.name):
         raise UsageError(f"{folder} is an export for --engine {held}")
     if held and (checkpoint or ensemble):
         raise UsageError("--checkpoint and --ensemble are for --engine paddle; an export has one")
-    backend = BACKENDS[held or "paddle"]
     if backend.only_on_cpu and device not in (None, "cpu"):
         raise UsageError(f"--device: {device}: --engine {held} computes on the CPU")
     directory = ModelDirectory(folder)
