@@ -322,7 +322,8 @@ def commands_page() -> str:
         blocks += _command(name, summary)
     groups = _groups(_parser("translate"))
     blocks.append(f"## {MODEL_TITLE}\n")
-    blocks.append("Commands that use a trained model share these options.\n")
+    *names, last = (f"`{name}`" for name in COMMANDS if MODEL_GROUP in _groups(_parser(name)))
+    blocks.append(f"The commands {', '.join(names)} and {last} share these options.\n")
     blocks.append(_options(_parser("translate"), groups[MODEL_GROUP]))
     blocks.append(f"## {SETTINGS_TITLE}\n")
     blocks.append(

@@ -457,7 +457,7 @@ def test_languages_and_splits_of_the_known_corpora(problems):
     assert problems(text, "data.dev=val") == [
         ": 2 problems",
         f"data.dev: 'val': multi30k has the splits train, dev, test. {OWN_TEXT}",
-        f"data.target_lang: 'de': multi30k has the languages en and de. {OWN_TEXT}",
+        f"data.source_lang: 'fr': multi30k has the languages en and de. {OWN_TEXT}",
     ]
 
 

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=("source", "target"),
         source="the source text, one sentence per line",
         target="the translations, one for each line of the source",
-        reference="the right links; the alignment error rate is printed instead of the links",
+        reference="the reference links; the alignment error rate is printed instead of links",
         output="the file for the links (default: the standard output; with --reference, none)",
     )
     add_model_choice(parser, ("batch_tokens",))

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=("reference",),
         source="the text that MODEL_DIR translates",
         hypothesis="translations to score, instead of those of a model",
-        reference="the right translations, one for each line of the source or hypothesis",
+        reference="the reference translations, one for each line of the source or hypothesis",
         output="writes the translations of MODEL_DIR to this file",
         json="also writes the scores to this file, as JSON; those of several models are a list",
     )

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "config",
         metavar="CONFIG|MODEL_DIR",
         type=Path,
-        help="a recipe (a YAML file such as configs/demo.yaml), or a model directory",
+        help="a config (a YAML file such as configs/demo.yaml), or a model directory",
     )
     add_overrides(parser)
     parser.add_argument(

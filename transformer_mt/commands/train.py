@@ -14,7 +14,7 @@ from transformer_mt.config import file as config_file
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "config", metavar="CONFIG", help="the recipe: a YAML file such as configs/demo.yaml"
+        "config", metavar="CONFIG", help="the config, a YAML file such as configs/demo.yaml"
     )
     add_overrides(parser)
     parser.add_argument(

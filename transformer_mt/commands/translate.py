@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_files(
         parser,
-        prefix="for each line of the input, the words that its translation must begin with",
+        prefix="for each line of the input, one line with the beginning of its translation",
     )
     parser.add_argument(
         "--format",

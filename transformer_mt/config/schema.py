@@ -520,12 +520,12 @@ def data_rules(config: Config) -> Problems:
         if dataset.splits and getattr(data, key) not in (*dataset.splits, None):
             message = f"{name} has the splits {', '.join(dataset.splits)}. {own_text}"
             yield (f"data.{key}", "data.dataset"), message
-    languages = "data.target_lang", "data.source_lang"
     if data.target_lang == data.source_lang:
-        yield languages, "must differ from data.source_lang"
-    if dataset.languages and not {data.source_lang, data.target_lang} <= {*dataset.languages}:
-        message = f"{name} has the languages {' and '.join(dataset.languages)}. {own_text}"
-        yield (*languages, "data.dataset"), message
+        yield ("data.target_lang", "data.source_lang"), "must differ from data.source_lang"
+    for key in ("source_lang", "target_lang"):
+        if dataset.languages and getattr(data, key) not in dataset.languages:
+            message = f"{name} has the languages {' and '.join(dataset.languages)}. {own_text}"
+            yield (f"data.{key}", "data.dataset"), message
     if dataset.is_bpe and subword.type != "vocabulary":
         message = f"data.dataset: {name} is BPE'd text, it needs type: vocabulary"
         yield ("subword.type", "data.dataset"), message
