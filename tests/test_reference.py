@@ -11,6 +11,7 @@ import write_reference
 from tests.support import ROOT
 from transformer_mt.cli import COMMANDS, EXIT_CODES
 from transformer_mt.commands.model_choice import MODEL_GROUP, SETTINGS_GROUP
+from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import SECTIONS
 from transformer_mt.config.section import PositiveFloat, PositiveInt, Section, at_least, at_most
 
@@ -44,6 +45,12 @@ def test_links_within_a_page_lead_to_headings(page):
 def test_every_key_has_one_heading():
     keys = [f"{name}.{key}" for name, section in SECTIONS.items() for key in section.model_fields]
     assert re.findall(r"(?m)^##+ `(.*)`$", CONFIG) == ["model_dir", *keys]
+
+
+def test_the_example_is_a_config(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(re.search(r"(?s)```yaml\n(.*?)```", CONFIG)[1], "utf-8")
+    assert config_file.load(path).data.root == "corpus"
 
 
 def test_demo_yaml_keeps_its_values_and_its_header():
