@@ -91,7 +91,8 @@ class DataConfig(Section):
 
     max_length_ratio: Annotated[float, Field(ge=1)] | None = 6.0
     """The largest ratio of the lengths of the two sides. Training leaves out a pair if one side is
-    more than this many times as long as the other. null allows any ratio."""
+    more than this many times as long as the other, in subwords with the end token. null allows any
+    ratio."""
 
     drop_duplicates: bool = False
     """Whether training leaves out exact repetitions of a pair."""

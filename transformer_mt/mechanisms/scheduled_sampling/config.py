@@ -32,8 +32,8 @@ class ScheduledSamplingConfig(Section):
     null turns scheduled sampling off."""
 
     k: PositiveFloat | None = None
-    """The k of these formulas. null means 1.0 with linear, 0.9999 with exponential, 1000 with
-    inverse_sigmoid."""
+    """The k of the formulas of `decay`. null means 1.0 with linear, 0.9999 with exponential, 1000
+    with inverse_sigmoid."""
 
     slope: PositiveFloat = 1e-4
     """The slope of the linear decay, per step."""
