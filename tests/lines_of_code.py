@@ -17,9 +17,10 @@ def lines_of_code(source: str) -> int:
         if token.type not in NO_CODE:
             lines.update(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(ast.parse(source)):
-        has_docstring = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-        if has_docstring and ast.get_docstring(node, clean=False) is not None:
-            lines.difference_update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+        # A string that stands alone is a docstring: of a module, class, function or attribute.
+        match node:
+            case ast.Expr(value=ast.Constant(value=str())):
+                lines.difference_update(range(node.lineno, node.end_lineno + 1))
     return len(lines)
 
 

@@ -18,11 +18,15 @@ lines"""
     return text, value
 
 
-class Empty:
-    """Nothing else."""
+class Section:
+    """A class."""
+
+    key = 1
+    """What the key is,
+    in two lines."""
 '''
 
 
 def test_what_counts():
-    assert lines_of_code(SOURCE) == 1 + 3 + 3 + 1
+    assert lines_of_code(SOURCE) == 1 + 3 + 3 + 2
     assert lines_of_code("") == 0

@@ -19,25 +19,25 @@ from transformer_mt.runtime.errors import Interrupted, UserError, describe
 # Each command and what it does. `transformer_mt.commands.NAME` holds its `add_arguments` and `run`.
 # The docstring of that module, without its first line, is the text below the arguments in `--help`.
 COMMANDS = {
-    "train": "Train the model that a YAML file describes, or go on with it; then score its test "
-    "set.",
-    "translate": "Translate text, one line out for every line in.",
-    "evaluate": "Score translations with sacreBLEU: those of a model, of several models side by "
+    "train": "Train the model that a config describes, or continue its training, and score it on "
+    "the test set.",
+    "translate": "Translate text. Each line of the input gives one line of output.",
+    "evaluate": "Score translations with sacreBLEU: those of one model, of several models side by "
     "side, or of a file.",
-    "score": "Score given translations with a model, one score for each line.",
-    "align": "Find the words of given translations that belong together, one line for each line; "
-    "or score that.",
-    "attention": "Draw what a model attends to, over a sentence and its translation, as an HTML "
-    "page.",
-    "average": "Average the weights of checkpoints, which often translates better than any of "
-    "them.",
-    "export": "Write a model in another format: for CTranslate2, which translates on a CPU and "
-    "needs no Paddle, or for Paddle Inference. The folder holds everything that is needed, and can "
-    "be moved.",
-    "info": "Count a model's parameters, FLOPs and memory, and the hours of training; reads no "
-    "data.",
-    "convert": "Convert a model directory or an export of an earlier version to this version's "
-    "format; or write a checkpoint as Paddle's own file, for tools that do not read safetensors.",
+    "score": "Give each of the translations in a file the score that a model gives it.",
+    "align": "Find the words of sentences and given translations that belong together, or measure "
+    "how well a model finds them.",
+    "attention": "Draw the attention weights of a model for a sentence and its translation, as an "
+    "HTML page.",
+    "average": "Average the weights of several checkpoints. The average often translates better "
+    "than each of them.",
+    "export": "Write a model for another library: CTranslate2, which translates on a CPU without "
+    "Paddle, or Paddle Inference. The export is a folder that holds everything that is needed, and "
+    "that can be moved.",
+    "info": "Count the parameters, FLOPs and memory of a model, and the hours of its training, "
+    "without reading data.",
+    "convert": "Convert a model directory or an export of an earlier version to the format of this "
+    "version, or write a checkpoint as Paddle's own file, for tools that do not read safetensors.",
 }
 
 EXIT_CODES = """\
@@ -91,7 +91,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     If the arguments are wrong or ask for help, it ends the program, as argparse does.
     """
     command = next((text for text in arguments if not text.startswith("-")), None)
-    parser = _parser(command)
+    parser = parser_of(command)
     # argparse accepts only one group of key=value; here they may also stand between the options.
     options, rest = parser.parse_known_args(arguments)
     stray = [text for text in rest if text.startswith("-") or "=" not in text]
@@ -102,7 +102,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
-def _parser(command: str | None) -> argparse.ArgumentParser:
+def parser_of(command: str | None) -> argparse.ArgumentParser:
     """The parser of the command line, with all the arguments of one command."""
     formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=32, width=100)
     style = {"formatter_class": formatter, "allow_abbrev": False}

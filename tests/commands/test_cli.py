@@ -87,7 +87,7 @@ SETTINGS = ["--" + name.replace("_", "-") for name in DecodingConfig.model_field
         (["evaluate"], ["MODEL_DIR", "--source", "--reference", "--output", "--json", "--device",
                         "--hypothesis", "--engine", "--beam-size"]),
         (["score"], ["MODEL_DIR", "--source", "--target", "--ensemble", "--length-penalty"]),
-        (["attention"], ["MODEL_DIR", "--text", "--target", "--output", "(attention.html)",
+        (["attention"], ["MODEL_DIR", "--text", "--target", "--output", "(default: attention.html)",
                          "--checkpoint", "--device"]),
         (["align"], ["MODEL_DIR", "--source", "--target", "--reference", "--output", "i?j",
                      "--engine", "--checkpoint", "--batch-tokens"]),

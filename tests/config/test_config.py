@@ -1,10 +1,8 @@
 """Every mistake in a config is told with its path, its value and what was expected, all at once."""
 
-import json
 import re
 import subprocess
 import sys
-from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -152,8 +150,8 @@ def test_a_valid_config_and_its_defaults(load):
         ("training.betas=[0.9,0.98,1]", "training.betas: [0.9, 0.98, 1]: expected 2 values"),
         (
             "training.betas=[0.9,1.0]",
-            "training.betas.1: 1.0: expected at most 0.999999: float32 takes what is nearer to 1 "
-            "for 1",
+            "training.betas.1: 1.0: expected at most 0.999999: float32 may round larger numbers "
+            "to 1",
         ),
         ("model.bias=yes", "model.bias: 'yes': expected true or false"),
         ("model.bias=1", "model.bias: 1: expected true or false"),
@@ -191,7 +189,7 @@ def test_a_valid_config_and_its_defaults(load):
         ),
         (
             "decoding.temperature=1e-38",
-            "decoding.temperature: 1e-38: expected at least 0.001: below it, nothing but the most "
+            "decoding.temperature: 1e-38: expected at least 0.001: below it, only the most "
             "probable subword is drawn, as with top_k: 1",
         ),
         ("subword.vocab_size=10000001", "subword.vocab_size: 10000001: expected at most 10000000"),
@@ -210,12 +208,15 @@ def test_a_valid_config_and_its_defaults(load):
         (
             "training.epsilon=1e-40",
             "training.epsilon: 1e-40: expected at least 1e-20: in float32, the square of a small "
-            "gradient is 0, which it keeps from dividing",
+            "gradient is 0, and epsilon alone is the divisor",
         ),
         # combinations
         ("model.num_heads=7", "model.num_heads: 7: must divide model.d_model (512)"),
         ("data.target_lang=en", "data.target_lang: 'en': must differ from data.source_lang"),
-        ("data.root=null", "data.root: null: data.dataset: files needs the folder that holds them"),
+        (
+            "data.root=null",
+            "data.root: null: data.dataset: files needs the folder that holds the files",
+        ),
         (
             "training.max_steps=null",
             "training.max_epochs: null: give training.max_steps or training.max_epochs",
@@ -441,18 +442,22 @@ def test_a_default_that_another_key_rules_out_is_a_problem(problems):
     text = VALID.replace("training: {max_steps: 10}", "training: {schedule: constant}")
     assert problems(text.replace("root: text, ", "")) == [
         ": 3 problems",
-        "data.root: null: data.dataset: files needs the folder that holds them",
+        "data.root: null: data.dataset: files needs the folder that holds the files",
         "training.max_epochs: null: give training.max_steps or training.max_epochs",
         "training.learning_rate: null: schedule constant needs a rate",
     ]
+
+
+# Whoever copies the recipe of a known corpus for other text makes these mistakes.
+OWN_TEXT = "For text files of your own, give data.dataset: files, as in configs/template.yaml"
 
 
 def test_languages_and_splits_of_the_known_corpora(problems):
     text = VALID.replace("{root: text, source_lang: en", "{dataset: multi30k, source_lang: fr")
     assert problems(text, "data.dev=val") == [
         ": 2 problems",
-        "data.dev: 'val': multi30k has the splits train, dev, test",
-        "data.target_lang: 'de': multi30k has the languages en and de",
+        f"data.dev: 'val': multi30k has the splits train, dev, test. {OWN_TEXT}",
+        f"data.source_lang: 'fr': multi30k has the languages en and de. {OWN_TEXT}",
     ]
 
 
@@ -464,9 +469,9 @@ def test_missing_sections_and_keys(problems):
     ]
     assert problems("data: {root: x}\ntraining: {max_steps: 1}") == [
         ": 3 problems",
-        "model_dir: missing; expected where everything of this run goes",
-        "data.source_lang: missing; expected ending of the source files",
-        "data.target_lang: missing; expected ending of the target files",
+        "model_dir: missing; it must be given: the folder for everything that the run writes",
+        "data.source_lang: missing; it must be given: the source language",
+        "data.target_lang: missing; it must be given: the target language",
     ]
 
 
@@ -733,58 +738,6 @@ def test_dump_then_load_gives_the_same_config(config, tmp_path_factory):
     assert config_file.load(path) == config
     # Other readers of YAML, which follow version 1.1, see the same.
     assert yaml.safe_load(text) == config.model_dump()
-
-
-SHIPPED = sorted((ROOT / "configs").glob("*.yaml"))
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=[path.name for path in SHIPPED])
-def test_the_shipped_configs(path, tmp_path):
-    config = config_file.load(path)
-    assert config.model_dir == f"runs/{path.stem}"
-    (tmp_path / "config.yaml").write_text(config_file.dump(config), encoding="utf-8")
-    assert config_file.load(tmp_path / "config.yaml") == config
-
-
-# For each recipe of an option, the keys that turn it on.
-TURNED_ON_BY = {
-    "scheduled_sampling": ["scheduled_sampling.decay"],
-    "copying": ["model.copying"],
-    "guided_attention": ["guided_attention.by"],
-    "non_autoregressive": ["model.non_autoregressive"],
-}
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=[path.name for path in SHIPPED])
-def test_a_recipe_turns_on_its_option_and_no_other(path):
-    config = config_file.load(path)
-    keys = [key for keys in TURNED_ON_BY.values() for key in keys]
-    assert [key for key in keys if attrgetter(key)(config)] == TURNED_ON_BY.get(path.stem, [])
-
-
-def test_every_option_has_its_recipe():
-    assert set(TURNED_ON_BY) <= {path.stem for path in SHIPPED}
-
-
-def test_the_manual_has_every_key_and_its_default():
-    path = ROOT / "configs" / "demo.yaml"
-    text = path.read_text(encoding="utf-8")
-    given = yaml.safe_load(text)
-    for name, section in SECTIONS.items():
-        assert set(given[name]) == set(section.model_fields), name
-    # Where the search is as it is by default, the manual says so.
-    assert config_file.load(path).decoding == DecodingConfig()
-    own = text[text.index("\ndecoding:") : text.index("\nevaluation:")].lower()
-    for key, field in DecodingConfig.model_fields.items():
-        value = json.dumps(field.default).strip('"')
-        before, after = own.split(f"\n  {key}:")
-        assert f"default: {value}" in before[-300:] + after.split("\n")[0], key
-
-
-def test_every_key_is_described():
-    for name, section in SECTIONS.items():
-        for key, field in section.model_fields.items():
-            assert field.description, f"{name}.{key}"
 
 
 # ------------------------------------------------------------------------------- from the shell

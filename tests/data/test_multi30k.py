@@ -61,7 +61,8 @@ def test_a_folder_without_the_file(tmp_path):
     with pytest.raises(UsageError) as caught:
         open_corpus(config(root=str(tmp_path)))
     assert str(caught.value) == (
-        f"data.root: there is no file train.en.gz or train.en in {tmp_path}"
+        f"data.root: there is no file train.en.gz or train.en in {tmp_path}, but data.dataset "
+        "is multi30k. For text files of your own, give data.dataset: files"
     )
     with pytest.raises(UsageError, match=r"test_2016_flickr\.de\.gz or .* or test2016\.de in "):
         find("test", "de", str(tmp_path))

@@ -1,13 +1,13 @@
 """The command `align`.
 
-A line of output holds pairs i-j of a word of the source and a word of the target, both counted from
-0, in Pharaoh's format: for each word of the target, the word that it attends to most. The line is
-empty if a side is empty. Words are separated by spaces; in languages without spaces, such as zh or
-ja, each subword counts as a word.
+Each line of output consists of links in Pharaoh's format: pairs i-j of a source word i and a target
+word j, both counted from 0. Each target word is linked to the source word that it attends to most.
+The line is empty if one side is empty. Words are separated by spaces. In languages without spaces,
+such as zh and ja, each subword counts as a word.
 
-A reference has such lines too, made by people, with i-j for a sure link and i?j or ipj for a
-possible one. The alignment error rate is 0 if all sure links are found, and no link that is not
-possible (Och and Ney 2003).
+A reference has such lines too, made by people: i-j is a sure link, and i?j or ipj is a possible
+one. The alignment error rate is 0 if all sure links are found, and all links that are found are
+sure or possible (Och and Ney 2003).
 
 examples:
   python -m transformer_mt align runs/demo --source test.en --target test.de > links
@@ -23,7 +23,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformer_mt.commands.arguments import add_files, add_model_dir, require_files
+from transformer_mt.commands.arguments import (
+    MODEL_OR_EXPORT,
+    add_files,
+    add_model_dir,
+    require_files,
+)
 from transformer_mt.commands.line_files import reading_pairs, require_equal
 from transformer_mt.commands.model_choice import add_model_choice
 from transformer_mt.data import pharaoh
@@ -37,14 +42,14 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_dir(parser, "`train` or `export` has written")
+    add_model_dir(parser, MODEL_OR_EXPORT)
     add_files(
         parser,
         required=("source", "target"),
-        source="source text",
-        target="its translation, line for line",
-        reference="true links: print their error rate",
-        output="the links (stdout; with --reference: nowhere)",
+        source="the source text, one sentence per line",
+        target="the translations, one for each line of the source",
+        reference="the reference links; the alignment error rate is printed instead of links",
+        output="the file for the links (default: the standard output; with --reference, none)",
     )
     add_model_choice(parser, ("batch_tokens",))
 

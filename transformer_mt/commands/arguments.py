@@ -8,27 +8,40 @@ from pathlib import Path
 
 from transformer_mt.runtime.errors import UsageError
 
+MODEL_OR_EXPORT = "the model directory that `train` wrote, or an export"
 
-def add_model_dir(parser: argparse.ArgumentParser, writer: str = "`train` has written") -> None:
-    parser.add_argument("model_dir", metavar="MODEL_DIR", help=f"what {writer}")
+
+def add_model_dir(
+    parser: argparse.ArgumentParser, help: str = "the model directory that `train` wrote"
+) -> None:
+    parser.add_argument("model_dir", metavar="MODEL_DIR", help=help)
 
 
 def add_overrides(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "overrides", metavar="key=value", nargs="*", help="section.key=value in place of the file's"
+        "overrides",
+        metavar="key=value",
+        nargs="*",
+        help="replaces a value of the config, as in training.max_steps=1000 or model_dir=runs/new",
     )
 
 
-def add_checkpoint(parser: argparse.ArgumentParser) -> None:
+def add_checkpoint(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--checkpoint",
         metavar="NAME",
-        help="best, last, step_N or average_... (best; last if there is none)",
+        help="the checkpoint to use: best, last, step_N, or average_... for one that `average` "
+        "made (default: best, or last if there is no best one yet)",
     )
 
 
-def add_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", metavar="D", help="cpu, gpu or gpu:N (a GPU if there is one)")
+def add_device(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--device",
+        metavar="D",
+        help="the device to compute on: cpu, gpu, or gpu:N for the GPU with number N (default: a "
+        "GPU if there is one, otherwise the CPU)",
+    )
 
 
 def add_files(

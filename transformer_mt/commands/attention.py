@@ -1,8 +1,9 @@
 """The command `attention`.
 
-The page needs nothing else, and any browser can show it: it has the maps of encoder, decoder and
-cross-attention, for every layer, every head and the mean of the heads, over the subwords that the
-model reads. Point at a cell or a subword to see its weights.
+The page is one file that any browser can show, without a network. It has a map of encoder
+self-attention, decoder self-attention and cross-attention, for every layer and every head, and for
+the mean of the heads. Rows and columns are the subwords that the model reads. Point at a cell or at
+a subword to see its weights.
 
 examples:
   python -m transformer_mt attention runs/demo --text 'Where is the station?'
@@ -26,16 +27,18 @@ from transformer_mt.runtime.files import write_atomically
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_dir(parser)
-    parser.add_argument("--text", metavar="TEXT", required=True, help="a line of source text")
+    parser.add_argument("--text", metavar="TEXT", required=True, help="the source sentence")
     parser.add_argument(
-        "--target", metavar="TEXT", help="its translation (the best that the model finds)"
+        "--target",
+        metavar="TEXT",
+        help="its translation (default: the best one that the model finds)",
     )
     parser.add_argument(
         "--output",
         metavar="FILE",
         type=Path,
         default=Path("attention.html"),
-        help="the page (attention.html)",
+        help="the file for the page (default: attention.html)",
     )
     add_checkpoint(parser)
     add_device(parser)

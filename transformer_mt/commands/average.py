@@ -1,5 +1,8 @@
 """The command `average`.
 
+The average is one more checkpoint of the model directory. Its name is printed. The other
+checkpoints stay as they are, and `translate` uses the average if --checkpoint names it.
+
 examples:
   python -m transformer_mt average runs/demo --last 5
   python -m transformer_mt translate runs/demo --checkpoint average_last_5 < in.txt
@@ -15,9 +18,13 @@ from transformer_mt.runtime.errors import UsageError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_dir(parser)
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--last", metavar="N", type=positive, help="the last N checkpoints")
+    which.add_argument("--last", metavar="N", type=positive, help="averages the last N checkpoints")
     which.add_argument(
-        "--best", metavar="N", type=positive, help="the N best on the dev set (training.keep_best)"
+        "--best",
+        metavar="N",
+        type=positive,
+        help="averages the N checkpoints that are the best on the dev set, of those that "
+        "training.keep_best keeps",
     )
 
 

@@ -2,7 +2,7 @@
 
 In the previous format (format_version 1), weights and optimiser state were pickles, which can run
 any code when they are read. The conversion reads only the arrays in them, so it is safe for a
-directory from any source. Nothing is lost: translations stay the same, and training can be resumed.
+directory from any source. Translations stay the same, and training can be resumed.
 
 examples:
   python -m transformer_mt convert runs/demo
@@ -16,10 +16,18 @@ from transformer_mt.runtime.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_dir(parser, "an earlier `train` or `export` has written")
-    parser.add_argument("--to", choices=("pdparams",), help="what to write (this version's format)")
+    add_model_dir(parser, "the model directory to convert, or the export")
+    parser.add_argument(
+        "--to",
+        choices=("pdparams",),
+        help="writes the weights of one checkpoint as Paddle's own file (default: brings MODEL_DIR "
+        "to the format of this version)",
+    )
     add_checkpoint(parser)
-    add_files(parser, output="of --to pdparams: the file (MODEL_DIR/export/CHECKPOINT.pdparams)")
+    add_files(
+        parser,
+        output="the file for --to pdparams (default: MODEL_DIR/export/CHECKPOINT.pdparams)",
+    )
 
 
 def run(options: argparse.Namespace) -> None:

@@ -1,5 +1,10 @@
 """The command `evaluate`.
 
+Give a model and --source, and the model translates the source before its translations are scored.
+Several models translate one after another, and are compared in a table. Or give --hypothesis, a
+file of translations. The scores are BLEU and chrF, with sacreBLEU's signatures. For models, the
+speed in lines per second is shown too.
+
 examples:
   python -m transformer_mt evaluate runs/demo --source test.en --reference test.de
   python -m transformer_mt evaluate runs/a runs/b --source test.en --reference test.de
@@ -28,16 +33,19 @@ from transformer_mt.runtime.files import atomic, lines, require_distinct, write_
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "model_dirs", metavar="MODEL_DIR", nargs="*", help="translate with it first, and time that"
+        "model_dirs",
+        metavar="MODEL_DIR",
+        nargs="*",
+        help="a model directory or an export that translates --source; several are compared",
     )
     add_files(
         parser,
         required=("reference",),
-        source="text to translate",
-        hypothesis="translations to score",
-        reference="one line for each line",
-        output="where the translations go",
-        json="the scores as JSON; those of several models as a list",
+        source="the text that MODEL_DIR translates",
+        hypothesis="translations to score, instead of those of a model",
+        reference="the reference translations, one for each line of the source or hypothesis",
+        output="writes the translations of MODEL_DIR to this file",
+        json="also writes the scores to this file, as JSON; those of several models are a list",
     )
     settings = [name for name in DecodingConfig.model_fields if name != "n_best"]
     add_model_choice(parser, settings)

@@ -1,5 +1,8 @@
 """The command `export`.
 
+The commands `translate`, `evaluate`, `score` and `align` read an export like a model directory. If
+something in the model cannot be exported, all of it is listed, and nothing is written.
+
 examples:
   python -m transformer_mt export runs/demo --format ctranslate2
   python -m transformer_mt export runs/demo --format ctranslate2 --quantization int8
@@ -34,19 +37,26 @@ FORMATS = {backend.export_format: backend for backend in BACKENDS.values() if ba
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_dir(parser)
-    parser.add_argument("--format", required=True, choices=tuple(FORMATS))
+    parser.add_argument(
+        "--format",
+        required=True,
+        choices=tuple(FORMATS),
+        help="the library that will run the model: Paddle Inference or CTranslate2",
+    )
     parser.add_argument(
         "--quantization",
         choices=[kind for backend in FORMATS.values() for kind in backend.quantizations],
-        help="of CTranslate2: smaller weights. int8: a quarter of the size, and faster on a CPU",
+        help="stores the weights with fewer bits, for --format ctranslate2. int8 has a quarter of "
+        "the size, and is faster on a CPU (default: float32)",
     )
     add_checkpoint(parser)
     parser.add_argument(
         "--output",
         metavar="FOLDER",
         type=Path,
-        help="where it goes (MODEL_DIR/export/FORMAT or .../FORMAT_QUANTIZATION); an earlier "
-        "export is replaced, anything else is not",
+        help="the folder to write. An earlier export in it is replaced, but a folder with anything "
+        "else is refused (default: a folder in MODEL_DIR/export, named after the engine and the "
+        "quantization)",
     )
 
 

@@ -1,14 +1,15 @@
 """The command `info`: how large a model is, and what its training takes.
 
 what is counted:
-  FLOPs   those of matrix products: 2mnk for (m, k) times (k, n); in training three times as many,
-          for the gradients too. Each token of the target is charged its share of the source.
-          Decoding is step by step, with a cache; for a non-autoregressive model, by its iterations.
-  memory  of one process (1 MB is 10^6 bytes). Activations are what is held when the loss has been
-          computed: for usual sentences, and for the longest ones that training takes, in batches
-          that training.device_tokens allows. float32 is counted as on a CPU; a GPU keeps less for
+  FLOPs   The operations of matrix products: 2mnk for (m, k) times (k, n). Training takes three
+          times as many, because of the gradients. The FLOPs per target token include its share of
+          the source. Decoding is counted step by step with a cache, and for a non-autoregressive
+          model by its iterations.
+  memory  The memory of one process; 1 MB is 10^6 bytes. Activations are what is held when the loss
+          has been computed, in batches of training.device_tokens: for usual sentences, and for the
+          longest ones that training uses. float32 is counted as on a CPU; a GPU keeps less for
           dropout.
-  time    of updates that are all full, with training.batch_tokens on the longer side.
+  time    The time of updates that are all full, with training.batch_tokens on the longer side.
 
 examples:
   python -m transformer_mt info configs/wmt14_en_de_base.yaml
@@ -37,28 +38,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "config",
         metavar="CONFIG|MODEL_DIR",
         type=Path,
-        help="a recipe, a YAML file as in configs/, or what `train` has written",
+        help="a config (a YAML file such as configs/demo.yaml), or a model directory",
     )
     add_overrides(parser)
     parser.add_argument(
         "--tflops",
         metavar="X",
         type=positive_number,
-        help="peak of one device (training.devices) in training.precision, in 10^12 operations per "
-        "second, as its maker states it; gives the time of training",
+        help="the peak speed of one device in training.precision, as its maker states it, in 10^12 "
+        "operations per second; with it, the time of the training is shown",
     )
     parser.add_argument(
         "--utilisation",
         metavar="X",
         type=share,
-        help="the share of it that training reaches (0.3; by this count it was 0.25 for the base "
-        "model of the paper on its eight P100 of 10.6 TFLOP/s, and 0.37 for the big one)",
+        help="the share of the peak speed that training reaches. In the paper, it was 0.25 for the "
+        "base model and 0.37 for the big one, by this count, on eight P100 GPUs of 10.6 TFLOP/s "
+        "(default: 0.3)",
     )
     parser.add_argument(
         "--length",
         metavar="N",
         type=positive,
-        help="subwords of a sentence on either side, including its end (30)",
+        help="the number of subwords of a usual sentence on either side, including its end "
+        "(default: 30)",
     )
 
 

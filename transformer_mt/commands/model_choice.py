@@ -15,6 +15,7 @@ from transformer_mt.assembly import backends
 from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.commands.arguments import add_checkpoint, add_device, positive
 from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.section import one_line
 from transformer_mt.runtime.console import progress, warn
 from transformer_mt.runtime.errors import UsageError
 
@@ -22,37 +23,49 @@ if TYPE_CHECKING:
     from transformer_mt.assembly.translator import Translator
 
 SETTINGS = DecodingConfig.model_fields
+# The titles of groups of options in `--help`.
+MODEL_GROUP = "options for the model"
+SETTINGS_GROUP = (
+    "decoding settings (default: those of the model, the section `decoding` of its config)"
+)
 
 
 def add_model_choice(parser: argparse.ArgumentParser, settings: Iterable[str] = SETTINGS) -> None:
     """Adds the arguments that say how to use a model, with a flag for each of these keys of the
     config's decoding section."""
-    parser.add_argument(
+    group = parser.add_argument_group(MODEL_GROUP)
+    group.add_argument(
         "--engine",
         choices=tuple(backends.BACKENDS),
-        help="what computes (paddle, or what an export was made for)",
+        help="the library that runs the model. For a model directory, paddle reads its "
+        "checkpoints, and the others use its export in MODEL_DIR/export (default: paddle for a "
+        "model directory, and for an export the engine that it was made for)",
     )
-    add_checkpoint(parser)
-    parser.add_argument(
+    add_checkpoint(group)
+    group.add_argument(
         "--ensemble",
         metavar="DIR[:NAME]",
         action="append",
         default=[],
-        help="one more model, with the same subwords: the mean of the probabilities decides; "
-        "may be repeated",
+        help="another model directory, and optionally one of its checkpoints. The models translate "
+        "together, with the mean of their probabilities. They must have the same subwords. May be "
+        "repeated",
     )
-    parser.add_argument(
-        "--threads", metavar="N", type=positive, help="how many cores of a CPU to use (all)"
+    group.add_argument(
+        "--threads",
+        metavar="N",
+        type=positive,
+        help="the number of CPU cores to use (default: all)",
     )
-    add_device(parser)
-    group = parser.add_argument_group("in place of the model's own settings (its decoding section)")
+    add_device(group)
+    group = parser.add_argument_group(SETTINGS_GROUP)
     for name in settings:
         is_switch = SETTINGS[name].annotation is bool
         form: dict[str, Any] = {"metavar": "X", "type": _setting}
         group.add_argument(
             "--" + name.replace("_", "-"),
             default=argparse.SUPPRESS,
-            help=SETTINGS[name].description,
+            help=one_line(SETTINGS[name].description),
             **({"action": argparse.BooleanOptionalAction} if is_switch else form),
         )
 

@@ -1,8 +1,8 @@
 """The command `score`.
 
-A score is the natural logarithm of the probability that the model gives a translation, divided by
-the length penalty, like the scores of translations that the model finds itself. With
---length-penalty 0 it is just the logarithm.
+The score of a translation is the natural logarithm of the probability that the model gives it,
+divided by the length penalty. It is the score that `translate` shows for a translation that the
+model finds itself. With --length-penalty 0, it is the logarithm alone.
 
 examples:
   python -m transformer_mt score runs/demo --source test.en --target test.de > scores
@@ -10,20 +10,25 @@ examples:
 
 import argparse
 
-from transformer_mt.commands.arguments import add_files, add_model_dir, require_files
+from transformer_mt.commands.arguments import (
+    MODEL_OR_EXPORT,
+    add_files,
+    add_model_dir,
+    require_files,
+)
 from transformer_mt.commands.line_files import reading_pairs
 from transformer_mt.commands.model_choice import add_model_choice
 from transformer_mt.decoding import output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_dir(parser, "`train` or `export` has written")
+    add_model_dir(parser, MODEL_OR_EXPORT)
     add_files(
         parser,
         required=("source", "target"),
-        source="source text",
-        target="its translation, line for line",
-        output="the scores (stdout)",
+        source="the source text, one sentence per line",
+        target="the translations, one for each line of the source",
+        output="the file for the scores (default: the standard output)",
     )
     add_model_choice(parser, ("length_penalty", "length_penalty_kind", "batch_tokens"))
 

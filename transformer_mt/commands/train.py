@@ -13,17 +13,21 @@ from transformer_mt.config import file as config_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", metavar="CONFIG", help="the recipe, a YAML file as in configs/")
+    parser.add_argument(
+        "config", metavar="CONFIG", help="the config, a YAML file such as configs/demo.yaml"
+    )
     add_overrides(parser)
     parser.add_argument(
         "--check",
         action="store_true",
-        help="read config and data, show what would be trained and for how long, and stop",
+        help="train nothing: read the config and the data, and show what would be trained and how "
+        "long it would take",
     )
     parser.add_argument(
         "--restart",
         action="store_true",
-        help="delete what runs have written in model_dir, and train from the beginning",
+        help="delete what earlier runs wrote in model_dir, and train from the beginning (default: "
+        "continue from the newest checkpoint)",
     )
     add_device(parser)
 

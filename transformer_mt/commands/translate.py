@@ -1,17 +1,19 @@
 """The command `translate`.
 
-formats, each with one line for each line of the input:
+formats, all with one line for each line of the input:
   plain  the best translation
-  tsv    the source, the translation, its score and (--alignment) its alignment, then the same
-         three for each further one of --n-best; a tab or an end of line in a text becomes a space
-  jsonl  {"source", "source_pieces", "outputs": [{"text", "score", "log_prob", "pieces",
-         "alignment"}, ...]}, the best output first; pieces are subwords
+  tsv    columns with tabs between them: the source, the translation, its score and, with
+         --alignment, its alignment. With --n-best, the last columns follow again for each further
+         translation. A tab or an end of line in a text becomes a space
+  jsonl  `{"source", "source_pieces", "outputs": [{"text", "score", "log_prob", "pieces",
+         "alignment"}, ...]}`, with the best output first. Pieces are subwords
 
-  score is log_prob, the natural logarithm of the probability, divided by the length penalty.
-  alignment has pairs i-j of a word of the source and a word of the translation, both counted from
-  0: for each word of the translation, the word that it attends to most. Words are separated by
-  spaces (U+2581 in pieces); in languages without spaces, such as zh or ja, each piece counts as a
-  word.
+The score is log_prob, the natural logarithm of the probability, divided by the length penalty.
+
+An alignment consists of pairs i-j of a source word i and a target word j, both counted from 0. Each
+word of the translation is paired with the source word that it attends to most. Words are separated
+by spaces (U+2581 in pieces). In languages without spaces, such as zh and ja, each piece counts as a
+word.
 
 examples:
   python -m transformer_mt translate runs/demo < in.txt > out.txt
@@ -34,7 +36,12 @@ from typing import TYPE_CHECKING, Any
 from transformer_mt import __version__
 from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.commands import line_files
-from transformer_mt.commands.arguments import add_files, add_model_dir, require_files
+from transformer_mt.commands.arguments import (
+    MODEL_OR_EXPORT,
+    add_files,
+    add_model_dir,
+    require_files,
+)
 from transformer_mt.commands.model_choice import add_model_choice, find_engine, translating
 from transformer_mt.decoding import output
 from transformer_mt.decoding.resumable_file import resumable_file
@@ -48,17 +55,32 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_dir(parser, "`train` or `export` has written")
-    add_files(parser, input="text to translate (stdin)", output="its translation (stdout)")
-    parser.add_argument(
-        "--resume", action="store_true", help="go on with an --output that was not finished"
-    )
-    add_files(parser, prefix="how translations begin, line by line")
-    parser.add_argument(
-        "--format", choices=output.FORMATS, default="plain", help="see below (plain)"
+    add_model_dir(parser, MODEL_OR_EXPORT)
+    add_files(
+        parser,
+        input="the text to translate, one sentence per line (default: the standard input)",
+        output="the file for the translations (default: the standard output)",
     )
     parser.add_argument(
-        "--alignment", action="store_true", help="show which words belong together (tsv, jsonl)"
+        "--resume",
+        action="store_true",
+        help="continue an --output that was interrupted; --input must be a file too",
+    )
+    add_files(
+        parser,
+        prefix="for each line of the input, one line with the beginning of its translation",
+    )
+    parser.add_argument(
+        "--format",
+        choices=output.FORMATS,
+        default="plain",
+        help="the format of the output, explained below (default: plain)",
+    )
+    parser.add_argument(
+        "--alignment",
+        action="store_true",
+        help="also write which words of source and translation belong together; needs --format tsv "
+        "or jsonl",
     )
     add_model_choice(parser)
 

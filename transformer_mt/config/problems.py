@@ -5,6 +5,7 @@ import reprlib
 from typing import Any
 
 from transformer_mt.config.schema import SECTIONS, Config
+from transformer_mt.config.section import first_sentence
 
 # Names that other toolkits use for a key, in lower case.
 OTHER_NAMES = {
@@ -62,7 +63,7 @@ def describe(item: dict[str, Any]) -> str:
     """One line about one of pydantic's errors: the key, the value, and what was expected."""
     path = ".".join(str(part) for part in item["loc"])
     if item["type"] == "missing":
-        return f"{path}: missing; {_expected(item['loc'])}"
+        return f"{path}: missing; {_missing(item['loc'])}"
     if item["type"] in ("model_type", "model_attributes_type"):
         return f"{path}: {shown(item['input'])}: expected a section with keys of its own"
     limits = item.get("ctx", {})
@@ -109,14 +110,13 @@ _SHORT.maxlevel = 3
 _SHORT.maxstring = _SHORT.maxother = 200  # cut afterwards
 
 
-def _expected(location: tuple) -> str:
+def _missing(location: tuple) -> str:
     """What the schema expects at a path where nothing is given."""
     section = SECTIONS.get(location[0])
-    if section is None:
-        return f"expected {Config.model_fields[location[0]].description}"
-    fields = section.model_fields
-    if len(location) > 1:
-        return f"expected {fields[location[1]].description}"
+    fields = Config.model_fields if section is None else section.model_fields
+    if section is None or len(location) > 1:
+        text = first_sentence(fields[location[-1]].description)
+        return f"it must be given: {text[0].lower()}{text[1:]}"
     if required := [name for name, field in fields.items() if field.is_required()]:
         return f"expected a section with {' and '.join(required)}"
     return f"expected a section with keys such as {' and '.join(list(fields)[:2])}"

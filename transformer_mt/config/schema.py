@@ -1,4 +1,8 @@
-"""The YAML schema: one class per section, with every key described, and the rules between keys."""
+"""The YAML schema: one class per section, with every key described, and the rules between keys.
+
+`config.section` says what form the descriptions have. After a change of them, run
+scripts/write_reference.py.
+"""
 
 from typing import Annotated, Literal
 
@@ -7,6 +11,7 @@ from pydantic import Field
 from transformer_mt.config.heads import Heads
 from transformer_mt.config.section import (
     NaturalNumber,
+    NonEmptyText,
     PositiveFloat,
     PositiveInt,
     Probability,
@@ -35,55 +40,115 @@ BeamSize = Annotated[int, Field(gt=0, le=1000)]
 LayerCount = Annotated[int, Field(gt=0, le=1000)]
 Width = Annotated[int, Field(gt=0, le=2**16)]
 # A factor of 1 would never forget, and Adam would divide by zero.
-Decay = Annotated[float, Field(ge=0), at_most(0.999999, "float32 takes what is nearer to 1 for 1")]
+Decay = Annotated[float, Field(ge=0), at_most(0.999999, "float32 may round larger numbers to 1")]
 # Ratios of the lengths of output and input. Longer outputs than these would fill the memory.
 LengthRatio = Annotated[float, Field(le=100)]
 ExtraLength = Annotated[int, Field(ge=0, le=10_000)]
 
 
 class DataConfig(Section):
-    """Where the parallel text is, and which pairs of it are used."""
+    """Where the parallel text is, and which of its pairs are used. Training leaves out pairs that
+    are empty on one side, and pairs that the keys below exclude. It prints how many."""
 
-    dataset: Literal[tuple(DATASETS)] = Field(
-        "files", description="files: your own; wmt14ende, multi30k: downloaded, or read from root"
-    )
-    root: str | None = Field(None, description="folder with the data")
-    train: str = Field("train", description="prefix of PREFIX.LANG[.gz], a .tsv, or a split's name")
-    dev: str | None = Field(None, description="as train; null: pairs are held out of train")
-    test: str | None = Field(None, description="as train; null: pairs are held out of train")
-    source_lang: str = Field(..., min_length=1, description="ending of the source files")
-    target_lang: str = Field(..., min_length=1, description="ending of the target files")
-    held_out: NaturalNumber = Field(
-        1000, description="pairs taken from train for each of dev and test that is null"
-    )
-    max_length: PositiveInt = Field(256, description="longest training sentence, in subwords")
-    max_length_ratio: Annotated[float, Field(ge=1)] | None = Field(
-        6.0, description="longest ratio of the two sides' lengths in training; null: any"
-    )
-    drop_duplicates: bool = Field(False, description="drop exact repetitions of a training pair")
-    cache: str = Field("data/cache", description="folder for encoded corpora")
+    dataset: Literal[tuple(DATASETS)] = "files"
+    """The corpus. multi30k and wmt14ende are downloaded, or read from `root` if it is given.
+    files      text files of your own
+    multi30k   the image captions of Multi30k, English-German
+    wmt14ende  PaddleNLP's WMT14, English-German, whose text has BPE applied
+    """
+
+    root: str | None = None
+    """The folder that holds the files. It is required with `dataset: files`."""
+
+    train: str = "train"
+    """The training text. With `dataset: files`, this is the first part of the file names
+    PREFIX.LANG or PREFIX.LANG.gz: train stands for train.en and train.de. It can also be one file
+    NAME.tsv or NAME.tsv.gz, whose lines are `source<TAB>target`. Files are UTF-8 and have one
+    sentence per line. With the other datasets, it is train, dev or test."""
+
+    dev: str | None = None
+    """The dev set, given like `train`. The best checkpoint is chosen with it. null holds pairs out
+    of the training text instead. They are drawn with training.seed and written to
+    MODEL_DIR/held_out."""
+
+    test: str | None = None
+    """The test set, given like `train`. Training ends with its score. null holds pairs out of the
+    training text, as for `dev`."""
+
+    source_lang: NonEmptyText
+    """The source language. It is the ending of the names of its files, such as en."""
+
+    target_lang: NonEmptyText
+    """The target language. It is the ending of the names of its files, such as de."""
+
+    held_out: NaturalNumber = 1000
+    """The number of pairs to hold out for each of `dev` and `test` that is null, at most a tenth of
+    all pairs for each. 0 holds out nothing."""
+
+    max_length: PositiveInt = 256
+    """The length of the longest sentence, in subwords. Training leaves out pairs with a longer
+    side. A line to translate that is longer is translated in parts."""
+
+    max_length_ratio: Annotated[float, Field(ge=1)] | None = 6.0
+    """The largest ratio of the lengths of the two sides. Training leaves out a pair if one side is
+    more than this many times as long as the other, in subwords with the end token. null allows any
+    ratio."""
+
+    drop_duplicates: bool = False
+    """Whether training leaves out exact repetitions of a pair."""
+
+    cache: str = "data/cache"
+    """The folder of encoded corpora, which later runs reuse."""
 
 
 class SubwordConfig(Section):
-    """How text becomes subwords."""
+    """How text is split into subwords."""
 
-    type: Literal["bpe", "unigram", "char", "word", "vocabulary"] = Field(
-        "bpe", description="a SentencePiece model; vocabulary: text that has its BPE applied"
-    )
-    vocab_size: VocabularySize = Field(8000, description="subwords, special ones included")
-    joint: bool = Field(True, description="one vocabulary for both sides")
-    source_vocab_size: VocabularySize | None = Field(None, description="null: vocab_size")
-    target_vocab_size: VocabularySize | None = Field(None, description="null: vocab_size")
+    type: Literal["bpe", "unigram", "char", "word", "vocabulary"] = "bpe"
+    """The kind of subwords.
+    bpe         byte-pair encoding, which keeps frequent words whole and splits rare words
+    unigram     splits words by the probabilities of their subwords, and keeps frequent words whole
+    char        single characters
+    word        whole words, which stand between spaces
+    vocabulary  the types of a vocabulary file, for text that is already split (`@@ `)
+    The first four are SentencePiece models, which are trained on the training text."""
+
+    vocab_size: VocabularySize = 8000
+    """The number of subwords, including the 4 special ones. If the text has fewer, all of them are
+    used."""
+
+    joint: bool = True
+    """Whether both sides share one vocabulary. Use false for languages such as Chinese and English,
+    which share few characters."""
+
+    source_vocab_size: VocabularySize | None = None
+    """The number of source subwords with `joint: false`. null means vocab_size."""
+
+    target_vocab_size: VocabularySize | None = None
+    """The number of target subwords with `joint: false`. null means vocab_size."""
+
     character_coverage: Annotated[
         float, Field(gt=0, le=1), at_least(0.98, "SentencePiece takes no less")
-    ] = Field(1.0, description="share of the text's characters that the vocabulary must hold")
-    normalization: Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = Field(
-        "identity", description="SentencePiece's normalisation rule; identity keeps the text"
-    )
-    sampling: Annotated[float, Field(gt=0, lt=1)] | None = Field(
-        None, description="bpe: BPE-dropout's rate; unigram: alpha of sampling; null: none"
-    )
-    vocabulary: str | None = Field(None, description="vocabulary file, one type a line")
+    ] = 1.0
+    """The share of the text's characters that the vocabulary must cover. The rarest characters are
+    left out, and become unknown. 0.9995 suits Chinese and Japanese."""
+
+    normalization: Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = "identity"
+    """SentencePiece's rule for normalising the text.
+    identity              changes nothing, so the output is spelled like the training text
+    nfkc, nmt_nfkc        Unicode's NFKC; nmt_nfkc also changes some spaces
+    nfkc_cf, nmt_nfkc_cf  the same, with all letters in lower case (case folding)
+    """
+
+    sampling: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """The strength of subword sampling, which splits words into different subwords each time they
+    are trained on. This helps on small corpora.
+    bpe      the probability of leaving out each merge (BPE-dropout); 0.1 is usual
+    unigram  subwords are drawn by probability to the power of this alpha; 0.1 to 0.5 is usual
+    null turns it off."""
+
+    vocabulary: str | None = None
+    """The file of types for `type: vocabulary`, one per line. wmt14ende has its own."""
 
     @property
     def vocabulary_sizes(self) -> dict[str, int]:
@@ -98,27 +163,65 @@ class SubwordConfig(Section):
 
 
 class ModelConfig(Section):
-    """The Transformer."""
+    """The Transformer. Its defaults are the base model of the paper (Vaswani et al. 2017, arXiv
+    1706.03762)."""
 
-    num_layers: LayerCount = Field(6, description="layers of the encoder and of the decoder")
-    num_encoder_layers: LayerCount | None = Field(None, description="null: num_layers")
-    num_decoder_layers: LayerCount | None = Field(None, description="null: num_layers")
-    d_model: Width = Field(512, description="width of the model")
-    num_heads: PositiveInt = Field(8, description="attention heads")
-    d_ff: Width = Field(2048, description="width of the feed-forward layers")
-    norm: Literal["pre", "post"] = Field("post", description="post: the paper's")
-    dropout: Probability = Field(0.1, description="of each sub-layer's output")
-    embedding_dropout: Probability | None = Field(None, description="null: dropout")
-    attention_dropout: Probability = Field(0.0, description="of the attention weights")
-    feed_forward_dropout: Probability = Field(0.0, description="inside the feed-forward layers")
-    tie_embeddings: bool = Field(
-        True, description="output layer = target embedding (= source embedding if joint)"
-    )
-    bias: bool = Field(True, description="biases in the linear layers")
-    copying: bool = Field(False, description="copies subwords of the source (pointer-generator)")
-    non_autoregressive: Literal["length", "end"] | None = Field(
-        None, description="all positions at once; length: predicted first, end: cut at the end"
-    )
+    num_layers: LayerCount = 6
+    """The number of layers of the encoder, and of the decoder."""
+
+    num_encoder_layers: LayerCount | None = None
+    """The number of layers of the encoder. null means num_layers."""
+
+    num_decoder_layers: LayerCount | None = None
+    """The number of layers of the decoder. null means num_layers. A model with fewer decoder layers
+    translates faster."""
+
+    d_model: Width = 512
+    """The width of the model."""
+
+    num_heads: PositiveInt = 8
+    """The number of attention heads. It must divide d_model."""
+
+    d_ff: Width = 2048
+    """The width of the feed-forward layers."""
+
+    norm: Literal["pre", "post"] = "post"
+    """Where the layer normalisation is.
+    post  `LayerNorm(x + sublayer(x))`, as in the paper
+    pre   `x + sublayer(LayerNorm(x))`, which is stable even with many layers or a short warm-up
+    """
+
+    dropout: Probability = 0.1
+    """The dropout on the output of each sub-layer."""
+
+    embedding_dropout: Probability | None = None
+    """The dropout on the embeddings. null means `dropout`."""
+
+    attention_dropout: Probability = 0.0
+    """The dropout on the attention weights."""
+
+    feed_forward_dropout: Probability = 0.0
+    """The dropout inside the feed-forward layers."""
+
+    tie_embeddings: bool = True
+    """Whether the output layer uses the target embedding as its weights. With a joint vocabulary,
+    the source embedding is the same too (section 3.4 of the paper)."""
+
+    bias: bool = True
+    """Whether the linear layers have biases."""
+
+    copying: bool = False
+    """Whether the model can copy subwords of the source to the output. This helps with names and
+    numbers that are not in the training text. It needs `subword.joint: true`. See
+    configs/copying.yaml."""
+
+    non_autoregressive: Literal["length", "end"] | None = None
+    """Whether the model predicts all positions of a translation at once, and then predicts the
+    least certain ones again.
+    length  the length is predicted first
+    end     many positions are predicted, and the output is cut at its end token
+    null is the usual model, which predicts one word after another. See
+    configs/non_autoregressive.yaml."""
 
     @property
     def encoder_layers(self) -> int:
@@ -132,60 +235,125 @@ class ModelConfig(Section):
 
 
 class TrainingConfig(Section):
-    """The optimisation, its schedule, and its intervals (in steps: updates of the weights)."""
+    """How the model is trained. A step is one update of the weights. If training is stopped in any
+    way, the same command continues from the newest checkpoint."""
 
-    max_steps: PositiveInt | None = Field(None, description="stop after these updates")
-    max_epochs: PositiveInt | None = Field(None, description="stop after these passes")
-    batch_tokens: PositiveInt = Field(4096, description="padded target tokens of one update")
-    device_tokens: PositiveInt = Field(4096, description="how many a process takes at once")
-    optimizer: Literal["adam", "adamw", "sgd"] = Field("adam", description="update rule")
-    schedule: Literal[tuple(SCHEDULES)] = Field("noam", description="rate")
-    warmup_steps: NaturalNumber = Field(4000, description="linear warm-up")
-    learning_rate: Annotated[float, Field(gt=0, le=100)] | None = Field(
-        None, description="rate at the end of warm-up; null under noam: the paper's"
-    )
-    betas: Annotated[list[Decay], Field(min_length=2, max_length=2)] = Field(
-        [0.9, 0.98], description="of adam and adamw"
-    )
+    max_steps: PositiveInt | None = None
+    """The number of steps. Training ends at max_steps or max_epochs, whichever comes first. At
+    least one of them must be given."""
+
+    max_epochs: PositiveInt | None = None
+    """The number of epochs, which are passes over the training text."""
+
+    batch_tokens: PositiveInt = 4096
+    """The size of an update: the number of padded target tokens, over all processes together. So
+    one YAML file trains the same model on one core, on two, or on eight GPUs."""
+
+    device_tokens: PositiveInt = 4096
+    """The number of padded target tokens that one process computes at once. Lower it if memory runs
+    out. If batch_tokens is larger, gradients are added up over several batches before the
+    update."""
+
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    """The rule that updates the weights.
+    adam   Adam, as in the paper
+    adamw  Adam with decoupled weight decay (see weight_decay)
+    sgd    stochastic gradient descent with momentum
+    """
+
+    schedule: Literal[tuple(SCHEDULES)] = "noam"
+    """The schedule of the learning rate. It rises linearly for warmup_steps, up to learning_rate.
+    noam, inverse_sqrt  it then falls with `1 / sqrt(step)`
+    constant            it then stays the same
+    With noam, learning_rate can be null, as in the paper."""
+
+    warmup_steps: NaturalNumber = 4000
+    """The number of steps in which the learning rate rises."""
+
+    learning_rate: Annotated[float, Field(gt=0, le=100)] | None = None
+    """The learning rate at the end of the warm-up. null is possible with noam only, and means
+    `d_model^-0.5 * warmup_steps^-0.5`, as in the paper."""
+
+    betas: Annotated[list[Decay], Field(min_length=2, max_length=2)] = Field([0.9, 0.98])
+    """The two decay rates of adam and adamw."""
+
     epsilon: Annotated[
         float,
         Field(gt=0, le=1),
         at_least(
-            1e-20, "in float32, the square of a small gradient is 0, which it keeps from dividing"
+            1e-20,
+            "in float32, the square of a small gradient is 0, and epsilon alone is the divisor",
         ),
-    ] = Field(1e-9, description="of adam and adamw")
-    momentum: Decay = Field(0.9, description="of sgd")
-    weight_decay: Annotated[float, Field(ge=0, le=10)] = Field(0.0, description="of adamw")
-    label_smoothing: Probability = Field(0.1, description="share spread over the vocabulary")
-    clip_norm: PositiveFloat | None = Field(None, description="of the gradient; null: none")
-    log_every: PositiveInt = Field(50, description="steps between lines of metrics.jsonl")
-    validate_every: PositiveInt = Field(1000, description="steps between validations")
-    save_every: PositiveInt = Field(1000, description="steps between checkpoints")
-    keep_last: PositiveInt = Field(5, description="how many of the last checkpoints stay")
-    keep_best: PositiveInt = Field(1, description="how many of the best stay too")
-    best_metric: Literal[(*METRICS, "loss", "perplexity")] = Field(
-        "bleu", description="of the dev set: which checkpoint is the best"
-    )
-    patience: PositiveInt | None = Field(
-        None, description="stop after so many validations without a new best; null: never"
-    )
-    average_last: PositiveInt | None = Field(
-        None, description="average so many of the last checkpoints at the end; null: none"
-    )
-    max_skipped: PositiveInt = Field(
-        10, description="stop after so many updates in a row that are not finite"
-    )
-    precision: Literal["float32", "bfloat16", "float16"] = Field(
-        "float32", description="of matrix products; the other two need a GPU"
-    )
-    recompute: bool = Field(False, description="save memory: compute layers again, backwards")
-    devices: Annotated[int, Field(gt=0, le=10_000)] | None = Field(
-        None, description="processes; null: one a GPU, or one a CPU core"
-    )
-    init_from: str | None = Field(
-        None, min_length=1, description="MODEL_DIR whose weights and subwords to begin with"
-    )
-    seed: NaturalNumber = Field(1, description="of everything random")
+    ] = 1e-9
+    """The term that keeps adam and adamw from dividing by zero."""
+
+    momentum: Decay = 0.9
+    """The momentum of sgd."""
+
+    weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
+    """The weight decay of adamw."""
+
+    label_smoothing: Probability = 0.1
+    """The share of the labels' probability that is spread over the whole vocabulary."""
+
+    clip_norm: PositiveFloat | None = None
+    """The largest norm of a gradient. null means no limit."""
+
+    log_every: PositiveInt = 50
+    """The number of steps between two lines of metrics.jsonl."""
+
+    validate_every: PositiveInt = 1000
+    """The number of steps between two validations. A validation measures the loss, BLEU and chrF of
+    the dev set."""
+
+    save_every: PositiveInt = 1000
+    """The number of steps between two checkpoints."""
+
+    keep_last: PositiveInt = 5
+    """The number of newest checkpoints that are kept."""
+
+    keep_best: PositiveInt = 1
+    """The number of best checkpoints that are kept."""
+
+    best_metric: Literal[(*METRICS, "loss", "perplexity")] = "bleu"
+    """The metric of the dev set that decides which checkpoint is the best. Translation uses the
+    best checkpoint.
+    bleu, chrf        the highest score is the best
+    loss, perplexity  the lowest value is the best
+    """
+
+    patience: PositiveInt | None = None
+    """Training ends after this number of validations without a new best. null means that it does
+    not end early."""
+
+    average_last: PositiveInt | None = None
+    """Averages the weights of this number of newest checkpoints at the end of training. The final
+    score and translation then use the average. null means that they use the best checkpoint."""
+
+    max_skipped: PositiveInt = 10
+    """The number of skipped updates in a row after which training stops. An update is skipped if
+    its loss or gradient is not finite."""
+
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """The precision of matrix products.
+    float32            the usual precision, and the only one on a CPU
+    bfloat16, float16  half precision (paddle.amp) on a GPU; bfloat16 needs Ampere or newer
+    """
+
+    recompute: bool = False
+    """Saves memory and costs time: the backward pass computes the layers again, instead of storing
+    their results."""
+
+    devices: Annotated[int, Field(gt=0, le=10_000)] | None = None
+    """The number of processes. null means one per GPU, or one per core on a CPU. On several
+    machines, the launcher's --nproc_per_node takes the place of this key."""
+
+    init_from: NonEmptyText | None = None
+    """For fine-tuning: a MODEL_DIR whose weights and subwords training starts with, instead of
+    random weights and subwords of the training text. The optimiser starts fresh."""
+
+    seed: NaturalNumber = 1
+    """The seed of initialisation, dropout, batches and held-out pairs."""
 
     @property
     def batch_plan(self) -> tuple[int, int]:
@@ -195,60 +363,105 @@ class TrainingConfig(Section):
 
 
 class DecodingConfig(Section):
-    """The search."""
+    """How text is translated. The command `translate` has a flag for each of these keys, such as
+    --beam-size."""
 
-    beam_size: BeamSize = Field(5, description="1: greedy")
+    beam_size: BeamSize = 5
+    """The number of hypotheses that beam search keeps. 1 is greedy search."""
+
     length_penalty: Annotated[
         float, Field(ge=0), at_most(10, "higher powers of a length overflow")
-    ] = Field(1.0, description="alpha; 0: none, higher: longer outputs")
-    length_penalty_kind: Literal["gnmt", "average"] = Field(
-        "gnmt", description="scores are divided by ((5 + length) / 6)^alpha, or length^alpha"
-    )
-    min_length_ratio: Annotated[LengthRatio, Field(ge=0)] = Field(
-        0.0, description="shortest output = ratio * input ..."
-    )
-    min_length_extra: ExtraLength = Field(0, description="... + extra subwords")
-    max_length_ratio: Annotated[LengthRatio, Field(gt=0)] = Field(
-        2.0, description="longest output = ratio * input ..."
-    )
-    max_length_extra: ExtraLength = Field(20, description="... + extra subwords")
-    sampling: bool = Field(False, description="draw outputs at random, instead of the best")
+    ] = 1.0
+    """The exponent of the length penalty (see length_penalty_kind). 0 is no penalty, and higher
+    values give longer outputs."""
+
+    length_penalty_kind: Literal["gnmt", "average"] = "gnmt"
+    """The formula of the length penalty. The score of an output is its log-probability divided by
+    the penalty. Lengths are in subwords, including the end token.
+    gnmt     `((5 + length) / 6)^length_penalty`
+    average  `length^length_penalty`
+    """
+
+    min_length_ratio: Annotated[LengthRatio, Field(ge=0)] = 0.0
+    """The least length of an output, relative to the source. An output has at least
+    `min_length_ratio * source_length + min_length_extra` subwords."""
+
+    min_length_extra: ExtraLength = 0
+    """The number of subwords that is added to the least length (see min_length_ratio)."""
+
+    max_length_ratio: Annotated[LengthRatio, Field(gt=0)] = 2.0
+    """The greatest length of an output, relative to the source. An output has at most
+    `max_length_ratio * source_length + max_length_extra` subwords."""
+
+    max_length_extra: ExtraLength = 20
+    """The number of subwords that is added to the greatest length (see max_length_ratio)."""
+
+    sampling: bool = False
+    """Draws outputs at random from the model's probabilities, instead of searching for the best.
+    The draw depends only on the seed, the text and the line number."""
+
     temperature: Annotated[
         float,
         Field(gt=0, le=1000),
-        at_least(
-            1e-3, "below it, nothing but the most probable subword is drawn, as with top_k: 1"
-        ),
-    ] = Field(1.0, description="of sampling; below 1: less random")
-    top_k: PositiveInt | None = Field(None, description="draw from the k most probable; null: all")
-    top_p: Annotated[float, Field(gt=0, le=1)] = Field(
-        1.0, description="draw from the fewest that have this share of the probability"
-    )
-    seed: NaturalNumber = Field(1, description="of sampling")
-    n_best: BeamSize = Field(1, description="outputs of a line; beam search: up to beam_size")
-    iterations: Annotated[int, Field(gt=0, le=LONGEST_TARGET)] = Field(
-        4, description="of a non-autoregressive model: passes; all but the first mend the output"
-    )
-    length_candidates: BeamSize = Field(
-        3, description="of a non-autoregressive model: lengths that are tried"
-    )
-    batch_tokens: PositiveInt = Field(2048, description="padded source tokens decoded at once")
+        at_least(1e-3, "below it, only the most probable subword is drawn, as with top_k: 1"),
+    ] = 1.0
+    """The temperature of sampling. Below 1 is less random, above 1 more random."""
+
+    top_k: PositiveInt | None = None
+    """Sampling draws from this number of most probable subwords. null means all."""
+
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Sampling draws from the smallest set of subwords that has this share of the probability."""
+
+    seed: NaturalNumber = 1
+    """The seed of sampling."""
+
+    n_best: BeamSize = 1
+    """The number of outputs per line, for --format tsv and jsonl. A search gives at most beam_size.
+    It gives fewer if several of them are the same text in different subwords, because only the best
+    of those is kept. With sampling, equal outputs are all kept."""
+
+    iterations: Annotated[int, Field(gt=0, le=LONGEST_TARGET)] = 4
+    """The number of passes of a non-autoregressive model. In each pass after the first, the least
+    certain words are predicted again, and fewer of them each time. With 1, words are predicted only
+    once."""
+
+    length_candidates: BeamSize = 3
+    """The number of lengths that a model with `non_autoregressive: length` tries. The best output
+    is kept."""
+
+    batch_tokens: PositiveInt = 2048
+    """The number of padded source tokens that one process decodes at once. A higher value needs
+    more memory. It is not faster on a CPU, but may be on a GPU."""
 
 
 class EvaluationConfig(Section):
-    """Scores."""
+    """How translations are scored."""
 
-    tokenize: Literal["13a", "zh", "char", "intl", "none"] | None = Field(
-        None, description="sacreBLEU's; null: zh for Chinese, none for BPE'd text, else 13a"
-    )
-    validation_beam_size: BeamSize = Field(1, description="beam of the dev set's BLEU")
-    samples: NaturalNumber = Field(3, description="translations shown at the end")
+    tokenize: Literal["13a", "zh", "char", "intl", "none"] | None = None
+    """sacreBLEU's tokeniser, which splits text into the tokens that BLEU compares.
+    13a   the standard for languages with spaces
+    zh    for Chinese: each Chinese character is a token
+    char  every character is a token
+    intl  like 13a, and also splits at the punctuation and symbols of all languages
+    none  the text is split at spaces only
+    null means zh for Chinese references, none for BPE'd text, and 13a for all other text."""
+
+    validation_beam_size: BeamSize = 1
+    """The beam size for BLEU and chrF of the dev set."""
+
+    samples: NaturalNumber = 3
+    """The number of translations that are shown at the end of training."""
 
 
 class Config(Section):
     """A whole recipe."""
 
-    model_dir: str = Field(..., min_length=1, description="where everything of this run goes")
+    model_dir: NonEmptyText
+    """The folder for everything that the run writes. These are the resolved config, the subword
+    model, the checkpoints and the metrics. The folder can be moved later. A relative path starts at
+    the folder in which the command is typed."""
+
     data: DataConfig
     subword: SubwordConfig = Field(default_factory=SubwordConfig)
     model: ModelConfig = Field(default_factory=ModelConfig)
@@ -291,27 +504,42 @@ SECTIONS: dict[str, type[Section]] = {
 
 
 def data_rules(config: Config) -> Problems:
+    """
+    - `data.dataset: files` needs `data.root`.
+    - With another dataset, `data.train`, `data.dev` and `data.test` must be splits of it (train,
+      dev or test), and the languages must be its languages (en and de).
+    - `data.source_lang` and `data.target_lang` must differ.
+    - `data.dataset: wmt14ende` needs `subword.type: vocabulary`.
+    """
     data, subword = config.data, config.subword
     dataset, name = DATASETS[data.dataset], data.dataset
+    own_text = "For text files of your own, give data.dataset: files, as in configs/template.yaml"
     if dataset.needs_root and data.root is None:
-        message = f"data.dataset: {name} needs the folder that holds them"
+        message = f"data.dataset: {name} needs the folder that holds the files"
         yield ("data.root", "data.dataset"), message
     for key in ("train", "dev", "test"):
         if dataset.splits and getattr(data, key) not in (*dataset.splits, None):
-            message = f"{name} has the splits {', '.join(dataset.splits)}"
+            message = f"{name} has the splits {', '.join(dataset.splits)}. {own_text}"
             yield (f"data.{key}", "data.dataset"), message
-    languages = "data.target_lang", "data.source_lang"
     if data.target_lang == data.source_lang:
-        yield languages, "must differ from data.source_lang"
-    if dataset.languages and not {data.source_lang, data.target_lang} <= {*dataset.languages}:
-        message = f"{name} has the languages {' and '.join(dataset.languages)}"
-        yield (*languages, "data.dataset"), message
+        yield ("data.target_lang", "data.source_lang"), "must differ from data.source_lang"
+    for key in ("source_lang", "target_lang"):
+        if dataset.languages and getattr(data, key) not in dataset.languages:
+            message = f"{name} has the languages {' and '.join(dataset.languages)}. {own_text}"
+            yield (f"data.{key}", "data.dataset"), message
     if dataset.is_bpe and subword.type != "vocabulary":
         message = f"data.dataset: {name} is BPE'd text, it needs type: vocabulary"
         yield ("subword.type", "data.dataset"), message
 
 
 def subword_rules(config: Config) -> Problems:
+    """
+    - `subword.sampling` needs `subword.type: bpe` or `unigram`.
+    - `subword.type: vocabulary` needs `subword.joint: true`, and `subword.vocabulary` unless the
+      dataset has a vocabulary of its own.
+    - `subword.vocabulary` needs `subword.type: vocabulary`.
+    - `subword.source_vocab_size` and `subword.target_vocab_size` need `subword.joint: false`.
+    """
     subword = config.subword
     if subword.sampling is not None and subword.type not in ("bpe", "unigram"):
         yield ("subword.sampling", "subword.type"), "needs subword.type: bpe or unigram"
@@ -328,6 +556,9 @@ def subword_rules(config: Config) -> Problems:
 
 
 def model_rules(config: Config) -> Problems:
+    """
+    - `model.num_heads` must divide `model.d_model`.
+    """
     model = config.model
     if model.d_model % model.num_heads:
         message = f"must divide model.d_model ({model.d_model})"
@@ -335,6 +566,13 @@ def model_rules(config: Config) -> Problems:
 
 
 def training_rules(config: Config) -> Problems:
+    """
+    - At least one of `training.max_steps` and `training.max_epochs` must be given.
+    - `training.schedule: noam` and `inverse_sqrt` need `training.warmup_steps` of at least 1.
+    - `training.schedule: inverse_sqrt` and `constant` need `training.learning_rate`.
+    - `training.average_last` must be at most `training.keep_last`.
+    - `training.weight_decay` needs `training.optimizer: adamw`.
+    """
     training, schedule = config.training, SCHEDULES[config.training.schedule]
     if training.max_epochs is None and training.max_steps is None:
         keys = "training.max_epochs", "training.max_steps"
@@ -352,6 +590,9 @@ def training_rules(config: Config) -> Problems:
 
 
 def decoding_rules(config: Config) -> Problems:
+    """
+    - `decoding.n_best` must be at most `decoding.beam_size`, unless `decoding.sampling` is true.
+    """
     decoding = config.decoding
     if decoding.n_best > decoding.beam_size and not decoding.sampling:
         keys = "decoding.n_best", "decoding.beam_size", "decoding.sampling"

@@ -1,7 +1,19 @@
-"""What every section of the config is made of: its base class, bounds of numbers, and rules."""
+"""What every section of the config is made of: its base class, its texts, bounds of numbers, and
+rules.
+
+The docstring of a section introduces it, and the docstring below a key explains the key. These are
+the texts that users read: scripts/write_reference.py puts them into docs/config.md and into the
+comments of configs/demo.yaml, and the flags of the commands show them in `--help`.
+
+Their form is simple. The first sentence says what the key is. A line that contains two or more
+spaces in a row describes a value: the value (or several, separated by commas), the spaces, and its
+meaning. Formulas are in backticks. The default is not mentioned, because it is added.
+"""
 
 import json
+import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Annotated, Any
 
@@ -13,8 +25,47 @@ class Section(BaseModel):
     """A section of the config. Unknown keys and values of a wrong type are errors."""
 
     model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, validate_default=True, allow_inf_nan=False
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        validate_default=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
     )
+
+
+# ------------------------------------------------------------------------------------------- texts
+
+
+def parts(text: str) -> list[str | dict[str, str]]:
+    """Splits the text of a key or section into its paragraphs, and its lists of values with the
+    meaning of each."""
+    result: list[str | dict[str, str]] = []
+    for line in filter(None, map(str.strip, text.split("\n"))):
+        last = result[-1] if result else None
+        if value := re.fullmatch(r"(\S+(?: \S+)*) {2,}(.*)", line):
+            if not isinstance(last, dict):
+                result.append(last := {})
+            last[value[1]] = value[2]
+        elif isinstance(last, str):
+            result[-1] = f"{last} {line}"
+        else:
+            result.append(line)
+    return result
+
+
+def one_line(text: str) -> str:
+    """The text of a key as one line, for `--help`."""
+    listed = [
+        part if isinstance(part, str) else "; ".join(map(": ".join, part.items())) + "."
+        for part in parts(text)
+    ]
+    return " ".join(listed)
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of a text, without its full stop."""
+    return re.split(r"\.(?: |$)", one_line(text), maxsplit=1)[0]
 
 
 # ------------------------------------------------------------------------------------------ bounds
@@ -22,21 +73,26 @@ class Section(BaseModel):
 
 def at_least(least: float, reason: str) -> AfterValidator:
     """A lower bound whose error message gives the reason for it."""
-    return _bound(lambda value: value >= least, f"expected at least {least:g}: {reason}")
+    return AfterValidator(Bound(lambda value: value >= least, f"at least {least:g}", reason))
 
 
 def at_most(most: float, reason: str) -> AfterValidator:
     """An upper bound whose error message gives the reason for it."""
-    return _bound(lambda value: value <= most, f"expected at most {most:g}: {reason}")
+    return AfterValidator(Bound(lambda value: value <= most, f"at most {most:g}", reason))
 
 
-def _bound(holds: Callable[[float], bool], message: str) -> AfterValidator:
-    def check(value: float) -> float:
-        if not holds(value):
-            raise PydanticCustomError("bound", message)
+@dataclass(frozen=True)
+class Bound:
+    """Checks a value. `limit` says which values are possible, and `reason` why no others are."""
+
+    holds: Callable[[float], bool]
+    limit: str
+    reason: str
+
+    def __call__(self, value: float) -> float:
+        if not self.holds(value):
+            raise PydanticCustomError("bound", f"expected {self.limit}: {self.reason}")
         return value
-
-    return AfterValidator(check)
 
 
 # Numbers are bounded where arithmetic would fail or memory would run out at once. The bounds lie
@@ -47,6 +103,8 @@ PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]
 NaturalNumber = Annotated[int, Field(ge=0, lt=2**31)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
+
+NonEmptyText = Annotated[str, Field(min_length=1)]
 
 
 # ------------------------------------------------------------------------------------------- rules

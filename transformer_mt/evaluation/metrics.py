@@ -1,7 +1,7 @@
 """Metrics of translation, computed by sacreBLEU, with the signatures that say how.
 
-To add a metric, add an entry to `METRICS`. This module is light to import, because the config's
-schema takes the choices of training.best_metric from it.
+To add a metric, add an entry to `METRICS`, and describe it in config/schema.py. This module
+is light to import, because the config's schema takes the choices of training.best_metric from it.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,8 @@
 """Learning-rate schedules: the rate of an update as a function of its number.
 
-To add a schedule, add an entry to `SCHEDULES`. This module imports nothing heavy, because the
-config takes the names of the schedules, and what they need, from here.
+To add a schedule, add an entry to `SCHEDULES`, and describe it in config/schema.py. This
+module imports nothing heavy, because the config takes the names of the schedules, and what they
+need, from here.
 """
 
 from collections.abc import Callable

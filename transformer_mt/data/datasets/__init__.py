@@ -1,5 +1,5 @@
 """The corpora that `data.dataset` can name. To add one, write a module in this folder and a line in
-DATASETS.
+DATASETS, and describe it in config/schema.py.
 
 This package is light to import, because the config's schema reads DATASETS.
 """

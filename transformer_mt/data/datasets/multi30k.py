@@ -47,7 +47,8 @@ def find(split: str, lang: str, root: str | None) -> Path:
     if root is None:
         return _download(f"{NAMES[split][0]}.{lang}.gz")
     names = [f"{name}.{lang}{ending}" for name in NAMES[split] for ending in (".gz", "")]
-    return first_existing(Path(root), names, "data.root")
+    hint = ", but data.dataset is multi30k. For text files of your own, give data.dataset: files"
+    return first_existing(Path(root), names, "data.root", hint)
 
 
 def _download(name: str) -> Path:

@@ -12,24 +12,34 @@ DEFAULT_WEIGHT = {"diagonal": 1.0, "alignment": 0.05}
 
 
 class GuidedAttentionConfig(Section):
-    """A loss that teaches heads of the decoder where in the source to look."""
+    """Guided attention: an extra loss for some heads of the decoder's attention to the source. See
+    configs/guided_attention.yaml."""
 
-    by: Literal["diagonal", "alignment"] | None = Field(
-        None, description="where to: the same place in the sentence, or as alignments say"
-    )
-    alignments: str | None = Field(
-        None, description="Pharaoh file (0-0 1-2 ...), line for line with the training text"
-    )
-    weight: Annotated[float, Field(gt=0, le=1000)] | None = Field(
-        None, description="of this loss; null: 1.0 with diagonal, 0.05 with alignment"
-    )
-    layer: PositiveInt | None = Field(
-        None, description="of the decoder, from 1; null: the last but one"
-    )
-    heads: PositiveInt = Field(1, description="how many of the layer's heads are guided")
-    width: Annotated[float, Field(ge=1e-3, le=100)] = Field(
-        0.2, description="of the diagonal, as a share of the length"
-    )
+    by: Literal["diagonal", "alignment"] | None = None
+    """Where the heads should look.
+    diagonal   at the same relative position in the sentence
+    alignment  at the words that the file `alignments` gives
+    null turns guided attention off."""
+
+    alignments: str | None = None
+    """The file of word alignments. It has one line per line of the training text, with pairs of
+    word numbers from 0, source first: 0-0 1-2 2-1. Words stand between spaces, and in BPE'd text,
+    tokens that @@ joins are one word. In languages without spaces, such as zh and ja, each subword
+    is a word."""
+
+    weight: Annotated[float, Field(gt=0, le=1000)] | None = None
+    """The weight of this loss; the translation loss has weight 1. null means 1.0 with diagonal and
+    0.05 with alignment, as in the papers."""
+
+    layer: PositiveInt | None = None
+    """The decoder layer of the heads, counted from 1. null means the last layer but one."""
+
+    heads: PositiveInt = 1
+    """The number of guided heads. With `by: alignment`, the commands `align` and `translate
+    --alignment` read the alignment from these heads."""
+
+    width: Annotated[float, Field(ge=1e-3, le=100)] = 0.2
+    """The width of the diagonal, as a share of the sentence length."""
 
     @field_validator("weight")
     @classmethod
@@ -44,6 +54,15 @@ class GuidedAttentionConfig(Section):
 
 
 def rules(config: Any) -> Problems:
+    """
+    - `guided_attention.by: alignment` and `guided_attention.alignments` need each other.
+    - `guided_attention.layer` must be at most the number of decoder layers, and
+      `guided_attention.heads` at most `model.num_heads`.
+    - `guided_attention.by: alignment` cannot be combined with `subword.type: word`, and needs
+      `subword.normalization: identity` (unless `subword.type` is vocabulary).
+    - `guided_attention.by` cannot be combined with `scheduled_sampling.decay` or
+      `subword.sampling`.
+    """
     guided, subword, model = config.guided_attention, config.subword, config.model
     option = "guided_attention.by"
     if guided.by == "alignment" and guided.alignments is None:

@@ -19,6 +19,12 @@ NEEDED = (
 
 
 def rules(config: Any) -> Problems:
+    """
+    - `model.non_autoregressive` cannot be combined with `model.copying`,
+      `scheduled_sampling.decay`, `guided_attention.by` or `decoding.sampling`, and needs
+      `decoding.n_best: 1`.
+    - `model.non_autoregressive: length` needs `data.max_length` of at most 1024.
+    """
     option = "model.non_autoregressive"
     if config.model.non_autoregressive and config.model.copying:
         message = "model.copying needs the preceding words; one of the two must be off"

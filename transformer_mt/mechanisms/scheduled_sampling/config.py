@@ -20,23 +20,47 @@ DEFAULT_K = {"linear": 1.0, "exponential": 0.9999, "inverse_sigmoid": 1000.0}
 
 
 class ScheduledSamplingConfig(Section):
-    """Training on the model's own predictions, more and more of them."""
+    """Scheduled sampling: the decoder is trained on some of its own predictions in place of the
+    true previous words, so that it learns to continue after its own mistakes. See
+    configs/scheduled_sampling.yaml."""
 
-    decay: Literal["linear", "exponential", "inverse_sigmoid"] | None = Field(
-        None, description="how the share of true words falls; null: all words are true"
-    )
-    k: PositiveFloat | None = Field(None, description="the decay's k; null: see configs/demo.yaml")
-    slope: PositiveFloat = Field(1e-4, description="of linear decay, per step")
-    minimum: Probability = Field(0.0, description="the least share of true words")
-    start: NaturalNumber = Field(0, description="steps before the decay begins")
-    mixing: Literal["argmax", "sampled", "top_k"] = Field(
-        "argmax", description="what stands for a prediction: the best, a draw, or the mean of top_k"
-    )
-    top_k: PositiveInt = Field(5, description="of mixing: top_k")
-    backpropagate: bool = Field(False, description="with top_k: also train what was predicted")
-    passes: Annotated[int, Field(ge=2, le=1000)] = Field(
-        2, description="of the decoder; more: parallel scheduled sampling"
-    )
+    decay: Literal["linear", "exponential", "inverse_sigmoid"] | None = None
+    """How the share of true words falls with i, the number of steps since `start`.
+    linear           `k - slope * i`
+    exponential      `k ^ i`
+    inverse_sigmoid  `k / (k + exp(i / k))`
+    null turns scheduled sampling off."""
+
+    k: PositiveFloat | None = None
+    """The k of the formulas of `decay`. null means 1.0 with linear, 0.9999 with exponential, 1000
+    with inverse_sigmoid."""
+
+    slope: PositiveFloat = 1e-4
+    """The slope of the linear decay, per step."""
+
+    minimum: Probability = 0.0
+    """The smallest share of true words."""
+
+    start: NaturalNumber = 0
+    """The number of first steps with only true words."""
+
+    mixing: Literal["argmax", "sampled", "top_k"] = "argmax"
+    """What replaces a true word.
+    argmax   the most probable word
+    sampled  a word drawn from all words
+    top_k    the mean of the embeddings of the top_k most probable words, by probability
+    """
+
+    top_k: PositiveInt = 5
+    """The number of words for `mixing: top_k`."""
+
+    backpropagate: bool = False
+    """Whether the gradient also goes through the predictions. It needs `mixing: top_k`."""
+
+    passes: Annotated[int, Field(ge=2, le=1000)] = 2
+    """The number of passes of the decoder. With 2, the first predicts from the true words, and the
+    second is trained on the mixture. With more, words are predicted again from the previous
+    mixture, which is closer to translation."""
 
     @field_validator("k")
     @classmethod
@@ -45,6 +69,11 @@ class ScheduledSamplingConfig(Section):
 
 
 def rules(config: Any) -> Problems:
+    """
+    - `scheduled_sampling.k` must be below 1 with `decay: exponential`, and at least 1 with
+      `decay: inverse_sigmoid`.
+    - `scheduled_sampling.backpropagate` needs `scheduled_sampling.mixing: top_k`.
+    """
     sampling, k = config.scheduled_sampling, config.scheduled_sampling.k
     about_k = "scheduled_sampling.k", "scheduled_sampling.decay"
     if k is not None and sampling.decay == "exponential" and k >= 1:
