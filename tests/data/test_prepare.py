@@ -99,6 +99,12 @@ def test_everything_is_where_it_belongs(tmp_path, text):
     assert not (tmp_path / "model").exists()
 
 
+def test_the_files_of_the_training_text_are_named(tmp_path, text, capsys):
+    prepare(config(tmp_path))
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first == f"training text   {text / 'train.en'}, {text / 'train.de'}"
+
+
 def test_the_report_counts_right(tmp_path, text):
     pairs = some_pairs(300)
     extra = [

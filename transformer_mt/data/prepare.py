@@ -101,6 +101,7 @@ def prepare(
     """
     data, cache = config.data, Path(config.data.cache)
     corpus = open_corpus(data)
+    say(f"training text   {', '.join(map(str, corpus.train.paths))}")
     _check(corpus)
     held_out = hold_out(corpus, data, config.training.seed, cache)
     corpus = corpus._replace(**held_out.splits)  # the dev and test sets that the config lacks
