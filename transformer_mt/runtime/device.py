@@ -32,7 +32,7 @@ def use(name: str | None) -> str:
     if not match[1] and int(match[2] or 0) >= gpus:
         raise UsageError(
             f"--device: {name}: this Paddle sees {gpus} GPUs"
-            + ("" if gpus else "; it may be the CPU package (see the README on GPUs)")
+            + ("" if gpus else "; it may be the CPU package (see docs/gpus.md)")
         )
     paddle.set_device(name)
     if name == "cpu":
