@@ -1,4 +1,4 @@
-"""Dependencies point one way, as the README says."""
+"""Dependencies point one way, as docs/architecture.md says."""
 
 import ast
 import re

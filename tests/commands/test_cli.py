@@ -25,6 +25,7 @@ from transformer_mt.assembly import run as training_run
 from transformer_mt.cli import main
 from transformer_mt.config.file import dump
 from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.evaluation.metrics import METRICS
 from transformer_mt.runtime.checksums import sealed
 from transformer_mt.training.trainer import seconds_per_step
 
@@ -452,9 +453,12 @@ def test_evaluating_models_side_by_side(model, non_autoregressive, texts, tmp_pa
                "--threads", "1", "--beam-size", "1", "--json", path)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr == "warning: --beam-size makes no difference to a non-autoregressive model\n"
-    header, *rows, bleu, chrf = done.stdout.splitlines()
-    assert header.split() == ["BLEU", "chrF", "length", "ratio", "lines/s"]
-    assert bleu.startswith("  BLEU|nrefs:1") and chrf.startswith("  chrF2|nrefs:1")
+    header, *rows = done.stdout.splitlines()
+    rows, signatures = rows[: -len(METRICS)], rows[-len(METRICS) :]
+    labels = [metric.label for metric in METRICS.values()]
+    assert header.split() == [*labels, "length", "ratio", "lines/s"]
+    assert signatures[0].startswith("  BLEU|nrefs:1")
+    assert signatures[1].startswith("  chrF2|nrefs:1")
     scores = json.loads(path.read_text())
     assert [one["model"] for one in scores] == [str(model), str(non_autoregressive)]
     for row, one in zip(rows, scores, strict=True):
@@ -462,8 +466,7 @@ def test_evaluating_models_side_by_side(model, non_autoregressive, texts, tmp_pa
         assert one["lines"] == 10
         assert one["lines_per_second"] == pytest.approx(10 / one["seconds"])
         assert row.split()[1:] == [
-            f"{one['bleu']:.2f}",
-            f"{one['chrf']:.2f}",
+            *(f"{one[key]:.2f}" for key in METRICS),
             f"{one['length_ratio']:.3f}",
             f"{one['lines_per_second']:,.1f}",
         ]
