@@ -12,6 +12,7 @@ import re
 import runpy
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -33,11 +34,28 @@ from transformer_mt.config.schema import SECTIONS, DecodingConfig
 from transformer_mt.runtime.errors import UsageError
 
 # Programs that pages may use, besides those of the project.
-PLAIN = set(
-    ["awk", "cat", "cd", "cp", "curl", "cut", "diff", "echo", "export", "for", "do", "done", "du", "git", "gunzip", "gzip", "head", "ls", "mkdir", "mv", "nproc", "nvidia-smi", "paste", "printf", "rm", "sed", "sha256sum", "shuf", "sort", "source", "tail", "tar", "tr", "true", "uniq", "unzip", "wc", "wget", "zcat"]
-)
+PLAIN = {
+    *("awk", "cat", "cd", "cp", "curl", "cut", "diff", "du", "echo", "export", "for", "do", "done"),
+    *(
+        "git",
+        "gunzip",
+        "gzip",
+        "head",
+        "iconv",
+        "ls",
+        "mkdir",
+        "mv",
+        "nproc",
+        "nvidia-smi",
+        "paste",
+    ),
+    *("printf", "rm", "sed", "sha256sum", "shuf", "sort", "source", "tail", "tar", "tr", "true"),
+    *("uniq", "unzip", "wc", "wget", "zcat"),
+}
 PYTHONS = re.compile(r"(\.venv/bin/|[\w./-]+/bin/)?python(3(\.\d+)?)?")
 PIPS = re.compile(r"(\.venv/bin/|[\w./-]+/bin/)?pip3?")
+# Programs that the environment has besides them.
+INSTALLED = re.compile(r"\.venv/bin/sacrebleu")
 # Modules of other projects that pages call with `python -m`.
 OTHER_MODULES = {"pip", "pytest", "venv", "ruff", "sacrebleu", "http.server"}
 LAUNCHER = "paddle.distributed.launch"
@@ -217,7 +235,7 @@ def _check(one: SimpleCommand, scripts: Path) -> None:
         _check_python(arguments)
     elif PIPS.fullmatch(program):
         _check_pip(arguments)
-    elif program == "bash" or program in PLAIN:
+    elif program == "bash" or program in PLAIN or INSTALLED.fullmatch(program):
         _check_files(arguments)
     else:
         raise Wrong(f"{program}: not a program that the pages use")
@@ -294,7 +312,7 @@ def _check_config(path: str, overrides: list[str]) -> None:
 def _check_pip(arguments: list[str]) -> None:
     if not arguments or arguments[0] not in ("install", "check", "list", "freeze", "download"):
         raise Wrong(f"pip {arguments}")
-    for flag, name in zip(arguments, arguments[1:], strict=False):
+    for flag, name in pairwise(arguments):
         if flag in ("-r", "-c") and name not in project_files():
             raise Wrong(f"there is no {name}")
 
@@ -351,7 +369,8 @@ def known_variables() -> set[str]:
 
 @pytest.mark.parametrize("name", pages())
 def test_commands_of_a_page_are_understood(name, scripts):
-    assert problems(written_commands(name), scripts) == []
+    wrong = problems(written_commands(name), scripts)
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "configs").glob("*.yaml")))
@@ -359,7 +378,8 @@ def test_commands_in_a_recipe_are_understood(name, scripts):
     text = (ROOT / "configs" / name).read_text(encoding="utf-8")
     found = commands_of_text(text)
     assert found or "bash scripts" not in text
-    assert problems(found, scripts) == []
+    wrong = problems(found, scripts)
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
@@ -368,13 +388,15 @@ def test_examples_in_the_help_are_understood(name, scripts):
     examples = text.partition("\nexamples:\n")[2]
     found = commands_of_text(examples)
     assert found and len(found) >= examples.count("python -m transformer_mt")
-    assert problems(found, scripts) == []
+    wrong = problems(found, scripts)
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "scripts").glob("benchmark_*.py")), ids=str)
 def test_commands_in_the_help_of_a_benchmark_are_understood(path, scripts):
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    assert problems(commands_of_text(text), scripts) == []
+    wrong = problems(commands_of_text(text), scripts)
+    assert not wrong, "\n".join(wrong)
 
 
 def problems(found: list[Text], scripts: Path) -> list[str]:
@@ -408,7 +430,7 @@ def test_blocks_have_a_language():
 
 KEY = re.compile(rf"({'|'.join(SECTIONS)})\.([a-z][a-z0-9_]*)(\s*[:=].*)?", re.DOTALL)
 # Files whose names look like keys, and attributes of the model in the pages about the code.
-FILES = re.compile(r"\.(py|model|txt|yaml|json|jsonl|md|safetensors|pdparams)\b")
+FILES = re.compile(r"\.(py|model|txt|yaml|json|jsonl|md|safetensors|pdparams|bin)\b")
 
 
 def problems_of_keys(page) -> list[str]:
@@ -454,12 +476,14 @@ def problems_of_flags(page) -> list[str]:
 
 @pytest.mark.parametrize("name", pages())
 def test_config_keys_in_backticks_exist(name):
-    assert problems_of_keys(pages()[name]) == []
+    problems = problems_of_keys(pages()[name])
+    assert not problems, "\n".join(problems)
 
 
 @pytest.mark.parametrize("name", pages())
 def test_flags_in_backticks_exist(name):
-    assert problems_of_flags(pages()[name]) == []
+    problems = problems_of_flags(pages()[name])
+    assert not problems, "\n".join(problems)
 
 
 # ---- What the checks find ----

@@ -123,12 +123,14 @@ def reached_from(start: str, others: dict[str, Page]) -> set[str]:
 
 @pytest.mark.parametrize("name", pages())
 def test_links_lead_to_files_and_headings(name):
-    assert problems_of_links(pages()[name], pages(), project_files()) == []
+    problems = problems_of_links(pages()[name], pages(), project_files())
+    assert not problems, "\n".join(problems)
 
 
 @pytest.mark.parametrize("name", pages())
 def test_paths_in_backticks_exist(name):
-    assert problems_of_paths(pages()[name], project_files(), ignored_folders()) == []
+    problems = problems_of_paths(pages()[name], project_files(), ignored_folders())
+    assert not problems, "\n".join(problems)
 
 
 @pytest.mark.parametrize("name", pages())
