@@ -157,10 +157,16 @@ def _anchor(title: str, seen: Counter) -> str:
 
 @functools.cache
 def project_files() -> frozenset[str]:
-    """All files that are in git, or would be with `git add`, and their folders."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    output = subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout.decode()
-    files = {name for name in output.split("\0") if name and (ROOT / name).exists()}
+    """All files that are in git, or would be with `git add`, and their folders. In a copy of the
+    project without git, all files that are not hidden."""
+    if (ROOT / ".git").exists():
+        command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+        output = subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout
+        names = output.decode().split("\0")
+    else:
+        names = [path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*") if path.is_file()]
+        names = [name for name in names if not re.search(r"(^|/)\.(?!ci/|git)|__pycache__", name)]
+    files = {name for name in names if name and (ROOT / name).exists()}
     folders = {str(parent) for name in files for parent in PurePosixPath(name).parents}
     return frozenset(files | folders)
 
