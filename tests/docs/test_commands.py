@@ -12,6 +12,8 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -38,6 +40,7 @@ PLAIN = {
     *("awk", "cat", "cd", "cp", "curl", "cut", "diff", "du", "echo", "export", "for", "do", "done"),
     *(
         "git",
+        "grep",
         "gunzip",
         "gzip",
         "head",
@@ -160,9 +163,8 @@ class _Captured(Exception):
     pass
 
 
-@functools.cache
-def parser_of(script: str) -> argparse.ArgumentParser:
-    """The parser of a Python script, which runs until it would read its arguments."""
+def captured(run: Callable[[], object]) -> argparse.ArgumentParser:
+    """The parser that a program is about to parse its arguments with. The program ends there."""
 
     def capture(parser, *_, **__):
         raise _Captured(parser)
@@ -171,12 +173,23 @@ def parser_of(script: str) -> argparse.ArgumentParser:
     with patch.context() as patched:
         patched.setattr(argparse.ArgumentParser, "parse_args", capture)
         patched.setattr(argparse.ArgumentParser, "parse_known_args", capture)
-        patched.syspath_prepend(str((ROOT / script).parent))
         try:
-            runpy.run_path(str(ROOT / script), run_name="__main__")
-        except _Captured as captured:
-            return captured.args[0]
-    raise AssertionError(f"{script} reads no arguments")
+            run()
+        except _Captured as end:
+            return end.args[0]
+    raise AssertionError("it parses no arguments")
+
+
+@functools.cache
+def parser_of(script: str) -> argparse.ArgumentParser:
+    """The parser of a Python script, or one without arguments if the script reads none."""
+    path = ROOT / script
+    if not re.search(r"\.parse_args\(|harness\.run\(", path.read_text(encoding="utf-8")):
+        return argparse.ArgumentParser(prog=script)
+    patch = pytest.MonkeyPatch()
+    with patch.context() as patched:
+        patched.syspath_prepend(str(path.parent))
+        return captured(lambda: runpy.run_path(str(path), run_name="__main__"))
 
 
 def parsed(parse_arguments, arguments: list[str]):
@@ -327,10 +340,7 @@ def _check_files(arguments: list[str]) -> None:
 
 def _check_code(text: str) -> None:
     """Python parses, and what it imports from the package exists."""
-    try:
-        tree = ast.parse(text)
-    except SyntaxError as error:
-        raise Wrong(str(error)) from None
+    tree = _tree(text)
     for node in ast.walk(tree):
         names = []
         if isinstance(node, ast.Import):
@@ -340,6 +350,18 @@ def _check_code(text: str) -> None:
         for module, name in names:
             if module.split(".")[0] == "transformer_mt" and not _is_importable(module, name):
                 raise Wrong(f"{module} has no {name}" if name else f"there is no {module}")
+
+
+def _tree(text: str) -> ast.AST:
+    """The parsed Python. It may be the entries of a dictionary, and may have lines of `...`."""
+    shorter = re.sub(r"(?m)^ *\.\.\.$", "", text)
+    for attempt in (text, shorter, f"{{\n{text}}}"):
+        with contextlib.suppress(SyntaxError):
+            return ast.parse(attempt)
+    try:
+        return ast.parse(text)
+    except SyntaxError as error:
+        raise Wrong(str(error)) from None
 
 
 def _is_importable(module: str, name: str | None) -> bool:
@@ -451,7 +473,7 @@ def problems_of_keys(page) -> list[str]:
 def known_flags() -> set[str]:
     found = set(OTHER_FLAGS)
     for name in cli.COMMANDS:
-        parser = cli._parser(name)
+        parser = captured(partial(cli.parse, [name]))
         (choice,) = (one for one in parser._actions if isinstance(one.choices, dict))
         for one in (parser, choice.choices[name]):
             found |= {flag for action in one._actions for flag in action.option_strings}
@@ -518,6 +540,7 @@ def test_flags_in_backticks_exist(name):
         (".venv/bin/python scripts/benchmark_data.py --data FOLDER --pears N", "--pears"),
         (".venv/bin/python scripts/benchmark_copying.py training.max_steps=3", None),
         (".venv/bin/python scripts/benchmark_nothing.py", "there is no"),
+        (".venv/bin/python scripts/benchmarks/padding.py --x", "--x"),
         ("python data/demo/generate.py --output DIR", None),
         ("python data/demo/generate.py --input DIR", "--input"),
         ("python -c 'from transformer_mt import Nothing'", "transformer_mt has no Nothing"),

@@ -21,19 +21,20 @@ from tests.docs.pages import ROOT, Page, commands, find_page, parse, project_fil
 # Lines of output that a page shows must look like those of the program, if they begin so. The
 # others are sentences, which differ from one model to another.
 LABELS = re.compile(
-    r"training pairs|(source|target) subwords|vocabulary|model  |updates|step |dev set|test set"
-    r"|BLEU|chrF|done in|held out|subword model|source  |translation  |reference  |Next:"
+    r"training (pairs|into|the)|(dev|test) pairs|(source|target) subwords|unknown  |vocabulary  "
+    r"|model  |an update|estimated time|timing|step \d|(dev|test) set|BLEU|chrF|done in|Next:"
+    r"|source  |translation  |reference  "
 )
 # In place of the recipe's own values, where it has these keys. With fewer steps, there would not be
 # as many checkpoints as the recipes average.
 SHORT = {
-    "max_steps": 20,
+    "max_steps": 40,
     "batch_tokens": 800,
     "device_tokens": 800,
     "warmup_steps": 10,
-    "log_every": 5,
-    "validate_every": 10,
-    "save_every": 4,
+    "log_every": 10,
+    "validate_every": 20,
+    "save_every": 8,
 }
 PAIRS = 400
 # The demo corpus, shortened.
@@ -241,7 +242,7 @@ def test_the_environment_of_a_clone_is_ready(tmp_path):
         str(tmp_path / "transformer_mt" / "__init__.py"),
     ]
     config = yaml.safe_load((tmp_path / "configs" / "demo.yaml").read_text(encoding="utf-8"))
-    assert config["training"]["max_steps"] == 20 and config["training"]["seed"] == 1
+    assert config["training"]["max_steps"] == 40 and config["training"]["seed"] == 1
     assert len((tmp_path / "data/demo/test.en").read_text(encoding="utf-8").splitlines()) == 20
 
 
@@ -277,12 +278,15 @@ def test_recipes_are_edited_as_the_table_says(tmp_path):
     (tmp_path / "my.yaml").write_text((tmp_path / "configs" / "a.yaml").read_text("utf-8"))
     Newcomer(tmp_path).edit(page, "cp configs/a.yaml my.yaml   ")
     values = yaml.safe_load((tmp_path / "my.yaml").read_text("utf-8"))
-    assert values["model_dir"] == "runs/x" and values["training"]["max_steps"] == 20
+    assert values["model_dir"] == "runs/x" and values["training"]["max_steps"] == 40
     assert values["data"] == {"root": "corpus", "train": "train", "source_lang": "de",
                               "target_lang": "en", "dev": None, "test": None}  # fmt: skip
 
 
 def test_shapes_of_lines():
+    assert shape("estimated time  14 s of it (0.24 s per step)") == shape(
+        "estimated time  12 min of it (45 ms per step)"
+    )
     assert shape("step 400/1,000  epoch 6  loss 1.450  lr 3.46e-03  55 s left") == shape(
         "step 5/20  epoch 1  loss 9.1  lr 1.00e-04  1 min 5 s left"
     )
