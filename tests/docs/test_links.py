@@ -104,18 +104,11 @@ def ignored_folders() -> list[str]:
     return [line.removeprefix("/") for line in lines if line.startswith("/")]
 
 
-def reached_from(start: str, others: dict[str, Page]) -> set[str]:
-    """The pages that one can get to from a page by following links."""
-    found, waiting = set(), [start]
-    while waiting:
-        name = waiting.pop()
-        if name in found or name not in others:
-            continue
-        found.add(name)
-        for link in others[name].links:
-            path = link.text.partition("#")[0]
-            waiting.append(posixpath.normpath(posixpath.join(posixpath.dirname(name), path)))
-    return found
+def linked_from(page: Page) -> set[str]:
+    """The paths that a page links to."""
+    folder = posixpath.dirname(page.path)
+    paths = (link.text.partition("#")[0] for link in page.links if "://" not in link.text)
+    return {posixpath.normpath(posixpath.join(folder, path)) for path in paths if path}
 
 
 # ---- The pages ----
@@ -139,15 +132,18 @@ def test_no_page_names_a_machine_or_a_registry(name):
     assert MACHINE_PATHS.findall(source) == [] and REGISTRIES.findall(source) == []
 
 
-def test_every_page_is_reached_from_the_index():
-    reached = reached_from("docs/README.md", pages())
-    assert {name for name in pages() if name.startswith("docs/")} - reached == set()
-    for start, tutorial in (
-        ("README.md", "docs/tutorial.md"),
-        ("README.zh.md", "docs/tutorial.zh.md"),
-    ):
-        targets = {link.text for link in find_page(start).links}
-        assert {"docs/README.md", tutorial} <= targets
+def test_every_page_is_linked_from_the_index():
+    index = find_page("docs/README.md")
+    own = {name for name in pages() if name.startswith("docs/")}
+    assert own - linked_from(index) - {index.path} == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "tutorial"),
+    [("README.md", "docs/tutorial.md"), ("README.zh.md", "docs/tutorial.zh.md")],
+)
+def test_first_pages_link_to_the_index_and_the_tutorial(name, tutorial):
+    assert {"docs/README.md", tutorial} <= linked_from(find_page(name))
 
 
 def test_the_readme_is_short():
@@ -217,10 +213,9 @@ def test_wrong_paths_are_found(span, is_right):
     assert bool(problems_of_paths(page, FILES, ["data/cache/"])) != is_right
 
 
-def test_pages_that_nobody_reaches_are_found():
-    others = {"docs/README.md": parse("[a](a.md)"), "docs/a.md": parse("[r](README.md#x)")}
-    others["docs/b.md"] = parse("[a](a.md)")
-    assert reached_from("docs/README.md", others) == {"docs/README.md", "docs/a.md"}
+def test_linked_paths():
+    page = parse("[a](a.md#x) [b](../b/) [c](https://a.org/c.md) [d](#d)", "docs/README.md")
+    assert linked_from(page) == {"docs/a.md", "b"}
 
 
 def test_machine_paths_and_registries_are_found():
