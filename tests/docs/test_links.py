@@ -151,6 +151,11 @@ def test_the_readme_is_short():
     assert count <= README_LINES
 
 
+def test_pages_are_finished():
+    unfinished = re.compile(r"@@[A-Z]+@@|\b(TODO|FIXME|XXX)\b")
+    assert [name for name, page in pages().items() if unfinished.search(page.source)] == []
+
+
 def test_pages_begin_with_one_title():
     for name, page in pages().items():
         levels = [heading.level for heading in page.headings]
