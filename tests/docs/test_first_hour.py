@@ -18,12 +18,12 @@ import yaml
 from tests.conftest import SHARED_DATA
 from tests.docs.pages import ROOT, Page, commands, find_page, parse, project_files
 
-# Lines of output that a page shows must look like those of the program, if they begin so. The
-# others are sentences, which differ from one model to another.
+# Lines of output that a page shows must look like those of the program, if they begin so. Others
+# depend on the text and the model.
 LABELS = re.compile(
-    r"training (pairs|into|the)|(dev|test) pairs|(source|target) subwords|unknown  |vocabulary  "
-    r"|model  |an update|estimated time|timing|step \d|(dev|test) set|BLEU|chrF|done in|Next:"
-    r"|source  |translation  |reference  "
+    r"training (text|pairs|into|the)|data\.|(dev|test) pairs|(source|target) subwords|unknown  "
+    r"|vocabulary  |model  |an update|estimated time|timing|step \d|(dev|test) set|BLEU|chrF"
+    r"|done in|Next:|source  |translation  |reference  "
 )
 # In place of the recipe's own values, where it has these keys. With fewer steps, there would not be
 # as many checkpoints as the recipes average.
@@ -130,7 +130,9 @@ def edit_recipe(path: Path, edits: dict[str, object]) -> None:
 
 
 def shape(line: str) -> str:
-    """A line of output without its numbers and durations."""
+    """A line of output without its numbers, durations and sentences."""
+    if match := re.match(r"(source|translation|reference) ", line):
+        return match[1]
     text = re.sub(r"\d[\d,]*(\.\d+)?([eE][+-]?\d+)?", "#", line.replace("(best so far)", ""))
     text = re.sub(r"#( h| min| s| ms)( #( min| s))?\b", "TIME", text)
     return " ".join(text.split())
@@ -292,3 +294,4 @@ def test_shapes_of_lines():
     )
     assert shape("step 1,000  dev loss 1  (best so far)") == shape("step 7  dev loss 2.5")
     assert shape("dev loss 1") != shape("dev loss")
+    assert shape("translation 1 a") == shape("translation b") != shape("reference 1 a")
