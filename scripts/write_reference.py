@@ -67,6 +67,8 @@ def demo_yaml(text: str) -> str:
         values = {key.value: _written(text, node) for key, node in given[name].value}
         lines = [*_comment(section.__doc__, ""), f"{name}:"]
         for key, field in section.model_fields.items():
+            if key not in values:
+                raise SystemExit(f"configs/demo.yaml lacks {name}.{key}")
             lines.append(textwrap.indent(_entry(key, field, values[key], "  "), "  "))
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + "\n"

@@ -1,6 +1,9 @@
 """docs/config.md, docs/commands.md and the comments of configs/demo.yaml are up to date."""
 
+import ast
+import inspect
 import re
+import textwrap
 from typing import Annotated, Literal
 
 import pytest
@@ -12,8 +15,9 @@ from tests.support import ROOT
 from transformer_mt.cli import COMMANDS, EXIT_CODES
 from transformer_mt.commands.model_choice import MODEL_GROUP, SETTINGS_GROUP
 from transformer_mt.config import file as config_file
-from transformer_mt.config.schema import SECTIONS
+from transformer_mt.config.schema import RULES, SECTIONS, training_rules
 from transformer_mt.config.section import PositiveFloat, PositiveInt, Section, at_least, at_most
+from transformer_mt.training.schedule import SCHEDULES
 
 CONFIG = (ROOT / "docs" / "config.md").read_text("utf-8")
 COMMANDS_PAGE = (ROOT / "docs" / "commands.md").read_text("utf-8")
@@ -167,3 +171,28 @@ def test_every_script_is_there():
     for path in (ROOT / "scripts").glob("*.sh"):
         usage = re.search(r"usage='(.*?)'", path.read_text("utf-8"), re.DOTALL)[1]
         assert usage in COMMANDS_PAGE, path.name
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.__module__}.{rule.__name__}")
+def test_a_rule_names_its_keys(rule):
+    """What a rule yields the problems of, as far as its code has them as text."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(rule)))
+    texts = {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    keys = {text for text in texts if re.fullmatch(rf"({'|'.join(SECTIONS)})\.\w+", text)}
+    assert keys
+    missing = {key for key in keys if key not in rule.__doc__}
+    assert missing == set()
+
+
+def test_the_rules_name_the_schedules_that_they_are_about():
+    lines = {}
+    for line in training_rules.__doc__.splitlines():
+        if "training.schedule" in line:
+            lines |= {key: line for key in re.findall(r"training\.(\w+)`", line)}
+    for name, schedule in SCHEDULES.items():
+        assert (f"{name}`" in lines["warmup_steps"]) == schedule.needs_warmup
+        assert (f"{name}`" in lines["learning_rate"]) == (schedule.default_peak is None)

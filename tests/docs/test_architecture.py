@@ -29,6 +29,16 @@ def test_names_are_in_the_files_that_the_page_says():
         assert name in defined(PACKAGE / path), (name, path)
 
 
+def test_the_picture_has_true_arrows():
+    picture = PAGE.split("```mermaid\n")[1].split("```")[0]
+    arrows = re.findall(r"(?m)^\s+(\w+)\S*.*? --> (\w+)", re.sub(r'\["[^"]*"\]', "", picture))
+    folders = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
+    assert {name for arrow in arrows for name in arrow} == folders
+    for importer, imported in arrows:
+        sources = (path.read_text("utf-8") for path in (PACKAGE / importer).rglob("*.py"))
+        assert any(f"transformer_mt.{imported}" in source for source in sources), importer
+
+
 def test_every_file_of_the_package_is_listed():
     section = PAGE.split("## Every file in one line")[1].split("\n## ")[0]
     for path in PACKAGE.rglob("*.py"):

@@ -2,8 +2,8 @@
 
 Give a model and --source, and the model translates the source before its translations are scored.
 Several models translate one after another, and are compared in a table. Or give --hypothesis, a
-file of translations. The scores are BLEU and chrF, with sacreBLEU's signatures. For models, the
-speed in lines per second is shown too.
+file of translations. The scores are those of sacreBLEU, with its signatures. For models, the speed
+in lines per second is shown too.
 
 examples:
   python -m transformer_mt evaluate runs/demo --source test.en --reference test.de

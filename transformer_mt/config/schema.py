@@ -303,8 +303,8 @@ class TrainingConfig(Section):
     """The number of steps between two lines of metrics.jsonl."""
 
     validate_every: PositiveInt = 1000
-    """The number of steps between two validations. A validation measures the loss, BLEU and chrF of
-    the dev set."""
+    """The number of steps between two validations. A validation measures the loss and the
+    scores of the dev set."""
 
     save_every: PositiveInt = 1000
     """The number of steps between two checkpoints."""
@@ -448,7 +448,7 @@ class EvaluationConfig(Section):
     null means zh for Chinese references, none for BPE'd text, and 13a for all other text."""
 
     validation_beam_size: BeamSize = 1
-    """The beam size for BLEU and chrF of the dev set."""
+    """The beam size for the scores of the dev set."""
 
     samples: NaturalNumber = 3
     """The number of translations that are shown at the end of training."""
@@ -535,8 +535,8 @@ def data_rules(config: Config) -> Problems:
 def subword_rules(config: Config) -> Problems:
     """
     - `subword.sampling` needs `subword.type: bpe` or `unigram`.
-    - `subword.type: vocabulary` needs `subword.joint: true`, and `subword.vocabulary` unless the
-      dataset has a vocabulary of its own.
+    - `subword.type: vocabulary` needs `subword.joint: true`, and `subword.vocabulary` unless
+      `data.dataset` has a vocabulary of its own.
     - `subword.vocabulary` needs `subword.type: vocabulary`.
     - `subword.source_vocab_size` and `subword.target_vocab_size` need `subword.joint: false`.
     """

@@ -56,8 +56,9 @@ class GuidedAttentionConfig(Section):
 def rules(config: Any) -> Problems:
     """
     - `guided_attention.by: alignment` and `guided_attention.alignments` need each other.
-    - `guided_attention.layer` must be at most the number of decoder layers, and
-      `guided_attention.heads` at most `model.num_heads`.
+    - `guided_attention.layer` must be at most the number of decoder layers
+      (`model.num_decoder_layers`, or `model.num_layers`), and `guided_attention.heads` at most
+      `model.num_heads`.
     - `guided_attention.by: alignment` cannot be combined with `subword.type: word`, and needs
       `subword.normalization: identity` (unless `subword.type` is vocabulary).
     - `guided_attention.by` cannot be combined with `scheduled_sampling.decay` or

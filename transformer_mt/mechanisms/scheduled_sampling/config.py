@@ -70,8 +70,8 @@ class ScheduledSamplingConfig(Section):
 
 def rules(config: Any) -> Problems:
     """
-    - `scheduled_sampling.k` must be below 1 with `decay: exponential`, and at least 1 with
-      `decay: inverse_sigmoid`.
+    - `scheduled_sampling.k` must be below 1 with `scheduled_sampling.decay: exponential`, and at
+      least 1 with `inverse_sigmoid`.
     - `scheduled_sampling.backpropagate` needs `scheduled_sampling.mixing: top_k`.
     """
     sampling, k = config.scheduled_sampling, config.scheduled_sampling.k
