@@ -192,7 +192,7 @@ def test_the_rules_name_the_schedules_that_they_are_about():
     lines = {}
     for line in training_rules.__doc__.splitlines():
         if "training.schedule" in line:
-            lines |= {key: line for key in re.findall(r"training\.(\w+)`", line)}
+            lines |= dict.fromkeys(re.findall(r"training\.(\w+)`", line), line)
     for name, schedule in SCHEDULES.items():
         assert (f"{name}`" in lines["warmup_steps"]) == schedule.needs_warmup
         assert (f"{name}`" in lines["learning_rate"]) == (schedule.default_peak is None)
