@@ -130,15 +130,15 @@ CONFIG_INTRO = """\
 
 <!-- This page is written by scripts/write_reference.py. Do not edit it. -->
 
-This page explains every key of a config, which is the YAML file that describes a training. For your
-own text, copy [configs/template.yaml](../configs/template.yaml), which has only the keys that you
-need. [configs/demo.yaml](../configs/demo.yaml) has all keys, with the explanations of this page as
-its comments.
+This page explains every key of a recipe, which is the YAML file that describes a training. For
+your own text, copy [configs/template.yaml](../configs/template.yaml), which has only the keys that
+you need. [configs/demo.yaml](../configs/demo.yaml) has all keys, with the explanations of this page
+as its comments.
 
-## How to write a config
+## How to write a recipe
 
-A config has the key `model_dir` and the sections that are listed below. If a key is left out, it
-has its default. Only the keys that are marked as required must be given.
+A recipe has the key `model_dir` and the sections that are listed below. If you leave out a key, it
+has its default. You must give only the keys that are marked as required.
 
 ```yaml
 model_dir: runs/my
@@ -152,8 +152,8 @@ training:
   max_steps: 5000
 ```
 
-The command line can replace any value of the file. Write the section, a full stop, the key and the
-value. The last one wins if a key is given twice:
+The command line can replace any value of the file. Write the section, a full stop, the key, an
+equals sign and the value. If you give a key twice, the last value is used:
 
 ```bash
 bash scripts/train.sh configs/demo.yaml training.max_steps=3000 model_dir=runs/longer
@@ -161,15 +161,14 @@ bash scripts/train.sh configs/demo.yaml training.max_steps=3000 model_dir=runs/l
 
 - Values follow YAML 1.2. So `1e-9` is a number, and `no` is text (the language code of Norwegian).
   A key that is given twice in the file is an error.
-- `null` means that there is no value. The description of each key that can be null says what then
-  happens. On the command line, write `data.dev=null`.
+- `null` means that there is no value. If a key can be null, its description explains what happens
+  then. On the command line, write `data.dev=null`.
 - A relative path starts at the folder in which the command is typed.
 - Whole numbers without an upper bound must be below 2^31.
-- Mistakes are reported before anything is written: all of them at once, each with the key, its
+- All mistakes are reported at once, before anything is written. Each message has the key, its
   value and what was expected. Unknown keys are mistakes too, and the nearest known key is
   suggested. The exit code is 2.
-- `bash scripts/train.sh my.yaml --check` checks a config and shows all resolved values, without
-  training.
+- `bash scripts/train.sh my.yaml --check` checks a recipe and shows the values of all keys.
 
 ## On this page
 """
@@ -292,7 +291,8 @@ COMMANDS_INTRO = """\
 
 <!-- This page is written by scripts/write_reference.py. Do not edit it. -->
 
-This page lists every command with its options. `--help` shows the same in the terminal:
+This page lists every command with its options, and explains each of them. `--help` shows the same
+text in the terminal:
 
 ```bash
 .venv/bin/python -m transformer_mt --help

@@ -19,14 +19,14 @@ from transformer_mt.runtime.errors import Interrupted, UserError, describe
 # Each command and what it does. `transformer_mt.commands.NAME` holds its `add_arguments` and `run`.
 # The docstring of that module, without its first line, is the text below the arguments in `--help`.
 COMMANDS = {
-    "train": "Train the model that a config describes, or continue its training, and score it on "
+    "train": "Train the model that a recipe describes, or continue its training, and score it on "
     "the test set.",
     "translate": "Translate text. Each line of the input gives one line of output.",
     "evaluate": "Score translations with sacreBLEU: those of one model, of several models side by "
     "side, or of a file.",
-    "score": "Give each of the translations in a file the score that a model gives it.",
-    "align": "Find the words of sentences and given translations that belong together, or measure "
-    "how well a model finds them.",
+    "score": "Show how probable given translations are for a model.",
+    "align": "Find which words of sentences and given translations belong together, or measure how "
+    "well a model finds them.",
     "attention": "Draw the attention weights of a model for a sentence and its translation, as an "
     "HTML page.",
     "average": "Average the weights of several checkpoints. The average often translates better "

@@ -6,8 +6,8 @@ The line is empty if one side is empty. Words are separated by spaces. In langua
 such as zh and ja, each subword counts as a word.
 
 A reference has such lines too, made by people: i-j is a sure link, and i?j or ipj is a possible
-one. The alignment error rate is 0 if all sure links are found, and all links that are found are
-sure or possible (Och and Ney 2003).
+one. The alignment error rate is 0 if the model finds all sure links, and only sure or possible
+links (Och and Ney 2003).
 
 examples:
   python -m transformer_mt align runs/demo --source test.en --target test.de > links

@@ -22,7 +22,7 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
         "overrides",
         metavar="key=value",
         nargs="*",
-        help="replaces a value of the config, as in training.max_steps=1000 or model_dir=runs/new",
+        help="replaces a value of the recipe, as in training.max_steps=1000 or model_dir=runs/new",
     )
 
 

@@ -1,9 +1,9 @@
 """The command `evaluate`.
 
-Give a model and --source, and the model translates the source before its translations are scored.
-Several models translate one after another, and are compared in a table. Or give --hypothesis, a
-file of translations. The scores are those of sacreBLEU, with its signatures. For models, the speed
-in lines per second is shown too.
+Give either a model and --source, or --hypothesis, a file of translations. A model translates the
+source, and its translations are scored. Several models translate one after another, and are
+compared in a table. The scores are those of sacreBLEU, with its signatures. For models, the
+speed in lines per second is shown too.
 
 examples:
   python -m transformer_mt evaluate runs/demo --source test.en --reference test.de

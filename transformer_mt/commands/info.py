@@ -9,7 +9,7 @@ what is counted:
           has been computed, in batches of training.device_tokens: for usual sentences, and for the
           longest ones that training uses. float32 is counted as on a CPU; a GPU keeps less for
           dropout.
-  time    The time of updates that are all full, with training.batch_tokens on the longer side.
+  time    The time of the training if every step has training.batch_tokens on its longer side.
 
 examples:
   python -m transformer_mt info configs/wmt14_en_de_base.yaml
@@ -38,15 +38,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "config",
         metavar="CONFIG|MODEL_DIR",
         type=Path,
-        help="a config (a YAML file such as configs/demo.yaml), or a model directory",
+        help="a recipe (a YAML file such as configs/demo.yaml), or a model directory",
     )
     add_overrides(parser)
     parser.add_argument(
         "--tflops",
         metavar="X",
         type=positive_number,
-        help="the peak speed of one device in training.precision, as its maker states it, in 10^12 "
-        "operations per second; with it, the time of the training is shown",
+        help="the peak speed of one device in training.precision, as its manufacturer states "
+        "it, in 10^12 operations per second; with it, the time of the training is shown",
     )
     parser.add_argument(
         "--utilisation",

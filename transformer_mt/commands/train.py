@@ -14,14 +14,14 @@ from transformer_mt.config import file as config_file
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "config", metavar="CONFIG", help="the config, a YAML file such as configs/demo.yaml"
+        "config", metavar="CONFIG", help="the recipe, a YAML file such as configs/demo.yaml"
     )
     add_overrides(parser)
     parser.add_argument(
         "--check",
         action="store_true",
-        help="train nothing: read the config and the data, and show what would be trained and how "
-        "long it would take",
+        help="read the recipe and the data without writing a model, and show what would be trained "
+        "and how long it would take",
     )
     parser.add_argument(
         "--restart",

@@ -3,8 +3,8 @@
 formats, all with one line for each line of the input:
   plain  the best translation
   tsv    columns with tabs between them: the source, the translation, its score and, with
-         --alignment, its alignment. With --n-best, the last columns follow again for each further
-         translation. A tab or an end of line in a text becomes a space
+         --alignment, its alignment. With --n-best, each further translation adds these columns
+         again, without the source. A tab or an end of line in a text becomes a space
   jsonl  `{"source", "source_pieces", "outputs": [{"text", "score", "log_prob", "pieces",
          "alignment"}, ...]}`, with the best output first. Pieces are subwords
 

@@ -67,13 +67,13 @@ class DataConfig(Section):
     sentence per line. With the other datasets, it is train, dev or test."""
 
     dev: str | None = None
-    """The dev set, given like `train`. The best checkpoint is chosen with it. null holds pairs out
-    of the training text instead. They are drawn with training.seed and written to
+    """The dev set, given like `train`. It decides which checkpoint is the best. With null, pairs of
+    the training text are held out for it. They are drawn with training.seed and written to
     MODEL_DIR/held_out."""
 
     test: str | None = None
-    """The test set, given like `train`. Training ends with its score. null holds pairs out of the
-    training text, as for `dev`."""
+    """The test set, given like `train`. Training ends with its score. With null, pairs of the
+    training text are held out for it, as for `dev`."""
 
     source_lang: NonEmptyText
     """The source language. It is the ending of the names of its files, such as en."""
@@ -82,12 +82,12 @@ class DataConfig(Section):
     """The target language. It is the ending of the names of its files, such as de."""
 
     held_out: NaturalNumber = 1000
-    """The number of pairs to hold out for each of `dev` and `test` that is null, at most a tenth of
-    all pairs for each. 0 holds out nothing."""
+    """The number of pairs that are held out for the dev set if `dev` is null, and for the test set
+    if `test` is null. At most a tenth of all pairs is held out for each. 0 holds out nothing."""
 
     max_length: PositiveInt = 256
-    """The length of the longest sentence, in subwords. Training leaves out pairs with a longer
-    side. A line to translate that is longer is translated in parts."""
+    """The length of the longest sentence, in subwords. Training leaves out a pair if one of its
+    sides is longer. `translate` translates longer lines in parts."""
 
     max_length_ratio: Annotated[float, Field(ge=1)] | None = 6.0
     """The largest ratio of the lengths of the two sides. Training leaves out a pair if one side is
@@ -98,7 +98,7 @@ class DataConfig(Section):
     """Whether training leaves out exact repetitions of a pair."""
 
     cache: str = "data/cache"
-    """The folder of encoded corpora, which later runs reuse."""
+    """The folder for corpora that are already split into subwords. Later runs reuse them."""
 
 
 class SubwordConfig(Section):
@@ -109,8 +109,8 @@ class SubwordConfig(Section):
     bpe         byte-pair encoding, which keeps frequent words whole and splits rare words
     unigram     splits words by the probabilities of their subwords, and keeps frequent words whole
     char        single characters
-    word        whole words, which stand between spaces
-    vocabulary  the types of a vocabulary file, for text that is already split (`@@ `)
+    word        whole words, which spaces separate
+    vocabulary  the subwords that a file lists, for text that is already split (`@@ `)
     The first four are SentencePiece models, which are trained on the training text."""
 
     vocab_size: VocabularySize = 8000
@@ -143,12 +143,13 @@ class SubwordConfig(Section):
     sampling: Annotated[float, Field(gt=0, lt=1)] | None = None
     """The strength of subword sampling, which splits words into different subwords each time they
     are trained on. This helps on small corpora.
-    bpe      the probability of leaving out each merge (BPE-dropout); 0.1 is usual
-    unigram  subwords are drawn by probability to the power of this alpha; 0.1 to 0.5 is usual
+    bpe      the probability that a merge is left out (BPE-dropout); 0.1 is usual
+    unigram  the power alpha of the probabilities by which subwords are drawn; 0.1 to 0.5 is usual
     null turns it off."""
 
     vocabulary: str | None = None
-    """The file of types for `type: vocabulary`, one per line. wmt14ende has its own."""
+    """The file that lists the subwords for `type: vocabulary`, one per line. The dataset wmt14ende
+    has its own file."""
 
     @property
     def vocabulary_sizes(self) -> dict[str, int]:
@@ -246,13 +247,12 @@ class TrainingConfig(Section):
     """The number of epochs, which are passes over the training text."""
 
     batch_tokens: PositiveInt = 4096
-    """The size of an update: the number of padded target tokens, over all processes together. So
-    one YAML file trains the same model on one core, on two, or on eight GPUs."""
+    """The size of a step: the number of padded target tokens, over all processes together. So one
+    recipe trains the same model on one core, on two, or on eight GPUs."""
 
     device_tokens: PositiveInt = 4096
     """The number of padded target tokens that one process computes at once. Lower it if memory runs
-    out. If batch_tokens is larger, gradients are added up over several batches before the
-    update."""
+    out. If batch_tokens is larger, a step adds up the gradients of several batches."""
 
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     """The rule that updates the weights.
@@ -300,7 +300,8 @@ class TrainingConfig(Section):
     """The largest norm of a gradient. null means no limit."""
 
     log_every: PositiveInt = 50
-    """The number of steps between two lines of metrics.jsonl."""
+    """The number of steps between two reports of the training loss, which are lines on the screen
+    and in metrics.jsonl."""
 
     validate_every: PositiveInt = 1000
     """The number of steps between two validations. A validation measures the loss and the
@@ -323,8 +324,8 @@ class TrainingConfig(Section):
     """
 
     patience: PositiveInt | None = None
-    """Training ends after this number of validations without a new best. null means that it does
-    not end early."""
+    """Training ends after this number of validations in a row without a new best score. null means
+    that it does not end early."""
 
     average_last: PositiveInt | None = None
     """Averages the weights of this number of newest checkpoints at the end of training. The final
@@ -349,8 +350,9 @@ class TrainingConfig(Section):
     machines, the launcher's --nproc_per_node takes the place of this key."""
 
     init_from: NonEmptyText | None = None
-    """For fine-tuning: a MODEL_DIR whose weights and subwords training starts with, instead of
-    random weights and subwords of the training text. The optimiser starts fresh."""
+    """The directory of another model, for fine-tuning. Training starts with its weights and its
+    subwords, instead of random weights and new subwords. The optimiser starts from the
+    beginning."""
 
     seed: NaturalNumber = 1
     """The seed of initialisation, dropout, batches and held-out pairs."""
@@ -383,18 +385,18 @@ class DecodingConfig(Section):
     """
 
     min_length_ratio: Annotated[LengthRatio, Field(ge=0)] = 0.0
-    """The least length of an output, relative to the source. An output has at least
+    """The minimum length of an output, relative to the source. An output has at least
     `min_length_ratio * source_length + min_length_extra` subwords."""
 
     min_length_extra: ExtraLength = 0
-    """The number of subwords that is added to the least length (see min_length_ratio)."""
+    """The number of subwords that is added to the minimum length (see min_length_ratio)."""
 
     max_length_ratio: Annotated[LengthRatio, Field(gt=0)] = 2.0
-    """The greatest length of an output, relative to the source. An output has at most
+    """The maximum length of an output, relative to the source. An output has at most
     `max_length_ratio * source_length + max_length_extra` subwords."""
 
     max_length_extra: ExtraLength = 20
-    """The number of subwords that is added to the greatest length (see max_length_ratio)."""
+    """The number of subwords that is added to the maximum length (see max_length_ratio)."""
 
     sampling: bool = False
     """Draws outputs at random from the model's probabilities, instead of searching for the best.
@@ -445,7 +447,8 @@ class EvaluationConfig(Section):
     char  every character is a token
     intl  like 13a, and also splits at the punctuation and symbols of all languages
     none  the text is split at spaces only
-    null means zh for Chinese references, none for BPE'd text, and 13a for all other text."""
+    null means zh for Chinese references, none for text with BPE applied, and 13a for all other
+    text."""
 
     validation_beam_size: BeamSize = 1
     """The beam size for the scores of the dev set."""
@@ -458,7 +461,7 @@ class Config(Section):
     """A whole recipe."""
 
     model_dir: NonEmptyText
-    """The folder for everything that the run writes. These are the resolved config, the subword
+    """The folder for everything that the run writes. These are the values of all keys, the subword
     model, the checkpoints and the metrics. The folder can be moved later. A relative path starts at
     the folder in which the command is typed."""
 

@@ -23,7 +23,7 @@ class GuidedAttentionConfig(Section):
 
     alignments: str | None = None
     """The file of word alignments. It has one line per line of the training text, with pairs of
-    word numbers from 0, source first: 0-0 1-2 2-1. Words stand between spaces, and in BPE'd text,
+    word numbers from 0, source first: 0-0 1-2 2-1. Spaces separate words. In text with BPE applied,
     tokens that @@ joins are one word. In languages without spaces, such as zh and ja, each subword
     is a word."""
 

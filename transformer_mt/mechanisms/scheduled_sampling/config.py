@@ -25,7 +25,7 @@ class ScheduledSamplingConfig(Section):
     configs/scheduled_sampling.yaml."""
 
     decay: Literal["linear", "exponential", "inverse_sigmoid"] | None = None
-    """How the share of true words falls with i, the number of steps since `start`.
+    """The formula for the share of true words, where i is the number of steps since `start`.
     linear           `k - slope * i`
     exponential      `k ^ i`
     inverse_sigmoid  `k / (k + exp(i / k))`
