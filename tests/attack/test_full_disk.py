@@ -65,7 +65,7 @@ def test_of_translating(model, disk, tmp_path, is_large):
         done = run("translate", model, *options, "--output", path / "out", "--resume")
         is_said(done.returncode, done.stderr)
         if share > 0.55:  # nearly a half is a chunk
-            assert "lines are kept; to go on, add --resume" in done.stderr
+            assert "lines are kept; to continue, add --resume" in done.stderr
     resize(2 * size // 1024 + 64)
     done = run("translate", model, *options, "--output", path / "out", "--resume")
     assert done.returncode == 0 and "going on after line" in done.stderr

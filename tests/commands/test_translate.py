@@ -171,7 +171,7 @@ def test_a_full_disk_loses_no_line(model, source, expected, tmp_path):
     done = run(*command, file_size=limit)
     kept, error = done.stderr.splitlines()
     assert done.returncode == 1 and "can't be written: File too large" in error
-    assert f"{WINDOW:,} lines are kept; to go on, add --resume" in kept
+    assert f"{WINDOW:,} lines are kept; to continue, add --resume" in kept
     done = run(*command, "--resume")
     assert done.returncode == 0 and f"going on after line {WINDOW:,}" in done.stderr
     assert output.read_bytes() == expected and os.listdir(tmp_path) == ["out"]
@@ -203,7 +203,7 @@ def test_an_interrupted_pool_ends_at_once(model, source, tmp_path, number, group
     assert time.monotonic() - since < 5
     assert process.returncode == code
     first, last = messages.splitlines()
-    assert "lines are kept; to go on, add --resume" in first and last == "interrupted"
+    assert "lines are kept; to continue, add --resume" in first and last == "interrupted"
     wait_for_end_of(workers)
     assert len(workers) == 2 and not output.exists()
 

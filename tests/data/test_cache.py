@@ -41,7 +41,7 @@ def test_a_damaged_entry_is_made_anew(tmp_path, capsys):
     (folder / "left over").touch()
     assert is_whole(entry(folder, write))
     assert entries(folder) == ["SHA256SUMS", "file"]
-    assert capsys.readouterr().err == f"{folder} is damaged; it is made anew\n"
+    assert capsys.readouterr().err == f"{folder} is damaged; it is made again\n"
 
 
 @pytest.mark.parametrize("error", [UserError("x"), KeyError("x"), Interrupted(2)], ids=repr)

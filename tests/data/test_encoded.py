@@ -293,7 +293,7 @@ def test_a_damaged_entry_is_made_anew(tmp_path, name, side, damage, capsys):
     whole = {path.name: path.read_bytes() for path in folder.iterdir()}
     damage(folder / f"{side}.{name}")
     assert decoded(encode(PAIRS, tmp_path)) == PAIRS
-    assert f"{folder} is damaged; it is made anew" in capsys.readouterr().err
+    assert f"{folder} is damaged; it is made again" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
 
 

@@ -289,7 +289,7 @@ def test_damaged_subwords_are_trained_anew(tmp_path, text, damage, capsys):
     (folder,) = subword_entries(tmp_path)
     damage(folder / "subword.model")
     second = prepare(config(tmp_path))
-    assert f"{folder} is damaged; it is made anew" in capsys.readouterr().err
+    assert f"{folder} is damaged; it is made again" in capsys.readouterr().err
     assert second.subwords.content() == first.subwords.content()
     assert (folder / "subword.model").read_bytes() == first.subwords.source.content()
 

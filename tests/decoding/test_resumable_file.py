@@ -82,7 +82,7 @@ def test_nothing_to_go_on_with(tmp_path, capsys):
     path = tmp_path / "out"
     write(path, 4, resume=True)
     assert path.read_text() == text(4)
-    assert "nothing to go on with" in capsys.readouterr().err
+    assert "nothing to continue" in capsys.readouterr().err
     (tmp_path / ".out.partial").write_text("")  # killed before the first lines
     write(path, 5, resume=True)
     assert path.read_text() == text(5) and names(tmp_path) == ["out"]
@@ -164,7 +164,7 @@ def assert_kept(path, done, size):
     kept = path.with_name(".out.partial").read_text()
     assert WHOLE.startswith(kept) and len(kept) > size - 3 * 101
     lines = kept.count("\n") // 3 * 3
-    assert f"{lines:,} lines are kept; to go on, add --resume" in done.stderr
+    assert f"{lines:,} lines are kept; to continue, add --resume" in done.stderr
     return lines
 
 

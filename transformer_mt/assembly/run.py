@@ -160,7 +160,7 @@ def _how_to_go_on(config: Config) -> str:
     how = f"raise {' or '.join(keys)}"
     if not keys:
         how = f"start a run with training.init_from={quoted(config.model_dir)} model_dir=FOLDER"
-    return f"to go on, {how}; to train anew, add --restart"
+    return f"to continue, {how}; to train again from the beginning, add --restart"
 
 
 def _finish(config: Config, data: PreparedData, directory: RunDirectory) -> None:

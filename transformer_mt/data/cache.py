@@ -42,7 +42,7 @@ def entry(folder: Path, make: Callable[[Path], None]) -> Path:
         # Another process may have made the entry while this one waited.
         if verify(folder) is not None:
             if folder.is_dir():
-                say(f"{folder} is damaged; it is made anew")
+                say(f"{folder} is damaged; it is made again")
             _make(folder, make)
     return folder
 

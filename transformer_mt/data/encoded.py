@@ -54,7 +54,7 @@ class CachedArrays:
             self._load(folder)
         except (OSError, EOFError, ValueError, LookupError, TypeError) as error:
             raise UserError(
-                f"{folder}: damaged {self.name} ({error}). Delete the folder; it is made anew"
+                f"{folder}: damaged {self.name} ({error}). Delete the folder; it is made again"
             ) from None
 
     def _load(self, folder: Path) -> None:

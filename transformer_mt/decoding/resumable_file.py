@@ -47,7 +47,7 @@ class ResumableFile:
         with self._errors():
             self.lines, size = self._whole_chunks()
         if not self.lines:
-            say(f"{self._path}: there is nothing to go on with; beginning with the first line")
+            say(f"{self._path}: there is nothing to continue; starting with the first line")
             self.begin(made_from)
             return
         try:
@@ -58,7 +58,7 @@ class ResumableFile:
         if other:
             raise UsageError(
                 f"--resume: {self._path} was begun with another {', '.join(other)}. Repeat the "
-                "command as it was, or leave out --resume to begin anew"
+                "command as it was, or leave out --resume to start again"
             )
         with self._errors():
             self._file.truncate(size)

@@ -168,7 +168,7 @@ def newest_whole(directory: ModelDirectory) -> Path | None:
         problems = "\n".join(f"  {found}: {problem}" for found, problem in damaged)
         raise UserError(
             f"{directory.path}: none of its checkpoints is whole:\n{problems}\n"
-            "Train anew with --restart, which deletes them"
+            "Train again from the beginning with --restart, which deletes them"
         )
     for found, problem in damaged:
         aside = found.with_name(f"{found.name}.damaged")

@@ -45,8 +45,8 @@ def checkpoint_to_resume(directory: ModelDirectory, config: Config) -> Path | No
         raise UsageError(
             f"{directory.path} holds a run with other settings:\n"
             + "\n".join(f"  {line}" for line in different)
-            + "\nTo go on with it, take its settings back; --restart deletes it and trains anew; "
-            "model_dir=FOLDER trains into another folder"
+            + "\nTo continue it, restore its settings. To delete it and train again from the "
+            "beginning, add --restart. To train into another folder, add model_dir=FOLDER"
         )
     return newest_whole(directory)
 
@@ -80,8 +80,8 @@ def checked_state(checkpoint: Path, data: PreparedData, directory: ModelDirector
         aligned = data.alignments is not None
         raise UserError(
             f"{checkpoint} was trained on another text{' or other alignments' if aligned else ''} "
-            "than the training files hold now. Put back what was there, train anew with --restart, "
-            "or fine-tune on the new text with "
+            "than the training files hold now. Put back what was there, train again from the "
+            "beginning with --restart, or fine-tune on the new text with "
             f"training.init_from={quoted(directory.path)} model_dir=FOLDER"
         )
     return state

@@ -130,9 +130,9 @@ class RunDirectory(ModelDirectory):
             ]
             if others:
                 raise UsageError(
-                    f"{self.path} holds a run without a checkpoint to go on from, but with "
+                    f"{self.path} holds a run without a checkpoint to continue from, but with "
                     f"{', '.join(others[:3])}. Give another model_dir=FOLDER; --restart deletes "
-                    "the run and trains anew"
+                    "the run and trains again from the beginning"
                 )
 
     def require_inside(self) -> None:

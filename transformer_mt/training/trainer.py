@@ -178,8 +178,8 @@ class Trainer:
             raise UserError(
                 f"{now.skipped_in_a_row} updates in a row were not finite: training has diverged. "
                 "Lower training.learning_rate, raise training.warmup_steps, or set "
-                "training.clip_norm, and train anew with --restart, or go on from the last "
-                "checkpoint with "
+                "training.clip_norm, and train again from the beginning with --restart, or "
+                "continue from the last checkpoint with "
                 f"training.init_from={quoted(self.directory.path)} model_dir=FOLDER"
             )
 
@@ -256,8 +256,9 @@ class Trainer:
                     f"training diverges: over the last {DIVERGING_VALIDATIONS} validations the "
                     f"training loss has risen from {first[0]:.3f} to {last[0]:.3f}, and the dev "
                     f"loss from {first[1]:.3f} to {last[1]:.3f}. If this continues, lower "
-                    "training.learning_rate or raise training.warmup_steps, and train anew with "
-                    "--restart; or go on from the best checkpoint with a lower rate and "
+                    "training.learning_rate or raise training.warmup_steps, and train again from the "
+                    "beginning with --restart; or continue from the best checkpoint with a lower "
+                    "rate and "
                     f"training.init_from={quoted(self.directory.path)} model_dir=FOLDER"
                 )
         if now.step in now.best_steps:
