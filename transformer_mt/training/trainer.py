@@ -256,9 +256,9 @@ class Trainer:
                     f"training diverges: over the last {DIVERGING_VALIDATIONS} validations the "
                     f"training loss has risen from {first[0]:.3f} to {last[0]:.3f}, and the dev "
                     f"loss from {first[1]:.3f} to {last[1]:.3f}. If this continues, lower "
-                    "training.learning_rate or raise training.warmup_steps, and train again from the "
-                    "beginning with --restart; or continue from the best checkpoint with a lower "
-                    "rate and "
+                    "training.learning_rate or raise training.warmup_steps, and train again from "
+                    "the beginning with --restart; or continue from the best checkpoint with a "
+                    "lower rate and "
                     f"training.init_from={quoted(self.directory.path)} model_dir=FOLDER"
                 )
         if now.step in now.best_steps:
