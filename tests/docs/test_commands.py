@@ -44,6 +44,8 @@ PLAIN = {
         "gunzip",
         "gzip",
         "head",
+        "yes",
+        "xargs",
         "iconv",
         "ls",
         "mkdir",
