@@ -1,6 +1,7 @@
 """What is said of errors."""
 
 import errno
+from importlib import import_module
 
 import pytest
 
@@ -32,3 +33,12 @@ def test_no_temporary_folder_names_the_folders():
     )
     said = describe(error)
     assert "/full" in said and "TMPDIR" in said and "should not happen" not in said
+
+
+def test_a_missing_package_is_named():
+    """As in an environment without Paddle, where only some commands work."""
+    with pytest.raises(ModuleNotFoundError) as caught:
+        import_module("a_package_that_does_not_exist.part")
+    message = describe(caught.value)
+    assert message.startswith("the package a_package_that_does_not_exist is needed, and is not")
+    assert "scripts/setup.sh" in message and "should not happen" not in message

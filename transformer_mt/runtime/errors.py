@@ -47,6 +47,11 @@ def describe(error: Exception) -> str:
         return "out of memory. Lower training.device_tokens or decoding.batch_tokens"
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return (
+            f"the package {error.name} is needed, and is not installed in this environment. "
+            "scripts/setup.sh makes an environment that has all packages"
+        )
     if is_lost_connection(error):
         return "another of the training processes has ended; its message says why"
     if isinstance(error, FileNotFoundError) and "temporary directory" in str(error.strerror):
