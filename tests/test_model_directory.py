@@ -332,8 +332,8 @@ def test_what_leads_outside_is_not_followed(tmp_path, config):
 
 
 def test_what_is_no_model_directory(tmp_path):
-    for path in (tmp_path, tmp_path / "nothing"):
-        with pytest.raises(UsageError, match="not a model directory"):
+    for path, what in ((tmp_path, "config.yaml in it"), (tmp_path / "nothing", "such folder")):
+        with pytest.raises(UsageError, match=f"not a model directory .there is no {what}"):
             RunDirectory(path).load_config()
     assert not (tmp_path / "nothing").exists()
 

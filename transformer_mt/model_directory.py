@@ -91,9 +91,8 @@ class ModelDirectory:
         """
         path = self.own(CONFIG)
         if not path.is_file():
-            raise UsageError(
-                f"{self.path} is not a model directory (there is no config.yaml in it)"
-            )
+            what = "config.yaml in it" if self.path.exists() else "such folder"
+            raise UsageError(f"{self.path} is not a model directory (there is no {what})")
         version = self.version
         if version == str(PICKLE_FORMAT_VERSION):
             raise UsageError(

@@ -540,6 +540,16 @@ def test_the_names_of_other_toolkits_stand_for_keys_that_there_are():
         assert name == name.lower()
 
 
+def test_the_form_of_the_command_line_is_explained_in_a_file(tmp_path):
+    path = tmp_path / "my.yaml"
+    path.write_text(VALID + "training.max_steps: 600\n")
+    with pytest.raises(UsageError) as caught:
+        config_file.load(path)
+    assert str(caught.value).splitlines()[1:] == [
+        "  training.max_steps: unknown key; in a file, write max_steps below training:"
+    ]
+
+
 # -------------------------------------------------------------------------------- not a config
 
 
@@ -551,6 +561,7 @@ def test_the_names_of_other_toolkits_stand_for_keys_that_there_are():
         ("- model_dir: x", ": expected `model_dir` and the sections"),
         ("just words", ": expected `model_dir` and the sections"),
         ("model_dir: a: b", ", line 1, column 13: not valid YAML: mapping values are not allowed"),
+        ("a:\n  b:1\n  c: 2", "here. Is a space missing after a colon, here or in the line above?"),
         ("a: 1\n\tb: 2", ", line 2: not valid YAML: a tab is no indentation; write spaces"),
         ("a:\n  b: 1\n  \tc: 2\n", ", line 3: not valid YAML: a tab is no indentation"),
         ("a: [1", "not valid YAML: expected ',' or ']'"),

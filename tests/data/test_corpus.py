@@ -140,6 +140,7 @@ def test_unequal_counts_name_both(tmp_path):
         "data.dev: the files must have one line for each pair:",
         f"       1,500 lines in {tmp_path / 'dev.en'}",
         f"       1,499 lines in {tmp_path / 'dev.de.gz'}",
+        "Do not cut the longer file: find the line from which the two do not fit together",
     ]
 
 

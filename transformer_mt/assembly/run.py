@@ -169,7 +169,10 @@ def _finish(config: Config, data: PreparedData, directory: RunDirectory) -> None
     if asked is not None:
         count = min(asked, len(directory.saved_checkpoints()))
         if count < asked:
-            warn(f"training.average_last: {asked}: only {count} checkpoints exist; using those")
+            warn(
+                f"training.average_last: {asked}: only {count} checkpoints exist; using those. "
+                "After a short training, the average can be worse than the best checkpoint"
+            )
         path = checkpoint.average(directory, "last", count)
         directory.set_best(path)
         if data.dev_split is not None:

@@ -99,7 +99,7 @@ def run(options: argparse.Namespace) -> None:
     except OSError as error:
         raise UserError(f"{output}: can't be written: {error.strerror or error}") from None
     print(output)
-    say(f"{chosen.name}, to translate with: python -m transformer_mt translate {quoted(output)}")
+    say(f"exported {chosen.name}; to translate: bash scripts/translate.sh {quoted(output)} FILE")
 
 
 def _check_replaceable(folder: Path) -> None:

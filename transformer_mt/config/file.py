@@ -153,6 +153,8 @@ def _parse(text: str, name: str) -> dict[str, Any]:
             if re.match(" *\t", text.split("\n")[mark.line]):
                 where = f", line {mark.line + 1}"
                 problem = "a tab is no indentation; write spaces"
+            elif "mapping values" in problem:
+                problem += ". Is a space missing after a colon, here or in the line above?"
     except RecursionError:
         problem = "nested too deeply"
     except yaml.reader.ReaderError as error:

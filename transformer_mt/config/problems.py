@@ -133,6 +133,8 @@ def _suggestion(path: str) -> str:
     meant = full_names.get(key, []) + OTHER_NAMES.get(key.lower().replace("-", "_"), "").split()
     # Keys are compared without their section, which would make all of its keys look similar.
     own = SECTIONS[section].model_fields if section in SECTIONS else ()
+    if key in own:  # the form for the command line, in a file
+        return f"; in a file, write {key} below {section}:"
     if not meant and (match := difflib.get_close_matches(key, own, n=1)):
         meant = [f"{section}.{match[0]}"]
     elif not meant and (match := difflib.get_close_matches(key, full_names, n=1)):

@@ -116,7 +116,10 @@ def _open_split(config: DataConfig, name: str) -> Split | None:
         table = "\n".join(
             f"  {file.line_count:>10,} lines in {path}" for path, file in split.files.items()
         )
-        raise UserError(f"data.{name}: the files must have one line for each pair:\n{table}")
+        raise UserError(
+            f"data.{name}: the files must have one line for each pair:\n{table}\n"
+            "Do not cut the longer file: find the line from which the two do not fit together"
+        )
     if not split.line_count:
         raise UserError(f"data.{name}: {split.paths[0]} is empty")
     return split

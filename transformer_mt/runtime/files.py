@@ -222,7 +222,9 @@ def lines(path: Path) -> Iterator[str]:
         except UnicodeDecodeError as error:
             raise UserError(
                 f"{path}, line {number}: not UTF-8 (byte {line[error.start]:#04x} at position "
-                f"{error.start + 1}). Convert the file, for example with iconv -f LATIN1 -t UTF-8"
+                f"{error.start + 1}). Convert the file: iconv -f ENCODING -t UTF-8 {path} > "
+                "NEW_FILE. For Chinese, ENCODING is GB18030; for Japanese, SHIFT_JIS; for European "
+                "languages, often LATIN1. Look at the new file before you use it"
             ) from None
         yield text.removeprefix("\ufeff") if number == 1 else text
 
