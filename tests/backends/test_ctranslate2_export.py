@@ -81,7 +81,7 @@ def test_an_export(model_dir, capsys):
     folder = model_dir / "export" / "ctranslate2"
     output, messages = capsys.readouterr()
     assert output == f"{folder}\n"
-    assert messages.startswith("step_10, to translate with: python -m transformer_mt translate")
+    assert messages.startswith("exported step_10; to translate: bash scripts/translate.sh")
     assert names(folder) == FILES
     assert names(folder.parent) == {"ctranslate2"}
     assert verify(folder) is None

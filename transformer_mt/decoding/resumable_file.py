@@ -94,7 +94,7 @@ class ResumableFile:
         except OSError:
             kept = "what was written is kept"
         if kept:
-            say(f"{self._path}: {kept}; to go on, add --resume to the command")
+            say(f"{self._path}: {kept}; to continue, add --resume to the command")
         else:
             for path in (self._partial, self._description):
                 with suppress(OSError):
