@@ -27,7 +27,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 # Seconds that the tests of one mutation may take. Some mutations make a loop endless.
 LONGEST = 300
-COPIED = ("transformer_mt", "tests", "scripts", "configs", "data", "pyproject.toml", "README.md")
+# Not copied: what git keeps, and what the environment, trainings and tests leave behind.
+IGNORED = (".git", ".venv", "runs", "cache", "downloads", "__pycache__", ".*_cache", ".hypothesis")
 
 
 class Mutation(NamedTuple):
@@ -42,6 +43,8 @@ class Mutation(NamedTuple):
 
 def main(names: list[str]) -> int:
     chosen = [one for one in read_mutations() if not names or any(n in one.file for n in names)]
+    if not chosen:
+        raise SystemExit(f"no mutation is in a file named {' or '.join(names)}")
     unnoticed = []
     with tempfile.TemporaryDirectory() as folder:
         project = _copy(Path(folder))
@@ -77,12 +80,7 @@ def read_mutations() -> list[Mutation]:
 def _copy(folder: Path) -> Path:
     """Copies the project, beside a link to the texts that some tests read."""
     project = folder / "project"
-    for name in COPIED:
-        if (ROOT / name).is_dir():
-            ignored = shutil.ignore_patterns("__pycache__", "cache", "downloads")
-            shutil.copytree(ROOT / name, project / name, ignore=ignored)
-        else:
-            shutil.copy(ROOT / name, project / name)
+    shutil.copytree(ROOT, project, ignore=shutil.ignore_patterns(*IGNORED))
     (project / ".venv").symlink_to(ROOT / ".venv")
     if (ROOT.parent / "shared").is_dir():
         (folder / "shared").symlink_to((ROOT.parent / "shared").resolve())
