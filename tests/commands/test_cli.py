@@ -456,6 +456,7 @@ def test_evaluating_models_side_by_side(model, non_autoregressive, texts, tmp_pa
     header, *rows = done.stdout.splitlines()
     rows, signatures = rows[: -len(METRICS)], rows[-len(METRICS) :]
     labels = [metric.label for metric in METRICS.values()]
+    assert labels[:2] == ["BLEU", "chrF"]
     assert header.split() == [*labels, "length", "ratio", "lines/s"]
     assert signatures[0].startswith("  BLEU|nrefs:1")
     assert signatures[1].startswith("  chrF2|nrefs:1")

@@ -10,18 +10,6 @@ DOCS = ROOT / "docs"
 PACKAGE = ROOT / "transformer_mt"
 
 
-def tables(page: str, heading: str) -> list[list[list[str]]]:
-    """The tables under a heading of a page in docs/: their rows of cells, without their heads."""
-    text = (DOCS / page).read_text(encoding="utf-8")
-    section = re.split(r"(?m)^#+ ", text.split(f"# {heading}\n")[1])[0]
-    found = []
-    for lines in re.findall(r"(?m)(?:^\|.*\n)+", section):
-        rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines.splitlines()]
-        assert set("".join(rows[1])) <= set("- ") and len(rows) > 3
-        found.append(rows[2:])
-    return found
-
-
 def in_backticks(text: str) -> list[str]:
     return re.findall(r"`([^`]+)`", text)
 

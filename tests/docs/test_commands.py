@@ -37,25 +37,10 @@ from transformer_mt.runtime.errors import UsageError
 
 # Programs that pages may use, besides those of the project.
 PLAIN = {
-    *("awk", "cat", "cd", "cp", "curl", "cut", "diff", "du", "echo", "export", "for", "do", "done"),
-    *(
-        "git",
-        "grep",
-        "gunzip",
-        "gzip",
-        "head",
-        "yes",
-        "xargs",
-        "iconv",
-        "ls",
-        "mkdir",
-        "mv",
-        "nproc",
-        "nvidia-smi",
-        "paste",
-    ),
-    *("printf", "rm", "sed", "sha256sum", "shuf", "sort", "source", "tail", "tar", "tr", "true"),
-    *("uniq", "unzip", "wc", "wget", "zcat"),
+    *("awk", "cat", "cd", "cp", "curl", "cut", "diff", "do", "done", "du", "echo", "export"),
+    *("for", "git", "grep", "gunzip", "gzip", "head", "iconv", "ls", "mkdir", "mv", "nproc"),
+    *("nvidia-smi", "paste", "printf", "rm", "sed", "sha256sum", "shuf", "sort", "source"),
+    *("tail", "tar", "tr", "true", "uniq", "unzip", "wc", "wget", "xargs", "yes", "zcat"),
 }
 PYTHONS = re.compile(r"(\.venv/bin/|[\w./-]+/bin/)?python(3(\.\d+)?)?")
 PIPS = re.compile(r"(\.venv/bin/|[\w./-]+/bin/)?pip3?")

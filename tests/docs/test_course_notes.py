@@ -4,13 +4,13 @@ import re
 
 import pytest
 
-from tests.docs.code_names import PACKAGE, defined, defined_anywhere, in_backticks, placed, tables
+from tests.docs.code_names import PACKAGE, defined, defined_anywhere, in_backticks, placed
+from tests.docs.pages import find_page
 from tests.support import ROOT
 from transformer_mt.config.schema import SECTIONS
 
-PAGE = "course-notes.md"
-(NAMES,) = tables(PAGE, "From course notes to this code")
-(EQUATIONS,) = tables(PAGE, "Where each equation of the paper is")
+# The two tables of the page, without their heads.
+NAMES, EQUATIONS = (table[1:] for table in find_page("docs/course-notes.md").tables)
 # What tutorials call a part, and must be found under.
 TUTORIALS = [
     "get_attn_pad_mask",

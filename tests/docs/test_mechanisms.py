@@ -5,15 +5,16 @@ from operator import attrgetter
 
 import pytest
 
-from tests.docs.code_names import DOCS, in_backticks, tables
+from tests.docs.code_names import DOCS, in_backticks
+from tests.docs.pages import find_page
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import SECTIONS
 from transformer_mt.runtime.errors import UsageError
 
-PAGE = "mechanisms.md"
-(MECHANISMS,) = tables(PAGE, "Beyond the plain model")
-(COMBINATIONS,) = tables(PAGE, "What can be combined")
-(OPTIONS,) = tables(PAGE, "Options of the plain model")
+# The rows of tables of the page, without the heads. Between them are tables of measured effects.
+TABLES = find_page("docs/mechanisms.md").tables
+MECHANISMS, OPTIONS = TABLES[0][1:], TABLES[-1][1:]
+COMBINATIONS = TABLES[-2][1:]
 # How each mechanism and its neighbours are turned on, in the words of the table of combinations.
 TURNED_ON = {
     "scheduled sampling": ["scheduled_sampling.decay=linear"],

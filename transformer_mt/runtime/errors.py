@@ -47,9 +47,10 @@ def describe(error: Exception) -> str:
         return "out of memory. Lower training.device_tokens or decoding.batch_tokens"
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
-    if isinstance(error, ModuleNotFoundError) and error.name:
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing and not missing.startswith("transformer_mt"):
         return (
-            f"the package {error.name} is needed, and is not installed in this environment. "
+            f"the package {missing} is needed, and is not installed in this environment. "
             "scripts/setup.sh makes an environment that has all packages"
         )
     if is_lost_connection(error):
