@@ -16,7 +16,7 @@ FLOORS = [
     ("decoding", "evaluation"),
     ("training",),
     ("mechanisms", "backends"),
-    ("inspect",),
+    ("inspect", "pages"),
     ("assembly",),
     ("commands",),
     ("cli",),

@@ -1,0 +1,36 @@
+"""The words in which two texts differ."""
+
+from difflib import SequenceMatcher
+from typing import NamedTuple
+
+
+class Piece(NamedTuple):
+    """A part of a text: some words (or characters) in a row.
+
+    Attributes:
+        differs: whether the other text has something else at this place.
+    """
+
+    text: str
+    differs: bool
+
+
+def differences(first: str, second: str, spaces: bool = True) -> tuple[list[Piece], list[Piece]]:
+    """Compares two texts word by word.
+
+    Args:
+        spaces: whether spaces separate the words. Without them, characters are compared.
+
+    Returns: the pieces of each of the two texts. Joined with a space (or, without spaces, with
+        nothing), they give the text back.
+    """
+    words, others = (text.split(" ") if spaces else list(text) for text in (first, second))
+    glue = " " if spaces else ""
+    result: tuple[list[Piece], list[Piece]] = ([], [])
+    matcher = SequenceMatcher(None, words, others, autojunk=False)
+    for kind, start, end, other_start, other_end in matcher.get_opcodes():
+        spans = words[start:end], others[other_start:other_end]
+        for pieces, span in zip(result, spans, strict=True):
+            if span:
+                pieces.append(Piece(glue.join(span), kind != "equal"))
+    return result
