@@ -303,6 +303,13 @@ class TrainingConfig(Section):
     """The number of steps between two reports of the training loss, which are lines on the screen
     and in metrics.jsonl."""
 
+    log_to: list[Literal["visualdl", "tensorboard"]] = Field(["visualdl"])
+    """The programs that can draw the run while it trains. Each gets files in a folder of its name
+    in the model directory, which hold what metrics.jsonl holds. See docs/training.md.
+    visualdl     Paddle's own
+    tensorboard  TensorBoard; to look at the files, it must be installed
+    """
+
     validate_every: PositiveInt = 1000
     """The number of steps between two validations. A validation measures the loss and the
     scores of the dev set."""
