@@ -13,7 +13,7 @@ from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.console import progress, say, show, warn
 from transformer_mt.training import checkpoint
 from transformer_mt.training.run_directory import RunDirectory
-from transformer_mt.training.validation import ranks, sample_lines
+from transformer_mt.training.validation import metrics_of, ranks, sample_lines
 
 
 def finish(config: Config, data: PreparedData, directory: RunDirectory) -> None:
@@ -41,9 +41,8 @@ def _average(config: Config, data: PreparedData, directory: RunDirectory) -> Non
     for path, kind in ((best, "best"), (average, "average")):
         scores, *_ = _score(config, data.dev_split, directory, path.name, "dev set")
         directory.log(kind=kind, checkpoint=path.name, **scores.as_dict())
-        say(
-            f"dev set, beam {config.decoding.beam_size}, {path.name}: {'  '.join(scores.labelled())}"
-        )
+        brief = "  ".join(scores.labelled())
+        say(f"dev set, beam {config.decoding.beam_size}, {path.name}: {brief}")
         found[path] = scores.values
     metric = config.training.best_metric if config.training.best_metric in METRICS else "bleu"
     chosen = average if ranks(metric, found[average]) >= ranks(metric, found[best]) else best
@@ -84,5 +83,7 @@ def _score(
     translator = Translator.load(directory.path, name, device=paddle.get_device())
     with progress(total=len(sources), title=f"{title}, {name}", unit="lines") as bar:
         hypotheses = translator.translate(sources, bar.update)
-    scores = score_for(config, hypotheses, references)
+    scores = score_for(
+        config, hypotheses, references, metrics=metrics_of(config), confidence=confidence
+    )
     return scores, sources, hypotheses, references

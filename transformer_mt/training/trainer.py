@@ -242,8 +242,8 @@ class Trainer:
         if smoothing:
             terms += f", with label smoothing {smoothing:g}"
         say(
-            f"{self._loss_name}: {terms}, in nats per target subword. "
-            "ppl: perplexity, exp of the cross-entropy without smoothing"
+            f"  {self._loss_name}: {terms}, in nats per subword\n"
+            "  ppl: perplexity, exp of the cross-entropy without smoothing"
         )
 
     @property

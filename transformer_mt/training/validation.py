@@ -11,7 +11,12 @@ from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import collate, ordered_batches
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.evaluation.metrics import METRICS, NEAR_ZERO_BLEU, Scores
+from transformer_mt.evaluation.metrics import (
+    DEFAULT_METRICS,
+    METRICS,
+    NEAR_ZERO_BLEU,
+    Scores,
+)
 from transformer_mt.evaluation.scoring import score_for
 from transformer_mt.runtime import signals
 from transformer_mt.runtime.console import progress
@@ -72,6 +77,12 @@ def ranks(metric: str, values: dict[str, float]) -> list[float]:
     return result
 
 
+def metrics_of(config: Config) -> list[str]:
+    """Returns the metrics that training computes: the default ones, and training.best_metric."""
+    best = config.training.best_metric
+    return [*DEFAULT_METRICS, *({best} & METRICS.keys() - set(DEFAULT_METRICS))]
+
+
 def sample_lines(count: int, samples: int) -> list[int]:
     """Returns the numbers of the lines that are shown as samples, from 0. They are spread over all
     `count` lines, because those may be sorted."""
@@ -85,7 +96,7 @@ def validate(config: Config, data: PreparedData, updater: Updater) -> DevScores 
     hypotheses = dev_hypotheses(config, data, updater)
     if hypotheses is None:
         return None
-    scores = score_for(config, hypotheses, data.dev_split.text[1])
+    scores = score_for(config, hypotheses, data.dev_split.text[1], metrics=metrics_of(config))
     return DevScores(loss, nll, perplexity(nll), scores, hypotheses)
 
 
