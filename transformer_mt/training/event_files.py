@@ -93,11 +93,13 @@ class EventFiles:
             value = line.get(key)
             if isinstance(value, int | float):
                 self._add("add_scalar", f"{kind}/{key}", value, step, line)
-        for number, translation in enumerate(line.get("samples", ()) if kind == "dev" else ()):
-            texts = {name: self._samples[name][number] for name in ("source", "reference")}
-            texts["translation"] = translation
-            text = "  \n".join(f"{name}: {value}" for name, value in texts.items())
-            self._add("add_text", f"samples/{number + 1}", text, step, line)
+        if kind == "dev":
+            sides = (self._samples.get(name, ()) for name in ("source", "reference"))
+            # Of a run whose evaluation.samples has changed, or of an earlier version, some lack.
+            for number, texts in enumerate(zip(*sides, line.get("samples", ()), strict=False), 1):
+                names = ("source", "reference", "translation")
+                text = "  \n".join(map(": ".join, zip(names, texts, strict=True)))
+                self._add("add_text", f"samples/{number}", text, step, line)
 
     def _add(self, method: str, tag: str, value: Any, step: int, line: dict[str, Any]) -> None:
         seconds = 0.0

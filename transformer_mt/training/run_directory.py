@@ -196,7 +196,7 @@ class RunDirectory(ModelDirectory):
         last["dev"] = progress.validated
         kept = [
             json.dumps(line) + "\n"
-            for line in self._logged()
+            for line in self.logged()
             if line.get("step", 0) <= last.get(str(line.get("kind")), -1)
         ]
         write_atomically(self.path / LOG, "".join(kept))
@@ -287,7 +287,7 @@ class RunDirectory(ModelDirectory):
             raise UserError(f"{self.path / LOG}: {error.strerror}") from None
         return values
 
-    def _logged(self) -> Iterator[dict[str, Any]]:
+    def logged(self) -> Iterator[dict[str, Any]]:
         """Yields the complete lines of metrics.jsonl. The last line is incomplete if the process
         was killed while writing it."""
         path = self.own(LOG)
@@ -309,7 +309,7 @@ class RunDirectory(ModelDirectory):
             kinds: the value of training.log_to.
         """
         folders = {kind: self._emptied(kind) for kind in event_files.WRITERS}
-        return EventFiles({kind: folders[kind] for kind in kinds}, self._logged())
+        return EventFiles({kind: folders[kind] for kind in kinds}, self.logged())
 
     def _emptied(self, name: str) -> Path:
         folder = self.own(name)

@@ -51,7 +51,7 @@ class Trainer:
         self.processes = updater.processes
         self.progress = Progress(plan.batches)
         self.directory: RunDirectory | None = None  # set by `run`
-        self._event_files: EventFiles | None = None  # set by `run` in the first process
+        self._event_files = EventFiles({}, [])  # set by `run` in the first process
         self._started = time.monotonic()  # when training would have begun if it was never stopped
         self._last_kept = self._started  # when the last line of figures was printed that stays
         # The checkpoint that was saved when training was stopped. An uninterrupted run would not
