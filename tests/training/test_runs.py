@@ -320,7 +320,7 @@ def test_a_metric_whose_low_values_are_good():
 def test_the_figures_are_explained_and_the_fixed_sentences_shown(make_trainer, run_in, capsys):
     _, lines = run_in(make_trainer(dev=True, **SHORT))
     said = capsys.readouterr().err
-    assert "smoothed loss: the training objective, with label smoothing 0.1" in said
+    assert "smoothed loss: the training objective (label smoothing 0.1)" in said
     assert "step 2/12  epoch 1  smoothed loss " in said and "step 4  dev smoothed loss " in said
     chosen = [0, 13, 26]  # of 40 lines
     for line in (line for line in lines if line["kind"] == "dev"):

@@ -240,9 +240,9 @@ class Trainer:
         smoothing = self.config.training.label_smoothing
         terms = "the training objective"
         if smoothing:
-            terms += f", with label smoothing {smoothing:g}"
+            terms += f" (label smoothing {smoothing:g})"
         say(
-            f"  {self._loss_name}: {terms}, in nats per subword\n"
+            f"  {self._loss_name}: {terms}, nats per subword\n"
             "  ppl: perplexity, exp of the cross-entropy without smoothing"
         )
 
@@ -295,7 +295,7 @@ class Trainer:
             say(
                 f"step {now.step:,}  dev {self._loss_name} {scores.loss:.3f}  "
                 f"ppl {scores.perplexity:,.2f}  {'  '.join(scores.scores.labelled())}"
-                f"{'  (best so far)' if is_best else ''}"
+                f"{'  (best)' if is_best else ''}"
             )
             samples = self._show_samples(scores.hypotheses)
             self._record("dev", **scores.as_dict(), best=is_best, samples=samples)
