@@ -11,9 +11,6 @@ from typing import Any
 from transformer_mt.evaluation.tokenizers import explained
 from transformer_mt.runtime.errors import UserError
 
-# A BLEU below this comes from the few words that are right by chance.
-NEAR_ZERO_BLEU = 2.0
-
 
 @dataclass(frozen=True)
 class Metric:
@@ -67,8 +64,9 @@ METRICS = {
 COMET = Metric("COMET", "comet_signature", None, digits=4)
 # These are computed unless others are chosen.
 DEFAULT_METRICS = ("bleu", "chrf")
-# A BLEU below this is as good as 0: it says nothing about which of two models is better.
-NEAR_ZERO_BLEU = 1.0
+# A BLEU below this comes from a few words that are right by chance. It says nothing about which of
+# two models is better.
+NEAR_ZERO_BLEU = 2.0
 # sacreBLEU's default number of samples for confidence intervals. Its seed is 12345.
 BOOTSTRAP_SAMPLES = 1000
 
