@@ -1,0 +1,288 @@
+"""Compares systems with a baseline: the paired tests, the verdicts, and where the systems differ.
+
+The result is printed by `comparison_text`, drawn by `pages.comparison_page` and kept as JSON.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from transformer_mt.evaluation.differences import Shares, most_changed, shares
+from transformer_mt.evaluation.groups import Group, by_length, by_rare_words
+from transformer_mt.evaluation.metrics import DEFAULT_METRICS, METRICS, score
+from transformer_mt.evaluation.paired_tests import MetricComparison, paired_tests
+from transformer_mt.evaluation.scoring import tokenizer_for_text
+from transformer_mt.evaluation.sentences import sentence_scores
+from transformer_mt.evaluation.verdict import Verdict, caveats, verdict
+
+# The metric that scores single sentences. BLEU is a poor judge of a single sentence, because most
+# have no n-gram of four words in common with their reference.
+SENTENCE_METRIC = "chrf"
+# The tokenisers that `tokenizer_for_text` chooses for languages written without spaces.
+_WITHOUT_SPACES = ("zh", "ja-mecab", "char")
+
+
+class System(NamedTuple):
+    """A system that is compared.
+
+    Attributes:
+        letter: the name in verdicts and tables: A for the baseline, then B, C, ...
+        name: what the user calls it, such as the path of its file.
+        translations: one per line of the test set.
+    """
+
+    letter: str
+    name: str
+    translations: list[str]
+
+
+class Example(NamedTuple):
+    """A line that changed.
+
+    Attributes:
+        line: its index, from 0.
+        before, after: the sentence score of the baseline's translation and of the system's.
+    """
+
+    line: int
+    before: float
+    after: float
+
+
+class GroupResult(NamedTuple):
+    """The lines of a group, in the first metric and in the sentence scores.
+
+    Attributes:
+        before, after: the score of the group in the first metric: the baseline's, the system's.
+        shares: how many of its lines got better or worse.
+    """
+
+    name: str
+    before: float
+    after: float
+    shares: Shares
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A system beside the baseline.
+
+    Attributes:
+        groups: what the lines are grouped by, and the groups.
+        better, worse: the lines that changed most, the largest change first.
+    """
+
+    system: System
+    verdict: Verdict
+    shares: Shares
+    groups: dict[str, list[GroupResult]]
+    better: list[Example]
+    worse: list[Example]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that the command `compare` finds out.
+
+    Attributes:
+        sources: the text that was translated, if it is known.
+        references: one or several sets of reference translations.
+        spaces: whether spaces separate the words of the references.
+        metrics: the paired tests in each metric, the first one of which decides.
+        contrasts: each system but the baseline.
+        caveats: what a reader of the verdicts has to know besides.
+        warnings: what looks wrong with the texts.
+    """
+
+    systems: list[System]
+    sources: list[str] | None
+    references: Sequence[list[str]]
+    tokenize: str
+    lowercase: bool
+    spaces: bool
+    metrics: list[MetricComparison]
+    contrasts: list[Contrast]
+    caveats: list[str]
+    warnings: list[str]
+
+    @property
+    def baseline(self) -> System:
+        return self.systems[0]
+
+    @property
+    def lines(self) -> int:
+        return len(self.references[0])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns everything but the texts of lines that are no examples, for JSON."""
+        return {
+            "lines": self.lines,
+            "references": len(self.references),
+            "tokenize": self.tokenize,
+            "lowercase": self.lowercase,
+            "systems": {system.letter: system.name for system in self.systems},
+            "metrics": {one.key: self._metric_as_dict(one) for one in self.metrics},
+            "sentence_metric": SENTENCE_METRIC,
+            "comparisons": {one.system.letter: self._contrast_as_dict(one) for one in self.contrasts},
+            "notes": self.caveats,
+            "warnings": self.warnings,
+        }
+
+    def _metric_as_dict(self, one: MetricComparison) -> dict[str, Any]:
+        systems = {}
+        for system, own in zip(self.systems, one.scores, strict=True):
+            systems[system.letter] = {
+                "score": own.value,
+                "mean": own.mean,
+                "ci": own.margin,
+                "difference": own.difference and asdict(own.difference),
+            }
+        return {
+            "signatures": one.signatures,
+            "seed": one.seed,
+            "samples": one.samples,
+            "higher_is_better": one.metric.higher_is_better,
+            "systems": systems,
+        }
+
+    def _contrast_as_dict(self, one: Contrast) -> dict[str, Any]:
+        groups = {
+            title: [
+                {"name": group.name, "baseline": group.before, "system": group.after}
+                | group.shares._asdict()
+                for group in own
+            ]
+            for title, own in one.groups.items()
+        }
+        return {
+            "outcome": one.verdict.outcome,
+            "verdict": str(one.verdict),
+            "shares": one.shares._asdict(),
+            "groups": groups,
+            "better": [self._example_as_dict(one.system, example) for example in one.better],
+            "worse": [self._example_as_dict(one.system, example) for example in one.worse],
+        }
+
+    def _example_as_dict(self, system: System, example: Example) -> dict[str, Any]:
+        line = example.line
+        return {
+            "line": line + 1,
+            "source": self.sources and self.sources[line],
+            "references": [reference[line] for reference in self.references],
+            "baseline": self.baseline.translations[line],
+            "system": system.translations[line],
+            "baseline_score": example.before,
+            "system_score": example.after,
+        }
+
+
+def compare(
+    systems: Sequence[tuple[str, list[str]]],
+    references: Sequence[list[str]],
+    sources: list[str] | None = None,
+    *,
+    tokenize: str,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    lowercase: bool = False,
+    examples: int = 5,
+    warnings: Iterable[str] = (),
+    done: Callable[[], Any] = lambda: None,
+) -> Comparison:
+    """Compares each system with the first one.
+
+    Args:
+        systems: the name and the translations of each, at least two, one line for each line of
+            the references.
+        references: one or several sets of reference translations, none of them empty.
+        sources: the text that was translated; None: it is not known.
+        tokenize: the name of a tokeniser of sacreBLEU.
+        metrics: keys of `METRICS`; the first one decides.
+        examples: at most how many of the lines that got better, and of those that got worse.
+        warnings: what looks wrong with the texts.
+        done: is called after each of `paired_tests.TESTS` of each metric.
+
+    Raises:
+        UserError: a package for the tokeniser is missing.
+    """
+    named = [System(_letter(number), *system) for number, system in enumerate(systems)]
+    texts = [system.translations for system in named]
+    tests = paired_tests(texts, references, tokenize, metrics, lowercase, done)
+    spaces = has_spaces(references[0])
+    groupings = {
+        f"length of the {'source' if sources else 'reference'}": by_length(
+            sources or references[0], has_spaces(sources) if sources else spaces
+        ),
+        "occurrences of the rarest word of the reference in the references": by_rare_words(
+            references[0], None, spaces
+        ),
+    }
+
+    def in_first_metric(group: Group, translations: list[str]) -> float:
+        own = [group.of(reference) for reference in references]
+        scores = score(
+            group.of(translations), own, tokenize, metrics=metrics[:1], lowercase=lowercase
+        )
+        return scores.values[metrics[0]]
+
+    before, *others = (
+        sentence_scores(text, references, tokenize, [SENTENCE_METRIC], lowercase)[SENTENCE_METRIC]
+        for text in texts
+    )
+    contrasts = []
+    for number, (system, after) in enumerate(zip(named[1:], others, strict=True), 1):
+        groups = {
+            title: [
+                GroupResult(
+                    group.name,
+                    in_first_metric(group, texts[0]),
+                    in_first_metric(group, system.translations),
+                    shares(group.of(before), group.of(after)),
+                )
+                for group in grouping
+            ]
+            for title, grouping in groupings.items()
+        }
+        differences = [(METRICS[one.key].label, one.scores[number].difference) for one in tests]
+        better, worse = (
+            [Example(line, before[line], after[line]) for line in own]
+            for own in most_changed(before, after, examples)
+        )
+        contrasts.append(
+            Contrast(
+                system,
+                verdict(
+                    system.letter,
+                    named[0].letter,
+                    differences,
+                    len(references[0]),
+                    system.translations == texts[0],
+                ),
+                shares(before, after),
+                groups,
+                better,
+                worse,
+            )
+        )
+    return Comparison(
+        systems=named,
+        sources=sources,
+        references=references,
+        tokenize=tokenize,
+        lowercase=lowercase,
+        spaces=spaces,
+        metrics=tests,
+        contrasts=contrasts,
+        caveats=caveats(tests, len(references[0])),
+        warnings=list(warnings),
+    )
+
+
+def has_spaces(texts: list[str]) -> bool:
+    """Returns whether the words of a text are separated by spaces, by its script."""
+    return tokenizer_for_text(texts) not in _WITHOUT_SPACES
+
+
+def _letter(number: int) -> str:
+    """Returns A, B, ..., Z, AA, AB, ... for 0, 1, ..."""
+    before, last = divmod(number, 26)
+    return (_letter(before - 1) if before else "") + chr(ord("A") + last)
