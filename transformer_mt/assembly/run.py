@@ -13,7 +13,7 @@ from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.evaluation.metrics import Scores
-from transformer_mt.evaluation.scoring import score_for
+from transformer_mt.evaluation.scoring import require_tokenizer, score_for
 from transformer_mt.inspect.parameters import VocabularySizes, parts
 from transformer_mt.model_directory import subwords_to_keep
 from transformer_mt.runtime import device as devices
@@ -38,6 +38,7 @@ def check(config: Config, device: str | None) -> None:
     """
     used = devices.use(device)
     devices.require_precision(config.training.precision, used)
+    require_tokenizer(config)
     print(config_file.dump(config))
     data = prepare_for(config, subwords_to_keep(config))
     print(visible("\n".join(data.report())))
@@ -76,6 +77,7 @@ def train(config: Config, device: str | None, restart: bool) -> None:
         data = prepare_for(config, directory.load_subwords())
         run_on_several_machines(make_trainer(config, data, processes), directory)
         return
+    require_tokenizer(config)
     directory.claim(restart)
     try:
         workers.clear_work_folder(directory)

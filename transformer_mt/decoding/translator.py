@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.data.languages import has_spaces
 from transformer_mt.data.pharaoh import Link
 from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary
-from transformer_mt.data.words import Words, has_spaces, word_count
+from transformer_mt.data.words import Words, word_count
 from transformer_mt.decoding.alignment import word_alignment
 from transformer_mt.decoding.engine import Engine, Sentence, length_penalty, search_with_attention
 from transformer_mt.decoding.segments import segments

@@ -11,7 +11,7 @@ from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import collate, ordered_batches
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.evaluation.metrics import METRICS, Scores
+from transformer_mt.evaluation.metrics import DEFAULT_METRICS, METRICS, Scores
 from transformer_mt.evaluation.scoring import score_for
 from transformer_mt.runtime import signals
 from transformer_mt.runtime.console import progress
@@ -108,4 +108,6 @@ def dev_scores(config: Config, data: PreparedData, updater: Updater) -> Scores |
             for rank, share in enumerate(shares):
                 hypotheses[window + rank : end : count] = share
             bar.update(end - window)
-    return score_for(config, hypotheses, references)
+    chosen = config.training.best_metric
+    metrics = [*DEFAULT_METRICS, chosen] if chosen in METRICS else DEFAULT_METRICS
+    return score_for(config, hypotheses, references, metrics=dict.fromkeys(metrics))
