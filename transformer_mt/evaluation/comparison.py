@@ -5,11 +5,12 @@ The result is printed by `comparison_text`, drawn by `pages.comparison_page` and
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from transformer_mt.evaluation.differences import Shares, most_changed, shares
 from transformer_mt.evaluation.groups import Group, by_length, by_rare_words
-from transformer_mt.evaluation.metrics import DEFAULT_METRICS, METRICS, score
+from transformer_mt.evaluation.metrics import DEFAULT_METRICS, METRICS, Scores, score
 from transformer_mt.evaluation.paired_tests import MetricComparison, paired_tests
 from transformer_mt.evaluation.scoring import tokenizer_for_text
 from transformer_mt.evaluation.sentences import sentence_scores
@@ -123,7 +124,9 @@ class Comparison:
             "systems": {system.letter: system.name for system in self.systems},
             "metrics": {one.key: self._metric_as_dict(one) for one in self.metrics},
             "sentence_metric": SENTENCE_METRIC,
-            "comparisons": {one.system.letter: self._contrast_as_dict(one) for one in self.contrasts},
+            "comparisons": {
+                one.system.letter: self._contrast_as_dict(one) for one in self.contrasts
+            },
             "notes": self.caveats,
             "warnings": self.warnings,
         }
@@ -185,7 +188,7 @@ def compare(
     metrics: Sequence[str] = DEFAULT_METRICS,
     lowercase: bool = False,
     examples: int = 5,
-    warnings: Iterable[str] = (),
+    notes: Iterable[str] = (),
     done: Callable[[], Any] = lambda: None,
 ) -> Comparison:
     """Compares each system with the first one.
@@ -198,7 +201,7 @@ def compare(
         tokenize: the name of a tokeniser of sacreBLEU.
         metrics: keys of `METRICS`; the first one decides.
         examples: at most how many of the lines that got better, and of those that got worse.
-        warnings: what looks wrong with the texts.
+        notes: what a reader of the scores has to know.
         done: is called after each of `paired_tests.TESTS` of each metric.
 
     Raises:
@@ -207,74 +210,84 @@ def compare(
     named = [System(_letter(number), *system) for number, system in enumerate(systems)]
     texts = [system.translations for system in named]
     tests = paired_tests(texts, references, tokenize, metrics, lowercase, done)
-    spaces = has_spaces(references[0])
-    groupings = {
-        f"length of the {'source' if sources else 'reference'}": by_length(
-            sources or references[0], has_spaces(sources) if sources else spaces
-        ),
-        "occurrences of the rarest word of the reference in the references": by_rare_words(
-            references[0], None, spaces
-        ),
-    }
-
-    def in_first_metric(group: Group, translations: list[str]) -> float:
-        own = [group.of(reference) for reference in references]
-        scores = score(
-            group.of(translations), own, tokenize, metrics=metrics[:1], lowercase=lowercase
-        )
-        return scores.values[metrics[0]]
-
     before, *others = (
         sentence_scores(text, references, tokenize, [SENTENCE_METRIC], lowercase)[SENTENCE_METRIC]
         for text in texts
     )
+    groupings = _groupings(sources, references)
+    in_first_metric = partial(score, tokenize=tokenize, metrics=metrics[:1], lowercase=lowercase)
     contrasts = []
     for number, (system, after) in enumerate(zip(named[1:], others, strict=True), 1):
+        result = verdict(
+            system.letter,
+            named[0].letter,
+            [(METRICS[one.key].label, one.scores[number].difference) for one in tests],
+            len(references[0]),
+            is_identical=system.translations == texts[0],
+        )
         groups = {
             title: [
-                GroupResult(
-                    group.name,
-                    in_first_metric(group, texts[0]),
-                    in_first_metric(group, system.translations),
-                    shares(group.of(before), group.of(after)),
+                _group_result(
+                    group, texts[0], system.translations, references, before, after, in_first_metric
                 )
                 for group in grouping
             ]
             for title, grouping in groupings.items()
         }
-        differences = [(METRICS[one.key].label, one.scores[number].difference) for one in tests]
         better, worse = (
             [Example(line, before[line], after[line]) for line in own]
             for own in most_changed(before, after, examples)
         )
-        contrasts.append(
-            Contrast(
-                system,
-                verdict(
-                    system.letter,
-                    named[0].letter,
-                    differences,
-                    len(references[0]),
-                    system.translations == texts[0],
-                ),
-                shares(before, after),
-                groups,
-                better,
-                worse,
-            )
-        )
+        counts = shares(before, after)
+        contrasts.append(Contrast(system, result, counts, groups, better, worse))
     return Comparison(
         systems=named,
         sources=sources,
         references=references,
         tokenize=tokenize,
         lowercase=lowercase,
-        spaces=spaces,
+        spaces=has_spaces(references[0]),
         metrics=tests,
         contrasts=contrasts,
-        caveats=caveats(tests, len(references[0])),
-        warnings=list(warnings),
+        caveats=[*notes, *caveats(tests, len(references[0]))],
+        warnings=[],
     )
+
+
+def _groupings(
+    sources: list[str] | None, references: Sequence[list[str]]
+) -> dict[str, list[Group]]:
+    """What the lines are grouped by, and the groups."""
+    first = references[0]
+    kind, texts = ("reference", first) if sources is None else ("source", sources)
+    return {
+        f"length of the {kind}": by_length(texts, has_spaces(texts)),
+        "how often the rarest word of the reference occurs in all references": by_rare_words(
+            first, None, has_spaces(first)
+        ),
+    }
+
+
+def _group_result(
+    group: Group,
+    baseline: list[str],
+    translations: list[str],
+    references: Sequence[list[str]],
+    before: list[float],
+    after: list[float],
+    scored: Callable[[list[str], Sequence[list[str]]], Scores],
+) -> GroupResult:
+    """Compares a system with the baseline on the lines of a group.
+
+    Args:
+        before, after: the sentence scores of all lines.
+        scored: computes the first metric.
+    """
+    own = [group.of(reference) for reference in references]
+    (old,), (new,) = (
+        scored(group.of(texts), own).values.values() for texts in (baseline, translations)
+    )
+    return GroupResult(group.name, old, new, shares(group.of(before), group.of(after)))
 
 
 def has_spaces(texts: list[str]) -> bool:

@@ -1,6 +1,7 @@
 """A comparison of systems as text for the terminal, 80 columns wide except for sentences."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from textwrap import wrap
 
 from transformer_mt.evaluation.comparison import (
     SENTENCE_METRIC,
@@ -16,7 +17,8 @@ from transformer_mt.runtime.console import table, visible
 
 # ANSI escapes of the words that only the baseline has, and of those that only the system has.
 _RED, _GREEN, _END = "\x1b[31m", "\x1b[32m", "\x1b[0m"
-Style = Callable[[str], str]
+# The width of verdicts and notes, in columns.
+_WIDTH = 80
 
 
 def as_text(comparison: Comparison, colour: bool = False) -> str:
@@ -35,15 +37,17 @@ def _lines(comparison: Comparison, colour: bool) -> Iterator[str]:
     yield f"{comparison.lines:,} lines, {_references(comparison)}"
     yield ""
     for contrast in comparison.contrasts:
-        yield str(contrast.verdict)
-    yield from (f"note: {note}" for note in comparison.caveats)
+        yield from wrap(str(contrast.verdict), _WIDTH)
+        yield ""
+    for note in comparison.caveats:
+        yield from wrap(f"note: {note}", _WIDTH)
+        yield ""
     for one in comparison.metrics:
+        yield from table(score_rows(comparison, one))
         yield ""
-        yield from _scores(comparison, one)
     for contrast in comparison.contrasts:
-        yield ""
         yield from _contrast(comparison, contrast, colour)
-    yield ""
+        yield ""
     for one in comparison.metrics:
         yield from one.signatures.values()
 
@@ -51,10 +55,6 @@ def _lines(comparison: Comparison, colour: bool) -> Iterator[str]:
 def _references(comparison: Comparison) -> str:
     count = len(comparison.references)
     return "one reference each" if count == 1 else f"{count} references each"
-
-
-def _scores(comparison: Comparison, one: MetricComparison) -> Iterator[str]:
-    yield from table(score_rows(comparison, one))
 
 
 def score_rows(comparison: Comparison, one: MetricComparison) -> list[tuple[str, ...]]:
@@ -87,12 +87,10 @@ def _contrast(comparison: Comparison, contrast: Contrast, colour: bool) -> Itera
         yield ""
         yield f"By {title}:"
         yield from table(rows, indent="  ")
-    for title, examples in (("better", contrast.better), ("worse", contrast.worse)):
+    for side, examples in (("better", contrast.better), ("worse", contrast.worse)):
         if examples:
             yield ""
-            yield f"The sentences in which {letter} is most {title} than {baseline}:".replace(
-                "most better", "better by most"
-            ).replace("most worse", "worse by most")
+            yield f"Where {letter} is {side} than {baseline} by most:"
         for example in examples:
             yield ""
             yield from _example(comparison, contrast, example, colour)
@@ -101,7 +99,7 @@ def _contrast(comparison: Comparison, contrast: Contrast, colour: bool) -> Itera
 def share_text(counts: Shares) -> str:
     """Returns, for example, "better 40 (40.0 %), worse 35 (35.0 %), unchanged 25 (25.0 %)"."""
     return ", ".join(
-        f"{name} {count:,} ({count / counts.total:.1%})".replace("%", " %")
+        f"{name} {count:,} ({100 * count / counts.total:.1f} %)"
         for name, count in counts._asdict().items()
     )
 
@@ -140,7 +138,7 @@ def _example(
         texts.append((letter, _marked(pieces, comparison.spaces, code if colour else "")))
     for label, text in texts:
         shown = text if label in letters else visible(text)
-        yield f"  {label:10}{shown or '(empty)'}"
+        yield f"  {label:11}{shown or '(empty)'}"
 
 
 def change_text(example: Example) -> str:
@@ -152,6 +150,8 @@ def change_text(example: Example) -> str:
 def _marked(pieces: list[Piece], spaces: bool, code: str) -> str:
     """A text whose differing pieces are in brackets, and in a colour if there is a code for it."""
     start, end = (code, _END) if code else ("", "")
+    if not any(piece.text for piece in pieces):
+        return ""
     return (" " if spaces else "").join(
         f"{start}[{visible(piece.text)}]{end}" if piece.differs else visible(piece.text)
         for piece in pieces

@@ -207,7 +207,7 @@ def cautious_p(*p_values: float, changed: int) -> float:
 
     Exchanging the translations of `changed` lines gives 2^changed equally likely outcomes. Two of
     them, all and none, are as far apart as what was observed, so no honest p-value is smaller than
-    2^(1 - changed). sacreBLEU counts only outcomes that are further apart, so that it gives p-values
+    2^(1 - changed). sacreBLEU counts only outcomes that are further apart, so it gives p-values
     near 0 for systems that are equal or that differ in a few lines.
     """
     return min(1.0, max(*p_values, 2.0 ** (1 - changed)))

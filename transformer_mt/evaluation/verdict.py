@@ -98,7 +98,7 @@ def _undecided(system: str, baseline: str, label: str, first: Difference, lines:
         )
     return (
         f"{start} If the difference really is that large, it would take about {needed:,} lines to "
-        f"show it ({POWER:.0%} of test sets of that size would), and there are {lines:,}."
+        f"show it ({100 * POWER:.0f} % of test sets of that size would). There are {lines:,}."
     )
 
 
@@ -150,9 +150,9 @@ def caveats(comparisons: Sequence[MetricComparison], lines: int) -> list[str]:
         chance = 1 - (1 - SIGNIFICANCE) ** systems
         notes.append(
             f"{systems} systems are compared with the baseline. Each comparison finds a difference "
-            f"by chance in up to {SIGNIFICANCE:.0%} of cases, so at least one of {systems} does in "
-            f"up to {chance:.0%}. To be as sure as with one comparison, believe only p-values "
-            f"below {SIGNIFICANCE / systems:.2g} ({SIGNIFICANCE} / {systems})."
+            f"by chance in up to {100 * SIGNIFICANCE:.0f} % of cases, so at least one of {systems} "
+            f"does in up to {100 * chance:.0f} %. To be as sure as with one comparison, believe "
+            f"only p-values below {SIGNIFICANCE / systems:.2g} ({SIGNIFICANCE} / {systems})."
         )
     if lines < FEW_LINES:
         notes.append(

@@ -4,7 +4,12 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from transformer_mt.evaluation.comparison import Comparison, Contrast, Example
+from transformer_mt.evaluation.comparison import (
+    SENTENCE_METRIC,
+    Comparison,
+    Contrast,
+    Example,
+)
 from transformer_mt.evaluation.comparison_text import (
     change_text,
     group_tables,
@@ -68,18 +73,14 @@ def _verdicts(comparison: Comparison) -> Iterator[str]:
 
 
 def _scores(comparison: Comparison) -> Iterator[str]:
-    yield '<div class="figures">'
     for one in comparison.metrics:
+        better = "higher" if one.metric.higher_is_better else "lower"
+        yield f"<h3>{escaped(one.metric.label)}: {better} is better</h3>"
+        yield '<div class="figures">'
         yield from _figures(comparison, one)
-    yield "</div>"
-    for one in comparison.metrics:
+        yield "</div>"
         head, *rows = score_rows(comparison, one)
-        yield table(head, rows, _metric_caption(one))
-
-
-def _metric_caption(one: MetricComparison) -> str:
-    better = "higher" if one.metric.higher_is_better else "lower"
-    return f"{one.metric.label}: {better} is better. p-values of the two paired tests."
+        yield table(head, rows, "The last two columns are the p-values of the two paired tests.")
 
 
 def _figures(comparison: Comparison, one: MetricComparison) -> Iterator[str]:
@@ -120,7 +121,7 @@ def _interval_figure(bars: Sequence[Bar], caption: str, zero: bool = False) -> s
     """
     ends = [end for bar in bars for end in (*bar.interval, bar.value)] + [0.0] * zero
     ticks = _ticks(min(ends), max(ends))
-    low, high = min(ends[0], *ends, ticks[0]), max(ends[0], *ends, ticks[-1])
+    low, high = ticks[0], ticks[-1]
 
     def place(value: float) -> str:
         return f"{_MARGIN + (100 - 2 * _MARGIN) * (value - low) / (high - low):.2f}%"
@@ -130,9 +131,10 @@ def _interval_figure(bars: Sequence[Bar], caption: str, zero: bool = False) -> s
     for tick in ticks:
         x, kind = place(tick), "zero" if zero and tick == 0 else "grid"
         shapes.append(f'<line class="{kind}" x1="{x}" x2="{x}" y1="0" y2="{bottom}"/>')
-        shapes.append(f'<text class="tick" x="{x}" y="{bottom + 18}">{tick:{bars[0].sign}g}</text>')
-    for number, bar in enumerate(bars):
-        y = _ROW * number
+        number = f"{tick:{bars[0].sign if tick else ''}g}"
+        shapes.append(f'<text class="tick" x="{x}" y="{bottom + 18}">{number}</text>')
+    for row, bar in enumerate(bars):
+        y = _ROW * row
         left, right = map(place, bar.interval)
         lower, upper = (f"{end:{bar.sign}.2f}" for end in bar.interval)
         text = f"{bar.label}: {bar.value:{bar.sign}.2f} ({lower} to {upper})"
@@ -163,7 +165,7 @@ def _contrast(comparison: Comparison, contrast: Contrast) -> str:
     parts = [
         "<h3>How many sentences changed</h3>",
         _share_bar(contrast.shares),
-        _paragraph(f"{letter} beside {baseline}: {share_text(contrast.shares)}"),
+        _paragraph(share_text(contrast.shares)),
     ]
     for title, (head, *rows) in group_tables(comparison, contrast):
         parts += [f"<h3>By {escaped(title)}</h3>", table(head, rows)]
@@ -175,10 +177,10 @@ def _contrast(comparison: Comparison, contrast: Contrast) -> str:
 
 
 def _share_bar(counts: Shares) -> str:
-    """Draws the shares of the lines beside each other. The text below gives the numbers."""
+    """Draws the shares of the lines beside each other, in the order of the text below it."""
     left, shapes = 0.0, []
-    for name in ("better", "unchanged", "worse"):
-        width = 100 * getattr(counts, name) / counts.total
+    for name, count in counts._asdict().items():
+        width = 100 * count / counts.total
         shapes.append(
             f'<rect class="{name}" x="{left:.2f}%" width="{width:.2f}%" y="0" height="16"/>'
         )
@@ -213,4 +215,28 @@ def _marked(pieces: list[Piece], spaces: bool) -> str:
     return (" " if spaces else "").join(
         f"<mark>{escaped(_shown(piece.text))}</mark>" if piece.differs else _text(piece.text)
         for piece in pieces
+    )
+
+
+def _method(comparison: Comparison) -> Iterator[str]:
+    one = comparison.metrics[0]
+    samples, trials = (f"{count:,}" for count in one.samples.values())
+    yield _paragraph(
+        f"The p-values are those of sacreBLEU's paired bootstrap resampling ({samples} samples) "
+        f"and of its paired approximate randomisation ({trials} trials), with the seed {one.seed}. "
+        f"A verdict calls a difference unlikely to be chance if both are below {SIGNIFICANCE}, and "
+        "shows the larger one. A p-value above that never shows that two systems are equal."
+    )
+    yield _paragraph(
+        "Single sentences are compared by their "
+        f"{METRICS[SENTENCE_METRIC].label}. Words in which the two translations differ are marked."
+    )
+    yield table(
+        ("metric", "test", "signature"),
+        [
+            (one.metric.label, test, signature)
+            for one in comparison.metrics
+            for test, signature in one.signatures.items()
+        ],
+        sides="<<<",
     )
