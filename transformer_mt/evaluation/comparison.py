@@ -69,7 +69,7 @@ class Contrast:
     """A system beside the baseline.
 
     Attributes:
-        groups: what the lines are grouped by, and the groups.
+        groups: what the lines are grouped by, and the groups; empty for identical systems.
         better, worse: the lines that changed most, the largest change first.
     """
 
@@ -233,6 +233,7 @@ def compare(
                 for group in grouping
             ]
             for title, grouping in groupings.items()
+            if result.outcome != "identical"
         }
         better, worse = (
             [Example(line, before[line], after[line]) for line in own]

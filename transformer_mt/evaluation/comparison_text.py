@@ -87,10 +87,10 @@ def _contrast(comparison: Comparison, contrast: Contrast, colour: bool) -> Itera
         yield ""
         yield f"By {title}:"
         yield from table(rows, indent="  ")
-    for side, examples in (("better", contrast.better), ("worse", contrast.worse)):
+    for side, examples in (("gained", contrast.better), ("lost", contrast.worse)):
         if examples:
             yield ""
-            yield f"Where {letter} is {side} than {baseline} by most:"
+            yield f"Sentences in which {letter} {side} most:"
         for example in examples:
             yield ""
             yield from _example(comparison, contrast, example, colour)

@@ -137,7 +137,9 @@ def p_text(p: float) -> str:
 
 def p_number(p: float) -> str:
     """A p-value with three digits after the point, or more where three would hide on which side of
-    SIGNIFICANCE it is."""
+    SIGNIFICANCE it is; "<0.001" for smaller ones."""
+    if p < 0.001:
+        return "<0.001"
     texts = (f"{p:.{digits}f}" for digits in range(3, 9))
     return next((t for t in texts if (float(t) < SIGNIFICANCE) == (p < SIGNIFICANCE)), str(p))
 

@@ -25,8 +25,8 @@ from transformer_mt.runtime.console import visible
 # The share of a figure's width that is free at each side, in percent, so that the numbers at the
 # ends of its axis are not cut.
 _MARGIN = 5
-# The height of a bar with its label, and that of the axis, in pixels.
-_ROW, _AXIS = 44, 30
+# The heights of a bar with its label, of the label, and of the axis, in pixels.
+_ROW, _LABEL, _AXIS = 44, 22, 30
 
 
 def comparison_page(comparison: Comparison) -> str:
@@ -80,7 +80,10 @@ def _scores(comparison: Comparison) -> Iterator[str]:
         yield from _figures(comparison, one)
         yield "</div>"
         head, *rows = score_rows(comparison, one)
-        yield table(head, rows, "The last two columns are the p-values of the two paired tests.")
+        yield table(head, rows)
+    yield _paragraph(
+        "The last two columns are the p-values of two paired tests, which are described below."
+    )
 
 
 def _figures(comparison: Comparison, one: MetricComparison) -> Iterator[str]:
@@ -130,7 +133,9 @@ def _interval_figure(bars: Sequence[Bar], caption: str, zero: bool = False) -> s
     shapes = []
     for tick in ticks:
         x, kind = place(tick), "zero" if zero and tick == 0 else "grid"
-        shapes.append(f'<line class="{kind}" x1="{x}" x2="{x}" y1="0" y2="{bottom}"/>')
+        for row in range(len(bars)):  # in pieces, not through the labels
+            start, end = _ROW * row + _LABEL, _ROW * (row + 1)
+            shapes.append(f'<line class="{kind}" x1="{x}" x2="{x}" y1="{start}" y2="{end}"/>')
         number = f"{tick:{bars[0].sign if tick else ''}g}"
         shapes.append(f'<text class="tick" x="{x}" y="{bottom + 18}">{number}</text>')
     for row, bar in enumerate(bars):
@@ -169,9 +174,9 @@ def _contrast(comparison: Comparison, contrast: Contrast) -> str:
     ]
     for title, (head, *rows) in group_tables(comparison, contrast):
         parts += [f"<h3>By {escaped(title)}</h3>", table(head, rows)]
-    for name, examples in (("higher", contrast.better), ("lower", contrast.worse)):
+    for name, examples in (("gained", contrast.better), ("lost", contrast.worse)):
         if examples:
-            parts.append(f"<h3>Sentences that score much {name} in {letter}</h3>")
+            parts.append(f"<h3>Sentences in which {letter} {name} most</h3>")
         parts += [_example(comparison, contrast, example) for example in examples]
     return section(f"Where {letter} differs from {baseline}", *parts, id=f"system-{letter}")
 
