@@ -54,7 +54,7 @@ def test_most_changed_are_the_extremes(pairs, count):
     risen, fallen = most_changed(before, after, count)
     changes = [new - old for old, new in pairs]
     for own, sign in ((risen, 1), (fallen, -1)):
-        all_of_them = sorted((sign * change for change in changes if sign * change > 0))[::-1]
+        all_of_them = sorted(sign * change for change in changes if sign * change > 0)[::-1]
         assert [sign * changes[line] for line in own] == all_of_them[:count]
         assert len(set(own)) == len(own)
         # Equal changes come in the order of the lines.
@@ -65,6 +65,6 @@ def test_long_texts_are_compared_in_full():
     """A word that is frequent in a long text is compared too; difflib would leave it out."""
     generator = random.Random(3)
     words = [generator.choice(["der", "die", "das"]) for _ in range(400)]
-    other = words[:200] + ["neu"] + words[200:]
+    other = [*words[:200], "neu", *words[200:]]
     _, pieces = differences(" ".join(words), " ".join(other))
     assert [piece.text for piece in pieces if piece.differs] == ["neu"]

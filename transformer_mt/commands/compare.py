@@ -33,9 +33,15 @@ from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.decoding.stream import input_lines
 from transformer_mt.evaluation.comparison import compare
 from transformer_mt.evaluation.comparison_text import as_text
+from transformer_mt.evaluation.groups import groupings
 from transformer_mt.evaluation.metrics import DEFAULT_METRICS, METRICS
 from transformer_mt.evaluation.paired_tests import TESTS
-from transformer_mt.evaluation.scoring import note_for, tokenizer_for, tokenizer_for_text
+from transformer_mt.evaluation.scoring import (
+    note_for,
+    require_package_of,
+    tokenizer_for,
+    tokenizer_for_text,
+)
 from transformer_mt.evaluation.tokenizers import TOKENIZERS
 from transformer_mt.pages.comparison_page import comparison_page
 from transformer_mt.runtime.console import progress, say, warn
@@ -79,29 +85,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--metrics",
-        metavar="M",
-        type=_metrics,
-        default=DEFAULT_METRICS,
-        help=f"the metrics, separated by commas, of: {', '.join(METRICS)}. The first one decides "
-        f"(default: {','.join(DEFAULT_METRICS)})",
+        metavar="NAME",
+        nargs="+",
+        choices=tuple(METRICS),
+        default=list(DEFAULT_METRICS),
+        help=f"the metrics to compare, of {', '.join(METRICS)}. The first one decides (default: "
+        f"{' '.join(DEFAULT_METRICS)})",
     )
     parser.add_argument(
         "--tokenize",
+        metavar="NAME",
         choices=tuple(TOKENIZERS),
-        help="sacreBLEU's tokeniser for BLEU (default: the one for the target language)",
+        help=f"BLEU's tokeniser, one of {', '.join(TOKENIZERS)} (default: that of the target "
+        "language)",
     )
     parser.add_argument(
-        "--lowercase", action="store_true", help="takes upper and lower case for the same"
+        "--lowercase",
+        action="store_true",
+        help="treats upper and lower case as the same (ter always does)",
+    )
+    add_files(
+        parser,
+        training_text="the target side of the training text, in which the words of the reference "
+        "are counted to tell rare ones (default: the reference)",
     )
     add_model_choice(parser, [name for name in DecodingConfig.model_fields if name != "n_best"])
-
-
-def _metrics(text: str) -> tuple[str, ...]:
-    keys = tuple(dict.fromkeys(text.split(",")))
-    for key in keys:
-        if key not in METRICS:
-            raise argparse.ArgumentTypeError(f"{key!r}: expected one of {', '.join(METRICS)}")
-    return keys
 
 
 def run(options: argparse.Namespace) -> None:
@@ -116,21 +124,24 @@ def run(options: argparse.Namespace) -> None:
     sources = list(input_lines(options.source)) if options.source else None
     translations = {name: list(input_lines(Path(name))) for name in names if name not in models}
     _require_as_many_lines(options, references, sources, translations)
-    for name, spec in models.items():
-        say(f"{name}: translating {len(sources):,} lines")
-        translations[name], _ = translate(spec, sources)
     configs = [spec.config for spec in models.values()]
     tokenize = options.tokenize
     if tokenize is None:
         tokenize = tokenizer_for(configs[0]) if configs else tokenizer_for_text(references[0])
-    tests = len(options.metrics) * len(TESTS)
-    with progress(total=tests, title="comparing", unit="tests") as bar:
+    metrics = list(dict.fromkeys(options.metrics))
+    if "bleu" in metrics:
+        require_package_of(tokenize)
+    for name, spec in models.items():
+        say(f"{name}: translating {len(sources):,} lines")
+        translations[name], _ = translate(spec, sources)
+    with progress(total=len(metrics) * len(TESTS), title="comparing", unit="tests") as bar:
         comparison = compare(
             [(_shown(name), translations[name]) for name in names],
             references,
             sources,
             tokenize=tokenize,
-            metrics=options.metrics,
+            groupings=groupings(sources, references[0], options.training_text),
+            metrics=metrics,
             lowercase=options.lowercase,
             examples=options.examples,
             notes=filter(None, dict.fromkeys(map(note_for, configs))),
@@ -158,11 +169,8 @@ def _require_valid(options: argparse.Namespace) -> dict[str, EngineSpec]:
             warn(f"{other} is given twice; it is compared only once")
     if len(set(options.systems)) < 2:
         raise UsageError("compare: give at least two systems, of which the first is the baseline")
-    require_files(options, "source")
-    for path in options.reference:
-        if not _is_text(path):
-            raise UsageError(f"--reference: {path}: there is no such file")
-    read = {"--source": options.source}
+    require_files(options, "source", "reference", "training_text")
+    read = {"--source": options.source, "--training-text": options.training_text}
     read |= {f"--reference {number}": path for number, path in enumerate(options.reference, 1)}
     read |= {f"SYSTEM {number}": Path(name) for number, name in enumerate(options.systems, 1)}
     require_distinct({"--html": options.html, "--json": options.json}, read)

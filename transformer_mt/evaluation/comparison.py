@@ -9,18 +9,17 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from transformer_mt.evaluation.differences import Shares, most_changed, shares
-from transformer_mt.evaluation.groups import Group, by_length, by_rare_words
+from transformer_mt.evaluation.groups import Group
 from transformer_mt.evaluation.metrics import DEFAULT_METRICS, METRICS, Scores, score
 from transformer_mt.evaluation.paired_tests import MetricComparison, paired_tests
-from transformer_mt.evaluation.scoring import tokenizer_for_text
+from transformer_mt.evaluation.scoring import has_spaces_in
 from transformer_mt.evaluation.sentences import sentence_scores
+from transformer_mt.evaluation.suspicions import suspicions
 from transformer_mt.evaluation.verdict import Verdict, caveats, verdict
 
 # The metric that scores single sentences. BLEU is a poor judge of a single sentence, because most
 # have no n-gram of four words in common with their reference.
 SENTENCE_METRIC = "chrf"
-# The tokenisers that `tokenizer_for_text` chooses for languages written without spaces.
-_WITHOUT_SPACES = ("zh", "ja-mecab", "char")
 
 
 class System(NamedTuple):
@@ -185,6 +184,7 @@ def compare(
     sources: list[str] | None = None,
     *,
     tokenize: str,
+    groupings: dict[str, list[Group]],
     metrics: Sequence[str] = DEFAULT_METRICS,
     lowercase: bool = False,
     examples: int = 5,
@@ -199,6 +199,7 @@ def compare(
         references: one or several sets of reference translations, none of them empty.
         sources: the text that was translated; None: it is not known.
         tokenize: the name of a tokeniser of sacreBLEU.
+        groupings: groups of lines that are also compared; see `groups.groupings`.
         metrics: keys of `METRICS`; the first one decides.
         examples: at most how many of the lines that got better, and of those that got worse.
         notes: what a reader of the scores has to know.
@@ -207,14 +208,13 @@ def compare(
     Raises:
         UserError: a package for the tokeniser is missing.
     """
-    named = [System(_letter(number), *system) for number, system in enumerate(systems)]
+    named = [System(letter_of(number), *system) for number, system in enumerate(systems)]
     texts = [system.translations for system in named]
     tests = paired_tests(texts, references, tokenize, metrics, lowercase, done)
     before, *others = (
         sentence_scores(text, references, tokenize, [SENTENCE_METRIC], lowercase)[SENTENCE_METRIC]
         for text in texts
     )
-    groupings = _groupings(sources, references)
     in_first_metric = partial(score, tokenize=tokenize, metrics=metrics[:1], lowercase=lowercase)
     contrasts = []
     for number, (system, after) in enumerate(zip(named[1:], others, strict=True), 1):
@@ -247,26 +247,32 @@ def compare(
         references=references,
         tokenize=tokenize,
         lowercase=lowercase,
-        spaces=has_spaces(references[0]),
+        spaces=has_spaces_in(references[0]),
         metrics=tests,
         contrasts=contrasts,
-        caveats=[*notes, *caveats(tests, len(references[0]))],
-        warnings=[],
+        caveats=[*notes, *caveats(len(contrasts), len(references[0]))],
+        warnings=_warnings(named, sources, references, tests),
     )
 
 
-def _groupings(
-    sources: list[str] | None, references: Sequence[list[str]]
-) -> dict[str, list[Group]]:
-    """What the lines are grouped by, and the groups."""
-    first = references[0]
-    kind, texts = ("reference", first) if sources is None else ("source", sources)
-    return {
-        f"length of the {kind}": by_length(texts, has_spaces(texts)),
-        "how often the rarest word of the reference occurs in all references": by_rare_words(
-            first, None, has_spaces(first)
-        ),
-    }
+def _warnings(
+    systems: list[System],
+    sources: list[str] | None,
+    references: Sequence[list[str]],
+    tests: list[MetricComparison],
+) -> list[str]:
+    """What looks wrong with the texts, with the letters of the systems unless it is about all."""
+    letters: dict[str, list[str]] = {}
+    for number, system in enumerate(systems):
+        values = {one.key: one.scores[number].value for one in tests}
+        signatures = {one.key: one.signatures["bootstrap"] for one in tests}
+        scores = Scores(values, signatures, None, len(references[0]))
+        for message in suspicions(sources, system.translations, references, scores):
+            letters.setdefault(message, []).append(system.letter)
+    return [
+        message if len(own) == len(systems) else f"{', '.join(own)}: {message}"
+        for message, own in letters.items()
+    ]
 
 
 def _group_result(
@@ -291,12 +297,7 @@ def _group_result(
     return GroupResult(group.name, old, new, shares(group.of(before), group.of(after)))
 
 
-def has_spaces(texts: list[str]) -> bool:
-    """Returns whether the words of a text are separated by spaces, by its script."""
-    return tokenizer_for_text(texts) not in _WITHOUT_SPACES
-
-
-def _letter(number: int) -> str:
+def letter_of(number: int) -> str:
     """Returns A, B, ..., Z, AA, AB, ... for 0, 1, ..."""
     before, last = divmod(number, 26)
-    return (_letter(before - 1) if before else "") + chr(ord("A") + last)
+    return (letter_of(before - 1) if before else "") + chr(ord("A") + last)

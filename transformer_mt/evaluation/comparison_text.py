@@ -61,8 +61,8 @@ def score_rows(comparison: Comparison, one: MetricComparison) -> list[tuple[str,
     """Returns the table of the systems' scores in a metric, with its head. The p-values are shown
     as "–" where a system has no other translations than the baseline: sacreBLEU's mean nothing
     there."""
-    head = ("", one.metric.label, "95 % interval", "difference", "95 % interval")
-    rows = [(*head, "bootstrap p", "randomised p")]
+    head = ("", one.metric.label, "95 % interval", f"minus {comparison.baseline.letter}")
+    rows = [(*head, "95 % interval", "bootstrap p", "randomised p")]
     for system, own in zip(comparison.systems, one.scores, strict=True):
         cells = [system.letter, f"{own.value:.2f}", _interval(own.interval)]
         if (difference := own.difference) is None:
@@ -82,10 +82,11 @@ def _interval(ends: tuple[float, float], sign: str = "") -> str:
 
 def _contrast(comparison: Comparison, contrast: Contrast, colour: bool) -> Iterator[str]:
     letter, baseline = contrast.system.letter, comparison.baseline.letter
-    yield f"{letter} beside {baseline}, sentence by sentence: {share_text(contrast.shares)}"
+    yield f"{letter} beside {baseline}, sentence by sentence:"
+    yield f"  {share_text(contrast.shares)}"
     for title, rows in group_tables(comparison, contrast):
         yield ""
-        yield f"By {title}:"
+        yield from wrap(f"{title[0].upper()}{title[1:]}:", _WIDTH)
         yield from table(rows, indent="  ")
     for side, examples in (("gained", contrast.better), ("lost", contrast.worse)):
         if examples:

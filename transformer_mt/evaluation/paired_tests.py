@@ -5,7 +5,9 @@ The first system is the baseline, with which every other one is compared. The te
 `sacrebleu --paired-bs` and `sacrebleu --paired-ar`, with the same seed, and give the same numbers.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -51,7 +53,7 @@ class Difference:
 
     @property
     def is_significant(self) -> bool:
-        return self.p < SIGNIFICANCE
+        return self.p < SIGNIFICANCE and self.value != 0
 
 
 @dataclass(frozen=True)
@@ -129,8 +131,9 @@ def paired_tests(
         metric = METRICS[key].create(library, tokenize, lowercase)
         signatures, samples, results = {}, {}, {}
         for test, short in zip(TESTS, ("bs", "ar"), strict=True):
-            paired = PairedTest(named, {key: metric}, references, short)
-            own_signatures, scores = paired()
+            with _without_messages():
+                paired = PairedTest(named, {key: metric}, references, short)
+                own_signatures, scores = paired()
             ((name, signature),) = own_signatures.items()
             signatures[test], samples[test] = f"{name}|{signature}", paired.n_samples
             results[test] = scores[name]
@@ -157,6 +160,19 @@ def paired_tests(
             values.append(SystemScore(float(result.score), mean, margin, difference))
         comparisons.append(MetricComparison(key, signatures, seed, samples, values))
     return comparisons
+
+
+@contextlib.contextmanager
+def _without_messages() -> Iterator[None]:
+    """Silences sacreBLEU's messages about its progress, which would be printed if another library
+    has set up logging."""
+    logger = logging.getLogger("sacrebleu")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _resampled_scores(

@@ -7,17 +7,14 @@ tell them apart.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from transformer_mt.evaluation.paired_tests import (
-    POWER,
-    SIGNIFICANCE,
-    Difference,
-    MetricComparison,
-)
+from transformer_mt.evaluation.paired_tests import POWER, SIGNIFICANCE, Difference
 
 # Estimates above this are not given as a number: nobody has such a test set.
 MOST_LINES = 1_000_000
 # A test set with fewer lines than this gets a note.
 FEW_LINES = 100
+# If fewer lines than this differ, the number of lines that it would take is not estimated.
+FEW_CHANGES = 10
 
 
 class Verdict(NamedTuple):
@@ -87,7 +84,7 @@ def _undecided(system: str, baseline: str, label: str, first: Difference, lines:
         f"{side} by {_size(first)} {label}, but that may be chance ({p_text(first.p)})."
     )
     needed = first.lines_needed
-    if needed is None or needed <= lines:
+    if needed is None or needed <= lines or first.changed < FEW_CHANGES:
         return (
             f"{start} Only {first.changed:,} of its {lines:,} lines differ in {label}, which are "
             "too few for an estimate of how many lines it would take."
@@ -144,10 +141,14 @@ def p_number(p: float) -> str:
     return next((t for t in texts if (float(t) < SIGNIFICANCE) == (p < SIGNIFICANCE)), str(p))
 
 
-def caveats(comparisons: Sequence[MetricComparison], lines: int) -> list[str]:
-    """What a reader of the verdicts has to know besides: many comparisons, a small test set."""
+def caveats(systems: int, lines: int) -> list[str]:
+    """What a reader of the verdicts has to know besides: many comparisons, a small test set.
+
+    Args:
+        systems: the number of systems that are compared with the baseline.
+        lines: the size of the test set.
+    """
     notes = []
-    systems = len(comparisons[0].scores) - 1
     if systems > 1:
         chance = 1 - (1 - SIGNIFICANCE) ** systems
         notes.append(

@@ -173,7 +173,7 @@ def _contrast(comparison: Comparison, contrast: Contrast) -> str:
         _paragraph(share_text(contrast.shares)),
     ]
     for title, (head, *rows) in group_tables(comparison, contrast):
-        parts += [f"<h3>By {escaped(title)}</h3>", table(head, rows)]
+        parts += [f"<h3>{escaped(title[0].upper() + title[1:])}</h3>", table(head, rows)]
     for name, examples in (("gained", contrast.better), ("lost", contrast.worse)):
         if examples:
             parts.append(f"<h3>Sentences in which {letter} {name} most</h3>")
