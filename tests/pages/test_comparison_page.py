@@ -1,6 +1,7 @@
 """The page of a comparison: any text is shown and never run, and the numbers are those of the
 comparison. The last tests are what a real browser makes of it."""
 
+import html
 import json
 import re
 import shutil
@@ -56,17 +57,16 @@ def hostile():
 
 
 class Elements(HTMLParser):
-    """The tags of a page with their attributes, and its text by the class or tag it is in."""
+    """The tags of a page with their attributes, and its text."""
 
     def __init__(self, page):
         super().__init__()
-        self.tags, self.texts, self._open = [], [], []
+        self.tags, self.texts = [], []
         self.feed(page)
         self.close()
 
     def handle_starttag(self, tag, attributes):
         self.tags.append((tag, attributes))
-        self._open.append(tag)
 
     def handle_endtag(self, tag):
         self.tags.append(("/" + tag, []))
@@ -148,7 +148,7 @@ def test_numbers_and_verdicts_are_on_the_page():
 VISIT = """<script>
 const texts = selector => [...document.querySelectorAll(selector)].map(one => one.textContent);
 const box = element => element.getBoundingClientRect();
-document.documentElement.setAttribute("data-seen", JSON.stringify({
+addEventListener("load", () => document.documentElement.setAttribute("data-seen", JSON.stringify({
   hostile: window.hostile ?? null,
   requests: performance.getEntriesByType("resource").map(entry => entry.name),
   width: [document.documentElement.scrollWidth, innerWidth],
@@ -158,16 +158,29 @@ document.documentElement.setAttribute("data-seen", JSON.stringify({
   directions: [...document.querySelectorAll("dd")].map(one => getComputedStyle(one).direction),
   bars: [...document.querySelectorAll("svg")].map(one => [box(one).width, box(one).height]),
   marks: [...document.querySelectorAll("mark")].map(one => [box(one).width, box(one).height]),
-}));
+})));
 </script>"""
 
 
-def visit(folder, page, *flags):
-    """Opens a page in Chromium. Returns what VISIT saw, and what the console said."""
+FRAME = """<!doctype html><body><iframe width="{width}" height="800" frameborder="0"
+  srcdoc="{page}"></iframe><script>
+addEventListener("load", () => {{
+  const inner = document.querySelector("iframe").contentDocument.documentElement;
+  document.documentElement.setAttribute("data-seen", inner.getAttribute("data-seen"));
+}});
+</script></body>"""
+
+
+def visit(folder, page, width, *flags):
+    """Opens a page in a frame of a width in pixels (windows of Chromium are at least 500 wide).
+
+    Returns: what VISIT saw, and what the console said.
+    """
     if not shutil.which("chromium"):
         pytest.skip("needs a browser, chromium")
     path = folder / "page.html"
-    path.write_text(page.replace("</body>", VISIT + "</body>"), encoding="utf-8")
+    inner = html.escape(page.replace("</body>", VISIT + "</body>"))
+    path.write_text(FRAME.format(width=width, page=inner), encoding="utf-8")
     command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", *flags,
                "--enable-logging=stderr", f"--user-data-dir={folder / 'profile'}", "--dump-dom",
                path.as_uri()]  # fmt: skip
@@ -181,7 +194,7 @@ def test_on_a_phone_in_the_dark(hostile, tmp_path):
     seen, console = visit(
         tmp_path,
         comparison_page(hostile),
-        "--window-size=360,800",
+        360,
         "--blink-settings=preferredColorScheme=0",
     )
     assert console == [] and seen["hostile"] is None and seen["requests"] == []
@@ -197,8 +210,8 @@ def test_on_a_phone_in_the_dark(hostile, tmp_path):
 
 
 def test_on_a_desk_in_the_light(hostile, tmp_path):
-    flags = ("--window-size=1280,900", "--blink-settings=preferredColorScheme=1")
-    seen, console = visit(tmp_path, comparison_page(hostile), *flags)
+    flags = ("--window-size=1400,900", "--blink-settings=preferredColorScheme=1")
+    seen, console = visit(tmp_path, comparison_page(hostile), 1280, *flags)
     assert console == [] and seen["hostile"] is None and seen["requests"] == []
     assert seen["background"] == "rgb(251, 251, 252)"
 
@@ -206,7 +219,9 @@ def test_on_a_desk_in_the_light(hostile, tmp_path):
 def test_what_these_tests_would_notice(tmp_path):
     """A script that runs, a request, and an error on the console."""
     page = "<!doctype html><html><body><img src='data:image/png;base64,AA' onerror='hostile=1'>"
-    page += "<script src='missing.js'></script><script>console.error('seen')</script></body></html>"
-    seen, console = visit(tmp_path, page)
-    assert seen["hostile"] == 1 and "missing.js" in seen["requests"][-1]
+    page += "<script src='http://127.0.0.1:9/missing.js'></script>"
+    page += "<p style='width: 900px'>wide<script>console.error('seen')</script></body></html>"
+    seen, console = visit(tmp_path, page, 600)
+    assert seen["hostile"] == 1 and any("missing.js" in one for one in seen["requests"])
+    assert seen["width"][0] > seen["width"][1]
     assert any("seen" in line for line in console)

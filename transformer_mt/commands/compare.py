@@ -20,7 +20,6 @@ import argparse
 import json
 import os
 import sys
-from itertools import combinations
 from pathlib import Path
 
 from transformer_mt.assembly.backends import split_model
@@ -104,10 +103,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="treats upper and lower case as the same (ter always does)",
     )
-    add_files(
-        parser,
-        training_text="the target side of the training text, in which the words of the reference "
-        "are counted to tell rare ones (default: the reference)",
+    parser.add_argument(
+        "--training-text",
+        metavar="FILE",
+        type=Path,
+        help="the target side of the training text, in which the words of the reference are "
+        "counted to find the rare ones (default: the reference)",
     )
     add_model_choice(parser, [name for name in DecodingConfig.model_fields if name != "n_best"])
 
@@ -118,8 +119,8 @@ def run(options: argparse.Namespace) -> None:
         UsageError: an argument is wrong, or a file or model does not exist.
         UserError: the files have different numbers of lines, or something is wrong with a model.
     """
-    models = _require_valid(options)
-    names = list(dict.fromkeys(options.systems))
+    names = _distinct(options.systems)
+    models = _require_valid(options, names)
     references = [list(lines(path)) for path in options.reference]
     sources = list(input_lines(options.source)) if options.source else None
     translations = {name: list(input_lines(Path(name))) for name in names if name not in models}
@@ -157,24 +158,34 @@ def run(options: argparse.Namespace) -> None:
         write_atomically(options.json, f"{text}\n")
 
 
-def _require_valid(options: argparse.Namespace) -> dict[str, EngineSpec]:
-    """Checks the arguments. Returns the engine of each SYSTEM that is a model.
+def _distinct(systems: list[str]) -> list[str]:
+    """The systems, without those that are given again, of which it warns."""
+    found: dict[str, str] = {}
+    for name in systems:
+        path = os.path.realpath(name)
+        if path in found:
+            warn(f"{name} is given twice. It is compared once")
+        found.setdefault(path, name)
+    return list(found.values())
+
+
+def _require_valid(options: argparse.Namespace, names: list[str]) -> dict[str, EngineSpec]:
+    """Checks the arguments. Returns the engine of each of the systems `names` that is a model.
 
     Raises:
         UsageError: an argument is wrong, or a file or model does not exist.
         UserError: a model is damaged.
     """
-    for one, other in combinations(options.systems, 2):
-        if os.path.realpath(one) == os.path.realpath(other):
-            warn(f"{other} is given twice; it is compared only once")
-    if len(set(options.systems)) < 2:
+    if len(names) < 2:
         raise UsageError("compare: give at least two systems, of which the first is the baseline")
+    if options.examples < 0:
+        raise UsageError(f"--examples: {options.examples}: give a whole number from 0 on")
     require_files(options, "source", "reference", "training_text")
     read = {"--source": options.source, "--training-text": options.training_text}
     read |= {f"--reference {number}": path for number, path in enumerate(options.reference, 1)}
-    read |= {f"SYSTEM {number}": Path(name) for number, name in enumerate(options.systems, 1)}
+    read |= {f"SYSTEM {number}": Path(name) for number, name in enumerate(names, 1)}
     require_distinct({"--html": options.html, "--json": options.json}, read)
-    folders = [name for name in dict.fromkeys(options.systems) if not _is_text(Path(name))]
+    folders = [name for name in names if not _is_text(Path(name))]
     for name in folders:
         if not Path(split_model(name)[0]).is_dir():
             raise UsageError(f"{name}: there is no such file or model directory")
