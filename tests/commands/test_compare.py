@@ -90,7 +90,7 @@ def test_a_model_is_translated_as_evaluate_does(model, tmp_path, capsys):
     output = tmp_path / "translated"
     few = {name: write_lines(tmp_path / f"few_{name}", lines[:6])
            for name, lines in (("source", SOURCES), ("reference", REFERENCES))}  # fmt: skip
-    flags = {**few, "metrics": "bleu", "beam_size": 1, "max_length_extra": 0}
+    flags = {**few, "metrics": "bleu", "threads": 1, "beam_size": 1, "max_length_extra": 0}
     run_command("evaluate", f"{model}:step_5", output=output, **flags)
     run_command("compare", f"{model}:step_5", output, model, **flags)
     printed = capsys.readouterr()

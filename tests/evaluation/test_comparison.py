@@ -83,7 +83,7 @@ def require_equal_to_the_command(tmp_path, systems, references, metrics, *option
 
 def test_equals_the_sacrebleu_command(tmp_path):
     compared = require_equal_to_the_command(
-        tmp_path, SYSTEMS, [REFERENCES], ["bleu", "chrf", "ter"]
+        tmp_path, SYSTEMS[:2], [REFERENCES], ["bleu", "chrf", "ter"]
     )
     for one in compared:
         assert one.seed == 12345 and one.samples == {"bootstrap": 1000, "randomisation": 10_000}
@@ -99,13 +99,11 @@ def test_equals_the_sacrebleu_command_on_real_text(tmp_path, shared_data):
     """Two references, and upper and lower case the same."""
     path = shared_data / "multi30k" / "test2016.de"
     references = path.read_text("utf-8").split("\n")[:400]
-    systems = [list(perturbed(references, share, 5)) for share in (0.3, 0.25)]
+    systems = [list(perturbed(references, share, 5)) for share in (0.3, 0.25, 0.29)]
     others = list(perturbed(references, 0.1, 6))
     options = ("--lowercase", "--chrf-lowercase")
     both = [references, others]
-    require_equal_to_the_command(
-        tmp_path, systems, both, ["bleu", "chrf"], *options, lowercase=True
-    )
+    require_equal_to_the_command(tmp_path, systems, both, ["chrf"], *options, lowercase=True)
 
 
 def test_the_interval_of_the_difference_is_of_the_same_samples():

@@ -33,18 +33,16 @@ def comparison_page(comparison: Comparison) -> str:
     """Returns the page. The texts may hold anything: they are shown, never run."""
     letters = [system.letter for system in comparison.systems]
     title = f"{', '.join(letters[1:])} compared with {letters[0]}"
-    systems = table(
-        ("", "system"),
-        [
-            (system.letter, _shown(system.name) + " (baseline)" * (not number))
-            for number, system in enumerate(comparison.systems)
-        ],
-        sides="<<",
+    systems = "".join(
+        f"<dt>{system.letter}</dt><dd>{_text(system.name)}"
+        + " (baseline)" * (system is comparison.baseline)
+        + "</dd>"
+        for system in comparison.systems
     )
     parts = [
         f"<h1>{escaped(title)}</h1>",
         f'<p class="quiet">{comparison.lines:,} lines</p>',
-        systems,
+        f'<div class="pair"><dl>{systems}</dl></div>',
         section("Verdict", *_verdicts(comparison), id="verdict"),
         section("Scores", *_scores(comparison), id="scores"),
         *(_contrast(comparison, contrast) for contrast in comparison.contrasts),
@@ -73,6 +71,11 @@ def _verdicts(comparison: Comparison) -> Iterator[str]:
 
 
 def _scores(comparison: Comparison) -> Iterator[str]:
+    yield _paragraph(
+        "An interval is where a score, or a difference, would probably lie for other sentences of "
+        "the same kind (95 %). The last two columns of the tables are the p-values of two paired "
+        "tests, which are described below."
+    )
     for one in comparison.metrics:
         better = "higher" if one.metric.higher_is_better else "lower"
         yield f"<h3>{escaped(one.metric.label)}: {better} is better</h3>"
@@ -81,9 +84,6 @@ def _scores(comparison: Comparison) -> Iterator[str]:
         yield "</div>"
         head, *rows = score_rows(comparison, one)
         yield table(head, rows)
-    yield _paragraph(
-        "The last two columns are the p-values of two paired tests, which are described below."
-    )
 
 
 def _figures(comparison: Comparison, one: MetricComparison) -> Iterator[str]:
@@ -92,7 +92,7 @@ def _figures(comparison: Comparison, one: MetricComparison) -> Iterator[str]:
     pairs = list(zip(comparison.systems, one.scores, strict=True))
     yield _interval_figure(
         [Bar(system.letter, own.value, own.interval) for system, own in pairs],
-        f"{label} of each system, with its 95 % interval.",
+        f"{label} of each system, and its interval.",
     )
     yield _interval_figure(
         [
@@ -100,8 +100,8 @@ def _figures(comparison: Comparison, one: MetricComparison) -> Iterator[str]:
             for system, own in pairs
             if own.difference is not None
         ],
-        f"Difference from {comparison.baseline.letter} in {label}, with its 95 % interval. An "
-        "interval that contains 0 means that the test set cannot tell.",
+        f"Difference from {comparison.baseline.letter} in {label}, and its interval. If that "
+        "contains 0, the test set cannot tell which one is better.",
         zero=True,
     )
 
