@@ -7,7 +7,7 @@ than A, by how much, and whether that may be chance. Below are the scores with i
 p-values, and where the systems differ.
 
 The tests are sacreBLEU's paired bootstrap resampling and paired approximate randomisation, with
-fixed seeds: the numbers equal those of `sacrebleu --paired-bs` and `sacrebleu --paired-ar`.
+a fixed seed: the numbers equal those of sacreBLEU's own command, sacrebleu.
 
 examples:
   python -m transformer_mt compare --reference test.de one.de two.de
