@@ -164,7 +164,7 @@ def _distinct(systems: list[str]) -> list[str]:
     for name in systems:
         path = os.path.realpath(name)
         if path in found:
-            warn(f"{name} is given twice. It is compared once")
+            warn(f"{_shown(name)} is given twice. It is compared once")
         found.setdefault(path, name)
     return list(found.values())
 
