@@ -57,6 +57,8 @@ def test_bleu_near_zero():
     [
         ("今日は東京に行きます。", "13a", "ja-mecab"),
         ("今日は東京に行きます。", "ja-mecab-0.996-IPA", None),
+        ("今日は東京に行きます。", "zh", "ja-mecab"),
+        ("今日は東京に行きます。", "char", None),
         ("ภาษาไทยไม่มีช่องว่าง", "13a", "char"),
         ("我们很快就追上了他们。", "none", "zh"),
         ("Ein Hund.", "char", None),

@@ -304,6 +304,13 @@ class TrainingConfig(Section):
     """The number of steps between two reports of the training loss, which are lines on the screen
     and in metrics.jsonl."""
 
+    log_to: list[Literal["visualdl", "tensorboard"]] = Field(["visualdl"])
+    """The programs that can draw the run while it trains. Each gets files in a folder of its name
+    in the model directory, which hold what metrics.jsonl holds. See docs/training.md.
+    visualdl     Paddle's own
+    tensorboard  TensorBoard; to look at the files, it must be installed
+    """
+
     validate_every: PositiveInt = 1000
     """The number of steps between two validations. A validation measures the loss and the
     scores of the dev set."""
@@ -319,7 +326,8 @@ class TrainingConfig(Section):
 
     best_metric: Literal[(*METRICS, "loss", "perplexity")] = "bleu"
     """The metric of the dev set that decides which checkpoint is the best. Translation uses the
-    best checkpoint.
+    best checkpoint. If two have the same score, chrF decides, and then the loss. A BLEU below 2
+    counts as 0 here.
     bleu, chrf, chrf++     the highest score is the best
     ter, loss, perplexity  the lowest value is the best
     """
@@ -330,7 +338,8 @@ class TrainingConfig(Section):
 
     average_last: PositiveInt | None = None
     """Averages the weights of this number of newest checkpoints at the end of training. The final
-    score and translation then use the average. null means that they use the best checkpoint."""
+    score and translation use the average, or the best checkpoint if that has the better scores on
+    the dev set. null means that they use the best checkpoint."""
 
     max_skipped: PositiveInt = 10
     """The number of skipped updates in a row after which training stops. An update is skipped if

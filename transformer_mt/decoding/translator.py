@@ -222,7 +222,8 @@ class Translator:
             if len(own) > 1:
                 warn(
                     f"line {number}: {sum(map(len, own))} subwords, translated in "
-                    f"{len(own)} parts of at most {self._max_length}"
+                    f"{len(own)} parts of at most {self._max_length}",
+                    kind="lines were translated in parts",
                 )
             self._warn_of_unknown([i for ids in own for i in ids], number)
             prefix = _encode(self._target, line.prefix) if line.prefix else []
@@ -256,7 +257,10 @@ class Translator:
                     if longest <= most:
                         parts[index].append(_Part(index, pair, longest + 1))
                     else:
-                        warn(f"line {first + index}: {longest} subwords are not {action}")
+                        warn(
+                            f"line {first + index}: {longest} subwords are not {action}",
+                            kind=f"lines are not {action}",
+                        )
                 yield _Window(encoded, parts, self._decoding.batch_tokens)
 
         for pair, parts in self._computed(windows(), partial(_of_pairs, method), finished):
@@ -327,7 +331,8 @@ class Translator:
             if unknown > len(ids) // 2:
                 warn(
                     f"line {line}: {unknown} of {len(ids)} tokens are not in the vocabulary; this "
-                    "model reads tokenised text with its BPE applied"
+                    "model reads tokenised text with its BPE applied",
+                    kind="lines have many tokens that are not in the vocabulary",
                 )
 
 

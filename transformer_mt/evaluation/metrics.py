@@ -11,6 +11,9 @@ from typing import Any
 from transformer_mt.evaluation.tokenizers import explained
 from transformer_mt.runtime.errors import UserError
 
+# A BLEU below this comes from the few words that are right by chance.
+NEAR_ZERO_BLEU = 2.0
+
 
 @dataclass(frozen=True)
 class Metric:

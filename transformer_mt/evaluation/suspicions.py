@@ -64,7 +64,8 @@ def _near_zero(scores: Scores, reference: list[str]) -> list[str]:
     # "ja-mecab-0.996-IPA" is the tokeniser ja-mecab.
     used = re.search(r"\|tok:([^|]*)", scores.signatures["bleu"])[1]
     better = tokenizer_for_text(reference)
-    if not used.startswith(better) and better != "13a":
+    # Characters and the subwords of flores200 suit every language.
+    if not used.startswith((better, "char", "flores200")) and better != "13a":
         reasons.append(
             f"the tokeniser {used} does not suit the language; {better} does (--tokenize, or "
             "evaluation.tokenize in the recipe)"
