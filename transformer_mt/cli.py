@@ -24,6 +24,8 @@ COMMANDS = {
     "translate": "Translate text. Each line of the input gives one line of output.",
     "evaluate": "Score translations with sacreBLEU: those of one model, of several models side by "
     "side, or of a file.",
+    "compare": "Compare systems with a baseline and decide which one is better: paired "
+    "significance tests, a verdict in a sentence, and where the systems differ.",
     "score": "Show how probable given translations are for a model.",
     "align": "Find which words of sentences and given translations belong together, or measure how "
     "well a model finds them.",

@@ -1,5 +1,6 @@
-"""The words in which two texts differ."""
+"""Where two systems differ: the words of two texts, and the lines whose scores changed most."""
 
+from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
@@ -34,3 +35,38 @@ def differences(first: str, second: str, spaces: bool = True) -> tuple[list[Piec
             if span:
                 pieces.append(Piece(glue.join(span), kind != "equal"))
     return result
+
+
+class Shares(NamedTuple):
+    """How many lines got better, worse, or kept their score."""
+
+    better: int
+    worse: int
+    unchanged: int
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+
+def shares(before: Sequence[float], after: Sequence[float]) -> Shares:
+    """Counts the lines whose score (higher is better) rose, fell or stayed."""
+    pairs = list(zip(before, after, strict=True))
+    better = sum(new > old for old, new in pairs)
+    worse = sum(new < old for old, new in pairs)
+    return Shares(better, worse, len(pairs) - better - worse)
+
+
+def most_changed(
+    before: Sequence[float], after: Sequence[float], count: int
+) -> tuple[list[int], list[int]]:
+    """Returns the lines whose score (higher is better) rose most, and those whose score fell most.
+
+    Returns: at most `count` indices of each, the largest change first. Equal changes are in the
+        order of the lines.
+    """
+    changes = [new - old for old, new in zip(before, after, strict=True)]
+    order = sorted(range(len(changes)), key=lambda line: -abs(changes[line]))
+    risen = [line for line in order if changes[line] > 0]
+    fallen = [line for line in order if changes[line] < 0]
+    return risen[:count], fallen[:count]
