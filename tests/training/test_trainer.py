@@ -19,7 +19,7 @@ from tests.support import (
 )
 from transformer_mt.assembly import training as assembly
 from transformer_mt.data.subword import Subwords
-from transformer_mt.evaluation.metrics import METRICS, Scores
+from transformer_mt.evaluation.metrics import DEFAULT_METRICS, METRICS, Scores
 from transformer_mt.runtime.checksums import verify
 from transformer_mt.runtime.errors import Interrupted, UserError
 from transformer_mt.training import trainer as trainer_module
@@ -279,7 +279,7 @@ def test_what_a_run_leaves(make_trainer, run_in):
     for line in validated:
         assert set(line) - {"kind", "step"} == {
             *("loss", "nll", "perplexity"),
-            *(name for key, metric in METRICS.items() for name in (key, metric.signature_key)),
+            *(name for key in DEFAULT_METRICS for name in (key, METRICS[key].signature_key)),
         }
         assert line["perplexity"] == pytest.approx(math.exp(line["nll"]))
         assert "BLEU|" in line["signature"] and "chrF2|" in line["chrf_signature"]
@@ -565,7 +565,7 @@ def test_the_best_is_that_of_the_metric(make_trainer, run_in, metric):
     trainer = make_trainer(dev=True, **values)
     directory, lines = run_in(trainer)
     scores = [(line[metric], line["step"]) for line in lines if line["kind"] == "dev"]
-    sign = 1 if metric in ("loss", "perplexity") else -1
+    sign = 1 if metric in ("loss", "perplexity", "ter") else -1
     ranked = [step for _, step in sorted((sign * score, step) for score, step in scores)]
     assert directory.best().name == f"step_{ranked[0]}"
     assert [step for _, step in trainer.progress.best] == ranked[:2]

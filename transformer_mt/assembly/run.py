@@ -1,31 +1,33 @@
 """A whole training run: from a config to a trained model and the score of its test set."""
 
-import sys
+import platform
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import paddle
 
+from transformer_mt import __version__
 from transformer_mt.assembly.data import prepare_for
+from transformer_mt.assembly.finish import finish
 from transformer_mt.assembly.training import make_plan, make_trainer
-from transformer_mt.assembly.translator import Translator
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config
 from transformer_mt.data.prepare import PreparedData
-from transformer_mt.evaluation.metrics import Scores
-from transformer_mt.evaluation.scoring import score_for
+from transformer_mt.evaluation.scoring import require_tokenizer
 from transformer_mt.inspect.parameters import VocabularySizes, parts
 from transformer_mt.model_directory import subwords_to_keep
 from transformer_mt.runtime import device as devices
-from transformer_mt.runtime.console import duration, progress, quoted, say, visible, warn
+from transformer_mt.runtime.console import duration, quoted, say, show, visible, warn
 from transformer_mt.runtime.errors import UsageError
-from transformer_mt.runtime.files import atomic
-from transformer_mt.training import checkpoint, resume, workers
+from transformer_mt.training import event_files, resume, workers
 from transformer_mt.training.plan import Plan
 from transformer_mt.training.processes import Processes, is_one_of_several, own_device
 from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training.schedule import SCHEDULES
+from transformer_mt.training.state import Progress, State
 from transformer_mt.training.trainer import Trainer, run_on_several_machines, seconds_per_step
+from transformer_mt.training.validation import sample_lines
 
 
 def check(config: Config, device: str | None) -> None:
@@ -38,13 +40,14 @@ def check(config: Config, device: str | None) -> None:
     """
     used = devices.use(device)
     devices.require_precision(config.training.precision, used)
+    require_tokenizer(config)
     print(config_file.dump(config))
     data = prepare_for(config, subwords_to_keep(config))
     print(visible("\n".join(data.report())))
     processes = devices.processes(config.training.devices, used)
     trainer = make_trainer(config, data, Processes(world_size=processes))
     trainer.start()
-    _report_plan(config, data, trainer.plan, sys.stdout)
+    print("\n".join(_plan_report(config, data, trainer.plan)))
     say("timing some steps ...")
     seconds = seconds_per_step(trainer)
     estimate = duration(seconds * trainer.plan.total_steps)
@@ -65,6 +68,7 @@ def train(config: Config, device: str | None, restart: bool) -> None:
         Interrupted: a signal arrived, and a checkpoint was saved.
     """
     started = time.monotonic()
+    event_files.require_packages(config.training.log_to)
     used = devices.use(own_device(device) if is_one_of_several() else device)
     devices.require_precision(config.training.precision, used)
     # This comes before anything that can fail, because connected processes notice at once if one of
@@ -76,6 +80,7 @@ def train(config: Config, device: str | None, restart: bool) -> None:
         data = prepare_for(config, directory.load_subwords())
         run_on_several_machines(make_trainer(config, data, processes), directory)
         return
+    require_tokenizer(config)
     directory.claim(restart)
     try:
         workers.clear_work_folder(directory)
@@ -95,7 +100,7 @@ def train(config: Config, device: str | None, restart: bool) -> None:
                 trainer.run(directory)
             else:
                 workers.run_workers(make_trainer, config, data, directory, used, count, resumed)
-        _finish(config, data, directory)
+        finish(config, data, directory)
         say(f"done in {duration(time.monotonic() - started)}")
         _next_steps(directory)
     finally:
@@ -123,7 +128,7 @@ def _begin(
         raise UsageError(f"training.init_from: {other} is model_dir itself; give another model_dir")
     resumed = None if restart else resume.checkpoint_to_resume(directory, config)
     data = prepare_for(config, directory.load_subwords() if resumed else subwords_to_keep(config))
-    print(visible("\n".join(data.report())), file=sys.stderr)
+    say("\n".join(data.report()))
     if config.training.patience is not None and data.dev is None:
         warn("training.patience: there is no dev set, so training will not end early")
     state = resume.checked_state(resumed, data, directory) if resumed else None
@@ -134,13 +139,17 @@ def _begin(
         plan = trainer.plan
     else:
         plan = make_plan(config, data, state.progress.plan if state else None)
-    _report_plan(config, data, plan, sys.stderr)
+    say("\n".join(_plan_report(config, data, plan)))
     if state is None:
         directory.start(config, data.subwords, data.held_out_files)
     else:
         directory.resume(config, state.progress, data.held_out_files)
         say(f"going on from {resumed}")
+    directory.keep_terminal_log()
     data = data.with_held_out_in(directory.held_out)
+    if data.dev_split is not None:
+        _keep_dev_set(config, data, directory, is_new=state is None)
+    _record_start(config, data, directory, plan, state)
     if trainer is not None:
         trainer.data = data
     has_ended = (
@@ -163,70 +172,56 @@ def _how_to_go_on(config: Config) -> str:
     return f"to continue, {how}; to train again from the beginning, add --restart"
 
 
-def _finish(config: Config, data: PreparedData, directory: RunDirectory) -> None:
-    """Averages checkpoints, if the config asks for it, and scores the test set."""
-    asked = config.training.average_last
-    if asked is not None:
-        count = min(asked, len(directory.saved_checkpoints()))
-        if count < asked:
-            warn(
-                f"training.average_last: {asked}: only {count} checkpoints exist; using those. "
-                "After a short training, the average can be worse than the best checkpoint"
-            )
-        path = checkpoint.average(directory, "last", count)
-        directory.set_best(path)
-        if data.dev_split is not None:
-            scores = _score(config, data.dev_split, directory, "dev set")[0]
-            directory.log(kind="average", checkpoint=path.name, **scores.as_dict())
-            say(f"dev set, {path.name}: {scores}")
-    if data.test_split is not None:
-        score_test(config, data, directory)
+def _keep_dev_set(
+    config: Config, data: PreparedData, directory: RunDirectory, is_new: bool
+) -> None:
+    """Writes the dev set into the directory, beside its translations, and logs the sentences whose
+    translations are shown at every validation."""
+    sources, references = data.dev_split.text
+    directory.write_lines("dev/source", sources)
+    directory.write_lines("dev/reference", references)
+    if is_new:
+        chosen = sample_lines(len(sources), config.evaluation.samples)
+        source, reference = ([side[i] for i in chosen] for side in (sources, references))
+        directory.log(kind="samples", step=0, seconds=0.0, source=source, reference=reference)
 
 
-def score_test(config: Config, data: PreparedData, directory: RunDirectory) -> None:
-    """Translates the test set with the best checkpoint and prints the score and some samples."""
-    scores, sources, hypotheses, references = _score(config, data.test_split, directory, "test set")
-    with atomic(directory.path / "test.hypothesis") as file:
-        file.writelines(f"{hypothesis}\n" for hypothesis in hypotheses)
-    chosen = directory.checkpoint()
-    directory.log(kind="test", checkpoint=chosen.name, **scores.as_dict())
-    # The samples are spread over the test set, because it may be sorted.
-    shown = min(config.evaluation.samples, len(sources))
-    for index in (len(sources) * i // shown for i in range(shown)):
-        print(f"source      {visible(sources[index])}")
-        print(f"translation {visible(hypotheses[index])}")
-        print(f"reference   {visible(references[index])}\n")
-    print(f"test set, {chosen.name}: {scores}")
+def _record_start(
+    config: Config, data: PreparedData, directory: RunDirectory, plan: Plan, state: State | None
+) -> None:
+    """Logs on what a run begins or goes on: the versions and the machine."""
+    progress = state.progress if state else Progress(plan.batches)
+    directory.log(
+        kind="start",
+        step=progress.step,
+        seconds=progress.seconds,
+        resumed=state is not None,
+        version=__version__,
+        paddle=paddle.__version__,
+        python=platform.python_version(),
+        **devices.description(),
+        parameters=_parameters(config, data),
+        updates_per_epoch=plan.updates_per_epoch,
+        total_steps=plan.total_steps,
+    )
 
 
-def _score(
-    config: Config, split, directory: RunDirectory, title: str
-) -> tuple[Scores, list[str], list[str], list[str]]:
-    """Translates a split with the best checkpoint.
-
-    Returns: the scores, and the sources, hypotheses and references.
-    """
-    sources, references = split.text
-    translator = Translator.load(directory.path, device=paddle.get_device())
-    with progress(total=len(sources), title=title, unit="lines") as bar:
-        hypotheses = list(translator.translate(sources, bar.update))
-    return score_for(config, hypotheses, references), sources, hypotheses, references
-
-
-def _report_plan(config: Config, data: PreparedData, plan: Plan, file) -> None:
+def _parameters(config: Config, data: PreparedData) -> int:
     sizes = VocabularySizes.of(data.subwords)
-    parameters = sum(part.parameters for part in parts(config.model, sizes))
+    return sum(part.parameters for part in parts(config.model, sizes))
+
+
+def _plan_report(config: Config, data: PreparedData, plan: Plan) -> Iterator[str]:
     count, tokens = plan.batches
-    print(f"model           {parameters:,} parameters", file=file)
-    print(
+    yield f"model           {_parameters(config, data):,} parameters"
+    yield (
         f"an update       {count} x {tokens:,} padded target tokens; "
-        f"{plan.updates_per_epoch:,} updates per epoch, {plan.total_steps:,} in all",
-        file=file,
+        f"{plan.updates_per_epoch:,} updates per epoch, {plan.total_steps:,} in all"
     )
 
 
 def _next_steps(directory: RunDirectory) -> None:
     path = quoted(directory.path)
-    print("\nNext:")
-    print(visible(f"  bash scripts/translate.sh {path} FILE   # translate a text, line by line"))
-    print(visible(f"  bash scripts/evaluate.sh {path} SOURCE REFERENCE   # score it"))
+    show("\nNext:")
+    show(f"  bash scripts/translate.sh {path} FILE   # translate a text, line by line")
+    show(f"  bash scripts/evaluate.sh {path} SOURCE REFERENCE   # score it")
