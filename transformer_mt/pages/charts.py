@@ -32,7 +32,7 @@ _SETTINGS = {
     "svg.fonttype": "none",
     "svg.hashsalt": "transformer_mt",
     "text.parse_math": False,
-    "font.size": 11,
+    "font.size": 12,
     "axes.edgecolor": _LINE,
     "axes.labelcolor": _QUIET,
     "axes.spines.top": False,
@@ -109,7 +109,8 @@ def lines(
         _set_ticks(axes, values, log)
         svg = _svg(figure)
     described = "; ".join(_description(line) for line in drawn)
-    legend = [(line.label, line.series, line.dashed) for line in drawn]
+    kinds = [_swatch(line) for line in shown]
+    legend = [(line.label, line.series, kind) for line, kind in zip(drawn, kinds, strict=True)]
     return _html(title, svg, f"{title}. {y} over {x}. {described}", legend, _rows(x, drawn), note)
 
 
@@ -147,7 +148,7 @@ def bars(
     columns = [[_with_interval(*pair) for pair in _pairs(one)] for one in drawn]
     rows = list(map(list, zip(groups, *columns, strict=True)))
     described = "; ".join(f"{group}: {', '.join(values)}" for group, *values in rows)
-    legend = [(one.label, one.series, False) for one in drawn]
+    legend = [(one.label, one.series, "line") for one in drawn]
     values = (["", *(one.label for one in drawn)], rows)
     return _html(title, svg, f"{title}. {unit}. {described}", legend, values, note)
 
@@ -210,6 +211,11 @@ def _rows(x: str, drawn: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
     return [x, *(line.label for line in drawn)], rows
 
 
+def _swatch(line: Line) -> str:
+    """Returns how a legend shows a line: the name of a class of style.css."""
+    return "ring" if len(line.points) == 1 else "dashed" if line.dashed else "line"
+
+
 def _description(line: Line) -> str:
     """Returns the course of a line in words."""
     values = [value for _, value in line.points if value is not None]
@@ -255,8 +261,8 @@ def _colour(series: int) -> str:
 
 
 def _label(axes: "Axes", x: str, y: str) -> None:
-    axes.set_xlabel(x, fontsize=10.5)
-    axes.set_ylabel(y, fontsize=10.5)
+    axes.set_xlabel(x, fontsize=11.5)
+    axes.set_ylabel(y, fontsize=11.5)
 
 
 def _set_ticks(axes: "Axes", values: list[float], log: bool) -> None:
@@ -308,15 +314,15 @@ def _html(
     title: str,
     svg: str,
     description: str,
-    legend: Sequence[tuple[str, int, bool]],
+    legend: Sequence[tuple[str, int, str]],
     values: tuple[list[str], list[list[str]]],
     note: str,
 ) -> str:
     """Returns the figure with its title, legend, note and table."""
     keys = "".join(
-        f'<span><i style="border-color: var(--series-{(series - 1) % SERIES + 1})'
-        f'{"; border-style: dashed" if dashed else ""}"></i>{escaped(label)}</span>'
-        for label, series, dashed in legend
+        f'<span><i class="{kind}" style="color: {_COLOURS[_colour(series)]}"></i>'
+        f"{escaped(label)}</span>"
+        for label, series, kind in legend
     )
     svg = svg.replace("<svg ", f'<svg role="img" aria-label="{escaped(description[:2000])}" ', 1)
     return (
