@@ -38,13 +38,14 @@ def page(title: str, body: str, script: str = "", frames: bool = False) -> str:
 
 
 def escaped(text: object) -> str:
-    """Returns a text as HTML that shows it. It can be used inside of attributes too.
+    """Returns a text as HTML that shows it. It can be used inside of attributes too."""
+    return html.escape(showable(str(text)), quote=True)
 
-    Characters that a browser would obey instead of showing them, such as those that change the
-    direction of the text after them, become escapes such as \\u202e.
-    """
-    valid = str(text).encode("utf-8", "replace").decode("utf-8")  # without halves of surrogates
-    return html.escape(visible(valid), quote=True)
+
+def showable(text: str) -> str:
+    """Returns a text in which no character has an effect: those that change the direction of the
+    text after them, and the like, are replaced by escapes such as \\u202e."""
+    return visible(text.encode("utf-8", "replace").decode("utf-8"))  # no halves of surrogates
 
 
 def marked(pieces: Iterable[Piece], spaces: bool) -> str:
