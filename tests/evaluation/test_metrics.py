@@ -106,10 +106,8 @@ def test_a_metric_is_one_entry(monkeypatch):
     shown = worse.as_dict()
     assert f"Edits {shown['edits']:.2f}" in str(worse) and shown["edits_signature"] in str(worse)
     assert "norm:yes" in shown["edits_signature"]
-    worse, better = (DevScores(1.0, 1.0, 2.7, one) for one in (worse, better))
-    assert better.by("edits") > worse.by("edits") and better.as_dict()["edits"] == 0
-    with pytest.raises(KeyError):
-        worse.by("unknown")
+    worse, better = (DevScores(1.0, 1.0, 2.7, one, []) for one in (worse, better))
+    assert better.ranks("edits") > worse.ranks("edits") and better.as_dict()["edits"] == 0
 
 
 def test_numbers_of_lines_must_match():

@@ -25,7 +25,7 @@ from transformer_mt.training.plan import Plan
 from transformer_mt.training.processes import Processes, is_one_of_several, own_device
 from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training.schedule import SCHEDULES
-from transformer_mt.training.state import Progress, State
+from transformer_mt.training.state import Progress
 from transformer_mt.training.trainer import Trainer, run_on_several_machines, seconds_per_step
 from transformer_mt.training.validation import sample_lines
 
@@ -147,9 +147,10 @@ def _begin(
         say(f"going on from {resumed}")
     directory.keep_terminal_log()
     data = data.with_held_out_in(directory.held_out)
+    progress = state.progress if state else Progress(plan.batches)
+    _record_start(config, data, directory, plan, progress)
     if data.dev_split is not None:
-        _keep_dev_set(config, data, directory, is_new=state is None)
-    _record_start(config, data, directory, plan, state)
+        _keep_dev_set(config, data, directory, progress)
     if trainer is not None:
         trainer.data = data
     has_ended = (
@@ -173,29 +174,28 @@ def _how_to_go_on(config: Config) -> str:
 
 
 def _keep_dev_set(
-    config: Config, data: PreparedData, directory: RunDirectory, is_new: bool
+    config: Config, data: PreparedData, directory: RunDirectory, progress: Progress
 ) -> None:
     """Writes the dev set into the directory, beside its translations, and logs the sentences whose
     translations are shown at every validation."""
     sources, references = data.dev_split.text
     directory.write_lines("dev/source", sources)
     directory.write_lines("dev/reference", references)
-    if is_new:
-        chosen = sample_lines(len(sources), config.evaluation.samples)
-        source, reference = ([side[i] for i in chosen] for side in (sources, references))
-        directory.log(kind="samples", step=0, seconds=0.0, source=source, reference=reference)
+    chosen = sample_lines(len(sources), config.evaluation.samples)
+    texts = {"source": [sources[i] for i in chosen], "reference": [references[i] for i in chosen]}
+    logged = [line for line in directory.logged() if line.get("kind") == "samples"]
+    if not logged or not texts.items() <= logged[-1].items():
+        directory.log(kind="samples", step=progress.step, seconds=progress.seconds, **texts)
 
 
 def _record_start(
-    config: Config, data: PreparedData, directory: RunDirectory, plan: Plan, state: State | None
+    config: Config, data: PreparedData, directory: RunDirectory, plan: Plan, progress: Progress
 ) -> None:
-    """Logs on what a run begins or goes on: the versions and the machine."""
-    progress = state.progress if state else Progress(plan.batches)
+    """Logs the versions and the machine with which the run begins, or continues."""
     directory.log(
         kind="start",
         step=progress.step,
         seconds=progress.seconds,
-        resumed=state is not None,
         version=__version__,
         paddle=paddle.__version__,
         python=platform.python_version(),

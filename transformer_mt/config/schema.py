@@ -326,7 +326,8 @@ class TrainingConfig(Section):
 
     best_metric: Literal[(*METRICS, "loss", "perplexity")] = "bleu"
     """The metric of the dev set that decides which checkpoint is the best. Translation uses the
-    best checkpoint.
+    best checkpoint. If two have the same score, chrF decides, and then the loss. A BLEU below 2
+    counts as 0 here.
     bleu, chrf, chrf++     the highest score is the best
     ter, loss, perplexity  the lowest value is the best
     """
@@ -337,7 +338,8 @@ class TrainingConfig(Section):
 
     average_last: PositiveInt | None = None
     """Averages the weights of this number of newest checkpoints at the end of training. The final
-    score and translation then use the average. null means that they use the best checkpoint."""
+    score and translation use the average, or the best checkpoint if that has the better scores on
+    the dev set. null means that they use the best checkpoint."""
 
     max_skipped: PositiveInt = 10
     """The number of skipped updates in a row after which training stops. An update is skipped if

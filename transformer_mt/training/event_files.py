@@ -86,18 +86,19 @@ class EventFiles:
             self._try(kind, lambda writer, _: writer.close())
 
     def _write(self, line: dict[str, Any]) -> None:
-        kind, step = line.get("kind"), line.get("step", 0)
+        kind, step = str(line.get("kind")), line.get("step", 0)
         if kind == "samples":
-            self._samples = line
+            self._samples = {name: _texts(line.get(name)) for name in ("source", "reference")}
         for key in SCALARS.get(kind, ()):
             value = line.get(key)
             if isinstance(value, int | float):
                 self._add("add_scalar", f"{kind}/{key}", value, step, line)
-        for number, translation in enumerate(line.get("samples", ()) if kind == "dev" else ()):
-            texts = {name: self._samples[name][number] for name in ("source", "reference")}
-            texts["translation"] = translation
-            text = "  \n".join(f"{name}: {value}" for name, value in texts.items())
-            self._add("add_text", f"samples/{number + 1}", text, step, line)
+        if kind == "dev":
+            texts = {**self._samples, "translation": _texts(line.get("samples"))}
+            # Some are missing if evaluation.samples has changed, and in lines of earlier versions.
+            for number, parts in enumerate(zip(*texts.values(), strict=False), 1):
+                text = "  \n".join(map(": ".join, zip(texts, parts, strict=True)))
+                self._add("add_text", f"samples/{number}", text, step, line)
 
     def _add(self, method: str, tag: str, value: Any, step: int, line: dict[str, Any]) -> None:
         seconds = 0.0
@@ -111,13 +112,19 @@ class EventFiles:
             self._try(kind, lambda writer, _: writer.flush())
 
     def _try(self, kind: str, action: Callable[[Any, Callable], object]) -> None:
-        """Uses a writer. If that fails, as it does on a full disk, it is not used any more, because
-        training is worth more than these files."""
+        """Uses a writer. If that fails, as it does on a full disk and with numbers that the format
+        cannot hold, it is not used any more, because training is worth more than these files."""
         try:
             action(*self._open[kind])
-        except OSError as error:
+        except (OSError, ValueError, TypeError) as error:
             warn(f"training.log_to: {kind}: {error}; nothing more is written for it")
             del self._open[kind]
+
+
+def _texts(value: Any) -> list[str]:
+    """Returns a list of texts of metrics.jsonl, or an empty list if it is anything else."""
+    is_right = isinstance(value, list) and all(isinstance(text, str) for text in value)
+    return value if is_right else []
 
 
 def _call(

@@ -51,7 +51,7 @@ class Trainer:
         self.processes = updater.processes
         self.progress = Progress(plan.batches)
         self.directory: RunDirectory | None = None  # set by `run`
-        self._event_files: EventFiles | None = None  # set by `run` in the first process
+        self._event_files = EventFiles({}, [])  # set by `run` in the first process
         self._started = time.monotonic()  # when training would have begun if it was never stopped
         self._last_kept = self._started  # when the last line of figures was printed that stays
         # The checkpoint that was saved when training was stopped. An uninterrupted run would not
@@ -240,9 +240,9 @@ class Trainer:
         smoothing = self.config.training.label_smoothing
         terms = "the training objective"
         if smoothing:
-            terms += f", with label smoothing {smoothing:g}"
+            terms += f" (label smoothing {smoothing:g})"
         say(
-            f"  {self._loss_name}: {terms}, in nats per subword\n"
+            f"  {self._loss_name}: {terms}, nats per subword\n"
             "  ppl: perplexity, exp of the cross-entropy without smoothing"
         )
 
@@ -295,7 +295,7 @@ class Trainer:
             say(
                 f"step {now.step:,}  dev {self._loss_name} {scores.loss:.3f}  "
                 f"ppl {scores.perplexity:,.2f}  {'  '.join(scores.scores.labelled())}"
-                f"{'  (best so far)' if is_best else ''}"
+                f"{'  (best)' if is_best else ''}"
             )
             samples = self._show_samples(scores.hypotheses)
             self._record("dev", **scores.as_dict(), best=is_best, samples=samples)
