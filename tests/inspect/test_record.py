@@ -143,7 +143,7 @@ def test_links_out_of_the_directory_are_not_followed(run, tmp_path, file):
 def test_no_model_directory(tmp_path):
     with pytest.raises(UsageError, match="there is no such folder"):
         read(tmp_path / "none", "name")
-    with pytest.raises(UsageError, match=r"there is no neither|neither config\.yaml nor"):
+    with pytest.raises(UsageError, match=r"there is neither config\.yaml nor metrics"):
         read(tmp_path, "name")
 
 

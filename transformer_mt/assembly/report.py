@@ -29,8 +29,8 @@ def write_report(model_dirs: Sequence[str | Path], output: str | Path) -> None:
         UsageError: a folder is no model directory, or the file is one of those that are read.
     """
     folders = [Path(folder) for folder in model_dirs]
-    read_files = {f"{folder}'s": folder / name for folder in folders for name in (CONFIG, LOG)}
-    require_distinct({"--output": Path(output)}, read_files)
+    read_files = [folder / name for folder in folders for name in (CONFIG, LOG)]
+    require_distinct({"--output": Path(output)}, {f"the run's {path}": path for path in read_files})
     records = [read(folder, name) for folder, name in zip(folders, _names(folders), strict=True)]
     judged = [_judged(record) for record in records]
     pages: list[AttentionPage] = []

@@ -113,8 +113,10 @@ def read(path: str | Path, name: str) -> Record:
     """
     directory = ModelDirectory(path)
     if not directory.holds_run and not directory.own(LOG).is_file():
-        what = f"neither config.yaml nor {LOG} in it" if directory.path.is_dir() else "such folder"
-        raise UsageError(f"{path} is not a model directory that `train` wrote (there is no {what})")
+        what = (
+            f"neither config.yaml nor {LOG} in it" if directory.path.is_dir() else "no such folder"
+        )
+        raise UsageError(f"{path} is not a model directory that `train` wrote (there is {what})")
     record = Record(directory.path, name)
 
     def attempt(reader: Callable[[], Result]) -> Result | None:

@@ -20,10 +20,11 @@ from transformer_mt.runtime.console import duration
 
 SCRIPT = Path(__file__).with_name("report.js")
 # Reports the height of a page of attention maps, which is in a frame, to the page around it.
-_HEIGHT = (
-    "<script>new ResizeObserver(() => parent.postMessage("
-    "{height: document.documentElement.offsetHeight}, '*')).observe(document.body)</script></body>"
-)
+_HEIGHT = """<script>
+const post = () => parent.postMessage({height: document.documentElement.offsetHeight}, "*");
+new ResizeObserver(post).observe(document.body);
+post();  // a frame that is not in view observes nothing
+</script></body>"""
 _ENVIRONMENT = {
     "time": "begun",
     "step": "step",
