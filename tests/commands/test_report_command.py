@@ -120,7 +120,6 @@ def test_several_runs(runs, tmp_path, monkeypatch):
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert page.count("<iframe") == 2
     between = page.split("Between the runs, these differ:")[1].split("</table>")[0]
-    assert re.findall(r"<td>([\w.]+)</td>", between)[0] == "model_dir" or "learning_rate" in between
     assert "<td>0.003</td><td>0.0015</td>" in between
     # Each sentence is there once, with both translations.
     assert page.count('<div class="pair" data-line=') == len(PAIRS)
@@ -185,17 +184,17 @@ def test_a_non_autoregressive_model_has_no_attention_maps(tmp_path):
 
 def test_a_large_test_set(runs, tmp_path, monkeypatch):
     folder = shutil.copytree(runs[0], tmp_path / "run")
-    many = [(source * 3, target * 3) for source, target in PAIRS] * 40
+    many = [(source * 3, target * 3) for source, target in PAIRS] * 10
     many[7] = ("x" * 100_000, "好" * 100_000)
     write_text(folder, "test.", many)
     write_lines(folder / "test.hypothesis", [target[:-5] for _, target in many])
-    monkeypatch.setattr(report_translations, "MOST_CHARACTERS", 100_000)
+    monkeypatch.setattr(report_translations, "MOST_CHARACTERS", 30_000)
     page = written(folder, output=tmp_path / "page")
     shown = page.count('<div class="pair" data-line=')
-    assert 200 < shown < 1000
-    assert f"{shown:,} of the 2,400 sentences of the test set" in page
+    assert 50 < shown < 500
+    assert f"{shown:,} of the 600 sentences of the test set" in page
     assert "more characters)" in page
-    assert sum(map(len, Text(page).texts)) < 200_000
+    assert sum(map(len, Text(page).texts)) < 60_000
 
 
 @pytest.mark.parametrize(
@@ -313,12 +312,14 @@ document.querySelector(".more").click();
 seen.after_more = lines().length;
 seen.more = !document.querySelector(".more").hidden;
 for (const details of document.querySelectorAll("details.attention")) details.open = true;
-setTimeout(() => {
+const tell = attempts => {
   seen.heights = [...document.querySelectorAll("iframe")].map(one => parseInt(one.style.height));
+  if (attempts && seen.heights.some(isNaN)) return setTimeout(tell, 50, attempts - 1);
   seen.fetched = performance.getEntriesByType("resource").map(one => one.name);
   seen.policy = violations;
   parent.postMessage(seen, "*");
-}, 2000);
+};
+tell(100);
 </script>"""
 # A window of the browser can't be as narrow as a phone; a frame can.
 PHONE = """<!doctype html><iframe src="visit.html" style="width: 360px; height: 800px"></iframe>

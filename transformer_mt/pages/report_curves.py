@@ -39,7 +39,7 @@ CURVES = [
         "loss",
         NATS,
         _BOTH,
-        note="What training minimises; with label smoothing, it cannot reach 0.",
+        note="The smoothed loss, which training lowers. With label smoothing, it cannot reach 0.",
     ),
     Curve(
         "Negative log-likelihood",

@@ -48,7 +48,7 @@ def _facts(facts: dict[str, Any]) -> Iterator[str]:
         ["test pairs", _count(facts, "test")],
         ["unknown subwords in the training text", _count(facts, "unknown")],
     ]
-    rows += [[f"{name} files", ", ".join(texts(paths))] for name, paths in files.items()]
+    rows += [[f"{name} files", ", ".join(texts(own))] for name, own in files.items() if texts(own)]
     yield table(["", ""], rows, sides="<<")
     sides = {name: _dict(facts.get(name)) for name in ("source", "target")}
     rows = [

@@ -258,29 +258,21 @@ def _config(records: Sequence[Record]) -> str:
     ordered = ["model_dir"]
     ordered += [f"{name}.{key}" for name, part in SECTIONS.items() for key in part.model_fields]
     rows = [
-        [name, _default(name), *(_value(record.config, name) for record in known)]
+        [name, *(_value(record.config, name) for record in known), _default(name)]
         for name in ordered
         if name in names
     ]
-    differing = [row for row in rows if len(set(row[2:])) > 1]
-    same = [row for row in rows if row not in differing]
-    head = ["key", "default", *(record.name for record in known)]
-    sides = "<" * len(head)
     tables = []
     if len(known) > 1:
-        tables.append(
-            table(head, differing, "Between the runs, these differ:", sides)
-            if differing
-            else "<p>The runs have the same config.</p>"
-        )
-    tables.append(
-        table(
-            head[:3] if len(known) == 1 else [*head[:2], "all runs"],
-            [row[:3] for row in same],
-            "These differ from the defaults:",
-            sides[:3],
-        )
-    )
+        differing = [row for row in rows if len(set(row[1:-1])) > 1]
+        head = ["key", *(record.name for record in known), "default"]
+        title = "Between the runs, these differ:"
+        if differing:
+            tables.append(table(head, differing, title, sides="<" * len(head)))
+        rows = [row for row in rows if row not in differing]
+    rows = [[row[0], row[1], row[-1]] for row in rows]
+    title = "These differ from the defaults" + (", in all runs:" if len(known) > 1 else ":")
+    tables.append(table(["key", "value", "default"], rows, title, sides="<<<"))
     whole = [
         f"<details><summary>The whole config of {escaped(record.name)}</summary>"
         f"<pre>{escaped(config_file.dump(record.config))}</pre></details>"

@@ -13,8 +13,8 @@ MOST_SENTENCES = 1000
 MOST_CHARACTERS = 600_000
 # The rest of a longer text is cut.
 LONGEST_TEXT = 600
-# Of the fixed sentences, the translations of this many validations, and this many sentences.
-MOST_VALIDATIONS = 10
+# Of the fixed sentences, this many sentences, and this many translations of each.
+MOST_VERSIONS = 10
 MOST_SAMPLES = 8
 
 
@@ -140,23 +140,41 @@ def samples(records: Sequence[Record]) -> str:
 
 def _samples_of(record: Record) -> list[str]:
     line = record.last("samples")
-    sources, references = texts(line.get("source")), texts(line.get("reference"))
-    lines = [line for line in record.lines("dev") if texts(line.get("samples"))]
-    if len(lines) > MOST_VALIDATIONS:
-        last = MOST_VALIDATIONS - 1
-        lines = [lines[round(i * (len(lines) - 1) / last)] for i in range(MOST_VALIDATIONS)]
+    pairs = zip(texts(line.get("source")), texts(line.get("reference")), strict=False)
     source_lang, target_lang = record.languages
     found = []
-    pairs = list(zip(sources, references, strict=False))[:MOST_SAMPLES] if lines else []
-    for place, (source, reference) in enumerate(pairs):
+    for place, (source, reference) in enumerate(list(pairs)[:MOST_SAMPLES]):
+        versions = _versions(record, place)
+        if not versions:
+            break
         rows = [_row("source", escaped(_cut(source)), source_lang)]
-        for line in lines:
-            for text in texts(line.get("samples"))[place : place + 1]:
-                html, _ = _differences(_cut(text), _cut(reference), record.has_spaces(1))
-                rows.append(_row(f"step {number(line.get('step')) or 0:,.0f}", html, target_lang))
+        for steps, text in versions:
+            html, _ = _differences(_cut(text), _cut(reference), record.has_spaces(1))
+            rows.append(_row(steps, html, target_lang))
         rows.append(_row("reference", escaped(_cut(reference)), target_lang))
         found.append(f'<div class="pair"><dl>{"".join(rows)}</dl></div>')
     return found
+
+
+def _versions(record: Record, place: int) -> list[tuple[str, str]]:
+    """Returns the translations of a fixed sentence in the order of time, each with its steps. Equal
+    ones in a row are one."""
+    versions: list[tuple[str, list[float]]] = []
+    for line in record.lines("dev"):
+        step = number(line.get("step")) or 0.0
+        for text in texts(line.get("samples"))[place : place + 1]:
+            if versions and versions[-1][0] == text:
+                versions[-1][1].append(step)
+            else:
+                versions.append((text, [step]))
+    if len(versions) > MOST_VERSIONS:
+        last = MOST_VERSIONS - 1
+        kept = {round(i * (len(versions) - 1) / last) for i in range(MOST_VERSIONS)}
+        versions = [versions[i] for i in sorted(kept)]
+    return [
+        (f"step {steps[0]:,.0f}" + (f" to {steps[-1]:,.0f}" if len(steps) > 1 else ""), text)
+        for text, steps in versions
+    ]
 
 
 def _differences(hypothesis: str, reference: str, spaces: bool) -> tuple[str, str]:
