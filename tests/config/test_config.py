@@ -1,5 +1,6 @@
 """Every mistake in a config is told with its path, its value and what was expected, all at once."""
 
+import contextlib
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from tests.support import examples
 from transformer_mt.config import file as config_file
@@ -749,6 +751,38 @@ def test_dump_then_load_gives_the_same_config(config, tmp_path_factory):
     assert config_file.load(path) == config
     # Other readers of YAML, which follow version 1.1, see the same.
     assert yaml.safe_load(text) == config.model_dump()
+
+
+@settings(max_examples=examples(40, 100))
+@given(config=configs())
+def test_what_a_config_changes_is_enough_to_make_it_again(config):
+    changed = config_file.changed(config)
+    values = {}
+    for name, value in changed.items():
+        section, _, key = name.rpartition(".")
+        (values.setdefault(section, {}) if section else values)[key] = value
+    assert Config.model_validate(values) == config
+    # Without a key of it, the config is another one, or none.
+    for name in changed:
+        section, _, key = name.rpartition(".")
+        within = values[section] if section else values
+        value = within.pop(key)
+        with contextlib.suppress(ValidationError):
+            assert Config.model_validate(values) != config, name
+        within[key] = value
+
+
+def test_what_a_config_changes_is_in_the_order_of_the_schema(load):
+    config = load(VALID, "evaluation.samples=5", "training.betas=[0.9, 0.98]", "data.held_out=0")
+    assert list(config_file.changed(config).items()) == [
+        ("model_dir", "runs/x"),
+        ("data.root", "text"),
+        ("data.source_lang", "en"),
+        ("data.target_lang", "de"),
+        ("data.held_out", 0),
+        ("training.max_steps", 10),
+        ("evaluation.samples", 5),
+    ]
 
 
 # ------------------------------------------------------------------------------- from the shell

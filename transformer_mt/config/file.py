@@ -68,6 +68,20 @@ def dump(config: Config) -> str:
     return yaml_text.dump(config.model_dump())
 
 
+def changed(config: Config) -> dict[str, Any]:
+    """Returns the values that differ from the schema's defaults, by their full names such as
+    "training.max_steps", in the order of the schema. Keys without a default are included, as is
+    "model_dir"."""
+    values = {"model_dir": config.model_dir}
+    for name, section in SECTIONS.items():
+        given = getattr(config, name)
+        for key, field in section.model_fields.items():
+            value = getattr(given, key)
+            if field.is_required() or value != field.default:
+                values[f"{name}.{key}"] = value
+    return values
+
+
 def _validate(given: dict[str, Any], only: str | None = None) -> tuple[Any, list[str], list[str]]:
     """Validates a whole config, or only one section of it.
 

@@ -1,8 +1,13 @@
 """Where two systems differ: the words of two texts, and the lines whose scores changed most."""
 
+from collections import Counter
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
+
+# Texts in which the same words occur more often than in this number of pairs, such as the endless
+# repetitions of a model at the beginning of its training, would take seconds to compare.
+MOST_PAIRS = 5000
 
 
 class Piece(NamedTuple):
@@ -23,10 +28,14 @@ def differences(first: str, second: str, spaces: bool = True) -> tuple[list[Piec
         spaces: whether spaces separate the words. Without them, characters are compared.
 
     Returns: the pieces of each of the two texts. Joined with a space (or, without spaces, with
-        nothing), they give the text back.
+        nothing), they give the text back. Texts that repeat the same words very often are one
+        piece that differs.
     """
     words, others = (text.split(" ") if spaces else list(text) for text in (first, second))
     glue = " " if spaces else ""
+    counts, other_counts = Counter(words), Counter(others)
+    if sum(counts[word] * other_counts[word] for word in counts) > MOST_PAIRS:
+        return [Piece(first, first != second)], [Piece(second, first != second)]
     result: tuple[list[Piece], list[Piece]] = ([], [])
     matcher = SequenceMatcher(None, words, others, autojunk=False)
     for kind, start, end, other_start, other_end in matcher.get_opcodes():
