@@ -28,30 +28,32 @@ from transformer_mt.training.schedule import SCHEDULES
 from transformer_mt.training.trainer import Trainer, run_on_several_machines, seconds_per_step
 
 
-def check(config: Config, device: str | None) -> None:
-    """Prints the config, the data and the plan of a run, and an estimate of its duration.
+def check(config: Config, device: str | None, verbose: bool = False) -> None:
+    """Prints facts about the data and the plan of a run, warnings, the settings that differ from
+    their defaults, and an estimate of the run's duration.
 
     Only the cache is written.
+
+    Args:
+        verbose: whether the whole config is printed.
 
     Raises:
         UserError: something that training would read is wrong.
     """
     used = devices.use(device)
     devices.require_precision(config.training.precision, used)
-    print(config_file.dump(config))
     data = prepare_for(config, subwords_to_keep(config))
-    print(visible("\n".join(data.report())))
     processes = devices.processes(config.training.devices, used)
     trainer = make_trainer(config, data, Processes(world_size=processes))
     trainer.start()
-    _report_plan(config, data, trainer.plan, sys.stdout)
+    # Everything has been read and has the right form, so no error comes after what is printed here.
+    _report(config, data, trainer.plan, sys.stdout)
+    _report_config(config, verbose)
     say("timing some steps ...")
     seconds = seconds_per_step(trainer)
     estimate = duration(seconds * trainer.plan.total_steps)
-    print(
-        f"estimated time  {estimate} of training on {used} with {processes} process(es), "
-        f"without validations ({seconds:.2f} s per step)"
-    )
+    where = used if processes == 1 else f"{processes} processes on {used}"
+    print(f"estimated time  {estimate} of training, {seconds:.2f} s per step ({where})")
 
 
 def train(config: Config, device: str | None, restart: bool) -> None:
@@ -123,9 +125,6 @@ def _begin(
         raise UsageError(f"training.init_from: {other} is model_dir itself; give another model_dir")
     resumed = None if restart else resume.checkpoint_to_resume(directory, config)
     data = prepare_for(config, directory.load_subwords() if resumed else subwords_to_keep(config))
-    print(visible("\n".join(data.report())), file=sys.stderr)
-    if config.training.patience is not None and data.dev is None:
-        warn("training.patience: there is no dev set, so training will not end early")
     state = resume.checked_state(resumed, data, directory) if resumed else None
     trainer = None
     if trains_here or (other is not None and resumed is None):
@@ -134,13 +133,14 @@ def _begin(
         plan = trainer.plan
     else:
         plan = make_plan(config, data, state.progress.plan if state else None)
-    _report_plan(config, data, plan, sys.stderr)
+    _report(config, data, plan, sys.stderr)
     if state is None:
         directory.start(config, data.subwords, data.held_out_files)
     else:
         directory.resume(config, state.progress, data.held_out_files)
         say(f"going on from {resumed}")
     data = data.with_held_out_in(directory.held_out)
+    write_atomically(directory.path / FACTS, json.dumps(data.facts, ensure_ascii=False) + "\n")
     if trainer is not None:
         trainer.data = data
     has_ended = (
@@ -213,7 +213,9 @@ def _score(
     return score_for(config, hypotheses, references), sources, hypotheses, references
 
 
-def _report_plan(config: Config, data: PreparedData, plan: Plan, file) -> None:
+def _report(config: Config, data: PreparedData, plan: Plan, file: TextIO) -> None:
+    """Prints facts about the data and the plan into a file, and warnings to stderr."""
+    print(visible("\n".join(data.report())), file=file)
     sizes = VocabularySizes.of(data.subwords)
     parameters = sum(part.parameters for part in parts(config.model, sizes))
     count, tokens = plan.batches
@@ -222,7 +224,21 @@ def _report_plan(config: Config, data: PreparedData, plan: Plan, file) -> None:
         f"an update       {count} x {tokens:,} padded target tokens; "
         f"{plan.updates_per_epoch:,} updates per epoch, {plan.total_steps:,} in all",
         file=file,
+        flush=True,
     )
+    for message in advice(config, data.facts, plan.total_steps):
+        warn(message)
+
+
+def _report_config(config: Config, verbose: bool) -> None:
+    """Prints the values of all keys as YAML, or only of those that differ from the defaults."""
+    if verbose:
+        print(f"\n{visible(config_file.dump(config))}")
+        return
+    changed = config_file.changed(config)
+    print("\nsettings that differ from the defaults (--verbose shows all):")
+    rows = [(key, printable(shown_as_yaml(value), 44)) for key, value in changed.items()]
+    print("\n".join(table(rows, "<<", indent="  ")) + "\n")
 
 
 def _next_steps(directory: RunDirectory) -> None:
