@@ -215,6 +215,8 @@ def _values(annotation: Any, metadata: tuple = ()) -> list[str]:
         return [f"{first} or `null`", *rest]
     if origin is Literal:
         return [", ".join(f"`{name}`" for name in arguments)]
+    if origin is list and typing.get_origin(arguments[0]) is Literal:
+        return [f"list of {', '.join(_values(arguments[0]))}"]
     if origin is list:
         (length,) = (one.min_length for one in _constraints(metadata) if isinstance(one, MinLen))
         return [f"list of {length} numbers", *_values(arguments[0])[1:]]

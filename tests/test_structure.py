@@ -25,7 +25,7 @@ FLOORS = [
 FLOOR_OF_ROOM = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 # What config.schema collects from the rooms above it, from modules that are light to import.
 COLLECTED = re.compile(
-    r"data\.datasets|evaluation\.metrics|training\.schedule|mechanisms\.\w+\.config"
+    r"data\.datasets|evaluation\.(metrics|tokenizers)|training\.schedule|mechanisms\.\w+\.config"
 )
 
 

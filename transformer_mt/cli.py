@@ -55,9 +55,10 @@ def main(arguments: list[str] | None = None) -> int:
             options.run(options)
             if sys.stdout is not None:
                 sys.stdout.flush()
+        _end()
         return 0
     except Interrupted as stop:
-        _end("interrupted\n")
+        _end("interrupted")
         return stop.exit_code
     except BrokenPipeError:
         # The reader of our output, such as head or less, has read enough.
@@ -66,15 +67,20 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("TRANSFORMER_MT_DEBUG"):
             traceback.print_exc()
-        from transformer_mt.runtime.console import visible
-
-        _end(f"error: {visible(describe(error))}\n")
+        _end(f"error: {describe(error)}")
         return error.exit_code if isinstance(error, UserError) else 1
 
 
 def _end(message: str = "") -> None:
-    """Flushes the output and prints a last message. Output that nobody can read any longer (a pipe
-    without a reader, a lost terminal) is discarded, because Python would complain at exit."""
+    """Prints what is left to say, and flushes the output. Output that nobody can read any longer (a
+    pipe without a reader, a lost terminal) is discarded, because Python would complain at exit."""
+    from transformer_mt.runtime import console  # slow to import
+
+    console.say_counts()
+    if message:
+        console.log(message)
+        message = f"{console.visible(message)}\n"
+    console.end_log()
     for stream, text in ((sys.stdout, ""), (sys.stderr, message)):
         if stream is None:  # It was closed before the program started.
             continue

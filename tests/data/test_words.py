@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import demo_pairs, train_subwords, words
+from transformer_mt.data.languages import has_spaces
 from transformer_mt.data.subword import WordVocabulary
-from transformer_mt.data.words import NONE, Words, has_spaces, word_count
+from transformer_mt.data.words import NONE, Words, word_count
 
 PAIRS = demo_pairs(300)
 TYPES = {

@@ -78,8 +78,12 @@ def left_by(model_dir: Path) -> dict[str, object]:
         name = str(path.relative_to(model_dir))
         if path.name in ("SHA256SUMS", ".lock") or path.is_dir() or ".damaged" in name:
             continue
-        if path.name == "metrics.jsonl":
-            found[name] = [timeless(json.loads(line)) for line in path.read_text().splitlines()]
+        if path.parent.name == "visualdl" or path.name in ("train.log", "report.html"):
+            found[name.partition(".")[0]] = True  # they hold times
+        elif path.name == "metrics.jsonl":
+            lines = [timeless(json.loads(line)) for line in path.read_text().splitlines()]
+            # A run that was stopped begins more than once.
+            found[name] = [line for line in lines if line["kind"] != "start"]
         elif path.name == "state.json":
             found[name] = timeless(json.loads(path.read_text()))
         elif path.name == "config.yaml":
@@ -96,7 +100,7 @@ def left_by(model_dir: Path) -> dict[str, object]:
 def timeless(value):
     if not isinstance(value, dict):
         return value
-    timed = ("seconds", "tokens_per_second")
+    timed = ("time", "seconds", "tokens_per_second", "lines_per_second")
     return {key: timeless(part) for key, part in value.items() if key not in timed}
 
 

@@ -80,7 +80,8 @@ def trained(folder):
 def test_training_ends_with_the_score_of_the_test_set(folder, trained):
     model = folder / "model"
     wanted = {"config.yaml", "format_version", "subword.model", "checkpoints", "best",
-              "metrics.jsonl", "test.hypothesis"}  # fmt: skip
+              "metrics.jsonl", "train.log", "dev", "visualdl", "test.source", "test.reference",
+              "test.hypothesis"}  # fmt: skip
     assert wanted <= {path.name for path in model.iterdir()}
     assert not list(model.rglob("*.tmp"))
     best = Path((model / "best").read_text().split()[1]).parent.name
@@ -89,7 +90,9 @@ def test_training_ends_with_the_score_of_the_test_set(folder, trained):
 
     (tested,) = [line for line in metrics(model) if line["kind"] == "test"]
     assert tested["checkpoint"] == best and tested["lines"] == 40
-    command = sacrebleu(model / "test.hypothesis", folder / "text" / "test.de", "-w", "10")
+    command = sacrebleu(
+        model / "test.hypothesis", folder / "text" / "test.de", "-w", "10", "--confidence"
+    )
     assert tested["bleu"] == pytest.approx(command["score"], abs=1e-9)
     assert tested["signature"] == f"BLEU|{command['signature']}"
 
@@ -108,7 +111,16 @@ def test_what_is_reported_on_the_way(folder, trained):
     assert logged[-1]["nll"] < logged[0]["nll"] - 0.5  # it learns
     assert [line["step"] for line in lines if line["kind"] == "dev"] == [30, 60]
     # There is no terminal here: plain lines.
-    for words in ("step 10/60", "loss", "ppl", "lr", "tokens/s", " s left", "dev loss", "300"):
+    for words in (
+        "step 10/60",
+        "loss",
+        "ppl",
+        "lr",
+        "tokens/s",
+        " s left",
+        "dev smoothed loss",
+        "300",
+    ):
         assert words in trained.stderr
     assert "\r" not in trained.stderr and "Traceback" not in trained.stderr
     assert "Warning" not in trained.stderr
@@ -144,11 +156,14 @@ def test_a_moved_model_translates_as_before(folder, trained, tmp_path):
     assert done.stdout == (moved / "test.hypothesis").read_text(encoding="utf-8")
 
 
+def trained_lines(model) -> list[dict]:
+    return [line for line in metrics(model) if line["kind"] == "train"]
+
+
 def wait_for_metrics(process, model, old=()):
-    """Waits until a run has logged something that is not in `old`, the text of an earlier one."""
-    path = model / "metrics.jsonl"
+    """Waits until a run has logged updates that are not those of an earlier one, `old`."""
     deadline = time.monotonic() + TIMEOUT
-    while not path.exists() or path.read_text() in ("", old):
+    while trained_lines(model) in ([], old):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -157,7 +172,7 @@ def wait_for_metrics(process, model, old=()):
 def test_interrupted_training_leaves_a_usable_model(folder, tmp_path):
     recipe, model = folder / "recipe.yaml", tmp_path / "model"
     arguments = ["train", recipe, f"model_dir={model}", "training.max_steps=100000"]
-    log = ""
+    log = []
     for number, code, extra in [(signal.SIGINT, 130, []), (signal.SIGTERM, 143, ["--restart"])]:
         process = start(*arguments, *extra)
         wait_for_metrics(process, model, log)
@@ -166,8 +181,8 @@ def test_interrupted_training_leaves_a_usable_model(folder, tmp_path):
         assert process.returncode == code, messages
         assert "Traceback" not in messages and output == ""
         assert "scripts/translate.sh" in messages  # what can be done with it
-        log = (model / "metrics.jsonl").read_text()
-        last = metrics(model)[-1]["step"]
+        log = trained_lines(model)
+        last = log[-1]["step"]
         saved = [path.name for path in (model / "checkpoints").iterdir()]
         assert all(name.startswith("step_") for name in saved)
         # Nothing of what was trained is lost.
@@ -175,7 +190,7 @@ def test_interrupted_training_leaves_a_usable_model(folder, tmp_path):
         translations = list(Translator.load(model).translate(["A dog runs.", "", "Two men."]))
         assert len(translations) == 3 and translations[1] == ""
     # And --restart has begun anew: the log is that of the second run alone.
-    assert metrics(model)[0]["step"] == 10
+    assert trained_lines(model)[0]["step"] == 10
 
 
 def test_ctrl_c_during_the_preparation_leaves_nothing(folder, tmp_path):
@@ -227,7 +242,9 @@ def test_bpe_is_removed_and_the_tokenised_text_scored(wmt_root, tmp_path):
 
     (tested,) = [line for line in metrics(tmp_path / "model") if line["kind"] == "test"]
     reference = wmt_root / TEXT / "newstest2014.tok.de"
-    command = sacrebleu(hypotheses, reference, "--tokenize", "none", "--force", "-w", "10")
+    command = sacrebleu(
+        hypotheses, reference, "--tokenize", "none", "--force", "--confidence", "-w", "10"
+    )
     assert tested["bleu"] == pytest.approx(command["score"], abs=1e-9)
     assert tested["signature"] == f"BLEU|{command['signature']}" and "tok:none" in done.stdout
     assert "BPE removed" in done.stdout and "tokenised reference" in done.stdout
@@ -260,7 +277,9 @@ def test_chinese_is_scored_as_chinese(shared_data, tmp_path):
     assert "tok:zh" in done.stdout
     (tested,) = [line for line in metrics(model) if line["kind"] == "test"]
     reference = tmp_path / "text" / "test.zh"
-    command = sacrebleu(model / "test.hypothesis", reference, "--tokenize", "zh", "-w", "10")
+    command = sacrebleu(
+        model / "test.hypothesis", reference, "--tokenize", "zh", "--confidence", "-w", "10"
+    )
     assert tested["bleu"] == pytest.approx(command["score"], abs=1e-9)
     assert tested["signature"] == f"BLEU|{command['signature']}"
     # No dev set is named: pairs are held out of the training text, and kept beside the model.

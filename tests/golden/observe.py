@@ -251,9 +251,7 @@ def _trained(name: str, model_dir: str, steps: int) -> dict[str, Any]:
     command("train", recipe(name), f"model_dir={model_dir}", *changes, "training.log_every=1")
     directory = Path(model_dir)
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    for line in lines:
-        if line["kind"] == "dev":  # which the code of the records did not log yet
-            line.pop("chrf_signature", None)
+    lines = [line for line in lines if line["kind"] in ("train", "dev", "test")]
     checkpoint = directory / "checkpoints" / f"step_{steps}"
     return {
         "metrics": [_known(line) for line in lines if line.get("step", steps) > steps - UPDATES],
@@ -302,7 +300,7 @@ def _summary(checkpoint: Path) -> dict[str, list[float | None]]:
 
 def _timeless(value: dict[str, Any]) -> dict[str, Any]:
     """Without what is another number in every run."""
-    timed = ("seconds", "second")
+    timed = ("time", "seconds", "second")
     return {
         key: _timeless(part) if isinstance(part, dict) else part
         for key, part in value.items()
@@ -311,10 +309,8 @@ def _timeless(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _known(line: dict[str, Any]) -> dict[str, Any]:
-    """A line of metrics.jsonl without what is another number in every run, and without the one key
-    that validations got later than these records."""
-    later = ("chrf_signature",) if line["kind"] == "dev" else ()
-    return {key: part for key, part in _recorded(_timeless(line)).items() if key not in later}
+    """A line of metrics.jsonl without what is another number in every run."""
+    return _recorded(_timeless(line))
 
 
 def _recorded(line: dict[str, Any]) -> dict[str, Any]:

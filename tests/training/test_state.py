@@ -9,11 +9,12 @@ from transformer_mt.runtime.errors import UserError
 from transformer_mt.training.state import Meter, Progress, State
 
 PROGRESS = Progress(
-    *((2, 300), 20, 1, 3, 2, 1, 15, [(9.5, 10), (9.0, 20)], 1),
-    meter=Meter(1.5, 1.25, 0.5, 100, 2.0),
+    *((2, 300), 20, 1, 3, 2, 1, 15, [([9.5, 40.0, -1.0], 10), ([9.0, 41.0, -1.5], 20)], 1),
+    meter=Meter(1.5, 1.25, 0.5, 100, 2.0, 300, 20),
     losses=[(5.0, 4.5)],
     loss_since=7.0,
     tokens_since=30,
+    seconds=12.5,
 )
 
 
@@ -39,7 +40,7 @@ def test_what_is_saved_comes_back(checkpoint, more):
 
 
 def test_a_state_of_an_earlier_version(checkpoint):
-    """Which had no losses of validations yet, and whose best checkpoint is gone by now."""
+    """It has one score per checkpoint, no losses of validations; its best one is gone."""
     values = json.loads(
         '{"progress": {"plan": [1, 400], "step": 20, "epoch": 0, "update": 20, "skipped": 0, '
         '"skipped_in_a_row": 0, "validated": 20, "best": [[3.0, 5], [2.0, 10]], '
@@ -48,7 +49,7 @@ def test_a_state_of_an_earlier_version(checkpoint):
     )
     state = State.restore(written(checkpoint, json.dumps(values)))
     assert state.progress.plan == (1, 400) and state.progress.losses == []
-    assert state.progress.best == [(2.0, 10)] and not state.average_of
+    assert state.progress.best == [([2.0], 10)] and not state.average_of
 
 
 @pytest.mark.parametrize(

@@ -163,9 +163,7 @@ def _own_export(folder: Path, backend: Backend) -> Path:
 def _with_ensemble(spec: EngineSpec, ensemble: Iterable[str]) -> EngineSpec:
     """The same engine with the models of an ensemble added, which are named as in `find`."""
     for name in ensemble:
-        member, _, checkpoint = name.rpartition(":")
-        if not member or Path(name).is_dir():
-            member, checkpoint = name, None
+        member, checkpoint = split_model(name)
         other = find(member, "paddle", checkpoint, device=spec.device)
         for config in (spec.config, other.config):
             require_possible(config, config.decoding, ["ensemble"])
@@ -174,6 +172,13 @@ def _with_ensemble(spec: EngineSpec, ensemble: Iterable[str]) -> EngineSpec:
         checkpoints, models = spec.checkpoints + other.checkpoints, spec.models + other.models
         spec = replace(spec, checkpoints=checkpoints, models=models)
     return spec
+
+
+def split_model(text: str) -> tuple[str, str | None]:
+    """Splits MODEL_DIR:CHECKPOINT into its two parts. The text after the last colon is a checkpoint
+    unless the whole text is a folder. It is None if there is none."""
+    folder, _, checkpoint = text.rpartition(":")
+    return (text, None) if not folder or Path(text).is_dir() else (folder, checkpoint)
 
 
 def _warn_if_outdated(export: Path) -> None:

@@ -1,31 +1,37 @@
 """A whole training run: from a config to a trained model and the score of its test set."""
 
-import sys
+import json
+import platform
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import paddle
 
+from transformer_mt import __version__
 from transformer_mt.assembly.data import prepare_for
+from transformer_mt.assembly.finish import finish
 from transformer_mt.assembly.training import make_plan, make_trainer
-from transformer_mt.assembly.translator import Translator
 from transformer_mt.config import file as config_file
-from transformer_mt.config.schema import Config
+from transformer_mt.config.problems import printable
+from transformer_mt.config.schema import SECTIONS, Config
 from transformer_mt.data.prepare import PreparedData
-from transformer_mt.evaluation.metrics import Scores
-from transformer_mt.evaluation.scoring import score_for
+from transformer_mt.evaluation.scoring import require_tokenizer
 from transformer_mt.inspect.parameters import VocabularySizes, parts
 from transformer_mt.model_directory import subwords_to_keep
 from transformer_mt.runtime import device as devices
-from transformer_mt.runtime.console import duration, progress, quoted, say, visible, warn
+from transformer_mt.runtime.console import duration, quoted, say, show, table, warn
 from transformer_mt.runtime.errors import UsageError
-from transformer_mt.runtime.files import atomic
-from transformer_mt.training import checkpoint, resume, workers
+from transformer_mt.runtime.files import write_atomically
+from transformer_mt.training import event_files, resume, workers
+from transformer_mt.training.advice import advice
 from transformer_mt.training.plan import Plan
 from transformer_mt.training.processes import Processes, is_one_of_several, own_device
 from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training.schedule import SCHEDULES
+from transformer_mt.training.state import Progress
 from transformer_mt.training.trainer import Trainer, run_on_several_machines, seconds_per_step
+from transformer_mt.training.validation import sample_lines
 
 
 def check(config: Config, device: str | None, verbose: bool = False) -> None:
@@ -42,13 +48,14 @@ def check(config: Config, device: str | None, verbose: bool = False) -> None:
     """
     used = devices.use(device)
     devices.require_precision(config.training.precision, used)
+    require_tokenizer(config)
     data = prepare_for(config, subwords_to_keep(config))
     processes = devices.processes(config.training.devices, used)
     trainer = make_trainer(config, data, Processes(world_size=processes))
     trainer.start()
-    # Everything has been read and has the right form, so no error comes after what is printed here.
-    _report(config, data, trainer.plan, sys.stdout)
-    _report_config(config, verbose)
+    # Everything has been read by now, so no error comes after what is printed.
+    _report(config, data, trainer.plan, show)
+    show(f"\n{config_file.dump(config) if verbose else _changed_settings(config)}\n")
     say("timing some steps ...")
     seconds = seconds_per_step(trainer)
     estimate = duration(seconds * trainer.plan.total_steps)
@@ -67,6 +74,7 @@ def train(config: Config, device: str | None, restart: bool) -> None:
         Interrupted: a signal arrived, and a checkpoint was saved.
     """
     started = time.monotonic()
+    event_files.require_packages(config.training.log_to)
     used = devices.use(own_device(device) if is_one_of_several() else device)
     devices.require_precision(config.training.precision, used)
     # This comes before anything that can fail, because connected processes notice at once if one of
@@ -78,6 +86,7 @@ def train(config: Config, device: str | None, restart: bool) -> None:
         data = prepare_for(config, directory.load_subwords())
         run_on_several_machines(make_trainer(config, data, processes), directory)
         return
+    require_tokenizer(config)
     directory.claim(restart)
     try:
         workers.clear_work_folder(directory)
@@ -97,7 +106,7 @@ def train(config: Config, device: str | None, restart: bool) -> None:
                 trainer.run(directory)
             else:
                 workers.run_workers(make_trainer, config, data, directory, used, count, resumed)
-        _finish(config, data, directory)
+        finish(config, data, directory)
         say(f"done in {duration(time.monotonic() - started)}")
         _next_steps(directory)
     finally:
@@ -133,14 +142,21 @@ def _begin(
         plan = trainer.plan
     else:
         plan = make_plan(config, data, state.progress.plan if state else None)
-    _report(config, data, plan, sys.stderr)
+    _report(config, data, plan, say)
     if state is None:
         directory.start(config, data.subwords, data.held_out_files)
     else:
         directory.resume(config, state.progress, data.held_out_files)
         say(f"going on from {resumed}")
+    directory.keep_terminal_log()
     data = data.with_held_out_in(directory.held_out)
-    write_atomically(directory.path / FACTS, json.dumps(data.facts, ensure_ascii=False) + "\n")
+    write_atomically(
+        directory.path / "data.json", json.dumps(data.facts, ensure_ascii=False) + "\n"
+    )
+    progress = state.progress if state else Progress(plan.batches)
+    _record_start(config, data, directory, plan, progress)
+    if data.dev_split is not None:
+        _keep_dev_set(config, data, directory, progress)
     if trainer is not None:
         trainer.data = data
     has_ended = (
@@ -163,86 +179,76 @@ def _how_to_go_on(config: Config) -> str:
     return f"to continue, {how}; to train again from the beginning, add --restart"
 
 
-def _finish(config: Config, data: PreparedData, directory: RunDirectory) -> None:
-    """Averages checkpoints, if the config asks for it, and scores the test set."""
-    asked = config.training.average_last
-    if asked is not None:
-        count = min(asked, len(directory.saved_checkpoints()))
-        if count < asked:
-            warn(
-                f"training.average_last: {asked}: only {count} checkpoints exist; using those. "
-                "After a short training, the average can be worse than the best checkpoint"
-            )
-        path = checkpoint.average(directory, "last", count)
-        directory.set_best(path)
-        if data.dev_split is not None:
-            scores = _score(config, data.dev_split, directory, "dev set")[0]
-            directory.log(kind="average", checkpoint=path.name, **scores.as_dict())
-            say(f"dev set, {path.name}: {scores}")
-    if data.test_split is not None:
-        score_test(config, data, directory)
+def _keep_dev_set(
+    config: Config, data: PreparedData, directory: RunDirectory, progress: Progress
+) -> None:
+    """Writes the dev set into the directory, beside its translations, and logs the sentences whose
+    translations are shown at every validation."""
+    sources, references = data.dev_split.text
+    directory.write_lines("dev/source", sources)
+    directory.write_lines("dev/reference", references)
+    chosen = sample_lines(len(sources), config.evaluation.samples)
+    texts = {"source": [sources[i] for i in chosen], "reference": [references[i] for i in chosen]}
+    logged = [line for line in directory.logged() if line.get("kind") == "samples"]
+    if not logged or not texts.items() <= logged[-1].items():
+        directory.log(kind="samples", step=progress.step, seconds=progress.seconds, **texts)
 
 
-def score_test(config: Config, data: PreparedData, directory: RunDirectory) -> None:
-    """Translates the test set with the best checkpoint and prints the score and some samples."""
-    scores, sources, hypotheses, references = _score(config, data.test_split, directory, "test set")
-    with atomic(directory.path / "test.hypothesis") as file:
-        file.writelines(f"{hypothesis}\n" for hypothesis in hypotheses)
-    chosen = directory.checkpoint()
-    directory.log(kind="test", checkpoint=chosen.name, **scores.as_dict())
-    # The samples are spread over the test set, because it may be sorted.
-    shown = min(config.evaluation.samples, len(sources))
-    for index in (len(sources) * i // shown for i in range(shown)):
-        print(f"source      {visible(sources[index])}")
-        print(f"translation {visible(hypotheses[index])}")
-        print(f"reference   {visible(references[index])}\n")
-    print(f"test set, {chosen.name}: {scores}")
-
-
-def _score(
-    config: Config, split, directory: RunDirectory, title: str
-) -> tuple[Scores, list[str], list[str], list[str]]:
-    """Translates a split with the best checkpoint.
-
-    Returns: the scores, and the sources, hypotheses and references.
-    """
-    sources, references = split.text
-    translator = Translator.load(directory.path, device=paddle.get_device())
-    with progress(total=len(sources), title=title, unit="lines") as bar:
-        hypotheses = list(translator.translate(sources, bar.update))
-    return score_for(config, hypotheses, references), sources, hypotheses, references
-
-
-def _report(config: Config, data: PreparedData, plan: Plan, file: TextIO) -> None:
-    """Prints facts about the data and the plan into a file, and warnings to stderr."""
-    print(visible("\n".join(data.report())), file=file)
-    sizes = VocabularySizes.of(data.subwords)
-    parameters = sum(part.parameters for part in parts(config.model, sizes))
-    count, tokens = plan.batches
-    print(f"model           {parameters:,} parameters", file=file)
-    print(
-        f"an update       {count} x {tokens:,} padded target tokens; "
-        f"{plan.updates_per_epoch:,} updates per epoch, {plan.total_steps:,} in all",
-        file=file,
-        flush=True,
+def _record_start(
+    config: Config, data: PreparedData, directory: RunDirectory, plan: Plan, progress: Progress
+) -> None:
+    """Logs the versions and the machine with which the run begins, or continues."""
+    directory.log(
+        kind="start",
+        step=progress.step,
+        seconds=progress.seconds,
+        version=__version__,
+        paddle=paddle.__version__,
+        python=platform.python_version(),
+        **devices.description(),
+        parameters=_parameters(config, data),
+        updates_per_epoch=plan.updates_per_epoch,
+        total_steps=plan.total_steps,
     )
+
+
+def _parameters(config: Config, data: PreparedData) -> int:
+    sizes = VocabularySizes.of(data.subwords)
+    return sum(part.parameters for part in parts(config.model, sizes))
+
+
+def _report(config: Config, data: PreparedData, plan: Plan, output: Callable[[str], None]) -> None:
+    """Outputs what is trained on and what is trained, and warns of what is odd about it."""
+    count, tokens = plan.batches
+    lines = [
+        *data.report(),
+        f"model           {_parameters(config, data):,} parameters",
+        f"an update       {count} x {tokens:,} padded target tokens; "
+        f"{plan.updates_per_epoch:,} per epoch, {plan.total_steps:,} in all",
+    ]
+    output("\n".join(lines))
     for message in advice(config, data.facts, plan.total_steps):
         warn(message)
 
 
-def _report_config(config: Config, verbose: bool) -> None:
-    """Prints the values of all keys as YAML, or only of those that differ from the defaults."""
-    if verbose:
-        print(f"\n{visible(config_file.dump(config))}")
-        return
-    changed = config_file.changed(config)
-    print("\nsettings that differ from the defaults (--verbose shows all):")
-    rows = [(key, printable(shown_as_yaml(value), 44)) for key, value in changed.items()]
-    print("\n".join(table(rows, "<<", indent="  ")) + "\n")
+def _changed_settings(config: Config) -> str:
+    """Returns a table of the settings that differ from their defaults."""
+    rows = [("setting", "value", "default")]
+    for name, value in config_file.changed(config).items():
+        section, _, key = name.rpartition(".")
+        field = (SECTIONS[section] if section else Config).model_fields[key]
+        default = "" if field.is_required() else _as_text(field.default)
+        rows.append((name, _as_text(value), default))
+    lines = table(rows, "<<<", indent="  ")
+    return "\n".join(["changed settings (--verbose shows all):", *lines])
+
+
+def _as_text(value: object) -> str:
+    return printable(value if isinstance(value, str) else json.dumps(value), 32)
 
 
 def _next_steps(directory: RunDirectory) -> None:
     path = quoted(directory.path)
-    print("\nNext:")
-    print(visible(f"  bash scripts/translate.sh {path} FILE   # translate a text, line by line"))
-    print(visible(f"  bash scripts/evaluate.sh {path} SOURCE REFERENCE   # score it"))
+    show("\nNext:")
+    show(f"  bash scripts/translate.sh {path} FILE   # translate a text, line by line")
+    show(f"  bash scripts/evaluate.sh {path} SOURCE REFERENCE   # score it")

@@ -101,7 +101,7 @@ class Evaluation:
 def score_file(hypothesis: Path, reference: Path) -> Scores:
     """Scores a file of translations. Chinese is recognised, and tokenised accordingly."""
     references = list(lines(reference))
-    return score(list(input_lines(hypothesis)), references, tokenizer_for_text(references))
+    return score(list(input_lines(hypothesis)), [references], tokenizer_for_text(references))
 
 
 def score_models(options: argparse.Namespace) -> list[Evaluation]:
@@ -137,14 +137,15 @@ def score_models(options: argparse.Namespace) -> list[Evaluation]:
 
 def as_table(evaluations: list[Evaluation]) -> str:
     """Several models side by side, and the signatures of their scores."""
-    rows = [("", *(metric.label for metric in METRICS.values()), "length ratio", "lines/s")]
+    keys = list(evaluations[0].scores.values)
+    rows = [("", *(METRICS[key].label for key in keys), "length ratio", "lines/s")]
     notes: dict[str, None] = {}
     for one in evaluations:
         scores = one.scores
         rows.append(
             (
                 one.model,
-                *(f"{scores.values[key]:.2f}" for key in METRICS),
+                *(f"{scores.values[key]:.2f}" for key in keys),
                 f"{scores.length_ratio:.3f}",
                 f"{one.lines_per_second:,.1f}",
             )

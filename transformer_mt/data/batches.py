@@ -31,6 +31,7 @@ class Batch:
         target_output: (batch, target_len), one position ahead, each row ends in eos.
         target_tokens: the number of positions in `target_output` that are not padding.
         alignment: the result of `Alignments.matrix`; None if training reads no alignments.
+        padding: the number of positions in `source` and `target_input` that are padding.
     """
 
     source: np.ndarray
@@ -38,6 +39,7 @@ class Batch:
     target_output: np.ndarray
     target_tokens: int
     alignment: np.ndarray | None = None
+    padding: int = 0
 
 
 def epoch_batches(
@@ -123,11 +125,14 @@ def _padded(pairs: list[EncodedPair], subwords: Subwords) -> Batch:
     source, target = subwords.source, subwords.target
     target_input = _padded_rows(targets, target.pad, first=1)
     target_input[:, 0] = target.bos
+    source_input = encoded_rows(sources, source.pad, source.eos)
+    source_tokens, target_tokens = (len(pairs) + sum(map(len, side)) for side in (sources, targets))
     return Batch(
-        encoded_rows(sources, source.pad, source.eos),
+        source_input,
         target_input,
         encoded_rows(targets, target.pad, target.eos),
-        len(pairs) + sum(map(len, targets)),
+        target_tokens,
+        padding=source_input.size + target_input.size - source_tokens - target_tokens,
     )
 
 
@@ -154,10 +159,20 @@ class Update:
         batches: this process's share of the update.
         target_tokens: the number of target tokens of the whole update, over all processes, without
             padding.
+        positions, padding: the number of positions in the source and target arrays of `batches`,
+            and the number of them that are padding.
     """
 
     batches: list[Batch]
     target_tokens: int
+
+    @property
+    def positions(self) -> int:
+        return sum(batch.source.size + batch.target_input.size for batch in self.batches)
+
+    @property
+    def padding(self) -> int:
+        return sum(batch.padding for batch in self.batches)
 
 
 def read_update(

@@ -87,7 +87,7 @@ class PreparedData:
             sizes = [f"{side['vocabulary']:,} {name}" for name, side in sides.items()]
             rare = [f"{side['rare']:.1%} {name}" for name, side in sides.items()]
         yield f"vocabulary      {', '.join(sizes)}"
-        yield f"  rare          {', '.join(rare)} (occur less than {RARE} times)"
+        yield f"  rare          {', '.join(rare)}; these occur less than {RARE} times"
         if self.alignments is not None:
             counts = self.alignments.facts
             unlinked = counts["unlinked"] / self.train.facts["target_tokens"]

@@ -11,7 +11,7 @@ from transformer_mt.config.schema import DataConfig
 from transformer_mt.data.cache import entry, entry_name
 from transformer_mt.data.corpus import Corpus, Pair, Split
 from transformer_mt.runtime.console import say
-from transformer_mt.runtime.files import atomic
+from transformer_mt.runtime.files import as_line, atomic
 
 # A new number makes existing entries of the cache unused.
 FORMAT = 2
@@ -81,7 +81,7 @@ def hold_out(corpus: Corpus, config: DataConfig, seed: int, cache: Path) -> Held
         for name, pairs in _draw(corpus.train, names, config.held_out, seed).items():
             for side, lang in enumerate(languages):
                 with atomic(temporary / f"{name}.{lang}") as file:
-                    file.writelines(_line(pair[side]) for pair in pairs)
+                    file.writelines(as_line(pair[side]) for pair in pairs)
 
     entry(folder, make)
     splits, texts = {}, set()
@@ -110,8 +110,3 @@ def _draw(split: Split, names: list[str], size: int, seed: int) -> dict[str, lis
         if line in name_of_line:
             pairs[name_of_line[line]].append(pair)
     return pairs
-
-
-def _line(text: str) -> str:
-    # A reader takes a carriage return before the end of a line for a part of that end.
-    return f"{text}\r\n" if text.endswith("\r") else f"{text}\n"

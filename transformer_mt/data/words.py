@@ -1,24 +1,16 @@
 """The words that subwords belong to. Word alignments link words."""
 
-import re
 from typing import NamedTuple
 
 import numpy as np
 
+from transformer_mt.data.languages import has_spaces
 from transformer_mt.data.subword import Vocabulary, WordVocabulary
 
 # How SentencePiece writes a space.
 SPACE = "\u2581"
 # The word number of a subword that belongs to no word.
 NONE = -1
-# Languages written without spaces.
-WITHOUT_SPACES = {"zh", "ja", "th", "lo", "km", "my"}
-
-
-def has_spaces(language: str) -> bool:
-    """Returns whether a language, such as de or zh-CN, is written with spaces between its words."""
-    primary = re.split("[-_]", language.lower())[0]  # zh of zh-CN or zh_Hant
-    return primary not in WITHOUT_SPACES
 
 
 class Spans(NamedTuple):

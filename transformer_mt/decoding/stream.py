@@ -91,6 +91,9 @@ def _decoded(lines: Iterable[bytes], name: str, first: int) -> Iterator[str]:
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError:
-            warn(f"{name}, line {number}: not UTF-8; the bytes that are not became U+FFFD")
+            warn(
+                f"{name}, line {number}: not UTF-8; the bytes that are not became U+FFFD",
+                kind="lines are not UTF-8",
+            )
             text = line.decode("utf-8", errors="replace")
         yield text.removeprefix("\ufeff") if number == 1 else text

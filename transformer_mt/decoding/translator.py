@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.data.languages import has_spaces
 from transformer_mt.data.pharaoh import Link
 from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary
-from transformer_mt.data.words import Words, has_spaces, word_count
+from transformer_mt.data.words import Words, word_count
 from transformer_mt.decoding.alignment import word_alignment
 from transformer_mt.decoding.engine import Engine, Sentence, length_penalty, search_with_attention
 from transformer_mt.decoding.segments import segments
@@ -221,7 +222,8 @@ class Translator:
             if len(own) > 1:
                 warn(
                     f"line {number}: {sum(map(len, own))} subwords, translated in "
-                    f"{len(own)} parts of at most {self._max_length}"
+                    f"{len(own)} parts of at most {self._max_length}",
+                    kind="lines were translated in parts",
                 )
             self._warn_of_unknown([i for ids in own for i in ids], number)
             prefix = _encode(self._target, line.prefix) if line.prefix else []
@@ -255,7 +257,10 @@ class Translator:
                     if longest <= most:
                         parts[index].append(_Part(index, pair, longest + 1))
                     else:
-                        warn(f"line {first + index}: {longest} subwords are not {action}")
+                        warn(
+                            f"line {first + index}: {longest} subwords are not {action}",
+                            kind=f"lines are not {action}",
+                        )
                 yield _Window(encoded, parts, self._decoding.batch_tokens)
 
         for pair, parts in self._computed(windows(), partial(_of_pairs, method), finished):
@@ -326,7 +331,8 @@ class Translator:
             if unknown > len(ids) // 2:
                 warn(
                     f"line {line}: {unknown} of {len(ids)} tokens are not in the vocabulary; this "
-                    "model reads tokenised text with its BPE applied"
+                    "model reads tokenised text with its BPE applied",
+                    kind="lines have many tokens that are not in the vocabulary",
                 )
 
 

@@ -4,41 +4,69 @@ To add a metric, add an entry to `METRICS`, and describe it in config/schema.py.
 is light to import, because the config's schema takes the choices of training.best_metric from it.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from transformer_mt.evaluation.tokenizers import explained
 from transformer_mt.runtime.errors import UserError
+
+# A BLEU below this comes from the few words that are right by chance.
+NEAR_ZERO_BLEU = 2.0
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A corpus-level score of translations against one reference per line.
+    """A corpus-level score of translations against one or several references per line.
 
     Attributes:
         label: the name in tables and messages.
         signature_key: the key of the signature in JSON and metrics.jsonl.
-        create: maps (the module `sacrebleu.metrics`, the name of a tokeniser) to an object with the
-            methods `corpus_score` and `get_signature` of sacreBLEU's metrics.
+        create: maps (the module `sacrebleu.metrics`, the name of a tokeniser, whether upper and
+            lower case are the same) to an object with the methods `corpus_score`, `sentence_score`
+            and `get_signature` of sacreBLEU's metrics.
         higher_is_better: whether a better translation has a higher score.
     """
 
     label: str
     signature_key: str
-    create: Callable[[Any, str], Any]
+    create: Callable[[Any, str, bool], Any]
     higher_is_better: bool = True
+
+
+def _bleu(library: Any, tokenize: str, lowercase: bool) -> Any:
+    with explained(tokenize):
+        # `force` silences a warning about tokenised text, for which the tokeniser `none` is.
+        return library.BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
 
 
 # The keys are those of JSON and metrics.jsonl, and the values of training.best_metric.
 METRICS = {
-    "bleu": Metric(
-        "BLEU",
-        "signature",
-        # `force` silences a warning about tokenised text, for which the tokeniser `none` is.
-        lambda library, tokenize: library.BLEU(tokenize=tokenize, force=True),
+    "bleu": Metric("BLEU", "signature", _bleu),
+    "chrf": Metric(
+        "chrF",
+        "chrf_signature",
+        lambda library, tokenize, lowercase: library.CHRF(lowercase=lowercase),
     ),
-    "chrf": Metric("chrF", "chrf_signature", lambda library, tokenize: library.CHRF()),
+    "chrf++": Metric(
+        "chrF++",
+        "chrf++_signature",
+        lambda library, tokenize, lowercase: library.CHRF(word_order=2, lowercase=lowercase),
+    ),
+    "ter": Metric(
+        "TER",
+        "ter_signature",
+        # sacreBLEU's own default: upper and lower case are the same, whatever `lowercase` is.
+        lambda library, tokenize, lowercase: library.TER(),
+        higher_is_better=False,
+    ),
 }
+# These are computed unless others are chosen.
+DEFAULT_METRICS = ("bleu", "chrf")
+# A BLEU below this is as good as 0: it says nothing about which of two models is better.
+NEAR_ZERO_BLEU = 1.0
+# sacreBLEU's default number of samples for confidence intervals. Its seed is 12345.
+BOOTSTRAP_SAMPLES = 1000
 
 
 @dataclass(frozen=True)
@@ -46,72 +74,113 @@ class Scores:
     """The scores of a set of translations.
 
     Attributes:
-        values: the score per key of `METRICS`; BLEU and chrF go from 0 to 100.
+        values: the score per key of `METRICS`, of those that were computed, from 0 to 100. TER may
+            be above 100.
         signatures: the signature per key of `METRICS`.
         length_ratio: the length of the hypotheses divided by that of the references, in BLEU's
-            tokens.
+            tokens; None if BLEU was not computed.
         lines: the number of lines.
         note: a remark for the reader of the scores, or "".
+        intervals: the lower and the upper end of the 95 % confidence interval per key of
+            `METRICS`; empty if they were not asked for.
     """
 
     values: dict[str, float]
     signatures: dict[str, str]
-    length_ratio: float
+    length_ratio: float | None
     lines: int
     note: str = ""
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def by_key(self) -> dict[str, float | str]:
         """Returns scores and signatures under the keys of JSON and metrics.jsonl."""
         result: dict[str, float | str] = {}
-        for key, metric in METRICS.items():
-            result[key] = self.values[key]
-            result[metric.signature_key] = self.signatures[key]
+        for key, value in self.values.items():
+            result[key] = value
+            result[METRICS[key].signature_key] = self.signatures[key]
         return result
 
     def as_dict(self) -> dict[str, Any]:
         """Returns everything under the keys of JSON and metrics.jsonl."""
         rest = {"length_ratio": self.length_ratio, "lines": self.lines, "note": self.note}
-        return self.by_key() | rest
+        intervals = {key: list(ends) for key, ends in self.intervals.items()}
+        return self.by_key() | rest | ({"intervals": intervals} if intervals else {})
+
+    def shown(self, key: str) -> str:
+        """Returns a score as it is printed, such as "31.41", or "31.41 ± 1.20" with an interval."""
+        text = f"{self.values[key]:.2f}"
+        if key in self.intervals:
+            lower, upper = self.intervals[key]
+            text += f" ± {(upper - lower) / 2:.2f}"
+        return text
 
     def labelled(self) -> list[str]:
         """Returns each score after its label, such as "BLEU 31.41"."""
-        return [f"{metric.label} {self.values[key]:.2f}" for key, metric in METRICS.items()]
+        return [f"{METRICS[key].label} {self.shown(key)}" for key in self.values]
 
     def notes(self) -> list[str]:
         """Returns the signatures, and the note if there is one."""
         return [*self.signatures.values(), *filter(None, [self.note])]
 
     def __str__(self) -> str:
-        counts = f"({self.lines:,} lines, length ratio {self.length_ratio:.3f})"
-        first = "   ".join([*self.labelled(), counts])
+        ratio = "" if self.length_ratio is None else f", length ratio {self.length_ratio:.3f}"
+        first = "   ".join([*self.labelled(), f"({self.lines:,} lines{ratio})"])
         return "\n  ".join([first, *self.notes()])
 
 
-def score(hypotheses: list[str], references: list[str], tokenize: str, note: str = "") -> Scores:
-    """Computes every metric with sacreBLEU (Post 2018, arXiv 1804.08771).
+def score(
+    hypotheses: list[str],
+    references: Sequence[list[str]],
+    tokenize: str,
+    note: str = "",
+    *,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    lowercase: bool = False,
+    confidence: bool = False,
+) -> Scores:
+    """Computes metrics with sacreBLEU (Post 2018, arXiv 1804.08771).
 
     Args:
-        tokenize: the name of a tokeniser of sacreBLEU: 13a, zh, char, intl or none.
+        references: one or several sets of references, each with one line per hypothesis.
+        tokenize: the name of one of sacreBLEU's tokenisers, a key of `TOKENIZERS`; for BLEU.
+        metrics: keys of `METRICS`.
+        lowercase: whether upper and lower case are the same. (TER never tells them apart.)
+        confidence: whether to compute 95 % confidence intervals, by bootstrap resampling (Koehn
+            2004, "Statistical Significance Tests for Machine Translation Evaluation").
 
     Raises:
-        UserError: the numbers of lines differ, or there are no lines.
+        UserError: the numbers of lines differ, there are no lines, or a package for the tokeniser
+            is missing.
     """
     # sacreBLEU is slow to import, and only scoring needs it.
     from sacrebleu import metrics as library
 
-    if len(hypotheses) != len(references):
-        raise UserError(
-            f"there are {len(hypotheses):,} translations, but {len(references):,} references. Give "
-            "one reference per translation"
-        )
-    if not references:
-        raise UserError("there is nothing to score: the reference is empty")
-    values, signatures, length_ratio = {}, {}, 0.0
-    for key, metric in METRICS.items():
-        computer = metric.create(library, tokenize)
-        result = computer.corpus_score(hypotheses, [references])
+    require_lines(hypotheses, references)
+    values, signatures, intervals, length_ratio = {}, {}, {}, None
+    for key in metrics:
+        computer = METRICS[key].create(library, tokenize, lowercase)
+        samples = BOOTSTRAP_SAMPLES if confidence else 1
+        result = computer.corpus_score(hypotheses, references, n_bootstrap=samples)
         values[key] = result.score
         signatures[key] = f"{result.name}|{computer.get_signature()}"
         if key == "bleu":
             length_ratio = result.ratio
-    return Scores(values, signatures, length_ratio, len(references), note)
+        if confidence:
+            # sacreBLEU offers the mean of the samples and half the interval's width only in these.
+            intervals[key] = (result._mean - result._ci, result._mean + result._ci)
+    return Scores(values, signatures, length_ratio, len(hypotheses), note, intervals)
+
+
+def require_lines(hypotheses: list[str], references: Sequence[list[str]]) -> None:
+    """
+    Raises:
+        UserError: the numbers of lines differ, or there are no lines.
+    """
+    for reference in references:
+        if len(hypotheses) != len(reference):
+            raise UserError(
+                f"there are {len(hypotheses):,} translations, but {len(reference):,} references. "
+                "Give one reference per translation"
+            )
+    if not hypotheses:
+        raise UserError("there is nothing to score: the reference is empty")

@@ -1,24 +1,42 @@
 """Scores translations as their model or their text requires: which tokeniser, which note."""
 
 import re
+from typing import Any
 
 from transformer_mt.config.schema import Config
-from transformer_mt.evaluation.metrics import Scores, score
+from transformer_mt.data.languages import CHINESE, JAPANESE, KOREAN, has_spaces, primary
+from transformer_mt.evaluation.metrics import METRICS, Scores, score
+
+# Letters of scripts. The scripts in the last line are written without spaces.
+_HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
+_KANA = re.compile(r"[\u3040-\u30ff]")
+_HANGUL = re.compile(r"[\u1100-\u11ff\uac00-\ud7af]")
+_UNSPACED = re.compile(r"[\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff]")
 
 
-def score_for(config: Config, hypotheses: list[str], references: list[str]) -> Scores:
+def score_for(
+    config: Config, hypotheses: list[str], references: list[str], **options: Any
+) -> Scores:
     """Scores translations by the model of a config.
+
+    Args:
+        references: one line per hypothesis.
+        options: of `metrics.score`: metrics, lowercase, confidence.
 
     Raises:
         UserError: as `score` does.
     """
-    note = ""
+    return score(hypotheses, [references], tokenizer_for(config), note_for(config), **options)
+
+
+def note_for(config: Config) -> str:
+    """Returns what the reader of a model's scores has to know, or ""."""
     if config.subword.type == "vocabulary":
-        note = (
+        return (
             "of text with its BPE removed, against the tokenised reference: not comparable with "
             "scores of raw text"
         )
-    return score(hypotheses, references, tokenizer_for(config), note)
+    return ""
 
 
 def tokenizer_for(config: Config) -> str:
@@ -27,13 +45,47 @@ def tokenizer_for(config: Config) -> str:
         return config.evaluation.tokenize
     if config.subword.type == "vocabulary":
         return "none"
-    return "zh" if config.data.target_lang.lower().startswith("zh") else "13a"
+    return tokenizer_for_language(config.data.target_lang)
+
+
+def tokenizer_for_language(language: str) -> str:
+    """Returns the name of the tokeniser for a target language, such as de or zh-CN.
+
+    Chinese, Japanese and Korean have sacreBLEU's own choice. In other languages without spaces
+    between words, each character is a token. 13a is for all other languages.
+    """
+    code = primary(language)
+    for languages, name in ((CHINESE, "zh"), (JAPANESE, "ja-mecab"), (KOREAN, "ko-mecab")):
+        if code in languages:
+            return name
+    return "13a" if has_spaces(language) else "char"
 
 
 def tokenizer_for_text(references: list[str]) -> str:
-    """Returns "zh" if most letters are Chinese characters and none is Japanese kana, else "13a"."""
-    text = "".join(references[:1000])
-    letters = sum(character.isalpha() for character in text)
-    han = len(re.findall(r"[\u3400-\u4dbf\u4e00-\u9fff]", text))
-    kana = re.search(r"[\u3040-\u30ff]", text)
-    return "zh" if han > letters / 2 and not kana else "13a"
+    """Returns the name of the tokeniser for the language of a text, as `tokenizer_for_language`
+    does. The script of most letters of the first 1,000 lines decides."""
+    letters = "".join(filter(str.isalpha, "".join(references[:1000])))
+    han, kana, hangul, unspaced = (
+        len(script.findall(letters)) for script in (_HAN, _KANA, _HANGUL, _UNSPACED)
+    )
+    half = len(letters) / 2
+    if han + kana > half:
+        # Japanese text is about half kana. Chinese text may quote some.
+        return "ja-mecab" if kana > (han + kana) / 10 else "zh"
+    if hangul > half:
+        return "ko-mecab"
+    return "char" if unspaced > half else "13a"
+
+
+def require_tokenizer(config: Config) -> None:
+    """Checks that training will be able to score the dev set and the test set, if it has any.
+
+    Raises:
+        UserError: a package for the tokeniser of the target language is missing.
+    """
+    data = config.data
+    if not (data.dev or data.test or data.held_out):
+        return
+    from sacrebleu import metrics as library  # slow to import
+
+    METRICS["bleu"].create(library, tokenizer_for(config), False)

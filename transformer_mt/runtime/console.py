@@ -1,14 +1,18 @@
 """Messages and progress bars for the person at the terminal. They go to stderr.
 
 Results (scores, translations, the resolved config) are printed to stdout, so that they can be
-piped to other programs.
+piped to other programs. A training run also keeps all of this in a file (see `keep_log`).
 """
 
+import atexit
 import contextlib
 import re
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +23,95 @@ from tqdm import tqdm
 _INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
 
 
+# Warnings of one kind are counted after this many.
+SHOWN_WARNINGS = 3
+_counts: Counter[str] = Counter()
+
+
+@dataclass
+class _Log:
+    """The file that keeps what is printed, and the lines that wait for it while there is none."""
+
+    path: Path | None = None
+    waiting: list[str] = field(default_factory=list)
+
+
+_log = _Log()
+
+
 def say(message: str) -> None:
     """Prints a message, above the progress bar if there is one.
 
     If it cannot be written (the terminal is lost, or the reader of a pipe has ended), the program
     continues, because it may be about to save its work.
     """
+    log(message)
     with contextlib.suppress(OSError):
         tqdm.write(visible(message), file=sys.stderr)
         sys.stderr.flush()
 
 
-def warn(message: str) -> None:
-    """Prints a warning, as `say` does."""
+def show(result: str) -> None:
+    """Prints a result to stdout."""
+    log(result)
+    print(visible(result))
+
+
+def warn(message: str, kind: str = "") -> None:
+    """Prints a warning, as `say` does.
+
+    Args:
+        kind: what is counted, such as "lines were translated in parts". After the third warning of
+            a kind, warnings are only counted; `say_counts` prints the numbers.
+    """
+    if kind:
+        _counts[kind] += 1
+        if _counts[kind] > SHOWN_WARNINGS:
+            return
     say(f"warning: {message}")
+
+
+def say_counts() -> None:
+    """Prints how many warnings of each kind were only counted, and starts counting again."""
+    for kind, count in _counts.items():
+        if count > SHOWN_WARNINGS:
+            say(f"... and {count - SHOWN_WARNINGS:,} more {kind}")
+    _counts.clear()
+
+
+# A Python program that uses the package does not call this itself.
+atexit.register(say_counts)
+
+
+def keep_log(path: Path) -> None:
+    """From now on, appends everything that is printed to this file, with the local time, and also
+    what was printed before."""
+    _log.path = path
+    waiting, _log.waiting = _log.waiting, []
+    _append(waiting)
+
+
+def end_log() -> None:
+    """Stops appending to the file of `keep_log`."""
+    _log.path, _log.waiting = None, []
+
+
+def log(message: str) -> None:
+    """Appends a message to the file of `keep_log` without printing it. Before there is a file, the
+    message waits for it."""
+    now = f"{datetime.now():%Y-%m-%d %H:%M:%S}"
+    lines = [f"{now}  {line}".rstrip() for line in visible(message).split("\n")]
+    if _log.path is None:
+        # What a program prints that keeps no log is forgotten.
+        _log.waiting = [*_log.waiting, *lines][-1000:]
+    else:
+        _append(lines)
+
+
+def _append(lines: list[str]) -> None:
+    # A full disk is reported by what the run has to save.
+    with contextlib.suppress(OSError), open(_log.path, "a", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in lines)
 
 
 def visible(text: str) -> str:
@@ -73,6 +152,33 @@ def progress(*, total: int | None, title: str, unit: str, **options: Any) -> tqd
         file=sys.stderr,
         **options,
     )
+
+
+class TrainingBar:
+    """Two lines on the terminal: how much of the training is done and the time left, and below it
+    the newest figures. Nothing is shown unless stderr is a terminal."""
+
+    def __init__(self, total: int, done: int) -> None:
+        bar = "training {percentage:3.0f}% {bar} {n:,}/{total:,} steps, {remaining} left"
+        self._bar = progress(
+            total=total, initial=done, title="training", unit="steps", bar_format=bar
+        )
+        self._figures = progress(total=0, title="", unit="", bar_format="{desc}")
+
+    def __enter__(self) -> "TrainingBar":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._figures.close()
+        self._bar.close()
+
+    def update(self) -> None:
+        """Counts a step."""
+        self._bar.update()
+
+    def figures(self, text: str) -> None:
+        """Replaces the second line."""
+        self._figures.set_description_str(text)
 
 
 def duration(seconds: float) -> str:

@@ -1,7 +1,9 @@
 """The device that Paddle computes on."""
 
+import contextlib
 import ctypes
 import os
+import platform
 import re
 
 from transformer_mt.runtime.errors import UsageError
@@ -54,6 +56,34 @@ def processes(requested: int | None, device: str) -> int:
         raise UsageError(f"training.devices: {requested}: this machine has {gpus} GPUs")
     # A device named gpu:N means this single GPU.
     return requested or (1 if ":" in device else gpus)
+
+
+def description() -> dict[str, str | int | float]:
+    """Returns what the selected device is: its name, and the number of CPU cores and the memory of
+    this machine."""
+    import paddle
+
+    device = paddle.get_device()
+    name = _cpu_name()
+    if device.startswith("gpu"):
+        name = paddle.device.cuda.get_device_name()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "device": device,
+        "device_name": name,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(memory / 1e9, 1),
+    }
+
+
+def _cpu_name() -> str:
+    """Returns the name of the processor, as Linux gives it; otherwise its architecture."""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                return value.strip()
+    return platform.machine()
 
 
 def require_precision(precision: str, device: str) -> None:

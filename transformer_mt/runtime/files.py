@@ -64,6 +64,12 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
         file.write(content.encode("utf-8") if isinstance(content, str) else content)
 
 
+def as_line(text: str) -> str:
+    """Returns a text as a line of a file, from which `lines` reads the same text."""
+    # A reader takes a carriage return before the end of a line for a part of that end.
+    return f"{text}\r\n" if text.endswith("\r") else f"{text}\n"
+
+
 def is_replaceable(path: str | Path) -> bool:
     """Returns whether `path` names a regular file, which another one can replace, or nothing yet.
 

@@ -6,7 +6,8 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +24,35 @@ from transformer_mt.model_directory import (
     entries,
     named,
 )
+from transformer_mt.runtime import console
 from transformer_mt.runtime.checksums import CHECKSUMS, listed, sealed, verify, write_checksums
 from transformer_mt.runtime.console import say
 from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import byte_lines, write_atomically
+from transformer_mt.runtime.files import as_line, atomic, byte_lines, write_atomically
 from transformer_mt.runtime.locks import open_locked
+from transformer_mt.training import event_files
+from transformer_mt.training.event_files import EventFiles
 from transformer_mt.training.state import STATE, Progress
 from transformer_mt.weights import OPTIMIZER, WEIGHTS
 
 LOG = "metrics.jsonl"
+TERMINAL_LOG = "train.log"
+# The translations of this number of newest validations are kept, and those of the best ones.
+KEPT_HYPOTHESES = 5
+_HYPOTHESIS = re.compile(r"step_(\d+)\.hypothesis")
+# The folders of files that a run writes, and the names of these files.
+_FOLDERS = {
+    "held_out": rf"{CHECKSUMS}|(dev|test)\.[^.]+",
+    "dev": rf"source|reference|{_HYPOTHESIS.pattern}",
+    **event_files.FILE_NAMES,
+}
 # What a run writes before its first checkpoint. A run that begins again writes the same.
 _FIRST_FILES = {
-    *(CONFIG, VERSION, CHECKSUMS, LOG, "held_out", "checkpoints"),
+    *(CONFIG, VERSION, CHECKSUMS, LOG, TERMINAL_LOG, "data.json", "checkpoints", *_FOLDERS),
     *("subword.model", "subword.source.model", "subword.target.model", "subword.txt"),
 }
 # What a run writes later.
-_LATER_FILES = {"best", "test.hypothesis"}
+_LATER_FILES = {"best", "test.source", "test.reference", "test.hypothesis", "report.html"}
 _CHECKPOINT_FILES = {
     *(WEIGHTS, OPTIMIZER, STATE, CHECKSUMS),
     *("model.pdparams", "optimizer.pdopt"),  # of format version 1
@@ -116,7 +130,7 @@ class RunDirectory(ModelDirectory):
                 + (", or put its config.yaml back" if self.checkpoints.is_dir() else "")
             )
         if restart:
-            for name in ("checkpoints", "held_out", "export"):
+            for name in ("checkpoints", "export", *_FOLDERS):
                 self.own(name)
             return
         self.require_inside()
@@ -144,7 +158,7 @@ class RunDirectory(ModelDirectory):
         for entry in entries(self.path):
             if entry.name in _FIRST_FILES | _LATER_FILES | {"export"}:
                 self.own(entry.name)
-        for folder in (self.checkpoints, self.held_out, self.path / "export"):
+        for folder in (self.path / name for name in ("checkpoints", "export", *_FOLDERS)):
             for entry in entries(folder):
                 self.own(f"{folder.name}/{entry.name}")
 
@@ -178,13 +192,18 @@ class RunDirectory(ModelDirectory):
         for leftover in entries(self.checkpoints):
             if _is_temporary(leftover):
                 _delete(leftover)
-        last = {"train": progress.step, "skipped": progress.step, "dev": progress.validated}
+        last = dict.fromkeys(("start", "samples", "train", "skipped"), progress.step)
+        last["dev"] = progress.validated
         kept = [
             json.dumps(line) + "\n"
-            for line in self._logged()
+            for line in self.logged()
             if line.get("step", 0) <= last.get(str(line.get("kind")), -1)
         ]
         write_atomically(self.path / LOG, "".join(kept))
+        for path in entries(self.path / "dev"):
+            match = _HYPOTHESIS.fullmatch(path.name)
+            if match and int(match[1]) > progress.validated:
+                _delete(path)
         best = [self.checkpoints / f"step_{step}" for step in progress.best_steps]
         self.set_best(best[0] if best else None)
         self.take_held_out(held_out)
@@ -202,8 +221,9 @@ class RunDirectory(ModelDirectory):
 
     def _delete_run(self) -> None:
         """Deletes what runs have written, except for config and version, which will be replaced."""
-        folders = [self.checkpoints, *entries(self.checkpoints), self.held_out]
+        folders = [self.checkpoints, *entries(self.checkpoints)]
         folders += [self.path / "export", *entries(self.path / "export")]
+        folders += [self.path / name for name in _FOLDERS]
         folders = [folder for folder in folders if self._is_own_folder(folder)]
         for folder in folders:
             for path in self._written_into(folder):
@@ -240,8 +260,8 @@ class RunDirectory(ModelDirectory):
             return [entry for entry in entries(folder) if entry.name in names]
         pattern = {
             "checkpoints": _TEMPORARY.pattern,
-            "held_out": rf"{CHECKSUMS}|(dev|test)\.[^.]+",
             "export": rf"{_TEMPORARY.pattern}|({CHECKPOINT.pattern})\.pdparams",
+            **_FOLDERS,
         }[folder.name]
         return [entry for entry in entries(folder) if re.fullmatch(pattern, entry.name)]
 
@@ -252,10 +272,11 @@ class RunDirectory(ModelDirectory):
 
     # ------------------------------------------------------------------------ during a run
 
-    def log(self, **values: Any) -> None:
-        """Appends a line to metrics.jsonl. Numbers that are not finite become null, because JSON
-        cannot represent them."""
-        values = {
+    def log(self, *, kind: str, **values: Any) -> dict[str, Any]:
+        """Appends a line to metrics.jsonl, with the time, and returns it. Numbers that are not
+        finite become null, because JSON cannot represent them."""
+        time = datetime.now().astimezone().isoformat(timespec="seconds")
+        values = {"kind": kind, "time": time} | {
             key: None if isinstance(value, float) and not math.isfinite(value) else value
             for key, value in values.items()
         }
@@ -264,8 +285,9 @@ class RunDirectory(ModelDirectory):
                 file.write(json.dumps(values) + "\n")
         except OSError as error:
             raise UserError(f"{self.path / LOG}: {error.strerror}") from None
+        return values
 
-    def _logged(self) -> Iterator[dict[str, Any]]:
+    def logged(self) -> Iterator[dict[str, Any]]:
         """Yields the complete lines of metrics.jsonl. The last line is incomplete if the process
         was killed while writing it."""
         path = self.own(LOG)
@@ -274,6 +296,46 @@ class RunDirectory(ModelDirectory):
                 values = json.loads(line)
                 if isinstance(values, dict) and isinstance(values.get("step", 0), int):
                     yield values
+
+    def keep_terminal_log(self) -> None:
+        """Appends all that is printed to train.log from now on, and what was printed before."""
+        console.keep_log(self.own(TERMINAL_LOG))
+
+    def open_event_files(self, kinds: Iterable[str]) -> EventFiles:
+        """Opens the files for VisualDL and TensorBoard. They hold what metrics.jsonl holds, so
+        those of an earlier part of the run are deleted.
+
+        Args:
+            kinds: the value of training.log_to.
+        """
+        folders = {kind: self._emptied(kind) for kind in event_files.WRITERS}
+        return EventFiles({kind: folders[kind] for kind in kinds}, self.logged())
+
+    def _emptied(self, name: str) -> Path:
+        folder = self.own(name)
+        for path in entries(folder):
+            if re.fullmatch(_FOLDERS[name], path.name):
+                _delete(path)
+        return folder
+
+    def write_lines(self, name: str, lines: Iterable[str]) -> None:
+        """Writes a text file, such as dev/source."""
+        path = self.own(name)
+        path.parent.mkdir(exist_ok=True)
+        with atomic(path) as file:
+            file.writelines(map(as_line, lines))
+
+    def keep_hypotheses(self, hypotheses: list[str], step: int, best: Iterable[int]) -> None:
+        """Writes the translations of a validation to dev/step_N.hypothesis, and deletes old ones.
+
+        Args:
+            best: the steps of the best validations, whose translations are kept.
+        """
+        self.write_lines(f"dev/step_{step}.hypothesis", hypotheses)
+        matches = (_HYPOTHESIS.fullmatch(path.name) for path in entries(self.path / "dev"))
+        steps = sorted(int(match[1]) for match in matches if match)
+        for old in set(steps[:-KEPT_HYPOTHESES]) - set(best):
+            _delete(self.path / "dev" / f"step_{old}.hypothesis")
 
     def set_best(self, checkpoint: Path | None) -> None:
         """Writes which checkpoint to translate with; None is the last one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from transformer_mt.runtime.checksums import verify
 from transformer_mt.runtime.errors import UserError
 
 if TYPE_CHECKING:
+    from transformer_mt.data.batches import Update
     from transformer_mt.training.update import Outcome
 
 STATE = "state.json"
@@ -26,19 +28,29 @@ DIVERGING_RISE = 0.1
 
 @dataclass
 class Meter:
-    """Sums over the updates since the last line of the log; gradient_norm is the maximum."""
+    """Sums over the updates since the last line of the log; gradient_norm is the maximum.
+
+    Attributes:
+        tokens: target tokens without padding.
+        positions, padding: all positions of the padded batches on both sides, and those of them
+            that are padding.
+    """
 
     loss: float = 0.0
     nll: float = 0.0
     gradient_norm: float = 0.0
     tokens: int = 0
     seconds: float = 0.0
+    positions: int = 0
+    padding: int = 0
 
-    def add(self, outcome: Outcome, tokens: int) -> None:
+    def add(self, outcome: Outcome, update: Update) -> None:
         self.loss += outcome.loss
         self.nll += outcome.nll
         self.gradient_norm = max(self.gradient_norm, outcome.gradient_norm)
-        self.tokens += tokens
+        self.tokens += update.target_tokens
+        self.positions += update.positions
+        self.padding += update.padding
 
     def line(self) -> dict[str, float]:
         """Returns the figures of a line of the log; the losses are per token."""
@@ -49,6 +61,7 @@ class Meter:
             "perplexity": perplexity(self.nll / tokens),
             "gradient_norm": self.gradient_norm,
             "tokens_per_second": self.tokens / max(1e-9, self.seconds),
+            "padding": self.padding / max(1, self.positions),
         }
 
 
@@ -69,13 +82,15 @@ class Progress:
         validated: the step of the last validation.
         skipped, skipped_in_a_row: updates that were skipped because they were not finite: all of
             them, and those since the last one that was not skipped.
-        best: (score, step) of the best validations, best first; a higher score is better.
+        best: (ranks, step) of the best validations, best first. Ranks are compared one after
+            another, and higher ones are better (see `DevScores.ranks`).
         without_new_best: validations since the best one.
         meter: sums for the next line of the log.
         losses: (training loss, dev loss) of the last validations after the warm-up, in nats per
             token. The training loss is the mean since the validation before.
         loss_since, tokens_since: the training loss since the last validation, summed over target
             tokens, and the number of these tokens.
+        seconds: how long the run has trained, with validations and saving.
     """
 
     plan: tuple[int, int]
@@ -85,34 +100,35 @@ class Progress:
     skipped: int = 0
     skipped_in_a_row: int = 0
     validated: int = 0
-    best: list[tuple[float, int]] = field(default_factory=list)
+    best: list[tuple[list[float], int]] = field(default_factory=list)
     without_new_best: int = 0
     meter: Meter = field(default_factory=Meter)
     losses: list[tuple[float, float]] = field(default_factory=list)
     loss_since: float = 0.0
     tokens_since: int = 0
+    seconds: float = 0.0
 
-    def add(self, outcome: Outcome, tokens: int) -> None:
+    def add(self, outcome: Outcome, update: Update) -> None:
         """Counts the loss of an update."""
-        self.meter.add(outcome, tokens)
+        self.meter.add(outcome, update)
         self.loss_since += outcome.loss
-        self.tokens_since += tokens
+        self.tokens_since += update.target_tokens
 
-    def add_validation(self, score: float, dev_loss: float, config: TrainingConfig) -> bool:
+    def add_validation(self, ranks: list[float], dev_loss: float, config: TrainingConfig) -> bool:
         """Counts a validation of this step; returns whether it is a new best.
 
         Args:
-            score: the value of training.best_metric; higher is better.
+            ranks: as in `best`.
         """
         self.validated = self.step
         if self.tokens_since and self.step > config.warmup_steps:
             self.losses.append((self.loss_since / self.tokens_since, dev_loss))
             del self.losses[: -DIVERGING_VALIDATIONS - 1]
         self.loss_since, self.tokens_since = 0.0, 0
-        is_best = not self.best or score > self.best[0][0]
+        is_best = not self.best or ranks > self.best[0][0]
         self.without_new_best = 0 if is_best else self.without_new_best + 1
-        # Of equal scores, the earlier one ranks first.
-        best = sorted([*self.best, (score, self.step)], key=lambda item: (-item[0], item[1]))
+        # Sorting keeps the order of equal ones, so the earlier one ranks first.
+        best = sorted([*self.best, (ranks, self.step)], key=itemgetter(0), reverse=True)
         self.best = best[: config.keep_best]
         return is_best
 
@@ -185,8 +201,9 @@ class State:
             progress = values["progress"]
             progress["plan"] = tuple(progress["plan"])
             progress["best"] = [
-                (score, step)
-                for score, step in progress["best"]
+                # Earlier versions kept the value of training.best_metric alone.
+                (ranks if isinstance(ranks, list) else [float(ranks)], step)
+                for ranks, step in progress["best"]
                 if (checkpoint.parent / f"step_{step}").is_dir()
             ]
             progress["meter"] = Meter(**progress["meter"])

@@ -3,10 +3,11 @@
 import itertools
 import signal
 import time
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -15,15 +16,27 @@ from transformer_mt.data.batches import Update, read_ahead, read_update
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime import signals
-from transformer_mt.runtime.console import duration, on_terminal, progress, quoted, say, warn
+from transformer_mt.runtime.console import (
+    TrainingBar,
+    duration,
+    on_terminal,
+    quoted,
+    say,
+    say_counts,
+    warn,
+)
 from transformer_mt.runtime.errors import Interrupted, UserError
 from transformer_mt.training import checkpoint
+from transformer_mt.training.event_files import EventFiles
 from transformer_mt.training.plan import Plan
 from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training.state import DIVERGING_VALIDATIONS, Meter, Progress, State
 from transformer_mt.training.update import Outcome, Updater
-from transformer_mt.training.validation import DevScores, validate
+from transformer_mt.training.validation import DevScores, sample_lines, validate
 from transformer_mt.weights import take_weights
+
+# On a terminal, a line of figures stays after this number of seconds; others are replaced.
+KEPT_LINE_SECONDS = 60.0
 
 
 class Trainer:
@@ -38,6 +51,9 @@ class Trainer:
         self.processes = updater.processes
         self.progress = Progress(plan.batches)
         self.directory: RunDirectory | None = None  # set by `run`
+        self._event_files = EventFiles({}, [])  # set by `run` in the first process
+        self._started = time.monotonic()  # when training would have begun if it was never stopped
+        self._last_kept = self._started  # when the last line of figures was printed that stays
         # The checkpoint that was saved when training was stopped. An uninterrupted run would not
         # have it, so it is removed as soon as the next checkpoint is saved.
         self._stopped_at: Path | None = None
@@ -96,17 +112,33 @@ class Trainer:
         """
         self.directory = directory
         total, done = self.plan.total_steps, self.progress.step
-        with (
-            signals.held_back(),
-            progress(total=total, initial=done, title="training", unit="steps") as bar,
-        ):
+        self._started = time.monotonic() - self.progress.seconds
+        if self.processes.is_first:
+            self._explain_figures()
+        with signals.held_back(), self._writing_event_files(), TrainingBar(total, done) as bar:
             self._validate_and_save()  # what was due when training was stopped
             while not self.is_finished:
                 self._run_epoch(bar)
         if self.progress.step < total and self.processes.is_first:
             say(f"stopped early: no new best in {self.progress.without_new_best} validations")
 
-    def _run_epoch(self, bar) -> None:
+    @contextmanager
+    def _writing_event_files(self) -> Iterator[None]:
+        """Opens the files for VisualDL and TensorBoard in the first process."""
+        if not self.processes.is_first:
+            yield
+            return
+        with closing(self.directory.open_event_files(self.config.training.log_to)) as files:
+            self._event_files = files
+            yield
+
+    def _record(self, kind: str, **values: Any) -> None:
+        """Logs a line about this step."""
+        seconds = round(time.monotonic() - self._started, 3)
+        place = {"step": self.progress.step, "epoch": self.progress.epoch + 1, "seconds": seconds}
+        self._event_files.add(self.directory.log(kind=kind, **place, **values))
+
+    def _run_epoch(self, bar: TrainingBar) -> None:
         """Trains on the rest of the epoch, or until the run is finished."""
         now = self.progress
         plan = list(enumerate(self.plan.epoch_updates(now.epoch)))
@@ -121,7 +153,7 @@ class Trainer:
                 now.update += 1
                 if outcome.is_finite:
                     now.skipped_in_a_row = 0
-                    now.add(outcome, update.target_tokens)
+                    now.add(outcome, update)
                 else:
                     self._count_skipped(outcome, sentences)
                 now.meter.seconds += time.perf_counter() - started
@@ -170,10 +202,10 @@ class Trainer:
             warn(
                 f"step {now.step}: the {what} is not finite, so the update is skipped "
                 f"({now.skipped_in_a_row} in a row, {now.skipped} in all). It is update "
-                f"{now.update} of epoch {now.epoch + 1}, of {len(pairs)} pairs such as {example!r}"
+                f"{now.update} of epoch {now.epoch + 1}, of {len(pairs)} pairs such as {example!r}",
+                kind="updates were skipped, which metrics.jsonl lists",
             )
-            place = {"step": now.step, "epoch": now.epoch, "update": now.update}
-            self.directory.log(kind="skipped", **place, what=what, pairs=pairs)
+            self._record("skipped", update=now.update, what=what, pairs=pairs)
         if now.skipped_in_a_row >= self.config.training.max_skipped:
             raise UserError(
                 f"{now.skipped_in_a_row} updates in a row were not finite: training has diverged. "
@@ -183,25 +215,41 @@ class Trainer:
                 f"training.init_from={quoted(self.directory.path)} model_dir=FOLDER"
             )
 
-    def _log(self, bar) -> None:
+    def _log(self, bar: TrainingBar) -> None:
         """Logs the averages since the last line of the log, and shows them on the terminal."""
         now = self.progress
         if not self.processes.is_first:
             return
         line = now.meter.line()
         rate = self.updater.rate(now.step)
-        self.directory.log(kind="train", step=now.step, epoch=now.epoch, learning_rate=rate, **line)
-        numbers = (
-            f"epoch {now.epoch + 1}  loss {line['loss']:.3f}  "
-            f"ppl {line['perplexity']:.2f}  lr {rate:.2e}  "
+        self._record("train", learning_rate=rate, skipped=now.skipped, **line)
+        figures = (
+            f"epoch {now.epoch + 1}  {self._loss_name} {line['loss']:.3f}  "
+            f"ppl {line['perplexity']:,.2f}  lr {rate:.2e}  "
             f"{line['tokens_per_second']:,.0f} tokens/s"
         )
-        if on_terminal():
-            bar.set_postfix_str(numbers)
+        bar.figures(figures)
+        if on_terminal() and time.monotonic() - self._last_kept < KEPT_LINE_SECONDS:
             return
+        self._last_kept = time.monotonic()
         total, every = self.plan.total_steps, self.config.training.log_every
         left = (total - now.step) * now.meter.seconds / min(now.step, every)
-        say(f"step {now.step:,}/{total:,}  {numbers}  {duration(left)} left")
+        say(f"step {now.step:,}/{total:,}  {figures}  {duration(left)} left")
+
+    def _explain_figures(self) -> None:
+        smoothing = self.config.training.label_smoothing
+        terms = "the training objective"
+        if smoothing:
+            terms += f" (label smoothing {smoothing:g})"
+        say(
+            f"  {self._loss_name}: {terms}, nats per subword\n"
+            "  ppl: perplexity, exp of the cross-entropy without smoothing"
+        )
+
+    @property
+    def _loss_name(self) -> str:
+        """What the training loss is called on the terminal."""
+        return "smoothed loss" if self.config.training.label_smoothing else "loss"
 
     # --------------------------------------------------------------- validation, checkpoints
 
@@ -221,6 +269,7 @@ class Trainer:
                 raise
             if scores is None:
                 self._stop()
+            say_counts()
             self._record_validation(scores)
         if now.step and (now.step % training.save_every == 0 or self.is_finished):
             self._save()
@@ -241,15 +290,16 @@ class Trainer:
     def _record_validation(self, scores: DevScores) -> None:
         """Logs the scores of a validation, and saves a checkpoint if it is one of the best."""
         now, training = self.progress, self.config.training
-        score = scores.by(training.best_metric)
-        is_best = now.add_validation(score, scores.loss, training)
+        is_best = now.add_validation(scores.ranks(training.best_metric), scores.loss, training)
         if self.processes.is_first:
             say(
-                f"step {now.step:,}  dev loss {scores.loss:.3f}  ppl {scores.perplexity:.2f}  "
-                f"{'  '.join(scores.scores.labelled())}"
-                f"{'  (best so far)' if is_best else ''}"
+                f"step {now.step:,}  dev {self._loss_name} {scores.loss:.3f}  "
+                f"ppl {scores.perplexity:,.2f}  {'  '.join(scores.scores.labelled())}"
+                f"{'  (best)' if is_best else ''}"
             )
-            self.directory.log(kind="dev", step=now.step, **scores.as_dict())
+            samples = self._show_samples(scores.hypotheses)
+            self._record("dev", **scores.as_dict(), best=is_best, samples=samples)
+            self.directory.keep_hypotheses(scores.hypotheses, now.step, now.best_steps)
             if now.diverges:
                 first, last = now.losses[0], now.losses[-1]
                 warn(
@@ -266,6 +316,14 @@ class Trainer:
             if is_best and self.processes.is_first:
                 self.directory.set_best(path)
 
+    def _show_samples(self, hypotheses: list[str]) -> list[str]:
+        """Prints the translations of the fixed sentences of the dev set; returns them."""
+        references = self.data.dev_split.text[1]
+        chosen = sample_lines(len(references), self.config.evaluation.samples)
+        for index in chosen:
+            say(f"  reference    {references[index]}\n  translation  {hypotheses[index]}")
+        return [hypotheses[index] for index in chosen]
+
     def _save(self, stopped: bool = False) -> Path:
         """Saves a checkpoint of this step, unless one exists; returns its path.
 
@@ -275,6 +333,7 @@ class Trainer:
         path = self.directory.checkpoints / f"step_{self.progress.step}"
         if not self.processes.is_first or (path.is_dir() and path != self._stopped_at):
             return path
+        self.progress.seconds = time.monotonic() - self._started
         scaler = self.updater.scaler.state_dict()
         state = State(self.progress, scaler, self.data.key, stopped)
         checkpoint.save(path, self.model, self.updater.optimizer, state)

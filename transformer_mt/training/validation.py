@@ -11,7 +11,12 @@ from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import collate, ordered_batches
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.evaluation.metrics import METRICS, Scores
+from transformer_mt.evaluation.metrics import (
+    DEFAULT_METRICS,
+    METRICS,
+    NEAR_ZERO_BLEU,
+    Scores,
+)
 from transformer_mt.evaluation.scoring import score_for
 from transformer_mt.runtime import signals
 from transformer_mt.runtime.console import progress
@@ -30,36 +35,69 @@ class DevScores:
         loss, nll: the smoothed loss and the negative log-likelihood, in nats per target token.
         perplexity: exp(nll).
         scores: the scores of the translations.
+        hypotheses: the translations, one per line of the dev set.
     """
 
     loss: float
     nll: float
     perplexity: float
     scores: Scores
+    hypotheses: list[str]
 
     def as_dict(self) -> dict[str, float | str]:
         """Returns the measurements under the keys of metrics.jsonl."""
         losses = {"loss": self.loss, "nll": self.nll, "perplexity": self.perplexity}
         return losses | self.scores.by_key()
 
-    def by(self, metric: str) -> float:
-        """Returns the value of a metric, negated if lower is better.
+    def ranks(self, metric: str) -> list[float]:
+        """Returns what decides which of two checkpoints is better: the value of a metric, then
+        chrF, then the loss. Higher values are better, so the others are negated.
 
-        A value that is not a number becomes minus infinity, so it is worse than any other.
+        A BLEU near zero says nothing: it counts the few words that are right by chance. It counts
+        as zero, so chrF decides. A value that is not a number is worse than any other.
         """
-        value = self.as_dict()[metric]
-        if math.isnan(value):
-            return -math.inf
-        return value if metric in METRICS and METRICS[metric].higher_is_better else -value
+        return ranks(
+            metric, self.scores.values | {"loss": self.loss, "perplexity": self.perplexity}
+        )
+
+
+def ranks(metric: str, values: dict[str, float]) -> list[float]:
+    """Returns the list of `DevScores.ranks` for values by their keys in metrics.jsonl. A value that
+    is missing is left out."""
+    result = []
+    for key in dict.fromkeys((metric, "chrf", "loss")):
+        if key not in values:
+            continue
+        value = values[key]
+        if key == "bleu" and value < NEAR_ZERO_BLEU:
+            value = 0.0
+        is_lower_better = key not in METRICS or not METRICS[key].higher_is_better
+        value = -value if is_lower_better else value
+        result.append(-math.inf if math.isnan(value) else value)
+    return result
+
+
+def metrics_of(config: Config) -> list[str]:
+    """Returns the metrics that training computes: the default ones, and training.best_metric."""
+    best = config.training.best_metric
+    return [*DEFAULT_METRICS, *({best} & METRICS.keys() - set(DEFAULT_METRICS))]
+
+
+def sample_lines(count: int, samples: int) -> list[int]:
+    """Returns the numbers of the lines that are shown as samples, from 0. They are spread over all
+    `count` lines, because those may be sorted."""
+    shown = min(samples, count)
+    return [count * i // shown for i in range(shown)]
 
 
 def validate(config: Config, data: PreparedData, updater: Updater) -> DevScores | None:
     """Measures the dev set, shared by all processes; None if one of them was asked to stop."""
     nll, loss = dev_loss(config, data, updater)
-    scores = dev_scores(config, data, updater)
-    if scores is None:
+    hypotheses = dev_hypotheses(config, data, updater)
+    if hypotheses is None:
         return None
-    return DevScores(loss, nll, perplexity(nll), scores)
+    scores = score_for(config, hypotheses, data.dev_split.text[1], metrics=metrics_of(config))
+    return DevScores(loss, nll, perplexity(nll), scores, hypotheses)
 
 
 def dev_loss(config: Config, data: PreparedData, updater: Updater) -> tuple[float, float]:
@@ -83,8 +121,8 @@ def dev_loss(config: Config, data: PreparedData, updater: Updater) -> tuple[floa
     return nll / tokens, loss / tokens
 
 
-def dev_scores(config: Config, data: PreparedData, updater: Updater) -> Scores | None:
-    """Translates the dev set and scores it; None if a process was asked to stop."""
+def dev_hypotheses(config: Config, data: PreparedData, updater: Updater) -> list[str] | None:
+    """Translates the dev set; None if a process was asked to stop."""
     processes = updater.processes
     beam_size = config.evaluation.validation_beam_size
     translator = Translator(
@@ -94,7 +132,7 @@ def dev_scores(config: Config, data: PreparedData, updater: Updater) -> Scores |
         config.data.max_length,
         config.data.target_lang,
     )
-    sources, references = data.dev_split.text
+    sources = data.dev_split.text[0]
     hypotheses = [""] * len(sources)
     count = processes.world_size
     with progress(total=len(sources), title="validating", unit="lines") as bar:
@@ -108,4 +146,4 @@ def dev_scores(config: Config, data: PreparedData, updater: Updater) -> Scores |
             for rank, share in enumerate(shares):
                 hypotheses[window + rank : end : count] = share
             bar.update(end - window)
-    return score_for(config, hypotheses, references)
+    return hypotheses

@@ -47,11 +47,13 @@ def work(job: Path, digest: str) -> None:
     make_trainer, config, data, model_dir, device, resumed = pickle.loads(content)
     devices.use(own_device(device))
     processes = Processes.join()
+    directory = RunDirectory(model_dir)
     if processes.is_first:
         _write_to_parent()
+        directory.keep_terminal_log()
     trainer = make_trainer(config, data, processes)
     trainer.start(resumed)
-    trainer.run(RunDirectory(model_dir))
+    trainer.run(directory)
 
 
 def _write_to_parent() -> None:

@@ -1,0 +1,1 @@
+from tests.small_trainers import make_trainer, run_in, subwords  # noqa: F401

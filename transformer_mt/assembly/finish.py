@@ -1,0 +1,89 @@
+"""The end of a training run: the choice of the model to translate with, and the score of the test
+set."""
+
+import paddle
+
+from transformer_mt.assembly.translator import Translator
+from transformer_mt.config.schema import Config
+from transformer_mt.data.corpus import Split
+from transformer_mt.data.prepare import PreparedData
+from transformer_mt.evaluation.metrics import METRICS, Scores
+from transformer_mt.evaluation.scoring import score_for
+from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.runtime.console import progress, say, show, warn
+from transformer_mt.training import checkpoint
+from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.validation import metrics_of, ranks, sample_lines
+
+
+def finish(config: Config, data: PreparedData, directory: RunDirectory) -> None:
+    """Averages checkpoints, if the config asks for it, and scores the test set."""
+    if config.training.average_last is not None:
+        _average(config, data, directory)
+    if data.test_split is not None:
+        score_test(config, data, directory)
+
+
+def _average(config: Config, data: PreparedData, directory: RunDirectory) -> None:
+    """Averages the last checkpoints. The average becomes the checkpoint to translate with, unless
+    the best checkpoint has the better scores on the dev set."""
+    asked = config.training.average_last
+    count = min(asked, len(directory.saved_checkpoints()))
+    if count < asked:
+        warn(f"training.average_last: {asked}: only {count} checkpoints exist; using those")
+    best = directory.best()
+    average = checkpoint.average(directory, "last", count)
+    if data.dev_split is None or best is None:
+        directory.set_best(average)
+        return
+    # Both are scored with the beam of decoding, because validations use another one.
+    found = {}
+    for path, kind in ((best, "best"), (average, "average")):
+        scores, *_ = _score(config, data.dev_split, directory, path.name, "dev set")
+        directory.log(kind=kind, checkpoint=path.name, **scores.as_dict())
+        brief = "  ".join(scores.labelled())
+        say(f"dev set, beam {config.decoding.beam_size}, {path.name}: {brief}")
+        found[path] = scores.values
+    metric = config.training.best_metric if config.training.best_metric in METRICS else "bleu"
+    chosen = average if ranks(metric, found[average]) >= ranks(metric, found[best]) else best
+    directory.set_best(chosen)
+    say(f"{chosen.name} is the better one on the dev set; it is the model to translate with")
+
+
+def score_test(config: Config, data: PreparedData, directory: RunDirectory) -> None:
+    """Translates the test set with the best checkpoint and prints the score and some samples."""
+    chosen = directory.checkpoint()
+    scores, sources, hypotheses, references = _score(
+        config, data.test_split, directory, chosen.name, "test set", confidence=True
+    )
+    texts = {"source": sources, "reference": references, "hypothesis": hypotheses}
+    for name, text in texts.items():
+        directory.write_lines(f"test.{name}", text)
+    directory.log(kind="test", checkpoint=chosen.name, **scores.as_dict())
+    for index in sample_lines(len(sources), config.evaluation.samples):
+        show(f"source      {sources[index]}")
+        show(f"translation {hypotheses[index]}")
+        show(f"reference   {references[index]}\n")
+    show(f"test set, {chosen.name}: {scores}")
+
+
+def _score(
+    config: Config,
+    split: Split,
+    directory: ModelDirectory,
+    name: str,
+    title: str,
+    confidence: bool = False,
+) -> tuple[Scores, list[str], list[str], list[str]]:
+    """Translates a split with a checkpoint.
+
+    Returns: the scores, and the sources, hypotheses and references.
+    """
+    sources, references = split.text
+    translator = Translator.load(directory.path, name, device=paddle.get_device())
+    with progress(total=len(sources), title=f"{title}, {name}", unit="lines") as bar:
+        hypotheses = translator.translate(sources, bar.update)
+    scores = score_for(
+        config, hypotheses, references, metrics=metrics_of(config), confidence=confidence
+    )
+    return scores, sources, hypotheses, references

@@ -1,0 +1,102 @@
+"""Groups of the lines of a test set, whose scores show where a model is good and where it is not:
+by length, and by how rare the words are."""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
+from unicodedata import category
+
+Item = TypeVar("Item")
+
+# The largest length of each group but the last, in words, and in characters without spaces.
+WORD_LENGTHS = (10, 20, 30, 40, 50)
+CHARACTER_LENGTHS = (15, 30, 45, 60, 75)
+# The largest number of occurrences of each group but the last.
+OCCURRENCES = (0, 2, 9, 99)
+
+
+class Group(NamedTuple):
+    """Some lines of a test set.
+
+    Attributes:
+        name: what they have in common, such as "1–10 words".
+        lines: their indices, from 0, in ascending order.
+    """
+
+    name: str
+    lines: list[int]
+
+    def of(self, texts: Sequence[Item]) -> list[Item]:
+        """Returns what belongs to the lines of this group."""
+        return [texts[line] for line in self.lines]
+
+
+def by_length(texts: list[str], spaces: bool = True) -> list[Group]:
+    """Groups lines by the length of their text. Empty groups are left out.
+
+    Args:
+        spaces: whether spaces separate the words. Without them, the length is in characters.
+    """
+    bounds, unit = (WORD_LENGTHS, "words") if spaces else (CHARACTER_LENGTHS, "characters")
+    lengths = [len(text.split() if spaces else "".join(text.split())) for text in texts]
+    names = [f"0 {unit}", *(f"{name} {unit}" for name in _ranges((0, *bounds)))]
+    return _groups(names, [bisect_left((0, *bounds), length) for length in lengths])
+
+
+def by_rare_words(
+    references: list[str], counts: Counter[str] | None = None, spaces: bool = True
+) -> list[Group]:
+    """Groups lines by the rarest word of their reference. Empty groups are left out.
+
+    Args:
+        counts: how often each word occurs in the target side of the training text, from
+            `word_counts`. None takes the references' own counts.
+        spaces: whether spaces separate the words. Without them, each character counts as a word.
+    """
+    if counts is None:
+        counts = word_counts(references, spaces)
+    names = ["never", *(f"{name} times" for name in _ranges(OCCURRENCES)), "no words"]
+    chosen = []
+    for reference in references:
+        rarest = min((counts[word] for word in _words(reference, spaces)), default=None)
+        chosen.append(len(names) - 1 if rarest is None else bisect_left(OCCURRENCES, rarest))
+    return _groups(names, chosen)
+
+
+def word_counts(lines: Iterable[str], spaces: bool = True) -> Counter[str]:
+    """Counts the words of a text, without punctuation. Upper and lower case are the same."""
+    counts: Counter[str] = Counter()
+    for line in lines:
+        counts.update(_words(line, spaces))
+    return counts
+
+
+def _words(text: str, spaces: bool) -> list[str]:
+    words = text.lower().split()
+    parts = words if spaces else "".join(words)
+    return list(filter(None, (part.strip(_punctuation()) for part in parts)))
+
+
+@cache
+def _punctuation() -> str:
+    """All punctuation and symbols of Unicode's basic plane."""
+    return "".join(chr(code) for code in range(0x10000) if category(chr(code))[0] in "PS")
+
+
+def _ranges(bounds: Sequence[int]) -> list[str]:
+    """Names of the ranges between bounds: (0, 2, 9) gives "1–2", "3–9", "10 or more"."""
+    return [
+        *(f"{before + 1}–{last}" for before, last in pairwise(bounds)),
+        f"{bounds[-1] + 1} or more",
+    ]
+
+
+def _groups(names: list[str], chosen: list[int]) -> list[Group]:
+    """The groups that have lines, given the index of the name of each line."""
+    lines: list[list[int]] = [[] for _ in names]
+    for line, name in enumerate(chosen):
+        lines[name].append(line)
+    return [Group(name, own) for name, own in zip(names, lines, strict=True) if own]

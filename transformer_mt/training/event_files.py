@@ -1,0 +1,139 @@
+"""The files that VisualDL and TensorBoard draw a run from.
+
+They hold nothing that metrics.jsonl lacks. So when a run is resumed, they are written again from
+its lines, and never show a step that the resumed run does not have.
+"""
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from transformer_mt.runtime.console import warn
+from transformer_mt.runtime.errors import UserError
+
+# What is drawn of the lines of each kind, under tags such as train/loss.
+SCALARS = {
+    "train": (
+        *("loss", "perplexity", "learning_rate", "gradient_norm", "tokens_per_second"),
+        *("padding", "skipped"),
+    ),
+    "dev": ("loss", "perplexity", "bleu", "chrf", "chrf++", "ter"),
+}
+
+
+def _visualdl(folder: Path) -> tuple[Any, Callable[[float], Any]]:
+    from visualdl import LogWriter
+
+    # VisualDL takes milliseconds.
+    return LogWriter(logdir=str(folder)), lambda seconds: round(1000 * seconds)
+
+
+def _tensorboard(folder: Path) -> tuple[Any, Callable[[float], Any]]:
+    from tensorboardX import SummaryWriter
+
+    return SummaryWriter(logdir=str(folder)), float
+
+
+# How each kind of files is opened, by the values of training.log_to. The result is a writer, and a
+# function that converts seconds since 1970 to the unit in which the writer takes them. The keys are
+# also the names of the folders in the model directory.
+WRITERS = {"visualdl": _visualdl, "tensorboard": _tensorboard}
+PACKAGES = {"visualdl": "visualdl", "tensorboard": "tensorboardX"}
+# The names of the files that the writers make.
+FILE_NAMES = {"visualdl": r"vdlrecords\..*", "tensorboard": r"events\.out\.tfevents\..*"}
+
+
+def require_packages(kinds: Iterable[str]) -> None:
+    """
+    Raises:
+        UserError: a package that writes one of these kinds is not installed.
+    """
+    for kind in kinds:
+        if find_spec(PACKAGES[kind]) is None:
+            raise UserError(
+                f"training.log_to: {kind} needs the package {PACKAGES[kind]}, which is not "
+                f"installed. Install it with `pip install {PACKAGES[kind]}`, or leave {kind} out "
+                "of training.log_to"
+            )
+
+
+class EventFiles:
+    """Writes the lines of metrics.jsonl for VisualDL and TensorBoard.
+
+    Args:
+        folders: an empty folder for each kind in `WRITERS` that is to be written.
+        lines: the lines that metrics.jsonl has already.
+    """
+
+    def __init__(self, folders: dict[str, Path], lines: Iterable[dict[str, Any]]) -> None:
+        self._samples: dict[str, list[str]] = {}
+        self._open = {kind: WRITERS[kind](folder) for kind, folder in folders.items()}
+        for line in lines:
+            self._write(line)
+        self._flush()
+
+    def add(self, line: dict[str, Any]) -> None:
+        """Writes a line, and makes it visible to whoever reads the files."""
+        self._write(line)
+        self._flush()
+
+    def close(self) -> None:
+        for kind in list(self._open):
+            self._try(kind, lambda writer, _: writer.close())
+
+    def _write(self, line: dict[str, Any]) -> None:
+        kind, step = str(line.get("kind")), line.get("step", 0)
+        if kind == "samples":
+            self._samples = {name: _texts(line.get(name)) for name in ("source", "reference")}
+        for key in SCALARS.get(kind, ()):
+            value = line.get(key)
+            if isinstance(value, int | float):
+                self._add("add_scalar", f"{kind}/{key}", value, step, line)
+        if kind == "dev":
+            texts = {**self._samples, "translation": _texts(line.get("samples"))}
+            # Some are missing if evaluation.samples has changed, and in lines of earlier versions.
+            for number, parts in enumerate(zip(*texts.values(), strict=False), 1):
+                text = "  \n".join(map(": ".join, zip(texts, parts, strict=True)))
+                self._add("add_text", f"samples/{number}", text, step, line)
+
+    def _add(self, method: str, tag: str, value: Any, step: int, line: dict[str, Any]) -> None:
+        seconds = 0.0
+        with suppress(KeyError, TypeError, ValueError):  # a line of an earlier version
+            seconds = datetime.fromisoformat(line["time"]).timestamp()
+        for kind in list(self._open):
+            self._try(kind, partial(_call, method, tag, value, step, seconds))
+
+    def _flush(self) -> None:
+        for kind in list(self._open):
+            self._try(kind, lambda writer, _: writer.flush())
+
+    def _try(self, kind: str, action: Callable[[Any, Callable], object]) -> None:
+        """Uses a writer. If that fails, as it does on a full disk and with numbers that the format
+        cannot hold, it is not used any more, because training is worth more than these files."""
+        try:
+            action(*self._open[kind])
+        except (OSError, ValueError, TypeError) as error:
+            warn(f"training.log_to: {kind}: {error}; nothing more is written for it")
+            del self._open[kind]
+
+
+def _texts(value: Any) -> list[str]:
+    """Returns a list of texts of metrics.jsonl, or an empty list if it is anything else."""
+    is_right = isinstance(value, list) and all(isinstance(text, str) for text in value)
+    return value if is_right else []
+
+
+def _call(
+    method: str,
+    tag: str,
+    value: Any,
+    step: int,
+    seconds: float,
+    writer: Any,
+    unit: Callable[[float], Any],
+) -> None:
+    getattr(writer, method)(tag, value, step, walltime=unit(seconds))
