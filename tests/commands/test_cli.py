@@ -258,14 +258,14 @@ def test_check(tmp_path, recipe, monkeypatch, capsys):
     assert main(["train", str(recipe), "--check", "training.max_steps=1234"]) == 0
     facts, settings, estimate = capsys.readouterr().out.split("\n\n", 2)
     assert facts.startswith("training pairs  150\n")
-    for words in ("source subwords", "target subwords", "per word", "unknown", "vocabulary", "rare",
-                  "dev pairs", "test pairs", "parameters", "per epoch", "1,234 in all"):  # fmt: skip
+    for words in ("source subwords", "target subwords", "per word", "unknown", "vocabulary",
+                  "rare", "dev pairs", "test pairs", "parameters", "1,234 in all"):  # fmt: skip
         assert words in facts
     assert "estimated time" in estimate and "s per step" in estimate
     # Only what differs from the defaults is in the table.
     first, header, *rows = settings.split("\n")
     assert "--verbose" in first and header.split() == ["setting", "value", "default"]
-    rows = dict((row.split() + [""])[:2] for row in rows)
+    rows = dict(row.split()[:2] for row in rows)
     assert rows["training.max_steps"] == "1234" and rows["model.d_model"] == "16"
     assert "data.max_length" not in rows and "training.label_smoothing" not in rows
     assert not (tmp_path / "model").exists()
