@@ -81,7 +81,7 @@ SETTINGS = ["--" + name.replace("_", "-") for name in DecodingConfig.model_field
     ("command", "words"),
     [
         ([], ["train", "translate", "evaluate", "score", "attention", "average", "export", "info"]),
-        (["train"], ["CONFIG", "key=value", "--check", "--restart", "--device"]),
+        (["train"], ["CONFIG", "key=value", "--check", "--verbose", "--restart", "--device"]),
         (["translate"], ["MODEL_DIR", "--input", "--output", "--resume", "--prefix", "--format",
                          "--alignment", "--engine", "--checkpoint", "--ensemble", "--threads",
                          "--device", *SETTINGS, "source_pieces"]),
