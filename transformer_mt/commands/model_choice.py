@@ -54,9 +54,9 @@ def add_model_choice(
             metavar="DIR[:NAME]",
             action="append",
             default=[],
-            help="another model directory, and optionally one of its checkpoints. The models translate "
-            "together, with the mean of their probabilities. They must have the same subwords. May be "
-            "repeated",
+            help="another model directory, and optionally one of its checkpoints. The models "
+            "translate together, with the mean of their probabilities. They must have the same "
+            "subwords. May be repeated",
         )
     else:
         parser.set_defaults(ensemble=[])
