@@ -201,7 +201,7 @@ install() {
         pip install -c requirements.txt pip setuptools setuptools-scm
         pip install --no-build-isolation -r "$list" -e .
     fi
-    if [ "$dev" = yes ]; then pip install -r requirements-dev.txt; fi
+    if [ "$dev" = yes ]; then pip install --no-build-isolation -r requirements-dev.txt; fi
     pip check
     run venv_python -W ignore -c 'import paddle, paddlenlp, transformer_mt' || failed
     rm -rf "$venv/tmp"

@@ -159,10 +159,18 @@ def children(pid: int) -> list[int]:
     return sorted(found)
 
 
-def sacrebleu(hypothesis: Path, reference: Path, *options: str) -> dict:
-    """What sacreBLEU's own command says: BLEU unless the options choose another metric."""
-    command = [sys.executable, "-m", "sacrebleu", str(reference), "-i", str(hypothesis), *options]
-    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+def sacrebleu(hypothesis: Path, reference: Path | list[Path], *options: str, **environment):
+    """What sacreBLEU's own command says: BLEU unless the options choose another metric. Several
+    metrics give a list."""
+    references = reference if isinstance(reference, list) else [reference]
+    command = [sys.executable, "-m", "sacrebleu", *references, "-i", hypothesis, *options]
+    output = subprocess.run(
+        list(map(str, command)),
+        check=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | environment,
+    ).stdout
     return yaml.safe_load(output)
 
 

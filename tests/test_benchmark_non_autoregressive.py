@@ -42,7 +42,7 @@ class Program:
                     "length_ratio": 1.0,
                     "lines_per_second": 100.0 * len(self.calls),
                 }
-                for number in range(len(options.model_dirs))
+                for number in range(len(options.models))
             ]
             text = json.dumps(values if len(values) > 1 else values[0])
             options.json.write_text(text)

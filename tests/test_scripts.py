@@ -100,7 +100,7 @@ BASE = [
     "install -c requirements.txt pip setuptools setuptools-scm",
     "install --no-build-isolation -r requirements.txt -e .",
 ]
-DEV = ["install -r requirements-dev.txt"]
+DEV = ["install --no-build-isolation -r requirements-dev.txt"]
 CHECK = ["check"]
 
 

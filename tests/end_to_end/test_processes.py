@@ -140,13 +140,16 @@ def test_a_log_file_has_everything_in_its_order(two):
         "training pairs",
         "training into",
         "step 1/6",
-        "dev loss",
+        "dev smoothed loss",
         "step 6/6",
         "done in",
         "Next",
     ]
     places = [text.index(mark) for mark in marks]
     assert places == sorted(places)
+    # train.log has the same lines, after their times.
+    own = (two / "model" / "train.log").read_text(encoding="utf-8").splitlines()
+    assert sorted(line[21:] for line in own) == sorted(text.splitlines())
 
 
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 2])

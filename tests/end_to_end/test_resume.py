@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import time
@@ -17,6 +18,7 @@ from tests.support import TIMEOUT, children, demo_pairs, make_config, run, start
 from transformer_mt.config.file import dump
 from transformer_mt.data.encoded import PARALLEL_FROM
 from transformer_mt.runtime import tensors
+from transformer_mt.training.run_directory import RunDirectory
 
 PAIRS = demo_pairs(420)
 STEPS = 45
@@ -84,6 +86,8 @@ def left_by(model_dir: Path) -> dict[str, object]:
             lines = [timeless(json.loads(line)) for line in path.read_text().splitlines()]
             # A run that was stopped begins more than once.
             found[name] = [line for line in lines if line["kind"] != "start"]
+        elif path.name == "best":
+            found[name] = path.read_text().split()[1]  # the checksum is that of times, too
         elif path.name == "state.json":
             found[name] = timeless(json.loads(path.read_text()))
         elif path.name == "config.yaml":
@@ -414,7 +418,8 @@ def test_at_its_end_a_run_is_scored_again_and_not_trained(recipe, unbroken, tmp_
     shutil.copytree(unbroken(1), model_dir)
     done = finish(recipe, model_dir, 1)
     assert "has reached its end" in done.stderr and "training.max_steps" in done.stderr
-    assert "test set, average_last_2: BLEU" in done.stdout
+    (chosen,) = re.findall(r"(\S+) is the better one on the dev set", done.stderr)
+    assert f"test set, {chosen}: BLEU" in done.stdout
     assert_same(model_dir, unbroken(1))
 
 
@@ -433,12 +438,13 @@ def test_fine_tuning(recipe, unbroken, tmp_path):
     base = unbroken(1)
     more = (f"training.init_from={base}", "training.max_steps=1", "training.learning_rate=1e-9")
     done = finish(recipe, tmp_path / "tuned", 1, *more, "training.average_last=null")
-    assert "training.init_from" in done.stderr and "average_last_2" in done.stderr
+    best = RunDirectory(base).best()
+    assert "training.init_from: " in done.stderr and f"weights are those of {best}\n" in done.stderr
     tuned = tmp_path / "tuned"
     assert (tuned / "subword.model").read_bytes() == (base / "subword.model").read_bytes()
     weights = [
         tensors.read(path / "model.safetensors")
-        for path in (base / "checkpoints" / "average_last_2", tuned / "checkpoints" / "step_1")
+        for path in (best, tuned / "checkpoints" / "step_1")
     ]
     for name, value in weights[0].items():
         # Adam moves a weight by at most about its rate.

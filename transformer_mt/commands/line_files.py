@@ -70,7 +70,7 @@ def require_equal(first: Path, first_count: int, second: Path, second_count: int
     if first_count != second_count:
         raise UserError(
             f"{first} has {first_count:,} lines, {second} has {second_count:,}: one line of each "
-            "belongs together"
+            "belongs together. Give two files of the same text, or add the lines that are missing"
         )
 
 

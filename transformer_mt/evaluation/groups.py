@@ -41,9 +41,15 @@ def by_length(texts: list[str], spaces: bool = True) -> list[Group]:
         spaces: whether spaces separate the words. Without them, the length is in characters.
     """
     bounds, unit = (WORD_LENGTHS, "words") if spaces else (CHARACTER_LENGTHS, "characters")
-    lengths = [len(text.split() if spaces else "".join(text.split())) for text in texts]
+    lengths = [length_of(text, spaces) for text in texts]
     names = [f"0 {unit}", *(f"{name} {unit}" for name in _ranges((0, *bounds)))]
     return _groups(names, [bisect_left((0, *bounds), length) for length in lengths])
+
+
+def length_of(text: str, spaces: bool = True) -> int:
+    """Returns the number of words of a text, or of its characters without spaces."""
+    words = text.split()
+    return len(words) if spaces else sum(map(len, words))
 
 
 def by_rare_words(

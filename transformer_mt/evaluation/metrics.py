@@ -11,9 +11,6 @@ from typing import Any
 from transformer_mt.evaluation.tokenizers import explained
 from transformer_mt.runtime.errors import UserError
 
-# A BLEU below this comes from the few words that are right by chance.
-NEAR_ZERO_BLEU = 2.0
-
 
 @dataclass(frozen=True)
 class Metric:
@@ -24,14 +21,16 @@ class Metric:
         signature_key: the key of the signature in JSON and metrics.jsonl.
         create: maps (the module `sacrebleu.metrics`, the name of a tokeniser, whether upper and
             lower case are the same) to an object with the methods `corpus_score`, `sentence_score`
-            and `get_signature` of sacreBLEU's metrics.
+            and `get_signature` of sacreBLEU's metrics. None: sacreBLEU does not compute it.
         higher_is_better: whether a better translation has a higher score.
+        digits: the number of digits after the point in tables and messages.
     """
 
     label: str
     signature_key: str
-    create: Callable[[Any, str, bool], Any]
+    create: Callable[[Any, str, bool], Any] | None
     higher_is_better: bool = True
+    digits: int = 2
 
 
 def _bleu(library: Any, tokenize: str, lowercase: bool) -> Any:
@@ -61,12 +60,20 @@ METRICS = {
         higher_is_better=False,
     ),
 }
+# Is optional; evaluation/comet.py computes it.
+COMET = Metric("COMET", "comet_signature", None, digits=4)
 # These are computed unless others are chosen.
 DEFAULT_METRICS = ("bleu", "chrf")
-# A BLEU below this is as good as 0: it says nothing about which of two models is better.
-NEAR_ZERO_BLEU = 1.0
+# A BLEU below this comes from a few words that are right by chance. It says nothing about which of
+# two models is better.
+NEAR_ZERO_BLEU = 2.0
 # sacreBLEU's default number of samples for confidence intervals. Its seed is 12345.
 BOOTSTRAP_SAMPLES = 1000
+
+
+def metric_of(key: str) -> Metric:
+    """Returns the metric of a key of `METRICS`, or of "comet"."""
+    return COMET if key == "comet" else METRICS[key]
 
 
 @dataclass(frozen=True)
@@ -74,8 +81,8 @@ class Scores:
     """The scores of a set of translations.
 
     Attributes:
-        values: the score per key of `METRICS`, of those that were computed, from 0 to 100. TER may
-            be above 100.
+        values: the score per key of `METRICS` (or "comet") that was computed, from 0 to 100. TER
+            may be above 100.
         signatures: the signature per key of `METRICS`.
         length_ratio: the length of the hypotheses divided by that of the references, in BLEU's
             tokens; None if BLEU was not computed.
@@ -97,7 +104,7 @@ class Scores:
         result: dict[str, float | str] = {}
         for key, value in self.values.items():
             result[key] = value
-            result[METRICS[key].signature_key] = self.signatures[key]
+            result[metric_of(key).signature_key] = self.signatures[key]
         return result
 
     def as_dict(self) -> dict[str, Any]:
@@ -108,15 +115,16 @@ class Scores:
 
     def shown(self, key: str) -> str:
         """Returns a score as it is printed, such as "31.41", or "31.41 ± 1.20" with an interval."""
-        text = f"{self.values[key]:.2f}"
+        digits = metric_of(key).digits
+        text = f"{self.values[key]:.{digits}f}"
         if key in self.intervals:
             lower, upper = self.intervals[key]
-            text += f" ± {(upper - lower) / 2:.2f}"
+            text += f" ± {(upper - lower) / 2:.{digits}f}"
         return text
 
     def labelled(self) -> list[str]:
         """Returns each score after its label, such as "BLEU 31.41"."""
-        return [f"{METRICS[key].label} {self.shown(key)}" for key in self.values]
+        return [f"{metric_of(key).label} {self.shown(key)}" for key in self.values]
 
     def notes(self) -> list[str]:
         """Returns the signatures, and the note if there is one."""

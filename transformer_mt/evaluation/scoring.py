@@ -77,6 +77,11 @@ def tokenizer_for_text(references: list[str]) -> str:
     return "char" if unspaced > half else "13a"
 
 
+def has_spaces_in(text: list[str]) -> bool:
+    """Returns whether spaces separate the words of a text, judged by its script."""
+    return tokenizer_for_text(text) in ("13a", "ko-mecab")
+
+
 def require_tokenizer(config: Config) -> None:
     """Checks that training will be able to score the dev set and the test set, if it has any.
 
@@ -84,8 +89,15 @@ def require_tokenizer(config: Config) -> None:
         UserError: a package for the tokeniser of the target language is missing.
     """
     data = config.data
-    if not (data.dev or data.test or data.held_out):
-        return
+    if data.dev or data.test or data.held_out:
+        require_package_of(tokenizer_for(config))
+
+
+def require_package_of(tokenize: str) -> None:
+    """
+    Raises:
+        UserError: a package for this tokeniser is missing.
+    """
     from sacrebleu import metrics as library  # slow to import
 
-    METRICS["bleu"].create(library, tokenizer_for(config), False)
+    METRICS["bleu"].create(library, tokenize, False)
