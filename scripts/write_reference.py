@@ -22,7 +22,8 @@ from pydantic.fields import FieldInfo
 
 from transformer_mt.cli import COMMANDS, EXIT_CODES, parser_of
 from transformer_mt.commands.model_choice import MODEL_GROUP, SETTINGS_GROUP
-from transformer_mt.config.schema import RULES, SECTIONS, Config
+from transformer_mt.config.rules import RULES
+from transformer_mt.config.schema import SECTIONS, Config
 from transformer_mt.config.section import Section, parts
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -15,7 +15,8 @@ from tests.support import ROOT
 from transformer_mt.cli import COMMANDS, EXIT_CODES
 from transformer_mt.commands.model_choice import MODEL_GROUP, SETTINGS_GROUP
 from transformer_mt.config import file as config_file
-from transformer_mt.config.schema import RULES, SECTIONS, training_rules
+from transformer_mt.config.rules import RULES, training_rules
+from transformer_mt.config.schema import SECTIONS
 from transformer_mt.config.section import PositiveFloat, PositiveInt, Section, at_least, at_most
 from transformer_mt.training.schedule import SCHEDULES
 

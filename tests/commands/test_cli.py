@@ -81,7 +81,7 @@ SETTINGS = ["--" + name.replace("_", "-") for name in DecodingConfig.model_field
     ("command", "words"),
     [
         ([], ["train", "translate", "evaluate", "score", "attention", "average", "export", "info"]),
-        (["train"], ["CONFIG", "key=value", "--check", "--restart", "--device"]),
+        (["train"], ["CONFIG", "key=value", "--check", "--verbose", "--restart", "--device"]),
         (["translate"], ["MODEL_DIR", "--input", "--output", "--resume", "--prefix", "--format",
                          "--alignment", "--engine", "--checkpoint", "--ensemble", "--threads",
                          "--device", *SETTINGS, "source_pieces"]),
@@ -258,18 +258,31 @@ def test_a_run_is_not_overwritten(model, recipe):
 def test_check(tmp_path, recipe, monkeypatch, capsys):
     monkeypatch.setattr(training_run, "seconds_per_step", partial(seconds_per_step, seconds=0.2))
     assert main(["train", str(recipe), "--check", "training.max_steps=1234"]) == 0
-    # What was read, as it was understood: defaults and overrides are in it.
-    resolved, report = capsys.readouterr().out.split("\ntraining pairs", 1)
-    config = yaml.safe_load(resolved)
-    assert config["training"]["max_steps"] == 1234
-    assert config["model"]["d_model"] == 16 and config["data"]["max_length"] == 256
-    assert report.split("\n")[0].strip() == "150"
-    for words in ("source subwords", "target subwords", "unknown", "vocabulary", "dev pairs",
-                  "test pairs", "parameters", "per epoch", "1,234 in all", "estimated time",
-                  "s per step"):  # fmt: skip
-        assert words in report
+    facts, settings, estimate = capsys.readouterr().out.split("\n\n", 2)
+    assert facts.startswith("training pairs  150\n")
+    for words in ("source subwords", "target subwords", "per word", "unknown", "vocabulary",
+                  "rare", "dev pairs", "test pairs", "parameters", "1,234 in all"):  # fmt: skip
+        assert words in facts
+    assert "estimated time" in estimate and "s per step" in estimate
+    # Only what differs from the defaults is in the table.
+    first, header, *rows = settings.split("\n")
+    assert "--verbose" in first and header.split() == ["setting", "value", "default"]
+    rows = dict(row.split()[:2] for row in rows)
+    assert rows["training.max_steps"] == "1234" and rows["model.d_model"] == "16"
+    assert "data.max_length" not in rows and "training.label_smoothing" not in rows
     assert not (tmp_path / "model").exists()
     assert {name.split("/")[0] for name in files(tmp_path)} == {"cache", "recipe.yaml", "text"}
+
+
+def test_check_shows_all_settings_if_asked(tmp_path, recipe, monkeypatch, capsys):
+    monkeypatch.setattr(training_run, "seconds_per_step", lambda trainer: 1.0)
+    assert main(["train", str(recipe), "--check", "--verbose", "training.max_steps=1234"]) == 0
+    _, settings, _ = capsys.readouterr().out.split("\n\n", 2)
+    shown = yaml.safe_load(settings)
+    assert shown["training"]["max_steps"] == 1234
+    assert shown["model"]["d_model"] == 16 and shown["data"]["max_length"] == 256
+    assert main(["train", str(recipe), "--verbose"]) == 2
+    assert "--verbose: give it together with --check" in capsys.readouterr().err
 
 
 # ---- Models that can't be used ----

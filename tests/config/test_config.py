@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from tests.support import examples
 from transformer_mt.config import file as config_file
 from transformer_mt.config.problems import OTHER_NAMES
+from transformer_mt.config.rules import RULES
 from transformer_mt.config.schema import (
-    RULES,
     SECTIONS,
     Config,
     DataConfig,

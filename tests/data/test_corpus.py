@@ -144,6 +144,14 @@ def test_unequal_counts_name_both(tmp_path):
     ]
 
 
+def test_a_file_in_utf16_is_not_reported_as_unequal_counts(tmp_path):
+    write_pairs(tmp_path, "train", PAIRS)
+    text = "".join(f"{target}\n" for _, target in PAIRS)
+    (tmp_path / "train.de").write_bytes(f"{text}Ċ ist U+010A\n".encode("utf-16"))
+    with pytest.raises(UserError, match=r"train\.de: the encoding is UTF-16, not UTF-8"):
+        open_corpus(data_config(tmp_path))
+
+
 @pytest.mark.parametrize("name", ["train", "x.tsv"])
 def test_an_empty_file(tmp_path, name):
     for ending in (".en", ".de", ""):

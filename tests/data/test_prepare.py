@@ -121,6 +121,10 @@ def test_the_report_counts_right(tmp_path, text):
         "source": [len(data.subwords.source.encode(source)) for source, _ in pairs],
         "target": [len(data.subwords.target.encode(target)) for _, target in pairs],
     }
+    words = {
+        side: sum(len(pair[place].split(" ")) for pair in pairs)
+        for place, side in enumerate(tokens)
+    }
     unique = len(set(pairs))
     assert unique == 300
     assert list(data.report()) == [
@@ -131,11 +135,12 @@ def test_the_report_counts_right(tmp_path, text):
         "  left out      1: lengths differ by more than 6 to 1",
         *(
             f"{side} subwords {sum(counts):,} ({sum(counts) / 300:.1f} per sentence, "
-            f"longest {max(counts)})"
+            f"{sum(counts) / words[side]:.2f} per word, longest {max(counts)})"
             for side, counts in tokens.items()
         ),
         "  unknown       0 (0.000%)",
         f"vocabulary      {data.subwords.source.size:,} (joint)",
+        f"  rare          {data.facts['source']['rare']:.1%}; these occur less than 10 times",
         "dev pairs       22",
         "test pairs      30",
     ]
@@ -160,9 +165,9 @@ def test_twice_the_same_without_encoding_again(tmp_path, text):
 
 
 def test_each_file_is_read_as_often_as_it_must_be(tmp_path, text, monkeypatch):
-    """To hash and count it; to draw twice; to train subwords; to encode. At the next start, only to
-    hash and count it, and to check the test set; and then without PaddleNLP, which takes seconds to
-    import."""
+    """To hash and count it; to draw twice; to train subwords; to encode; to look for facts. At the
+    next start, only to hash and count it, and to check the test set; and then without PaddleNLP,
+    which takes seconds to import."""
     opened = Counter()
 
     def counting(path: Path, original=files._reading):
@@ -173,10 +178,10 @@ def test_each_file_is_read_as_often_as_it_must_be(tmp_path, text, monkeypatch):
     drawn = config(tmp_path, data={"dev": None, "held_out": 20})
     prepare(drawn)
     assert opened == {
-        "train.en": 5,
-        "train.de": 5,
-        "test.en": 2,
-        "test.de": 2,
+        "train.en": 6,
+        "train.de": 6,
+        "test.en": 3,
+        "test.de": 3,
         "dev.en": 0,
         "dev.de": 0,
     }

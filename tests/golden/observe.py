@@ -238,10 +238,13 @@ def plan(name: str) -> dict[str, Any]:
     # It measures updates for ten seconds, of a clock that runs faster here.
     clock = time.perf_counter
     with mock.patch("time.perf_counter", lambda: 50 * clock()):
-        text = command("train", recipe(name), "--check", f"model_dir={name}_planned")
-    facts, _, _ = text[text.index("evaluation:") :].partition("estimated time")
-    facts = facts[facts.index("samples") :]
-    return {"config": yaml.safe_load(text[: text.index(facts)])} | {"report": _numbers(facts)}
+        text = command("train", recipe(name), "--check", "--verbose", f"model_dir={name}_planned")
+    facts, config, _ = text.split("\n\n", 2)
+    # What the code of the records did not print yet.
+    facts = re.sub(r", [\d.]+ per (word|character)|\n  rare .*", "", facts)
+    values = yaml.safe_load(config)
+    facts = f"samples: {values['evaluation'].pop('samples')}\n{facts}"
+    return {"config": values, "report": _numbers(facts)}
 
 
 @functools.cache

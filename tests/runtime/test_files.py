@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import os
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -93,6 +94,50 @@ def test_invalid_utf8_names_file_line_and_byte(tmp_path):
     assert found == ["gut", "ü"]
     assert str(caught.value).startswith(f"{path}, line 3: not UTF-8 (byte 0xf6 at position 4)")
     assert "iconv" in str(caught.value)
+
+
+WIDE_TEXT = "Schöne neue Welt, liebe Grüße.\n" * 10
+
+
+@pytest.mark.parametrize(
+    ("encoding", "told"),
+    [
+        ("utf-16", "UTF-16"),  # with a mark
+        ("utf-32", "UTF-32"),
+        ("utf-16-le", "UTF-16LE"),
+        ("utf-16-be", "UTF-16BE"),
+    ],
+)
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_another_encoding_is_named_with_a_command_that_works(tmp_path, encoding, told, ending):
+    path = tmp_path / f"it's the text{ending}"
+    content = WIDE_TEXT.encode(encoding)
+    path.write_bytes(gzip.compress(content) if ending else content)
+    for read in (content_of, lambda path: list(lines(path)), lambda path: list(byte_lines(path))):
+        with pytest.raises(UserError, match=f"the encoding is {told}, not UTF-8") as caught:
+            read(path)
+    _, _, command = str(caught.value).partition("Convert the file: ")
+    subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True)
+    assert list(lines(tmp_path / f"NEW_FILE{ending}")) == WIDE_TEXT.splitlines()
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_the_command_for_an_unknown_encoding_works_too(tmp_path, ending):
+    path = tmp_path / f"-text{ending}"
+    content = WIDE_TEXT.encode("latin-1")
+    path.write_bytes(gzip.compress(content) if ending else content)
+    with pytest.raises(UserError, match="line 1: not UTF-8") as caught:
+        list(lines(path))
+    command = re.search(r"Convert the file: (.*?)\. For Chinese", str(caught.value))[1]
+    command = command.replace("ENCODING", "LATIN1")
+    subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True)
+    assert list(lines(tmp_path / f"NEW_FILE{ending}")) == WIDE_TEXT.splitlines()
+
+
+@pytest.mark.parametrize("content", [b"", b"\0", b"\0\n", b"a\0b\n" * 99, b"\xef\xbb\xbfa\n"])
+def test_text_in_utf8_is_not_taken_for_another_encoding(tmp_path, content):
+    (tmp_path / "text").write_bytes(content)
+    assert len(list(lines(tmp_path / "text"))) == content_of(tmp_path / "text").line_count
 
 
 def _truncated(content: bytes) -> bytes:

@@ -1,5 +1,7 @@
 """`train --check` reads all that training would read, before it says how long that would take."""
 
+import json
+
 import pytest
 
 from tests.support import demo_pairs, make_config, make_model_directory, write_lines, write_pairs
@@ -51,3 +53,42 @@ def test_the_test_set(config, tmp_path):
         file.write(b"\xff\n")
     with pytest.raises(UserError, match=r"test\.de, line 20: not UTF-8"):
         run.check(config(), "cpu")
+
+
+def test_errors_come_before_anything_long(config, tmp_path, capsys):
+    (tmp_path / "text" / "train.de").write_bytes(b"\xff\n" * 100)
+    with pytest.raises(UserError, match=r"train\.de, line 1: not UTF-8"):
+        run.check(config(), "cpu")
+    assert capsys.readouterr().out == ""
+
+
+def warnings(text: str) -> list[str]:
+    lines = [line for line in text.split("\n") if line.startswith("warning: ")]
+    return [line.removeprefix("warning: ").split(": ")[0] for line in lines]
+
+
+def test_warnings(tmp_path, monkeypatch, capsys):
+    """Each of what is odd is warned of, by `train` too, which writes the facts."""
+    monkeypatch.setattr(run, "seconds_per_step", lambda trainer: 1.0)
+    write_pairs(tmp_path / "text", "train", [*PAIRS[:100], ("OK", "OK")])
+    write_pairs(tmp_path / "text", "dev", PAIRS[98:110])
+    write_pairs(tmp_path / "text", "test", PAIRS[110:])
+    sections = {
+        "data": {"dev": "dev", "test": "test"},
+        "subword": {"vocab_size": 900},
+        "training": {"max_steps": 2, "warmup_steps": 10, "average_last": 3, "devices": 1},
+    }
+    odd = make_config(tmp_path, **sections)
+    run.check(odd, "cpu")
+    checked = capsys.readouterr()
+    expected = [
+        *(f"training.{key}" for key in ("warmup_steps", "validate_every", "average_last")),
+        *("subword.vocab_size", "data.dev", "data.train"),
+    ]
+    assert warnings(checked.err) == expected
+    assert not (tmp_path / "model").exists()
+    run.train(odd, "cpu", restart=False)
+    assert warnings(capsys.readouterr().err)[:6] == expected
+    facts = json.loads((tmp_path / "model" / "data.json").read_text("utf-8"))
+    assert facts["pairs"] == 101 and facts["overlap"]["dev"]["pairs"] == 2
+    assert facts["copies"] == {"count": 1, "examples": [["OK", "OK"]]}

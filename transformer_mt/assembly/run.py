@@ -1,8 +1,9 @@
 """A whole training run: from a config to a trained model and the score of its test set."""
 
+import json
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import paddle
@@ -12,15 +13,18 @@ from transformer_mt.assembly.data import prepare_for
 from transformer_mt.assembly.finish import finish
 from transformer_mt.assembly.training import make_plan, make_trainer
 from transformer_mt.config import file as config_file
-from transformer_mt.config.schema import Config
+from transformer_mt.config.problems import printable
+from transformer_mt.config.schema import SECTIONS, Config
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.evaluation.scoring import require_tokenizer
 from transformer_mt.inspect.parameters import VocabularySizes, parts
 from transformer_mt.model_directory import subwords_to_keep
 from transformer_mt.runtime import device as devices
-from transformer_mt.runtime.console import duration, quoted, say, show, visible, warn
+from transformer_mt.runtime.console import duration, quoted, say, show, table, warn
 from transformer_mt.runtime.errors import UsageError
+from transformer_mt.runtime.files import write_atomically
 from transformer_mt.training import event_files, resume, workers
+from transformer_mt.training.advice import advice
 from transformer_mt.training.plan import Plan
 from transformer_mt.training.processes import Processes, is_one_of_several, own_device
 from transformer_mt.training.run_directory import RunDirectory
@@ -30,10 +34,14 @@ from transformer_mt.training.trainer import Trainer, run_on_several_machines, se
 from transformer_mt.training.validation import sample_lines
 
 
-def check(config: Config, device: str | None) -> None:
-    """Prints the config, the data and the plan of a run, and an estimate of its duration.
+def check(config: Config, device: str | None, verbose: bool = False) -> None:
+    """Prints facts about the data and the plan of a run, warnings, the settings that differ from
+    their defaults, and an estimate of the run's duration.
 
     Only the cache is written.
+
+    Args:
+        verbose: whether the whole config is printed.
 
     Raises:
         UserError: something that training would read is wrong.
@@ -41,20 +49,18 @@ def check(config: Config, device: str | None) -> None:
     used = devices.use(device)
     devices.require_precision(config.training.precision, used)
     require_tokenizer(config)
-    print(config_file.dump(config))
     data = prepare_for(config, subwords_to_keep(config))
-    print(visible("\n".join(data.report())))
     processes = devices.processes(config.training.devices, used)
     trainer = make_trainer(config, data, Processes(world_size=processes))
     trainer.start()
-    print("\n".join(_plan_report(config, data, trainer.plan)))
+    # Everything has been read by now, so no error comes after what is printed.
+    _report(config, data, trainer.plan, show)
+    show(f"\n{config_file.dump(config) if verbose else _changed_settings(config)}\n")
     say("timing some steps ...")
     seconds = seconds_per_step(trainer)
     estimate = duration(seconds * trainer.plan.total_steps)
-    print(
-        f"estimated time  {estimate} of training on {used} with {processes} process(es), "
-        f"without validations ({seconds:.2f} s per step)"
-    )
+    where = used if processes == 1 else f"{processes} processes on {used}"
+    print(f"estimated time  {estimate} of training, {seconds:.2f} s per step ({where})")
 
 
 def train(config: Config, device: str | None, restart: bool) -> None:
@@ -128,9 +134,6 @@ def _begin(
         raise UsageError(f"training.init_from: {other} is model_dir itself; give another model_dir")
     resumed = None if restart else resume.checkpoint_to_resume(directory, config)
     data = prepare_for(config, directory.load_subwords() if resumed else subwords_to_keep(config))
-    say("\n".join(data.report()))
-    if config.training.patience is not None and data.dev is None:
-        warn("training.patience: there is no dev set, so training will not end early")
     state = resume.checked_state(resumed, data, directory) if resumed else None
     trainer = None
     if trains_here or (other is not None and resumed is None):
@@ -139,7 +142,7 @@ def _begin(
         plan = trainer.plan
     else:
         plan = make_plan(config, data, state.progress.plan if state else None)
-    say("\n".join(_plan_report(config, data, plan)))
+    _report(config, data, plan, say)
     if state is None:
         directory.start(config, data.subwords, data.held_out_files)
     else:
@@ -147,6 +150,9 @@ def _begin(
         say(f"going on from {resumed}")
     directory.keep_terminal_log()
     data = data.with_held_out_in(directory.held_out)
+    write_atomically(
+        directory.path / "data.json", json.dumps(data.facts, ensure_ascii=False) + "\n"
+    )
     progress = state.progress if state else Progress(plan.batches)
     _record_start(config, data, directory, plan, progress)
     if data.dev_split is not None:
@@ -211,13 +217,34 @@ def _parameters(config: Config, data: PreparedData) -> int:
     return sum(part.parameters for part in parts(config.model, sizes))
 
 
-def _plan_report(config: Config, data: PreparedData, plan: Plan) -> Iterator[str]:
+def _report(config: Config, data: PreparedData, plan: Plan, output: Callable[[str], None]) -> None:
+    """Outputs what is trained on and what is trained, and warns of what is odd about it."""
     count, tokens = plan.batches
-    yield f"model           {_parameters(config, data):,} parameters"
-    yield (
+    lines = [
+        *data.report(),
+        f"model           {_parameters(config, data):,} parameters",
         f"an update       {count} x {tokens:,} padded target tokens; "
-        f"{plan.updates_per_epoch:,} updates per epoch, {plan.total_steps:,} in all"
-    )
+        f"{plan.updates_per_epoch:,} per epoch, {plan.total_steps:,} in all",
+    ]
+    output("\n".join(lines))
+    for message in advice(config, data.facts, plan.total_steps):
+        warn(message)
+
+
+def _changed_settings(config: Config) -> str:
+    """Returns a table of the settings that differ from their defaults."""
+    rows = [("setting", "value", "default")]
+    for name, value in config_file.changed(config).items():
+        section, _, key = name.rpartition(".")
+        field = (SECTIONS[section] if section else Config).model_fields[key]
+        default = "" if field.is_required() else _as_text(field.default)
+        rows.append((name, _as_text(value), default))
+    lines = table(rows, "<<<", indent="  ")
+    return "\n".join(["changed settings (--verbose shows all):", *lines])
+
+
+def _as_text(value: object) -> str:
+    return printable(value if isinstance(value, str) else json.dumps(value), 32)
 
 
 def _next_steps(directory: RunDirectory) -> None:

@@ -34,7 +34,7 @@ from transformer_mt.commands.model_choice import add_model_choice
 from transformer_mt.data import pharaoh
 from transformer_mt.evaluation import alignment_error_rate
 from transformer_mt.evaluation.alignment_error_rate import AlignmentScores
-from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.runtime.errors import UserError
 from transformer_mt.runtime.files import content_of, require_distinct
 
 if TYPE_CHECKING:
@@ -51,13 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         reference="the reference links; the alignment error rate is printed instead of links",
         output="the file for the links (default: the standard output; with --reference, none)",
     )
-    add_model_choice(parser, ("batch_tokens",))
+    # Attention is that of one model.
+    add_model_choice(parser, ("batch_tokens",), ensemble=False)
 
 
 def run(options: argparse.Namespace) -> None:
     require_files(options, "source", "target", "reference")
-    if options.ensemble:
-        raise UsageError("--ensemble: what is attended to is one model's; leave it out")
     if options.reference is None:
         _align(options, options.output)
     else:

@@ -30,9 +30,15 @@ SETTINGS_GROUP = (
 )
 
 
-def add_model_choice(parser: argparse.ArgumentParser, settings: Iterable[str] = SETTINGS) -> None:
-    """Adds the arguments that say how to use a model, with a flag for each of these keys of the
-    config's decoding section."""
+def add_model_choice(
+    parser: argparse.ArgumentParser, settings: Iterable[str] = SETTINGS, *, ensemble: bool = True
+) -> None:
+    """Adds the arguments that say how to use a model.
+
+    Args:
+        settings: the keys of the config's decoding section that get a flag.
+        ensemble: whether several models can be used together.
+    """
     group = parser.add_argument_group(MODEL_GROUP)
     group.add_argument(
         "--engine",
@@ -42,15 +48,18 @@ def add_model_choice(parser: argparse.ArgumentParser, settings: Iterable[str] = 
         "model directory, and for an export the engine that it was made for)",
     )
     add_checkpoint(group)
-    group.add_argument(
-        "--ensemble",
-        metavar="DIR[:NAME]",
-        action="append",
-        default=[],
-        help="another model directory, and optionally one of its checkpoints. The models translate "
-        "together, with the mean of their probabilities. They must have the same subwords. May be "
-        "repeated",
-    )
+    if ensemble:
+        group.add_argument(
+            "--ensemble",
+            metavar="DIR[:NAME]",
+            action="append",
+            default=[],
+            help="another model directory, and optionally one of its checkpoints. The models "
+            "translate together, with the mean of their probabilities. They must have the same "
+            "subwords. May be repeated",
+        )
+    else:
+        parser.set_defaults(ensemble=[])
     group.add_argument(
         "--threads",
         metavar="N",

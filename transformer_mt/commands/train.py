@@ -10,6 +10,7 @@ import argparse
 
 from transformer_mt.commands.arguments import add_device, add_overrides
 from transformer_mt.config import file as config_file
+from transformer_mt.runtime.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,8 +21,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="read the recipe and the data without writing a model, and show what would be trained "
-        "and how long it would take",
+        help="read the recipe and the data without writing a model, show what would be trained and "
+        "how long it would take, and warn of what is odd about it",
+    )
+    parser.add_argument(
+        "--verbose",
+        action="store_true",
+        help="with --check: show the values of all settings, not only of those that differ from "
+        "the defaults",
     )
     parser.add_argument(
         "--restart",
@@ -33,11 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    if options.verbose and not options.check:
+        raise UsageError("--verbose: give it together with --check")
     config = config_file.load(options.config, options.overrides)
     # Paddle takes seconds to import; a wrong config is reported before that.
     from transformer_mt.assembly import run as training_run
 
     if options.check:
-        training_run.check(config, options.device)
+        training_run.check(config, options.device, options.verbose)
     else:
         training_run.train(config, options.device, options.restart)

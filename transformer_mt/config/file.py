@@ -16,7 +16,8 @@ from pydantic import ValidationError
 
 from transformer_mt.config import yaml_text
 from transformer_mt.config.problems import describe, printable, shown, unknown_key
-from transformer_mt.config.schema import RULES, SECTIONS, Config, DecodingConfig
+from transformer_mt.config.rules import RULES
+from transformer_mt.config.schema import SECTIONS, Config, DecodingConfig
 from transformer_mt.runtime.errors import UsageError
 
 # An error message lists at most this many problems.

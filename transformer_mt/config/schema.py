@@ -1,4 +1,5 @@
-"""The YAML schema: one class per section, with every key described, and the rules between keys.
+"""The YAML schema: one class per section, with every key described. `config.rules` has the rules
+between keys.
 
 `config.section` says what form the descriptions have. After a change of them, run
 scripts/write_reference.py.
@@ -15,21 +16,15 @@ from transformer_mt.config.section import (
     PositiveFloat,
     PositiveInt,
     Probability,
-    Problems,
     Section,
     at_least,
     at_most,
-    needs,
 )
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.evaluation.metrics import METRICS
 from transformer_mt.evaluation.tokenizers import TOKENIZERS
-from transformer_mt.mechanisms.copying import config as copying
-from transformer_mt.mechanisms.guided_attention import config as guided_attention
 from transformer_mt.mechanisms.guided_attention.config import GuidedAttentionConfig
-from transformer_mt.mechanisms.mask_predict import config as mask_predict
 from transformer_mt.mechanisms.mask_predict.config import LONGEST_TARGET
-from transformer_mt.mechanisms.scheduled_sampling import config as scheduled_sampling
 from transformer_mt.mechanisms.scheduled_sampling.config import ScheduledSamplingConfig
 from transformer_mt.training.schedule import SCHEDULES
 
@@ -518,105 +513,3 @@ SECTIONS: dict[str, type[Section]] = {
     for name, field in Config.model_fields.items()
     if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
 }
-
-
-def data_rules(config: Config) -> Problems:
-    """
-    - `data.dataset: files` needs `data.root`.
-    - With another dataset, `data.train`, `data.dev` and `data.test` must be splits of it (train,
-      dev or test), and the languages must be its languages (en and de).
-    - `data.source_lang` and `data.target_lang` must differ.
-    - `data.dataset: wmt14ende` needs `subword.type: vocabulary`.
-    """
-    data, subword = config.data, config.subword
-    dataset, name = DATASETS[data.dataset], data.dataset
-    own_text = "For text files of your own, give data.dataset: files, as in configs/template.yaml"
-    if dataset.needs_root and data.root is None:
-        message = f"data.dataset: {name} needs the folder that holds the files"
-        yield ("data.root", "data.dataset"), message
-    for key in ("train", "dev", "test"):
-        if dataset.splits and getattr(data, key) not in (*dataset.splits, None):
-            message = f"{name} has the splits {', '.join(dataset.splits)}. {own_text}"
-            yield (f"data.{key}", "data.dataset"), message
-    if data.target_lang == data.source_lang:
-        yield ("data.target_lang", "data.source_lang"), "must differ from data.source_lang"
-    for key in ("source_lang", "target_lang"):
-        if dataset.languages and getattr(data, key) not in dataset.languages:
-            message = f"{name} has the languages {' and '.join(dataset.languages)}. {own_text}"
-            yield (f"data.{key}", "data.dataset"), message
-    if dataset.is_bpe and subword.type != "vocabulary":
-        message = f"data.dataset: {name} is BPE'd text, it needs type: vocabulary"
-        yield ("subword.type", "data.dataset"), message
-
-
-def subword_rules(config: Config) -> Problems:
-    """
-    - `subword.sampling` needs `subword.type: bpe` or `unigram`.
-    - `subword.type: vocabulary` needs `subword.joint: true`, and `subword.vocabulary` unless
-      `data.dataset` has a vocabulary of its own.
-    - `subword.vocabulary` needs `subword.type: vocabulary`.
-    - `subword.source_vocab_size` and `subword.target_vocab_size` need `subword.joint: false`.
-    """
-    subword = config.subword
-    if subword.sampling is not None and subword.type not in ("bpe", "unigram"):
-        yield ("subword.sampling", "subword.type"), "needs subword.type: bpe or unigram"
-    if not subword.joint and subword.type == "vocabulary":
-        message = "subword.type: vocabulary is one vocabulary for both sides"
-        yield ("subword.joint", "subword.type"), message
-    for key in ("subword.source_vocab_size", "subword.target_vocab_size"):
-        yield from needs(config, key, "subword.joint", False)
-    yield from needs(config, "subword.vocabulary", "subword.type", "vocabulary")
-    needs_file = subword.type == "vocabulary" and not DATASETS[config.data.dataset].is_bpe
-    if needs_file and not subword.vocabulary:
-        keys = "subword.vocabulary", "subword.type", "data.dataset"
-        yield keys, "type: vocabulary needs the file with the types"
-
-
-def model_rules(config: Config) -> Problems:
-    """
-    - `model.num_heads` must divide `model.d_model`.
-    """
-    model = config.model
-    if model.d_model % model.num_heads:
-        message = f"must divide model.d_model ({model.d_model})"
-        yield ("model.num_heads", "model.d_model"), message
-
-
-def training_rules(config: Config) -> Problems:
-    """
-    - At least one of `training.max_steps` and `training.max_epochs` must be given.
-    - `training.schedule: noam` and `inverse_sqrt` need `training.warmup_steps` of at least 1.
-    - `training.schedule: inverse_sqrt` and `constant` need `training.learning_rate`.
-    - `training.average_last` must be at most `training.keep_last`.
-    - `training.weight_decay` needs `training.optimizer: adamw`.
-    """
-    training, schedule = config.training, SCHEDULES[config.training.schedule]
-    if training.max_epochs is None and training.max_steps is None:
-        keys = "training.max_epochs", "training.max_steps"
-        yield keys, "give training.max_steps or training.max_epochs"
-    if schedule.needs_warmup and not training.warmup_steps:
-        message = f"schedule {training.schedule} needs at least 1"
-        yield ("training.warmup_steps", "training.schedule"), message
-    if schedule.default_peak is None and training.learning_rate is None:
-        message = f"schedule {training.schedule} needs a rate"
-        yield ("training.learning_rate", "training.schedule"), message
-    if (training.average_last or 0) > training.keep_last:
-        message = f"is more than training.keep_last ({training.keep_last})"
-        yield ("training.average_last", "training.keep_last"), message
-    yield from needs(config, "training.weight_decay", "training.optimizer", "adamw")
-
-
-def decoding_rules(config: Config) -> Problems:
-    """
-    - `decoding.n_best` must be at most `decoding.beam_size`, unless `decoding.sampling` is true.
-    """
-    decoding = config.decoding
-    if decoding.n_best > decoding.beam_size and not decoding.sampling:
-        keys = "decoding.n_best", "decoding.beam_size", "decoding.sampling"
-        yield keys, f"is more than decoding.beam_size ({decoding.beam_size})"
-
-
-RULES = [
-    *(data_rules, subword_rules, model_rules, training_rules, decoding_rules),
-    *(module.rules for module in (scheduled_sampling, guided_attention, copying, mask_predict)),
-]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from transformer_mt.data.cache import entry, entry_name
 from transformer_mt.data.corpus import Corpus, Pair, Split, open_corpus
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
+from transformer_mt.data.facts import RARE, Facts, facts_of
 from transformer_mt.data.subword import TRAINING_LINES, Subwords
 from transformer_mt.data.training_text import hold_out, training_filter
 from transformer_mt.runtime.console import say, warn
@@ -30,6 +31,7 @@ class PreparedData:
         dev, dev_split, test_split: None if there is no such set.
         held_out_files: the files of pairs that were held out of the training text.
         alignments: None if none were asked for.
+        facts: what `data.facts.facts_of` returns.
     """
 
     subwords: Subwords
@@ -39,6 +41,7 @@ class PreparedData:
     test_split: Split | None
     held_out_files: list[Path]
     alignments: Alignments | None = None
+    facts: Facts = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -54,37 +57,47 @@ class PreparedData:
                 return split
             return replace(split, paths=tuple(folder / path.name for path in split.paths))
 
-        return replace(self, dev_split=moved(self.dev_split), test_split=moved(self.test_split))
+        dev, test = moved(self.dev_split), moved(self.test_split)
+        files = {"dev": dev, "test": test}
+        files = {name: list(map(str, split.paths)) for name, split in files.items() if split}
+        facts = self.facts | {"files": self.facts["files"] | files}
+        return replace(self, dev_split=dev, test_split=test, facts=facts)
 
     def report(self) -> Iterator[str]:
         """Yields lines of text that describe what training reads."""
-        facts = self.train.facts
+        facts = self.facts
         yield f"training pairs  {facts['pairs']:,}"
-        for reason, count in facts["dropped"].items():
-            yield f"  left out      {count:,}: {reason}"
-        for name, side in (("source", self.train.source), ("target", self.train.target)):
-            tokens = facts[f"{name}_tokens"]
+        for reason, dropped in facts["dropped"].items():
+            yield f"  left out      {dropped['count']:,}: {reason}"
+        if copies := facts["copies"]["count"]:
+            yield f"  copies        {copies:,}: the target is the same text as the source"
+        sides = {name: facts[name] for name in ("source", "target")}
+        for name, side in sides.items():
+            unit = "characters" if side["words"] is None else "words"
             yield (
-                f"{name} subwords {tokens:,} ({tokens / len(self.train):.1f} per sentence, longest "
-                f"{int(side.lengths.max())})"
+                f"{name} subwords {side['subwords']:,} ({side['mean']:.1f} per sentence, "
+                f"{side['subwords'] / max(1, side[unit]):.2f} per {unit[:-1]}, "
+                f"longest {side['longest']})"
             )
-        unknown = facts["unknown"] / max(1, facts["source_tokens"] + facts["target_tokens"])
+        unknown = facts["unknown"] / max(1, sum(side["subwords"] for side in sides.values()))
         yield f"  unknown       {facts['unknown']:,} ({unknown:.3%})"
-        sizes = f"{self.subwords.source.size:,}"
+        sizes = [f"{sides['source']['vocabulary']:,} (joint)"]
+        rare = [f"{sides['source']['rare']:.1%}"]
         if not self.subwords.joint:
-            sizes += f" source, {self.subwords.target.size:,} target"
-        yield f"vocabulary      {sizes}{' (joint)' if self.subwords.joint else ''}"
+            sizes = [f"{side['vocabulary']:,} {name}" for name, side in sides.items()]
+            rare = [f"{side['rare']:.1%} {name}" for name, side in sides.items()]
+        yield f"vocabulary      {', '.join(sizes)}"
+        yield f"  rare          {', '.join(rare)}; these occur less than {RARE} times"
         if self.alignments is not None:
             counts = self.alignments.facts
-            unlinked = counts["unlinked"] / facts["target_tokens"]
+            unlinked = counts["unlinked"] / self.train.facts["target_tokens"]
             yield (
                 f"alignments      {counts['lines']:,} lines, {counts['links']:,} links of words; "
                 f"{unlinked:.1%} of the target subwords have none"
             )
-        if self.dev is not None:
-            yield f"dev pairs       {len(self.dev):,}"
-        if self.test_split is not None:
-            yield f"test pairs      {self.test_split.line_count:,}"
+        for name in ("dev", "test"):
+            if facts[name]:
+                yield f"{name} pairs".ljust(16) + f"{facts[name]:,}"
 
 
 def prepare(
@@ -121,10 +134,11 @@ def prepare(
             if vocabulary.size < size:
                 say(f"{key}: the text has {vocabulary.size:,} subwords, not {size:,}; using those")
     encode = partial(encoded_corpus, subwords=subwords, cache=cache)
+    limits = Limits(data.max_length, data.max_length_ratio)
     train = encode(
         corpus.train,
         content=content,
-        limits=Limits(data.max_length, data.max_length_ratio),
+        limits=limits,
         title="encoding",
         total=corpus.train.line_count,
         reason_to_drop=new_filter(),
@@ -143,7 +157,8 @@ def prepare(
         languages = data.source_lang, data.target_lang
         links = encoded_alignments(alignments, train, subwords, languages, cache)
     held_out_files = [path for split in held_out.splits.values() for path in split.paths]
-    return PreparedData(subwords, train, dev, corpus.dev, corpus.test, held_out_files, links)
+    facts = facts_of(corpus, train, subwords, limits, new_filter(), cache)
+    return PreparedData(subwords, train, dev, corpus.dev, corpus.test, held_out_files, links, facts)
 
 
 def _check(corpus: Corpus) -> None:

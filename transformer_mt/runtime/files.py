@@ -1,5 +1,6 @@
 """Files that are written completely or not at all, and text whose lines end in `\\n` alone."""
 
+import codecs
 import gzip
 import hashlib
 import os
@@ -14,11 +15,19 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from transformer_mt.runtime.console import quoted
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.locks import open_locked
 
 # The path of a file descriptor: of a process, of one of its threads, or of this process.
 _DESCRIPTOR = re.compile(r"(?:/proc/(\d+)(?:/task/\d+)?|/dev)/fd/(\d+)")
+# The byte order marks of encodings whose lines do not end in the byte of a newline alone, and how
+# many bytes at the start of a file are looked at.
+_MARKS = [
+    *(("UTF-32", mark) for mark in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)),
+    *(("UTF-16", mark) for mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)),
+]
+_PEEKED = 1000
 # After following this many links, Linux takes them for a loop.
 _MOST_LINKS = 40
 
@@ -187,9 +196,34 @@ def _write_errors(path: Path, opened: Path) -> Iterator[None]:
         raise UserError(f"{path}: can't be written: {error.strerror or error}") from error
 
 
+def _wide_encoding(start: bytes) -> str | None:
+    """Returns the encoding of a text that has two or four bytes for each character, given its first
+    bytes; None if it is another one."""
+    for encoding, mark in _MARKS:  # UTF-32 comes first, because its mark begins with the other
+        if start.startswith(mark):
+            return encoding
+    # Without a mark, every second byte of most text is zero. UTF-8 has that byte only for U+0000.
+    zeros = [start[place::2].count(0) for place in (0, 1)]
+    if len(start) >= 100 and 4 * max(zeros) > len(start):
+        return "UTF-16BE" if zeros[0] > zeros[1] else "UTF-16LE"
+    return None
+
+
+def _conversion(path: Path, encoding: str) -> str:
+    """Returns a command that converts a file to UTF-8."""
+    if path.suffix == ".gz":
+        return f"gzip -dc {quoted(path)} | iconv -f {encoding} -t UTF-8 | gzip > NEW_FILE.gz"
+    return f"iconv -f {encoding} -t UTF-8 {quoted(path)} > NEW_FILE"
+
+
 @contextmanager
 def _reading(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a file for reading. It is decompressed if its name ends in .gz."""
+    """Opens a file for reading. It is decompressed if its name ends in .gz.
+
+    Raises:
+        UsageError: there is no such file, or it can't be opened.
+        UserError: it is damaged, or its encoding is UTF-16 or UTF-32.
+    """
     opened = gzip.open if path.suffix == ".gz" else open
     try:
         file = opened(path, "rb")
@@ -199,6 +233,11 @@ def _reading(path: Path) -> Iterator[IO[bytes]]:
         raise UsageError(f"{path}: can't be read: {error.strerror or error}") from None
     with file:
         try:
+            if encoding := _wide_encoding(file.peek(_PEEKED)[:_PEEKED]):
+                raise UserError(
+                    f"{path}: the encoding is {encoding}, not UTF-8. Convert the file: "
+                    f"{_conversion(path, encoding)}"
+                )
             yield file
         except (EOFError, zlib.error, OSError) as error:
             raise UserError(f"{path}: can't be read to its end: {error}") from None
@@ -208,8 +247,7 @@ def byte_lines(path: Path) -> Iterator[bytes]:
     """Yields the lines of a file without their ends (`\\n` or `\\r\\n`).
 
     Raises:
-        UsageError: there is no such file, or it can't be opened.
-        UserError: it is damaged.
+        UsageError, UserError: as `_reading` does.
     """
     with _reading(path) as file:
         for line in file:
@@ -228,9 +266,9 @@ def lines(path: Path) -> Iterator[str]:
         except UnicodeDecodeError as error:
             raise UserError(
                 f"{path}, line {number}: not UTF-8 (byte {line[error.start]:#04x} at position "
-                f"{error.start + 1}). Convert the file: iconv -f ENCODING -t UTF-8 {path} > "
-                "NEW_FILE. For Chinese, ENCODING is GB18030; for Japanese, SHIFT_JIS; for European "
-                "languages, often LATIN1. Look at the new file before you use it"
+                f"{error.start + 1}). Convert the file: {_conversion(path, 'ENCODING')}. For "
+                "Chinese, ENCODING is GB18030; for Japanese, SHIFT_JIS; for European languages, "
+                "often LATIN1. Look at the new file before you use it"
             ) from None
         yield text.removeprefix("\ufeff") if number == 1 else text
 

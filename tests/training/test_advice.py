@@ -1,0 +1,105 @@
+"""Advice about runs that would be trained, but not as their users want."""
+
+import pytest
+
+from tests.support import ROOT, make_config
+from transformer_mt.config import file as config_file
+from transformer_mt.training.advice import advice
+
+QUIET = {"lines": 0, "pairs": 0, "examples": []}
+FACTS = {
+    "pairs": 100_000,
+    "source": {"vocabulary": 8000, "rare": 0.1},
+    "target": {"vocabulary": 8000, "rare": 0.1},
+    "dev": 1000,
+    "test": 1000,
+    "overlap": {"dev": QUIET, "test": QUIET},
+    "copies": {"count": 0, "examples": []},
+}
+STEPS = {"max_steps": 1000, "warmup_steps": 200, "validate_every": 100, "save_every": 100}
+
+
+def advised(tmp_path, facts=FACTS, subword=None, steps=1000, **training) -> list[str]:
+    config = make_config(tmp_path, training=STEPS | training, subword=subword or {})
+    return advice(config, facts, steps)
+
+
+def test_nothing_is_odd_about_the_recipes(tmp_path):
+    assert advised(tmp_path) == []
+    for path in (ROOT / "configs").glob("*.yaml"):
+        config = config_file.load(path)
+        if config.training.max_steps:
+            assert advice(config, FACTS, config.training.max_steps) == [], path.name
+
+
+@pytest.mark.parametrize(
+    ("training", "words"),
+    [
+        ({"warmup_steps": 1001}, ["warmup_steps: 1001", "ends at step 1,000", "to 200 for"]),
+        ({"validate_every": 1001}, ["validate_every: 1001", "ends at step 1,000", "to 100 for"]),
+        ({"average_last": 4, "save_every": 400}, ["average_last: 4", "only 3", "at most 250"]),
+    ],
+)
+def test_numbers_that_do_not_fit_the_length_of_the_run(tmp_path, training, words):
+    (message,) = advised(tmp_path, **training)
+    assert message.startswith("training.") and all(word in message for word in words)
+    # What the message advises helps.
+    key = {"average_last": "save_every"}.get(first := next(iter(training)), first)
+    number = int(words[-1].split()[1 if key != "save_every" else 2])
+    assert advised(tmp_path, **training | {key: number}) == []
+
+
+@pytest.mark.parametrize("at_the_limit", [
+    {"warmup_steps": 1000},
+    {"validate_every": 1000},
+    {"average_last": 4, "save_every": 250},
+    {"average_last": 4, "save_every": 300},  # the last is saved at the end
+    {"average_last": 1, "save_every": 5000},
+])  # fmt: skip
+def test_numbers_that_just_fit(tmp_path, at_the_limit):
+    assert advised(tmp_path, **at_the_limit) == []
+
+
+def test_the_steps_may_come_from_the_epochs(tmp_path):
+    own = {"max_steps": None, "max_epochs": 2}
+    assert advised(tmp_path, steps=500, **own) == []
+    assert len(advised(tmp_path, steps=150, **own)) == 1
+
+
+def test_without_a_dev_set(tmp_path):
+    facts = FACTS | {"dev": 0}
+    assert advised(tmp_path, facts, validate_every=5000) == []
+    (message,) = advised(tmp_path, facts, patience=3)
+    assert message.startswith("training.patience: 3: there is no dev set")
+
+
+def rare(source: float, target: float) -> dict:
+    sides = {"source": source, "target": target}
+    return FACTS | {name: {"vocabulary": 8000, "rare": share} for name, share in sides.items()}
+
+
+def test_subwords_that_are_too_rare(tmp_path):
+    assert advised(tmp_path, rare(0.5, 0.5)) == []
+    (message,) = advised(tmp_path, rare(0.51, 0.51))
+    assert message.startswith("subword.vocab_size: 51% of the 8,000 subwords occur less than 10")
+    (message,) = advised(tmp_path, rare(0.2, 0.8), {"joint": False})
+    assert message.startswith("subword.target_vocab_size: 80%")
+    # They belong to a model that is trained before.
+    assert advised(tmp_path, rare(0.8, 0.8), init_from="base") == []
+    listed = {"type": "vocabulary", "vocabulary": "types"}
+    (message,) = advised(tmp_path, rare(0.8, 0.8), listed)
+    assert message.startswith("subword.vocabulary: 80%")
+
+
+def test_text_of_the_tests_that_is_trained_on(tmp_path):
+    overlap = {"dev": {"lines": 1, "pairs": 0}, "test": {"lines": 1000, "pairs": 2}}
+    dev, test = advised(tmp_path, FACTS | {"overlap": overlap})
+    assert dev.startswith("data.dev: the source or the target of 1 of its 1,000 pairs")
+    assert "whole" not in dev
+    assert test.startswith("data.test: ") and "1,000 of its 1,000" in test and "(2 as" in test
+
+
+def test_copies_of_the_source(tmp_path):
+    assert advised(tmp_path, FACTS | {"copies": {"count": 99}}) == []
+    (message,) = advised(tmp_path, FACTS | {"copies": {"count": 1_500}})
+    assert message.startswith("data.train: in 1,500 pairs (1.5%), the target is a copy")

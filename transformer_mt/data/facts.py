@@ -1,0 +1,317 @@
+"""What the text of a run is like: its counts and lengths, which pairs were left out, how often its
+subwords occur, and which text of the dev and test sets is also trained on.
+
+`train` prints some of these facts, warns of others, and writes all of them to MODEL_DIR/data.json.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer_mt.data.cache import entry, entry_name
+from transformer_mt.data.corpus import Corpus, Pair, Split
+from transformer_mt.data.encoded import CHUNK, CachedArrays, EncodedCorpus, EncodedText, Limits
+from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary
+from transformer_mt.data.words import has_spaces
+from transformer_mt.runtime.console import progress
+
+# A new number makes existing entries of the cache unused.
+FORMAT = 1
+# A subword that occurs less often than this is rare.
+RARE = 10
+# How many examples there are of each kind, and how many characters of each text.
+EXAMPLES = 3
+LONGEST_EXAMPLE = 200
+# A histogram of lengths has at most this many bars.
+BARS = 30
+# This many ids are counted at once, to limit the memory.
+BLOCK = 1 << 22
+
+Facts = dict[str, Any]
+
+
+class _CachedFacts(CachedArrays):
+    name = "facts about the text"
+
+    def _load(self, folder: Path) -> None:
+        pass
+
+
+def facts_of(
+    corpus: Corpus,
+    train: EncodedCorpus,
+    subwords: Subwords,
+    limits: Limits,
+    reason_to_drop: Callable[[Pair], str | None],
+    cache: Path,
+) -> Facts:
+    """Returns the facts about a corpus, whose form docs/data.md describes. They can be written as
+    JSON.
+
+    The text is read once. The facts are then in the cache. The memory that is used depends on the
+    size of the dev and test sets, and not on that of the training text.
+
+    Args:
+        train: the encoded training text.
+        limits, reason_to_drop: what it was encoded with.
+    """
+    held = {name: split for name in ("dev", "test") if (split := getattr(corpus, name))}
+    contents = {name: split.content() for name, split in held.items()}
+
+    def make(folder: Path) -> None:
+        found = _read(corpus.train, held, train, subwords, limits, reason_to_drop)
+        for name, side in _sides(train, subwords).items():
+            words = found[name]["words"]
+            found[name] |= side
+            found[name]["subwords_per_word"] = side["subwords"] / words if words else None
+        (folder / "facts.json").write_text(json.dumps(found))
+
+    name = entry_name(FORMAT, train.key, contents)
+    found = _CachedFacts(entry(cache / f"facts-{name}", make)).facts
+    splits = {"train": corpus.train, **held}
+    return {
+        "files": {name: list(map(str, split.paths)) for name, split in splits.items()},
+        "pairs": len(train),
+        "unknown": train.facts["unknown"],
+        **{name: held[name].line_count if name in held else 0 for name in ("dev", "test")},
+        **found,
+    }
+
+
+# --------------------------------------------------------------------------------------- the text
+
+
+def _read(
+    text: Split,
+    held: dict[str, Split],
+    train: EncodedCorpus,
+    subwords: Subwords,
+    limits: Limits,
+    reason_to_drop: Callable[[Pair], str | None],
+) -> Facts:
+    """Reads the training text, and returns the facts that its encoded form does not have."""
+    used = np.zeros(train.text_lines, bool)
+    used[train.lines] = True
+    dropped = _Dropped(train, subwords, limits)
+    overlap, copies = _Overlap(held), _Examples()
+    sides = [
+        _Units(has_spaces(language), isinstance(vocabulary, WordVocabulary))
+        for language, vocabulary in (
+            (text.source_lang, subwords.source),
+            (text.target_lang, subwords.target),
+        )
+    ]
+    pairs = ((example["source"], example["target"]) for example in text.examples())
+    lines = zip(used.tobytes(), pairs, strict=True)
+    with progress(total=len(used), title="examining", unit="pairs", unit_scale=True) as bar:
+        while chunk := list(islice(lines, CHUNK)):
+            for is_used, pair in chunk:
+                reason = reason_to_drop(pair)  # of every pair, because it may remember them
+                if not is_used:
+                    dropped.add(pair, reason)
+                    continue
+                overlap.add(pair)
+                if pair[0] == pair[1]:
+                    copies.add(pair)
+                for side, line in zip(sides, pair, strict=True):
+                    side.add(line)
+            bar.update(len(chunk))
+    source, target = (side.facts() for side in sides)
+    return {
+        "dropped": dropped.facts(),
+        "source": source,
+        "target": target,
+        "overlap": overlap.facts(),
+        "copies": copies.facts(),
+    }
+
+
+class _Examples:
+    """Counts pairs, and keeps the first of them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._pairs: list[Pair] = []
+
+    def add(self, pair: Pair) -> None:
+        self.count += 1
+        if self.count <= EXAMPLES:
+            self._pairs.append(pair)
+
+    def facts(self) -> Facts:
+        return {"count": self.count, "examples": list(map(_shortened, self._pairs))}
+
+
+class _Dropped:
+    """Finds examples of the pairs that were left out, for each reason. (The encoded corpus has
+    their numbers, but not their text.)"""
+
+    def __init__(self, train: EncodedCorpus, subwords: Subwords, limits: Limits) -> None:
+        self._subwords = subwords
+        self._limits = limits
+        self._counts = train.facts["dropped"]
+        self._found = {reason: _Examples() for reason in self._counts}
+        self._missing = set(self._counts)
+
+    def add(self, pair: Pair, reason: str | None) -> None:
+        """Takes note of a pair that was left out.
+
+        Args:
+            reason: None if its length is the reason. Lengths are computed only as long as examples
+                are missing.
+        """
+        if not self._missing:
+            return
+        if reason is None:
+            source, target = self._subwords.source, self._subwords.target
+            reason = self._limits.reason_to_drop(source.encode(pair[0]), target.encode(pair[1]))
+        found = self._found[reason]
+        found.add(pair)
+        if found.count == min(EXAMPLES, self._counts[reason]):
+            self._missing.remove(reason)
+
+    def facts(self) -> Facts:
+        return {
+            reason: {"count": count, "examples": self._found[reason].facts()["examples"]}
+            for reason, count in self._counts.items()
+        }
+
+
+class _Units:
+    """Counts the characters and the words of one side of the text."""
+
+    def __init__(self, has_words: bool, is_bpe: bool) -> None:
+        self._has_words = has_words
+        self._is_bpe = is_bpe
+        self._words = self._characters = 0
+
+    def add(self, text: str) -> None:
+        self._characters += len(text)
+        if self._has_words:
+            words = text.split()
+            self._words += len(words)
+            if self._is_bpe:  # the parts of a word, except the last, end in @@
+                self._words -= sum(word.endswith("@@") for word in words)
+
+    def facts(self) -> Facts:
+        return {"words": self._words if self._has_words else None, "characters": self._characters}
+
+
+class _Overlap:
+    """Finds the pairs of the dev and test sets whose source or target is also in the training
+    text. Blank text is ignored."""
+
+    def __init__(self, held: dict[str, Split]) -> None:
+        self._pairs = {
+            name: [(pair["source"], pair["target"]) for pair in split.examples()]
+            for name, split in held.items()
+        }
+        everything = [pair for pairs in self._pairs.values() for pair in pairs]
+        self._sources = {source for source, _ in everything if source.strip()}
+        self._targets = {target for _, target in everything if target.strip()}
+        self._both = set(everything)
+        self._found_sources: set[str] = set()
+        self._found_targets: set[str] = set()
+        self._found_pairs: set[Pair] = set()
+
+    def add(self, pair: Pair) -> None:
+        """Takes note of a pair of the training text."""
+        source, target = pair
+        if source in self._sources:
+            self._found_sources.add(source)
+            if pair in self._both:
+                self._found_pairs.add(pair)
+        if target in self._targets:
+            self._found_targets.add(target)
+
+    def facts(self) -> Facts:
+        """The number of lines that share a side with the training text, the number of those that
+        are in it as a pair, and examples, of which such pairs come first; for each set."""
+        return {name: self._facts(self._pairs.get(name, [])) for name in ("dev", "test")}
+
+    def _facts(self, pairs: list[Pair]) -> Facts:
+        shared = [
+            pair
+            for pair in pairs
+            if pair[0] in self._found_sources or pair[1] in self._found_targets
+        ]
+        whole = [pair for pair in shared if pair in self._found_pairs]
+        parts = (pair for pair in shared if pair not in self._found_pairs)
+        examples = [*whole[:EXAMPLES], *islice(parts, EXAMPLES)][:EXAMPLES]
+        return {
+            "lines": len(shared),
+            "pairs": len(whole),
+            "examples": list(map(_shortened, examples)),
+        }
+
+
+def _shortened(pair: Pair) -> list[str]:
+    return [
+        text if len(text) <= LONGEST_EXAMPLE else text[: LONGEST_EXAMPLE - 1] + "…" for text in pair
+    ]
+
+
+# ---------------------------------------------------------------------------------- encoded text
+
+
+def _sides(train: EncodedCorpus, subwords: Subwords) -> dict[str, Facts]:
+    """Returns the facts about the subwords of each side."""
+    sides = {
+        "source": (train.source, subwords.source),
+        "target": (train.target, subwords.target),
+    }
+    counts = {name: _occurrences(text, own.size) for name, (text, own) in sides.items()}
+    if subwords.joint:  # a subword of either side is trained by both
+        counts = dict.fromkeys(counts, counts["source"] + counts["target"])
+    longest = max(int(text.lengths.max()) for text, _ in sides.values())
+    width = next(width for width in _widths() if width * BARS >= longest)
+    return {
+        name: {
+            "sentences": len(text.lengths),
+            "subwords": len(text.ids),
+            "mean": len(text.ids) / len(text.lengths),
+            "longest": int(text.lengths.max()),
+            "lengths": histogram(text.lengths, width),
+            "vocabulary": own.size,
+            "rare": _share_of_rare(counts[name], own),
+        }
+        for name, (text, own) in sides.items()
+    }
+
+
+def _occurrences(text: EncodedText, size: int) -> np.ndarray:
+    """Returns how often each subword occurs: int64 (size,)."""
+    counts = np.zeros(size, np.int64)
+    for start in range(0, len(text.ids), BLOCK):
+        counts += np.bincount(text.ids[start : start + BLOCK], minlength=size)
+    return counts
+
+
+def _share_of_rare(counts: np.ndarray, vocabulary: Vocabulary) -> float:
+    """Returns the share of the subwords that occur less than RARE times. The special subwords are
+    not counted."""
+    special = [vocabulary.pad, vocabulary.unk, vocabulary.bos, vocabulary.eos]
+    counts = np.delete(counts, special)
+    return float((counts < RARE).mean()) if len(counts) else 0.0
+
+
+def histogram(lengths: np.ndarray, width: int) -> list[list[int]]:
+    """Counts lengths in intervals of a width. The first interval begins with 1, and also holds any
+    length of 0.
+
+    Returns: the first length, the last length and the count of each interval, which may be 0.
+    """
+    counts = np.bincount((np.maximum(lengths, 1) - 1) // width)
+    return [[i * width + 1, (i + 1) * width, int(count)] for i, count in enumerate(counts)]
+
+
+def _widths() -> Iterator[int]:
+    """Yields 1, 2, 5, 10, 20, 50, 100, …"""
+    power = 1
+    while True:
+        yield from (power, 2 * power, 5 * power)
+        power *= 10

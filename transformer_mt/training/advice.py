@@ -1,0 +1,84 @@
+"""Advice about a run that can be trained as it is, but will probably not do what its user wants.
+
+Whatever cannot work at all is an error, and is reported by the rules of the config or by what reads
+the data.
+"""
+
+from collections.abc import Iterator
+
+from transformer_mt.config.schema import Config
+from transformer_mt.data.facts import RARE, Facts
+
+# Copies of the source among the targets are reported from this share of the pairs on. A few are in
+# every corpus, such as names.
+MANY_COPIES = 0.001
+
+
+def advice(config: Config, facts: Facts, total_steps: int) -> list[str]:
+    """Returns messages, each of which says what is odd, where, and what to do about it.
+
+    Args:
+        facts: the facts about the data, as `data.facts.facts_of` returns them.
+        total_steps: the number of steps of the whole run.
+    """
+    return [*_about_steps(config, total_steps, facts["dev"] > 0), *_about_text(config, facts)]
+
+
+def _about_steps(config: Config, total_steps: int, has_dev: bool) -> Iterator[str]:
+    training = config.training
+    end = f"training ends at step {total_steps:,}"
+    if total_steps < training.warmup_steps:
+        yield (
+            f"training.warmup_steps: {training.warmup_steps}: {end}, while the learning rate still "
+            f"rises. Lower warmup_steps, to {max(1, total_steps // 5)} for example, or train longer"
+        )
+    if has_dev and total_steps < training.validate_every:
+        yield (
+            f"training.validate_every: {training.validate_every}: {end}, so no validation comes "
+            f"before that. Lower it, to {max(1, total_steps // 10)} for example"
+        )
+    if not has_dev and training.patience is not None:
+        yield (
+            f"training.patience: {training.patience}: there is no dev set, so training will not "
+            "end early. Give data.dev, or let pairs be held out for it (data.held_out)"
+        )
+    saved = -(-total_steps // training.save_every)  # one is saved at the end in any case
+    if training.average_last is not None and saved < training.average_last:
+        most = total_steps // training.average_last
+        advised = f". Lower training.save_every to at most {most}" if most else ""
+        yield (
+            f"training.average_last: {training.average_last}: {end}, and only {saved} checkpoints "
+            f"will have been saved (training.save_every: {training.save_every}){advised}"
+        )
+
+
+def _about_text(config: Config, facts: Facts) -> Iterator[str]:
+    # The subwords of another model can't be changed.
+    sizes = {} if config.training.init_from else config.subword.vocabulary_sizes
+    for key, side in zip(sizes, ("source", "target"), strict=False):
+        if (share := facts[side]["rare"]) > 0.5:
+            is_given = config.subword.type == "vocabulary"
+            advised = "Use a shorter list" if is_given else "Lower it, or train on more text"
+            yield (
+                f"{'subword.vocabulary' if is_given else key}: {_percent(share)} of the "
+                f"{facts[side]['vocabulary']:,} subwords occur less than {RARE} times in the "
+                f"training text, too rarely to be learnt. {advised}"
+            )
+    for name, overlap in facts["overlap"].items():
+        if count := overlap["lines"]:
+            whole = f" ({overlap['pairs']:,} as a whole pair)" if overlap["pairs"] else ""
+            yield (
+                f"data.{name}: the source or the target of {count:,} of its {facts[name]:,} pairs "
+                f"is also in the training text{whole}, so its scores are too high. Remove these "
+                "pairs from the training text"
+            )
+    copies = facts["copies"]["count"]
+    if (share := copies / facts["pairs"]) >= MANY_COPIES:
+        yield (
+            f"data.train: in {copies:,} pairs ({_percent(share)}), the target is a copy of the "
+            "source. The model learns to leave text untranslated from them. Remove these pairs"
+        )
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
