@@ -11,6 +11,7 @@ import paddle
 from transformer_mt import __version__
 from transformer_mt.assembly.data import prepare_for
 from transformer_mt.assembly.finish import finish
+from transformer_mt.assembly.report import write_report
 from transformer_mt.assembly.training import make_plan, make_trainer
 from transformer_mt.config import file as config_file
 from transformer_mt.config.problems import printable
@@ -18,10 +19,10 @@ from transformer_mt.config.schema import SECTIONS, Config
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.evaluation.scoring import require_tokenizer
 from transformer_mt.inspect.parameters import VocabularySizes, parts
-from transformer_mt.model_directory import subwords_to_keep
+from transformer_mt.model_directory import REPORT, subwords_to_keep
 from transformer_mt.runtime import device as devices
 from transformer_mt.runtime.console import duration, quoted, say, show, table, warn
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import write_atomically
 from transformer_mt.training import event_files, resume, workers
 from transformer_mt.training.advice import advice
@@ -107,6 +108,7 @@ def train(config: Config, device: str | None, restart: bool) -> None:
             else:
                 workers.run_workers(make_trainer, config, data, directory, used, count, resumed)
         finish(config, data, directory)
+        _write_report(directory)
         say(f"done in {duration(time.monotonic() - started)}")
         _next_steps(directory)
     finally:
@@ -247,8 +249,17 @@ def _as_text(value: object) -> str:
     return printable(value if isinstance(value, str) else json.dumps(value), 32)
 
 
+def _write_report(directory: RunDirectory) -> None:
+    try:
+        write_report([directory.path], directory.own(REPORT))
+    except UserError as error:  # the model is complete without it
+        warn(f"the report could not be written: {error}")
+
+
 def _next_steps(directory: RunDirectory) -> None:
     path = quoted(directory.path)
     show("\nNext:")
     show(f"  bash scripts/translate.sh {path} FILE   # translate a text, line by line")
     show(f"  bash scripts/evaluate.sh {path} SOURCE REFERENCE   # score it")
+    if (directory.path / REPORT).is_file():
+        show(f"  {quoted(directory.path / REPORT)}   # open it in a browser: how the run went")
