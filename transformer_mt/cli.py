@@ -24,6 +24,10 @@ COMMANDS = {
     "translate": "Translate text. Each line of the input gives one line of output.",
     "evaluate": "Score translations with sacreBLEU: those of one model, of several models side by "
     "side, or of a file.",
+    "compare": "Compare systems with a baseline and decide which one is better: paired "
+    "significance tests, a verdict in a sentence, and where the systems differ.",
+    "report": "Write a report of a run, or of several side by side, as an HTML page: curves, "
+    "scores, translations, config and data. A run can still be training.",
     "score": "Show how probable given translations are for a model.",
     "align": "Find which words of sentences and given translations belong together, or measure how "
     "well a model finds them.",

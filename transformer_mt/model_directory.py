@@ -17,17 +17,20 @@ module reads a model directory; training/run_directory.py writes one.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config
 from transformer_mt.runtime.checksums import CHECKSUMS, is_sealed, verify
 from transformer_mt.runtime.console import quoted, visible, warn
 from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.runtime.files import byte_lines
 
 if TYPE_CHECKING:
     from transformer_mt.data.subword import Subwords
@@ -36,6 +39,7 @@ FORMAT_VERSION = 2
 # The version before, whose weights were pickles; `convert` reads it.
 PICKLE_FORMAT_VERSION = 1
 CONFIG = "config.yaml"
+LOG = "metrics.jsonl"
 VERSION = "format_version"
 SUBWORDS = "subword.*"
 # The file of an export that names its checkpoint, as `best` does.
@@ -134,6 +138,16 @@ class ModelDirectory:
         names = [path.name for path in entries(self.checkpoints) if STEP.fullmatch(path.name)]
         names.sort(key=lambda name: int(name.removeprefix("step_")))
         return [self.own(f"checkpoints/{name}") for name in names]
+
+    def logged(self) -> Iterator[dict[str, Any]]:
+        """Yields the complete lines of metrics.jsonl. The last line is incomplete while a process
+        writes it, or if the process was killed then."""
+        path = self.own(LOG)
+        for line in byte_lines(path) if path.is_file() else ():
+            with contextlib.suppress(ValueError, RecursionError):
+                values = json.loads(line)
+                if isinstance(values, dict) and isinstance(values.get("step", 0), int):
+                    yield values
 
     def named_checkpoints(self) -> list[Path]:
         """Returns the checkpoints of steps, and then the averages of them."""

@@ -15,12 +15,10 @@ import argparse
 import os
 from pathlib import Path
 
-from transformer_mt.assembly import backends
+from transformer_mt.assembly import attention
 from transformer_mt.commands.arguments import add_checkpoint, add_device, add_model_dir
 from transformer_mt.data.subword import Vocabulary
 from transformer_mt.decoding.engine import Sentence
-from transformer_mt.inspect import attention_page as page
-from transformer_mt.inspect.attention_page import Axis, Map, Token
 from transformer_mt.runtime.errors import UsageError
 from transformer_mt.runtime.files import write_atomically
 
@@ -51,16 +49,8 @@ def run(options: argparse.Namespace) -> None:
             empty or too long.
         UserError: the model is damaged, or the page can't be written.
     """
-    folder = Path(options.model_dir)
-    if (held := backends.exported(folder)) is not None:
-        raise UsageError(
-            f"{folder} is an export for --engine {held}, which does not give the weights of every "
-            "layer and head. Give the model directory that it was made of"
-        )
-    spec = backends.find(folder, "paddle", options.checkpoint, device=options.device)
-    config, subwords = spec.config, spec.subwords
-    backends.require_possible(config, config.decoding, ["attention"])
-    limit = config.data.max_length
+    spec = attention.find(Path(options.model_dir), options.checkpoint, options.device)
+    subwords, limit = spec.subwords, spec.config.data.max_length
     text, source_ids = _read("--text", options.text, subwords.source, limit)
     if not source_ids:
         raise UsageError("--text: there is no text in it")
@@ -71,24 +61,11 @@ def run(options: argparse.Namespace) -> None:
     label = "Translation, given"
     if options.target is None:
         label = "Translation, found by the model"
-        target_ids = engine.search([Sentence(source_ids)], config.decoding)[0][0].ids
+        target_ids = engine.search([Sentence(source_ids)], spec.config.decoding)[0][0].ids
         target = subwords.target.decode(target_ids)
-    attention = engine.attention(source_ids, target_ids)
-
-    source_lang, target_lang = config.data.source_lang, config.data.target_lang
-    source = Axis(_tokens(attention.source, subwords.source), source_lang)
-    decoder_input = Axis(_tokens(attention.decoder_input, subwords.target), target_lang)
-    labels = Axis(_tokens(attention.labels, subwords.target), target_lang)
-    content = page.html(
-        f"{folder.resolve().name}, {spec.checkpoints[0].name}",
-        [page.Sentence("Source", text, source_lang), page.Sentence(label, target, target_lang)],
-        [
-            Map(*page.ENCODER, source, source, attention.encoder),
-            Map(*page.DECODER, labels, decoder_input, attention.decoder),
-            Map(*page.CROSS, labels, source, attention.cross),
-        ],
-    )
-    write_atomically(options.output, content)
+    source = attention.Side("Source", text, source_ids)
+    page = attention.draw(spec, engine, source, attention.Side(label, target, target_ids))
+    write_atomically(options.output, page)
     print(options.output)
 
 
@@ -109,19 +86,3 @@ def _read(option: str, text: str, vocabulary: Vocabulary, limit: int) -> tuple[s
             "(data.max_length; `translate` cuts such a line into parts). Give a shorter one"
         )
     return text, ids
-
-
-def _tokens(ids: list[int], vocabulary: Vocabulary) -> list[Token]:
-    kinds = {vocabulary.unk: "unknown"}
-    kinds |= dict.fromkeys((vocabulary.pad, vocabulary.bos, vocabulary.eos), "special")
-    return [
-        Token(_visible(piece), kinds.get(id, ""))
-        for id, piece in zip(ids, vocabulary.pieces(ids), strict=True)
-    ]
-
-
-def _visible(piece: str) -> str:
-    """A subword; one that would be invisible, such as U+200B, is given by its code points."""
-    if any(character.isprintable() for character in piece):
-        return piece
-    return " ".join(f"U+{ord(character):04X}" for character in piece)

@@ -25,7 +25,7 @@ from transformer_mt.commands.translations import find_model, translate
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.decoding.stream import input_lines
 from transformer_mt.evaluation.comet import Comet
-from transformer_mt.evaluation.groups import Group, by_length, by_rare_words, word_counts
+from transformer_mt.evaluation.groups import groupings
 from transformer_mt.evaluation.metrics import DEFAULT_METRICS, METRICS
 from transformer_mt.evaluation.scoring import (
     has_spaces_in,
@@ -160,7 +160,7 @@ def run(options: argparse.Namespace) -> None:
         lowercase=options.lowercase,
         confidence=options.confidence,
         comet=comet,
-        groups=_groups(options, sources, references[0]) if options.groups else {},
+        groups=(groupings(sources, references[0], options.training_text) if options.groups else {}),
         sentences=options.sentences is not None,
     )
     systems = _translated(options, sources) if options.models else _read(options, references[0])
@@ -288,21 +288,6 @@ def _read(options: argparse.Namespace, reference: list[str]) -> Iterator[System]
         hypotheses = _content(path, input_lines)
         require_equal(path, len(hypotheses), options.reference[0], len(reference))
         yield System(str(path), hypotheses, tokenize or tokenizer_for_text(reference))
-
-
-def _groups(
-    options: argparse.Namespace, sources: list[str] | None, reference: list[str]
-) -> dict[str, list[Group]]:
-    spaces, counts, where = has_spaces_in(reference), None, "the whole reference"
-    if options.training_text:
-        counts, where = word_counts(lines(options.training_text), spaces), "the training text"
-    name, texts = ("reference", reference) if sources is None else ("source", sources)
-    return {
-        f"by length of the {name}": by_length(texts, has_spaces_in(texts)),
-        f"by how often the rarest word of a line of the reference occurs in {where}": by_rare_words(
-            reference, counts, spaces
-        ),
-    }
 
 
 def _warn_of_suspicions(

@@ -6,8 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 from unicodedata import category
+
+from transformer_mt.evaluation.scoring import has_spaces_in
+from transformer_mt.runtime.files import lines
 
 Item = TypeVar("Item")
 
@@ -72,11 +76,38 @@ def by_rare_words(
     return _groups(names, chosen)
 
 
-def word_counts(lines: Iterable[str], spaces: bool = True) -> Counter[str]:
+def groupings(
+    sources: list[str] | None, reference: list[str], training_text: Path | None = None
+) -> dict[str, list[Group]]:
+    """Groups lines by length and by rare words.
+
+    Args:
+        sources: None takes the length of the reference instead.
+        training_text: the target side of the training text, in which words are counted. None
+            counts them in the reference.
+
+    Returns: the groups, by what the lines are grouped by.
+
+    Raises:
+        UsageError, UserError: the training text cannot be read.
+    """
+    spaces, counts, where = has_spaces_in(reference), None, "the whole reference"
+    if training_text:
+        counts, where = word_counts(lines(training_text), spaces), "the training text"
+    name, texts = ("reference", reference) if sources is None else ("source", sources)
+    return {
+        f"by length of the {name}": by_length(texts, has_spaces_in(texts)),
+        f"by how often the rarest word of a line of the reference occurs in {where}": by_rare_words(
+            reference, counts, spaces
+        ),
+    }
+
+
+def word_counts(texts: Iterable[str], spaces: bool = True) -> Counter[str]:
     """Counts the words of a text, without punctuation. Upper and lower case are the same."""
     counts: Counter[str] = Counter()
-    for line in lines:
-        counts.update(_words(line, spaces))
+    for text in texts:
+        counts.update(_words(text, spaces))
     return counts
 
 
@@ -102,7 +133,7 @@ def _ranges(bounds: Sequence[int]) -> list[str]:
 
 def _groups(names: list[str], chosen: list[int]) -> list[Group]:
     """The groups that have lines, given the index of the name of each line."""
-    lines: list[list[int]] = [[] for _ in names]
+    members: list[list[int]] = [[] for _ in names]
     for line, name in enumerate(chosen):
-        lines[name].append(line)
-    return [Group(name, own) for name, own in zip(names, lines, strict=True) if own]
+        members[name].append(line)
+    return [Group(name, own) for name, own in zip(names, members, strict=True) if own]

@@ -8,6 +8,9 @@ import html
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from transformer_mt.evaluation.differences import Piece
+from transformer_mt.runtime.console import visible
+
 STYLE = Path(__file__).with_name("style.css")
 
 
@@ -36,7 +39,21 @@ def page(title: str, body: str, script: str = "", frames: bool = False) -> str:
 
 def escaped(text: object) -> str:
     """Returns a text as HTML that shows it. It can be used inside of attributes too."""
-    return html.escape(str(text), quote=True)
+    return html.escape(showable(str(text)), quote=True)
+
+
+def showable(text: str) -> str:
+    """Returns a text in which no character has an effect: those that change the direction of the
+    text after them, and the like, are replaced by escapes such as \\u202e."""
+    return visible(text.encode("utf-8", "replace").decode("utf-8"))  # no halves of surrogates
+
+
+def marked(pieces: Iterable[Piece], spaces: bool) -> str:
+    """Returns the pieces of a text as HTML, with those marked that differ from another text."""
+    return (" " if spaces else "").join(
+        f"<mark>{escaped(piece.text)}</mark>" if piece.differs else escaped(piece.text)
+        for piece in pieces
+    )
 
 
 def section(title: str, *parts: str, id: str = "") -> str:

@@ -6,7 +6,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from transformer_mt.model_directory import (
     CHECKPOINT,
     CONFIG,
     FORMAT_VERSION,
+    LOG,
     SUBWORDS,
     VERSION,
     ModelDirectory,
@@ -28,14 +29,13 @@ from transformer_mt.runtime import console
 from transformer_mt.runtime.checksums import CHECKSUMS, listed, sealed, verify, write_checksums
 from transformer_mt.runtime.console import say
 from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import as_line, atomic, byte_lines, write_atomically
+from transformer_mt.runtime.files import as_line, atomic, write_atomically
 from transformer_mt.runtime.locks import open_locked
 from transformer_mt.training import event_files
 from transformer_mt.training.event_files import EventFiles
 from transformer_mt.training.state import STATE, Progress
 from transformer_mt.weights import OPTIMIZER, WEIGHTS
 
-LOG = "metrics.jsonl"
 TERMINAL_LOG = "train.log"
 # The translations of this number of newest validations are kept, and those of the best ones.
 KEPT_HYPOTHESES = 5
@@ -286,16 +286,6 @@ class RunDirectory(ModelDirectory):
         except OSError as error:
             raise UserError(f"{self.path / LOG}: {error.strerror}") from None
         return values
-
-    def logged(self) -> Iterator[dict[str, Any]]:
-        """Yields the complete lines of metrics.jsonl. The last line is incomplete if the process
-        was killed while writing it."""
-        path = self.own(LOG)
-        for line in byte_lines(path) if path.is_file() else ():
-            with contextlib.suppress(ValueError, RecursionError):
-                values = json.loads(line)
-                if isinstance(values, dict) and isinstance(values.get("step", 0), int):
-                    yield values
 
     def keep_terminal_log(self) -> None:
         """Appends all that is printed to train.log from now on, and what was printed before."""

@@ -1,0 +1,386 @@
+"""The command `report`: what is on the page, and that any text on it is shown and not run."""
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+
+from tests import fabricated_run
+from tests.fabricated_run import fabricate, samples, train, validation, write_metrics, write_text
+from tests.support import (
+    TIMEOUT,
+    demo_pairs,
+    make_config,
+    make_model_directory,
+    run_command,
+    write_lines,
+)
+from transformer_mt.pages import report_translations
+from transformer_mt.runtime.errors import UsageError, UserError
+
+PAIRS = demo_pairs(60)
+HOSTILE = [
+    "</script><script>hacked()</script>",
+    "<img src=https://evil.invalid/x onerror=hacked()>",
+    "\"'><svg onload=hacked()>",
+    "]]> --> </textarea></style></title></iframe>",
+    "{{7*7}} ${hacked()} %s {0} \\u003cb\\u003e",
+    "\u202eright to left\u2066 \u2028 \u0085 \0\x1b[2J \ufeff",
+    "&lt;b&gt; &amp;amp; &#60;i&#62;",
+    "محطة القطار <b>א",
+    "图书馆在哪里？",
+    "",
+]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The model directories of two runs that have ended, one of which has a hostile name."""
+    root = tmp_path_factory.mktemp("runs")
+    found = []
+    for seed, name in enumerate(["plain", "\"><img src=x onerror=hacked()>$x_1$'"]):
+        config = make_config(root, training={"learning_rate": 0.003 / (seed + 1)})
+        path = make_model_directory(root / name, PAIRS, config, seed).path
+        fabricate(path, PAIRS, seed, quality=1 - seed / 4)
+        found.append(path)
+    return found
+
+
+def written(*folders, output):
+    run_command("report", *folders, output=output)
+    page = output.read_text(encoding="utf-8")
+    assert len(page) < 5_000_000
+    return page
+
+
+def figures(page):
+    return re.findall(r"<figcaption><b>(.*?)</b>", page)
+
+
+ELEMENTS = (
+    "html head meta title style body h1 h2 h3 nav a div section table caption thead tbody tr th td "
+    "p ul li figure figcaption svg g defs path use clippath rect text b i span details summary dl "
+    "dt dd mark label input select option button iframe script pre"
+)
+
+
+class Text(HTMLParser):
+    """The names of the elements, and the text of each definition, of a page."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.texts, self._inside = set(), [], False
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.add(tag)
+        assert not any(name.startswith("on") for name, _ in attributes)
+        if tag == "dd":
+            self.texts.append("")
+            self._inside = True
+
+    def handle_endtag(self, tag):
+        self._inside &= tag != "dd"
+
+    def handle_data(self, text):
+        if self._inside:
+            self.texts[-1] += text
+
+
+def test_one_run(runs, capsys):
+    run_command("report", runs[0])
+    path = runs[0] / "report.html"
+    assert capsys.readouterr().out == f"{path}\n"
+    page = path.read_text(encoding="utf-8")
+    path.unlink()
+    curves = [
+        *("Loss", "Negative log-likelihood", "Perplexity", "BLEU of the dev set"),
+        *("chrF of the dev set", "Learning rate", "Gradient norm", "Speed", "Padding"),
+    ]
+    others = ["Scores of the test set", "BLEU by the length of the source", "Lengths of sentences"]
+    assert figures(page) == [*curves, *curves, *others]
+    for text in ("34.00 ± 1.30", "3,190,784", "2 h 0 min", "8,000 of 8,000", "A processor",
+                 "training.learning_rate", "subwords per word", "empty on one side", "Ein langer",
+                 "chrF2|nrefs:1|case:mixed", "step 8,000"):  # fmt: skip
+        assert text in page, text
+    texts = Text(page).texts
+    for source, reference in PAIRS:
+        assert texts.count(source) >= 1 and texts.count(reference) >= 1
+    scores = [float(score) for score in re.findall(r'data-score="([\d.]+)"', page)]
+    assert len(scores) == len(PAIRS) and scores == sorted(scores)
+    assert page.count("<iframe") == 3 and "There are no attention maps" not in page
+
+
+def test_several_runs(runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_command("report", *runs)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page.count("<iframe") == 2
+    between = page.split("Between the runs, these differ:")[1].split("</table>")[0]
+    assert "<td>0.003</td><td>0.0015</td>" in between
+    # Each sentence is there once, with both translations.
+    assert page.count('<div class="pair" data-line=') == len(PAIRS)
+    assert "largest difference between runs first" in page
+
+
+def test_the_same_directory_gives_the_same_page(runs, tmp_path):
+    assert written(runs[0], output=tmp_path / "a") == written(runs[0], output=tmp_path / "b")
+
+
+def test_while_it_trains(runs, tmp_path):
+    folder = shutil.copytree(runs[0], tmp_path / "run")
+    for name in ("test.source", "test.reference", "test.hypothesis", "data.json"):
+        (folder / name).unlink()
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    kept = [line for line in lines if line["step" if "step" in line else "kind"] != "test"]
+    write_metrics(folder, [line for line in kept if line.get("step", 9999) <= 700])
+    for step in range(1000, 8001, 500):
+        (folder / "dev" / f"step_{step}.hypothesis").unlink()
+    with open(folder / "metrics.jsonl", "a", encoding="utf-8") as file:
+        file.write('{"kind": "train", "st')
+    page = written(folder, output=tmp_path / "page")
+    assert "training, or stopped: no end is recorded" in page
+    assert "700 of 8,000" in page and "These facts were not recorded (data.json)" in page
+    assert "All 20 sentences of the dev set (run: step_500)" in page
+    assert page.count("<iframe") == 3
+
+
+def test_nothing_but_a_config(runs, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in ("config.yaml", "format_version"):
+        shutil.copy(runs[0] / name, folder)
+    page = written(folder, output=tmp_path / "page")
+    assert figures(page) == []
+    for text in ("No measurements have been recorded yet", "There are no scores yet",
+                 "There are no translations with their references", "has recorded no sentences yet",
+                 "There are no attention maps of run", "were not recorded"):  # fmt: skip
+        assert text in page, text
+
+
+def test_damage_is_told_on_the_page(runs, tmp_path):
+    folder = shutil.copytree(runs[0], tmp_path / "run")
+    (folder / "config.yaml").write_text("nonsense")
+    (folder / "test.source").write_text("one line\n")
+    for path in folder.rglob("model.safetensors"):
+        path.write_bytes(b"nonsense")
+    page = written(folder, output=tmp_path / "page")
+    assert "What could not be read" in page and "damaged, or edited" in page
+    assert "different numbers of lines: 1, 60" in page
+    assert "There are no attention maps of run" in page
+    assert "Loss" in figures(page) and "34.00 ± 1.30" in page
+
+
+def test_a_non_autoregressive_model_has_no_attention_maps(tmp_path):
+    config = make_config(tmp_path, model={"non_autoregressive": "length"})
+    folder = make_model_directory(tmp_path / "run", PAIRS, config).path
+    fabricate(folder, PAIRS)
+    page = written(folder, output=tmp_path / "page")
+    assert "There are no attention maps of run" in page and "<iframe" not in page
+
+
+def test_a_large_test_set(runs, tmp_path, monkeypatch):
+    folder = shutil.copytree(runs[0], tmp_path / "run")
+    many = [(source * 3, target * 3) for source, target in PAIRS] * 10
+    many[7] = ("x" * 100_000, "好" * 100_000)
+    write_text(folder, "test.", many)
+    write_lines(folder / "test.hypothesis", [target[:-5] for _, target in many])
+    monkeypatch.setattr(report_translations, "MOST_CHARACTERS", 30_000)
+    page = written(folder, output=tmp_path / "page")
+    shown = page.count('<div class="pair" data-line=')
+    assert 50 < shown < 500
+    assert f"{shown:,} of the 600 sentences of the test set" in page
+    assert "more characters)" in page
+    assert sum(map(len, Text(page).texts)) < 60_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["none"], "there is no such folder"),
+        (["."], "there is neither config.yaml nor metrics.jsonl in it"),
+        (["{run}", "--output={run}/config.yaml"], "are the same file"),
+        (["{run}", "--output=none/report.html"], "can't be written"),
+    ],
+)
+def test_refused(runs, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(path.name for path in runs[0].iterdir())
+    with pytest.raises(UserError, match=re.escape(message)):
+        run_command("report", *(text.format(run=runs[0]) for text in arguments))
+    assert sorted(path.name for path in runs[0].iterdir()) == before
+
+
+def test_a_link_out_of_the_directory_is_not_written_through(runs, tmp_path):
+    folder = shutil.copytree(runs[0], tmp_path / "run")
+    outside = tmp_path / "outside"
+    outside.write_text("mine")
+    (folder / "report.html").symlink_to(outside)
+    with pytest.raises(UserError, match="link to a place outside"):
+        run_command("report", folder)
+    assert outside.read_text() == "mine"
+    assert not issubclass(UserError, UsageError)
+
+
+# ---- Hostile text, and what a browser makes of it, which runs once for all tests ----
+
+
+@pytest.fixture(scope="module")
+def hostile(runs, tmp_path_factory):
+    """A page of two runs with hostile text in every place that takes one."""
+    root = tmp_path_factory.mktemp("hostile")
+    folders = []
+    random = fabricated_run.np.random.default_rng(5)
+    pairs = [(text, text[::-1]) for text in HOSTILE] + PAIRS[:30]
+    for run in runs:
+        folder = shutil.copytree(run, root / run.name)
+        write_text(folder, "test.", pairs)
+        write_lines(folder / "test.hypothesis", [f"{text} x" for text, _ in pairs])
+        keys = ("loss", "nll", "bleu", "time", "seconds", "epoch", "padding", "gradient_norm")
+        lines = [
+            samples(pairs[:10]),
+            {
+                "kind": "start",
+                **dict.fromkeys(
+                    ("time", "version", "cpu", "memory_gb", "parameters", "total_steps"), HOSTILE[1]
+                ),
+            },
+        ]
+        for step in range(50, 2001, 50):
+            lines.append(train(step, 1, random))
+            lines.append(validation(step, 1, [text for text, _ in pairs[:10]]))
+            lines.append(lines[-1] | dict.fromkeys(keys, HOSTILE[step % len(HOSTILE)]))
+        own = {"checkpoint": HOSTILE[0], "signature": HOSTILE[1], "note": HOSTILE[2]}
+        lines.append({"kind": "test", "bleu": 1.5, "intervals": HOSTILE, **own})
+        lines.append({"kind": "end", "step": 5, "reason": HOSTILE[0]})
+        write_metrics(folder, lines)
+        facts = {
+            "files": {HOSTILE[0]: HOSTILE}, "pairs": HOSTILE[1],
+            "dropped": {HOSTILE[0]: {"count": 2, "examples": [HOSTILE[:2], HOSTILE]}},
+            "source": {"lengths": [[1, 2, 3], HOSTILE], "rare": HOSTILE[0]}, "target": HOSTILE,
+            "overlap": {HOSTILE[0]: {"lines": 3, "examples": [HOSTILE]}}, "copies": [],
+        }  # fmt: skip
+        (folder / "data.json").write_text(json.dumps(facts))
+        folders.append(folder)
+    return written(*folders, output=root / "page.html"), root
+
+
+def test_hostile_text_stays_text(hostile):
+    page, _ = hostile
+    parsed = Text(page)
+    assert parsed.tags <= set(ELEMENTS.split())
+    assert page.count("<script>") == 1
+    for text in HOSTILE[:5]:
+        assert any(text in shown for shown in parsed.texts), text
+    assert not re.search("[\u202a-\u202e\u2066-\u2069\u2028\0\x1b]", page)
+
+
+VISIT = """<script>
+const seen = {width: document.documentElement.scrollWidth, inner: innerWidth};
+const shown = element => element.getBoundingClientRect().width > 0;
+const count = selector => [...document.querySelectorAll(selector)].filter(shown).length;
+const lines = () => [...document.querySelectorAll(".sentences .pair")].filter(shown)
+  .map(one => Number(one.dataset.line));
+const scores = () => [...document.querySelectorAll(".sentences .pair")].filter(shown)
+  .map(one => Number(one.dataset.score));
+seen.figures = [".over-steps figure svg", ".over-time figure svg", "figure svg"].map(count);
+seen.strokes = [...new Set([...document.querySelectorAll(".over-steps svg path[clip-path]")]
+  .map(path => getComputedStyle(path).stroke))];
+seen.sentences = lines().length;
+seen.scores = scores();
+document.querySelector("[data-axis=time]").click();
+seen.over_time = [count(".over-steps figure svg"), count(".over-time figure svg")];
+const search = document.querySelector("input[type=search]");
+const type = text => {
+  search.value = text;
+  search.dispatchEvent(new Event("input", {bubbles: true}));
+};
+type("<IMG src");
+seen.found = lines();
+seen.status = document.querySelector("[role=status]").textContent;
+type("");
+const order = document.querySelector("select");
+const choose = value => { order.value = value; order.dispatchEvent(new Event("change")); };
+choose("best");
+seen.best = scores();
+choose("line");
+seen.in_order = lines();
+document.querySelector(".more").click();
+seen.after_more = lines().length;
+seen.more = !document.querySelector(".more").hidden;
+for (const details of document.querySelectorAll("details.attention")) details.open = true;
+const tell = attempts => {
+  seen.heights = [...document.querySelectorAll("iframe")].map(one => parseInt(one.style.height));
+  if (attempts && seen.heights.some(isNaN)) return setTimeout(tell, 50, attempts - 1);
+  seen.fetched = performance.getEntriesByType("resource").map(one => one.name);
+  seen.policy = violations;
+  parent.postMessage(seen, "*");
+};
+tell(100);
+</script>"""
+# A window of the browser can't be as narrow as a phone; a frame can.
+PHONE = """<!doctype html><iframe src="visit.html" style="width: 360px; height: 800px"></iframe>
+<script>addEventListener("message", event =>
+  document.documentElement.setAttribute("data-seen", JSON.stringify(event.data)))</script>"""
+BEFORE = """<script>
+const violations = [];
+addEventListener("securitypolicyviolation", event => violations.push(event.blockedURI));
+addEventListener("error", event => violations.push(String(event.message)), true);
+function hacked() { violations.push("hacked"); }
+</script>"""
+
+
+@pytest.fixture(scope="module")
+def seen(hostile):
+    """What a browser shows on a phone, what it prints to its console, and what it fetches."""
+    if not shutil.which("chromium"):
+        pytest.skip("needs a browser, chromium")
+    page, folder = hostile
+    path, log = folder / "phone.html", folder / "net.json"
+    page = page.replace("<head>", f"<head>{BEFORE}", 1)
+    page = page.replace("</body>\n</html>", VISIT + "</body></html>")
+    (folder / "visit.html").write_text(page, encoding="utf-8")
+    path.write_text(PHONE, encoding="utf-8")
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu",
+               "--enable-logging=stderr", f"--log-net-log={log}", "--virtual-time-budget=8000",
+               f"--user-data-dir={folder / 'profile'}", "--dump-dom", path.as_uri()]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=TIMEOUT)
+    text = re.search(r'<html[^>]* data-seen="([^"]*)"', done.stdout)[1].replace("&quot;", '"')
+    found = json.loads(text.replace("&amp;", "&"))
+    found["console"] = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    found["network"] = log.read_text("utf-8", "replace")
+    return found
+
+
+def test_no_error_and_no_request(seen):
+    assert seen["console"] == [] and seen["policy"] == [] and seen["fetched"] == []
+    assert "evil.invalid" not in seen["network"]
+
+
+def test_every_figure_is_there(seen):
+    over_steps, over_time, every = seen["figures"]
+    assert (over_steps, over_time, every) == (8, 0, 11)
+    assert seen["over_time"] == [0, 9]
+    # Of the BLEU of the dev set over steps, every value is text here.
+    # The colours are those of style.css, in light.
+    assert {"rgb(194, 65, 12)", "rgb(29, 111, 184)"} <= set(seen["strokes"])
+
+
+def test_a_phone_needs_no_scrolling_sideways(seen):
+    assert seen["width"] <= seen["inner"] == 360
+
+
+def test_search_and_order(seen):
+    assert seen["sentences"] == 20 and seen["scores"] == sorted(seen["scores"])
+    assert seen["found"] == [1] and seen["status"] == "1 of 1 sentence"
+    assert seen["best"] == sorted(seen["best"], reverse=True)
+    assert seen["best"][0] > seen["scores"][-1]
+    assert seen["in_order"] == list(range(20))
+    assert seen["after_more"] == 40 and not seen["more"]
+
+
+def test_attention_maps_are_drawn_in_frames_of_their_height(seen):
+    assert len(seen["heights"]) == 2 and all(height > 300 for height in seen["heights"])

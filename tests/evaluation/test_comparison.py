@@ -1,0 +1,362 @@
+"""Comparisons of systems, against sacreBLEU's own command and against statistics done by hand."""
+
+import itertools
+import json
+import random
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import sacrebleu as library
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.support import TIMEOUT, demo_pairs, write_lines
+from transformer_mt.evaluation.comparison import compare, letter_of
+from transformer_mt.evaluation.comparison_text import as_text
+from transformer_mt.evaluation.differences import Shares
+from transformer_mt.evaluation.groups import groupings
+from transformer_mt.evaluation.paired_tests import (
+    Difference,
+    cautious_p,
+    lines_needed,
+    paired_tests,
+)
+from transformer_mt.evaluation.verdict import caveats, p_number, p_text, verdict
+
+
+def perturbed(lines, share, seed, words=("der", "eine", "mit", "steht")):
+    """Translations of which a share of the words is lost, replaced or swapped."""
+    generator = random.Random(seed)
+    for line in lines:
+        result = []
+        for word in line.split(" "):
+            kind = generator.random() / share
+            if kind < 1 / 3:
+                continue
+            if kind < 2 / 3:
+                word = generator.choice(words)
+            result.insert(len(result) - (bool(result) and 2 / 3 <= kind < 1), word)
+        yield " ".join(result)
+
+
+REFERENCES = [target for _, target in demo_pairs(300)]
+SOURCES = [source for source, _ in demo_pairs(300)]
+SYSTEMS = [list(perturbed(REFERENCES, share, seed)) for seed, share in enumerate((0.3, 0.2, 0.29))]
+
+
+def compared(systems, reference, sources=None, names="abc", tokenize="13a", **options):
+    named = list(zip(names, systems, strict=False))
+    groups = groupings(sources, reference)
+    return compare(named, [reference], sources, tokenize=tokenize, groupings=groups, **options)
+
+
+def command(tmp_path, systems, references, *options):
+    """What sacreBLEU's own command says for files of these lines."""
+    paths = [
+        [write_lines(tmp_path / f"{name}{number}", lines) for number, lines in enumerate(texts)]
+        for name, texts in (("reference", references), ("system", systems))
+    ]
+    arguments = [sys.executable, "-m", "sacrebleu", *paths[0], "-i", *paths[1], *options]
+    done = subprocess.run(arguments, check=True, capture_output=True, text=True, timeout=TIMEOUT)
+    return json.loads(done.stdout)
+
+
+def require_equal_to_the_command(tmp_path, systems, references, metrics, *options, **own):
+    """Compares `paired_tests` with both tests of sacreBLEU's command, to the last digit."""
+    compared = paired_tests(systems, references, "13a", metrics, **own)
+    names = {"bleu": "BLEU", "chrf": "chrF2", "ter": "TER"}
+    for test, flag in (("bootstrap", "--paired-bs"), ("randomisation", "--paired-ar")):
+        rows = command(tmp_path, systems, references, flag, "-m", *metrics, *options)
+        for one in compared:
+            shown = [row[names[one.key]] for row in rows]
+            assert [row["score"] for row in shown] == [own.value for own in one.scores]
+            p_values = [getattr(own.difference, f"{test}_p") for own in one.scores[1:]]
+            assert [row["p_value"] for row in shown] == [None, *p_values]
+            if test == "bootstrap":
+                intervals = [(own.mean, own.margin) for own in one.scores]
+                assert [(row["mean"], row["ci"]) for row in shown] == intervals
+    return compared
+
+
+def test_equals_the_sacrebleu_command(tmp_path):
+    compared = require_equal_to_the_command(
+        tmp_path, SYSTEMS[:2], [REFERENCES], ["bleu", "chrf", "ter"]
+    )
+    for one in compared:
+        assert one.seed == 12345 and one.samples == {"bootstrap": 1000, "randomisation": 10_000}
+        assert "|bs:1000|seed:12345|" in one.signatures["bootstrap"]
+        assert "|ar:10000|seed:12345|" in one.signatures["randomisation"]
+    # System 1 has fewer errors than the baseline: its TER is lower, which is a gain.
+    _, _, ter = compared
+    difference = ter.scores[1].difference
+    assert difference.value < 0 < difference.gain == -difference.value
+
+
+def test_equals_the_sacrebleu_command_on_real_text(tmp_path, shared_data):
+    """Two references, and upper and lower case the same."""
+    path = shared_data / "multi30k" / "test2016.de"
+    references = path.read_text("utf-8").split("\n")[:400]
+    systems = [list(perturbed(references, share, 5)) for share in (0.3, 0.25, 0.29)]
+    others = list(perturbed(references, 0.1, 6))
+    options = ("--lowercase", "--chrf-lowercase")
+    both = [references, others]
+    require_equal_to_the_command(tmp_path, systems, both, ["chrf"], *options, lowercase=True)
+
+
+def test_the_interval_of_the_difference_is_of_the_same_samples():
+    """Resampled by hand: the mean of the differences is the difference of sacreBLEU's means."""
+    for one in paired_tests(SYSTEMS, [REFERENCES], "13a", ["bleu"]):
+        baseline, *others = one.scores
+        for own in others:
+            lower, upper = own.difference.interval
+            middle = own.mean - baseline.mean
+            assert lower < middle < upper
+            # Near to what a normal distribution has: 1.96 deviations at each side. The ends of
+            # 1,000 samples vary by about a tenth of a deviation.
+            for end, sign in ((lower, -1), (upper, 1)):
+                expected = middle + sign * 1.96 * own.difference.deviation
+                assert end == pytest.approx(expected, abs=0.4 * own.difference.deviation)
+
+
+def test_the_result_repeats():
+    systems = [lines[:50] for lines in SYSTEMS[:2]]
+    first, second = (
+        json.dumps(compared(systems, REFERENCES[:50], metrics=["bleu"]).as_dict()) for _ in range(2)
+    )
+    assert first == second
+
+
+# ---- How many lines it takes ----
+
+
+def test_the_lines_needed_have_the_power_that_is_promised():
+    """On sentence scores that are drawn, with a paired z-test by hand, in 4,000 test sets."""
+    random = np.random.default_rng(11)
+    mean, deviation, lines = 0.3, 4.0, 500
+    needed = lines_needed(lines, mean, deviation / lines**0.5)
+    draws = random.normal(mean, deviation, size=(4000, needed))
+    z = draws.mean(axis=1) / (draws.std(axis=1, ddof=1) / needed**0.5)
+    # 0.8, with three standard errors of 4,000 draws and the rounding to two digits.
+    assert (abs(z) > 1.96).mean() == pytest.approx(0.8, abs=0.03)
+
+
+def test_lines_needed_do_not_depend_on_the_set_in_hand():
+    """The deviation of a set of four times the size is half as large."""
+    assert lines_needed(250, 0.8, 0.6) == lines_needed(1000, 0.8, 0.3) == 1100
+    assert lines_needed(1000, -0.8, 0.3) == 1100
+    assert lines_needed(1000, 0.0, 0.3) is None
+    assert lines_needed(1, 0.8, 0.0) is None
+
+
+# ---- p-values of few lines ----
+
+
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=8))
+@example([0, 0])
+@example([2])
+def test_no_honest_p_value_is_smaller(differences):
+    """The exact p-value of exchanging sentence scores, over all outcomes."""
+    observed = abs(sum(differences))
+    outcomes = [
+        abs(sum(sign * one for sign, one in zip(signs, differences, strict=True)))
+        for signs in itertools.product((1, -1), repeat=len(differences))
+    ]
+    exact = sum(outcome >= observed for outcome in outcomes) / len(outcomes)
+    changed = sum(one != 0 for one in differences)
+    assert cautious_p(0.0, changed=changed) <= exact
+    assert cautious_p(exact, 0.9, changed=8) == max(exact, 0.9)
+
+
+@pytest.mark.parametrize("changed", [0, 1, 4])
+def test_few_lines_are_no_evidence(changed):
+    """sacreBLEU gives p-values below 0.01 where no line differs, and where all that differ are
+    better."""
+    baseline = [*REFERENCES[:20]]
+    baseline[:changed] = [line[: len(line) // 2] for line in baseline[:changed]]
+    better = [*baseline]
+    better[:changed] = REFERENCES[:changed]
+    (own,) = paired_tests([baseline, better], [REFERENCES[:20]], "13a", ["bleu"])
+    difference = own.scores[1].difference
+    assert difference.changed == changed
+    assert difference.randomisation_p < 0.01
+    assert difference.p == min(1, 2 ** (1 - changed)) and not difference.is_significant
+
+
+# ---- Verdicts ----
+
+
+def difference(value, p, needed=None, lower_is_better=False):
+    gain = -value if lower_is_better else value
+    return Difference(value, gain, (0.0, 0.0), 0.0, p, p, 500, p, needed)
+
+
+def said(*differences, lines=1000, is_identical=False):
+    labels = ("BLEU", "chrF", "TER")
+    return verdict("B", "A", list(zip(labels, differences, strict=False)), lines, is_identical)
+
+
+def test_a_difference_that_is_unlikely_to_be_chance():
+    result = said(difference(0.8, 0.003))
+    assert result.outcome == "better"
+    assert str(result) == (
+        "B is better than A by 0.8 BLEU; that is unlikely to be chance (p = 0.003)."
+    )
+    result = said(difference(-0.043, 0.0001))
+    assert str(result) == (
+        "B is worse than A by 0.043 BLEU; that is unlikely to be chance (p < 0.001)."
+    )
+
+
+def test_a_test_set_that_is_too_small():
+    result = said(difference(0.3, 0.21, 5600))
+    assert result.outcome == "unknown"
+    assert str(result) == (
+        "The test set is too small to tell whether B or A is better: B is ahead by 0.3 BLEU, but "
+        "that may be chance (p = 0.210). If the difference really is that large, it would take "
+        "about 5,600 lines to show it (80 % of test sets of that size would). There are 1,000."
+    )
+    assert "behind by 0.3 BLEU" in str(said(difference(-0.3, 0.21, 5600)))
+    assert "more than 1,000,000 lines" in str(said(difference(0.001, 0.9, 5_600_000)))
+    few = Difference(9.0, 9.0, (0.0, 9.0), 5.0, 0.1, 0.1, 4, 0.125, 6)
+    assert "Only 4 of its 5 lines differ" in str(said(few, lines=5))
+    assert "Only 500 of its 1,000 lines differ" in str(said(difference(0.3, 0.21, None)))
+
+
+def test_identical_systems():
+    result = said(is_identical=True)
+    assert result.outcome == "identical"
+    assert "identical: all 1,000 translations are the same" in str(result)
+    assert "have the same BLEU, but not the same translations" in str(said(difference(0, 1)))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "sentence", "disagree"),
+    [
+        (difference(1, 0.01), difference(2, 0.01), "chrF agrees (+2.00, p = 0.010).", False),
+        (difference(1, 0.01), difference(2, 0.3), "chrF does not confirm it", False),
+        (difference(1, 0.01), difference(-2, 0.3), "chrF does not confirm it", False),
+        (difference(1, 0.01), difference(-2, 0.01), "By chrF, B is worse", True),
+        (difference(1, 0.3, 9000), difference(2, 0.01), "By chrF, B is better", True),
+        (difference(1, 0.3, 9000), difference(2, 0.4), "chrF cannot tell either", False),
+        (difference(1, 0.01), difference(-2, 0.01, None, True), "chrF agrees (-2.00", False),
+    ],
+)
+def test_metrics_that_agree_or_not(first, second, sentence, disagree):
+    result = said(first, second)
+    assert result.others[0].startswith(sentence)
+    assert ("The metrics disagree" in str(result)) == disagree
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(-90, 90), st.floats(-90, 90))
+def test_equality_is_never_claimed(p, other_p, value, other):
+    text = str(said(difference(value, p, 9000), difference(other, other_p, 9000)))
+    assert ("unlikely to be chance" in text) == (p < 0.05 and value != 0)
+    # "the same BLEU" says what the numbers are, and what that does not show.
+    claim = re.sub("does not show that they are equally good", "", text)
+    assert not re.search("equal|no difference", claim)
+
+
+@given(st.floats(0, 1))
+@example(0.0499)
+@example(500 / 10001)
+@example(0.05)
+def test_a_p_value_is_not_rounded_across_the_limit(p):
+    text = p_number(p)
+    assert text == "<0.001" if p < 0.001 else (float(text) < 0.05) == (p < 0.05)
+    assert p_text(p) == ("p < 0.001" if p < 0.001 else f"p = {text}")
+
+
+def test_many_comparisons_and_few_lines_are_noted():
+    many, few = caveats(2, 20)
+    assert "2 systems" in many and "0.025" in many and "up to 10 %" in many
+    assert "only 20 lines" in few
+    assert caveats(1, 100) == []
+
+
+# ---- Where the systems differ ----
+
+
+@pytest.fixture(scope="module")
+def comparison():
+    systems = [SYSTEMS[0], SYSTEMS[1], SYSTEMS[0]]
+    return compared(systems, REFERENCES, SOURCES, names=["one", "two", "same"], examples=3)
+
+
+def test_sentences_are_compared_by_their_chrf(comparison):
+    before, after = (
+        [
+            library.sentence_chrf(line, [reference]).score
+            for line, reference in zip(lines, REFERENCES, strict=True)
+        ]
+        for lines in SYSTEMS[:2]
+    )
+    contrast, _ = comparison.contrasts
+    gains = np.array(after) - before
+    assert contrast.shares == ((gains > 0).sum(), (gains < 0).sum(), (gains == 0).sum())
+    assert [example.after - example.before for example in contrast.better] == pytest.approx(
+        sorted(gains)[:-4:-1]
+    )
+    assert [example.after - example.before for example in contrast.worse] == pytest.approx(
+        sorted(gains)[:3]
+    )
+    for line, old, new in (*contrast.better, *contrast.worse):
+        assert (before[line], after[line]) == pytest.approx((old, new))
+
+
+def test_groups_hold_every_line_once(comparison):
+    contrast, identical = comparison.contrasts
+    assert len(contrast.groups) == 2
+    for groups in contrast.groups.values():
+        total = Shares(*(sum(counts) for counts in zip(*(g.shares for g in groups), strict=True)))
+        assert total == contrast.shares
+    short = contrast.groups["by length of the source"][0]
+    own = [n for n, source in enumerate(SOURCES) if 1 <= len(source.split()) <= 10]
+    assert (short.name, short.shares.total) == ("1–10 words", len(own))
+    for lines, value in zip(SYSTEMS, (short.before, short.after), strict=False):
+        expected = library.corpus_bleu([lines[n] for n in own], [[REFERENCES[n] for n in own]])
+        assert value == expected.score
+    assert identical.groups == {} and identical.better == identical.worse == []
+
+
+def test_the_text_says_it_all(comparison):
+    text = as_text(comparison)
+    assert "\x1b" not in text
+    assert "A  one  (baseline)\nB  two\nC  same\n300 lines" in text
+    contrast, identical = comparison.contrasts
+    for one in (contrast, identical):
+        assert str(one.verdict) in " ".join(text.split())
+    best = contrast.better[0]
+    assert f"Line {best.line + 1}: chrF {best.before:.1f} → {best.after:.1f}" in text
+    words = re.sub(r"[\[\]]", "", text)
+    for lines in (SOURCES, REFERENCES, *SYSTEMS[:2]):
+        assert f" {lines[best.line]}\n" in words
+    # Tables and verdicts fit 80 columns; sentences and signatures may be longer.
+    longer = re.compile("  (source|reference|A|B) |BLEU\\||chrF2\\|")
+    assert all(len(line) <= 80 for line in text.split("\n") if not longer.match(line))
+    coloured = as_text(comparison, colour=True)
+    assert re.sub("\x1b\\[[0-9]*m", "", coloured) == text != coloured
+
+
+def test_hostile_text_does_not_reach_the_terminal():
+    hostile = ["\x1b[2J gone", "\u202e turned", "a\x07b", "now empty"]
+    other = ["\x1b[2J gone more", "\u202e turned more", "a\x07b more", ""]
+    text = as_text(compared([other, hostile], hostile, names=["\x1b[2J", "b"], metrics=["bleu"]))
+    assert not re.search("[\x00-\x09\x0b-\x1f\u202e]", text)
+    assert "\\x1b[2J gone [more]" in text and "(empty)" in text
+
+
+def test_texts_without_spaces_are_compared_by_characters():
+    references = ["图书馆在车站旁边。", "他喜欢喝茶。"] * 5
+    other = [line.replace("茶", "水") for line in references]
+    result = compared([other, references], references, tokenize="zh", metrics=["bleu"])
+    assert not result.spaces
+    assert "他喜欢喝[水]。" in as_text(result)
+
+
+def test_letters_go_on_after_z():
+    letters = [letter_of(number) for number in range(1000)]
+    assert letters[:3] == ["A", "B", "C"] and letters[24:28] == ["Y", "Z", "AA", "AB"]
+    assert len(set(letters)) == 1000

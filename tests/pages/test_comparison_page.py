@@ -1,0 +1,227 @@
+"""The page of a comparison: any text is shown and never run, and the numbers are those of the
+comparison. The last tests are what a real browser makes of it."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from tests.support import TIMEOUT, demo_pairs
+from transformer_mt.evaluation.comparison import Comparison, System, compare
+from transformer_mt.evaluation.groups import groupings
+from transformer_mt.pages.comparison_page import comparison_page
+from transformer_mt.pages.page import escaped
+from transformer_mt.runtime.console import visible
+
+HOSTILE = [
+    "<script>window.hostile = 1</script>",
+    "<img src=x onerror='window.hostile = 2'>",
+    "\"'&amp;</p></dd></section><style>* {display: none}</style>",
+    "<!-- <svg onload=window.hostile=3>",
+    "שלום \u202eevil\u202c עולם (abc) 123.",
+    "\x1b[31m red \x00 \x07 bell \u2028 line \ufeff",
+    "مرحبا بالعالم <b>",
+    "日本語のテキスト " + "w" * 300,
+    "",
+    "plain text",
+]
+
+
+def compared(systems, reference, sources, names="abc") -> Comparison:
+    return compare(
+        list(zip(names, systems, strict=False)),
+        [reference],
+        sources,
+        tokenize="13a",
+        groupings=groupings(sources, reference),
+        metrics=["bleu"],
+        notes=[reference[0]],
+        examples=20,
+    )
+
+
+def worse(lines):
+    return [line + " <i>more</i>" for line in lines]
+
+
+@pytest.fixture(scope="module")
+def hostile():
+    return compared([worse(HOSTILE), HOSTILE, worse(HOSTILE)], HOSTILE, HOSTILE, names=HOSTILE[:3])
+
+
+class Elements(HTMLParser):
+    """The tags of a page with their attributes, and its text."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.texts = [], []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, attributes))
+
+    def handle_endtag(self, tag):
+        self.tags.append(("/" + tag, []))
+
+    def handle_data(self, text):
+        self.texts.append(text)
+
+    @property
+    def text(self):
+        return "".join(self.texts)
+
+
+def with_text(comparison, text):
+    """The same comparison with one text in every place that takes one."""
+    texts = [text] * comparison.lines
+    systems = [System(one.letter, text, texts) for one in comparison.systems]
+    contrasts = [
+        replace(contrast, system=system)
+        for contrast, system in zip(comparison.contrasts, systems[1:], strict=True)
+    ]
+    return replace(
+        comparison,
+        systems=systems,
+        sources=texts,
+        references=[texts],
+        contrasts=contrasts,
+        caveats=[text],
+        warnings=[text],
+    )
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
+@example("</script><script>alert(1)</script>")
+@example("<!--<script>")
+@example("]]> &quot; \" ' \\")
+@example("\0\n\u2028\u202e")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+def test_any_text_stays_text(hostile, text):
+    page = Elements(comparison_page(with_text(hostile, text)))
+    assert page.tags == Elements(comparison_page(with_text(hostile, "text"))).tags
+    assert visible(text) in page.text
+
+
+def test_the_page_needs_nothing_else(hostile):
+    """No address of anything, no script, and a policy by which a browser would not fetch."""
+    page = comparison_page(hostile)
+    tags = Elements(page).tags
+    names = {name for _, attributes in tags for name, _ in attributes}
+    assert not names & {"src", "href", "action", "srcset", "data"}
+    assert not {"script", "img", "iframe", "link", "object"} & {tag for tag, _ in tags}
+    assert not re.search(r"url\(|@import|@font-face", page)
+    assert "default-src 'none'" in page
+
+
+def test_numbers_and_verdicts_are_on_the_page():
+    pairs = demo_pairs(60)
+    sources, references = (list(side) for side in zip(*pairs, strict=True))
+    other = [line.replace("der", "das").replace("ist", "") for line in references]
+    comparison = compared([other, references], references, sources)
+    page = comparison_page(comparison)
+    (contrast,) = comparison.contrasts
+    assert escaped(contrast.verdict.sentence) in page
+    (one,) = comparison.metrics
+    for own in one.scores:
+        assert f"<td class=number>{own.value:.2f}</td>" in page
+        assert f"{own.interval[0]:.2f} to {own.interval[1]:.2f}" in page
+    for signature in one.signatures.values():
+        assert signature in page
+    line = contrast.better[0].line
+    assert f"Line {line + 1}: " in page
+    assert f'<dd dir="auto">{escaped(sources[line])}</dd>' in page
+    assert re.search("<mark>[^<]*das", page)
+    # Each figure has its numbers in a table, and is not read out.
+    assert page.count("<svg") == page.count('aria-hidden="true"') == 3
+
+
+# ---- In a real browser ----
+
+VISIT = """<script>
+const texts = selector => [...document.querySelectorAll(selector)].map(one => one.textContent);
+const box = element => element.getBoundingClientRect();
+addEventListener("load", () => document.documentElement.setAttribute("data-seen", JSON.stringify({
+  hostile: window.hostile ?? null,
+  requests: performance.getEntriesByType("resource").map(entry => entry.name),
+  width: [document.documentElement.scrollWidth, innerWidth],
+  background: getComputedStyle(document.body).backgroundColor,
+  verdicts: texts(".verdict"),
+  shown: texts("dd"),
+  directions: [...document.querySelectorAll("dd")].map(one => getComputedStyle(one).direction),
+  bars: [...document.querySelectorAll("svg")].map(one => [box(one).width, box(one).height]),
+  marks: [...document.querySelectorAll("mark")].map(one => [box(one).width, box(one).height]),
+})));
+</script>"""
+
+
+FRAME = """<!doctype html><body><iframe width="{width}" height="800" frameborder="0"
+  srcdoc="{page}"></iframe><script>
+addEventListener("load", () => {{
+  const inner = document.querySelector("iframe").contentDocument.documentElement;
+  document.documentElement.setAttribute("data-seen", inner.getAttribute("data-seen"));
+}});
+</script></body>"""
+
+
+def visit(folder, page, width, *flags):
+    """Opens a page in a frame of a width in pixels (windows of Chromium are at least 500 wide).
+
+    Returns: what VISIT saw, and what the console said.
+    """
+    if not shutil.which("chromium"):
+        pytest.skip("needs a browser, chromium")
+    path = folder / "page.html"
+    inner = html.escape(page.replace("</body>", VISIT + "</body>"))
+    path.write_text(FRAME.format(width=width, page=inner), encoding="utf-8")
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", *flags,
+               "--enable-logging=stderr", f"--user-data-dir={folder / 'profile'}", "--dump-dom",
+               path.as_uri()]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=TIMEOUT)
+    (_, attributes), *_ = (tag for tag in Elements(done.stdout).tags if tag[0] == "html")
+    console = [line for line in done.stderr.split("\n") if "CONSOLE" in line]
+    return json.loads(dict(attributes)["data-seen"]), console
+
+
+def test_on_a_phone_in_the_dark(hostile, tmp_path):
+    seen, console = visit(
+        tmp_path,
+        comparison_page(hostile),
+        360,
+        "--blink-settings=preferredColorScheme=0",
+    )
+    assert console == [] and seen["hostile"] is None and seen["requests"] == []
+    scroll, inner = seen["width"]
+    assert scroll <= inner == 360
+    assert seen["background"] == "rgb(17, 20, 24)"
+    assert seen["verdicts"] == [str(contrast.verdict) for contrast in hostile.contrasts]
+    for text in HOSTILE[:-2]:
+        assert visible(text) in seen["shown"]
+    assert {"ltr", "rtl"} <= set(seen["directions"])
+    for width, height in (*seen["bars"], *seen["marks"]):
+        assert 0 < width <= 360 and height > 0
+
+
+def test_on_a_desk_in_the_light(hostile, tmp_path):
+    flags = ("--window-size=1400,900", "--blink-settings=preferredColorScheme=1")
+    seen, console = visit(tmp_path, comparison_page(hostile), 1280, *flags)
+    assert console == [] and seen["hostile"] is None and seen["requests"] == []
+    assert seen["background"] == "rgb(251, 251, 252)"
+
+
+def test_what_these_tests_would_notice(tmp_path):
+    """A script that runs, a request, and an error on the console."""
+    page = "<!doctype html><html><body><img src='data:image/png;base64,AA' onerror='hostile=1'>"
+    page += "<script src='http://127.0.0.1:9/missing.js'></script>"
+    page += "<p style='width: 900px'>wide<script>console.error('seen')</script></body></html>"
+    seen, console = visit(tmp_path, page, 600)
+    assert seen["hostile"] == 1 and any("missing.js" in one for one in seen["requests"])
+    assert seen["width"][0] > seen["width"][1]
+    assert any("seen" in line for line in console)

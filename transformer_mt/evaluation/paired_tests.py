@@ -1,0 +1,250 @@
+"""Whether systems differ by more than chance: sacreBLEU's paired tests, intervals, and how many
+lines a test set needs.
+
+The first system is the baseline, with which every other one is compared. The tests are those of
+`sacrebleu --paired-bs` and `sacrebleu --paired-ar`, with the same seed, and give the same numbers.
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from transformer_mt.evaluation.metrics import DEFAULT_METRICS, METRICS, Metric
+
+# A p-value below this counts as a difference that is unlikely to be chance.
+SIGNIFICANCE = 0.05
+# The probability with which a test set of `lines_needed` finds a difference that exists.
+POWER = 0.8
+# The paired tests of a metric, for progress bars.
+TESTS = ("bootstrap", "randomisation")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The difference of a system from the baseline in one metric.
+
+    Attributes:
+        value: the score of the system minus that of the baseline.
+        gain: the same, with the sign changed if lower scores are better.
+        interval: what 95 % of the bootstrap's differences lie between.
+        deviation: the standard deviation of the bootstrap's differences.
+        bootstrap_p: the p-value of paired bootstrap resampling, as sacreBLEU gives it.
+        randomisation_p: the p-value of paired approximate randomisation, as sacreBLEU gives it.
+        changed: the number of lines with other statistics than the baseline's (n-grams, edits).
+        p: the p-value for the verdict; see `cautious_p`.
+        lines_needed: about how many lines would show a difference of this size; see
+            `lines_needed`. None if that cannot be estimated.
+    """
+
+    value: float
+    gain: float
+    interval: tuple[float, float]
+    deviation: float
+    bootstrap_p: float
+    randomisation_p: float
+    changed: int
+    p: float
+    lines_needed: int | None
+
+    @property
+    def is_significant(self) -> bool:
+        return self.p < SIGNIFICANCE and self.value != 0
+
+
+@dataclass(frozen=True)
+class SystemScore:
+    """The score of a system in one metric.
+
+    Attributes:
+        value: the score.
+        mean: the mean score of the bootstrap's resamples.
+        margin: half the width of the 95 % interval around `mean`.
+        difference: from the baseline; None for the baseline.
+    """
+
+    value: float
+    mean: float
+    margin: float
+    difference: Difference | None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the score."""
+        return self.mean - self.margin, self.mean + self.margin
+
+
+@dataclass(frozen=True)
+class MetricComparison:
+    """The scores of all systems in one metric, the baseline's first.
+
+    Attributes:
+        key: of `METRICS`.
+        signatures: sacreBLEU's signature for each of `TESTS`.
+        seed: of the random numbers of both tests; None if the environment variable SACREBLEU_SEED
+            asks for another one each time.
+        samples: the number of resamples or trials of each of `TESTS`.
+    """
+
+    key: str
+    signatures: dict[str, str]
+    seed: int | None
+    samples: dict[str, int]
+    scores: list[SystemScore]
+
+    @property
+    def metric(self) -> Metric:
+        return METRICS[self.key]
+
+
+def paired_tests(
+    systems: Sequence[list[str]],
+    references: Sequence[list[str]],
+    tokenize: str,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    lowercase: bool = False,
+    done: Callable[[], Any] = lambda: None,
+) -> list[MetricComparison]:
+    """Compares each system with the first one, in each metric.
+
+    The tests are paired bootstrap resampling (Koehn 2004, W04-3250) and paired approximate
+    randomisation (Riezler and Maxwell 2005, W05-0908).
+
+    Args:
+        systems: the translations of each system, one line for each line of the references.
+        references: one or several sets of reference translations.
+        tokenize: the name of a tokeniser of sacreBLEU.
+        metrics: keys of `METRICS`.
+        done: is called after each of `TESTS` of each metric, which takes some seconds.
+    """
+    # sacreBLEU is slow to import.
+    from sacrebleu import metrics as library
+    from sacrebleu.significance import PairedTest
+
+    named = [(str(number), system) for number, system in enumerate(systems)]
+    comparisons = []
+    for key in metrics:
+        metric = METRICS[key].create(library, tokenize, lowercase)
+        signatures, samples, results = {}, {}, {}
+        for test, short in zip(TESTS, ("bs", "ar"), strict=True):
+            with _without_messages():
+                paired = PairedTest(named, {key: metric}, references, short)
+                own_signatures, scores = paired()
+            ((name, signature),) = own_signatures.items()
+            signatures[test], samples[test] = f"{name}|{signature}", paired.n_samples
+            results[test] = scores[name]
+            done()
+        seed = paired._seed
+        statistics = [
+            np.array(metric._extract_corpus_statistics(system, references), dtype="float32")
+            for system in systems
+        ]
+        resampled = _resampled_scores(metric, statistics, seed, samples["bootstrap"])
+        values = []
+        for number, (result, other) in enumerate(zip(*results.values(), strict=True)):
+            difference = None
+            if number:
+                difference = _difference(
+                    value=result.score - results["bootstrap"][0].score,
+                    higher_is_better=METRICS[key].higher_is_better,
+                    resampled=resampled[number] - resampled[0],
+                    p_values=(float(result.p_value), float(other.p_value)),
+                    changed=int((statistics[number] != statistics[0]).any(axis=1).sum()),
+                    lines=len(systems[0]),
+                )
+            mean, margin = float(result.mean), float(result.ci)
+            values.append(SystemScore(float(result.score), mean, margin, difference))
+        comparisons.append(MetricComparison(key, signatures, seed, samples, values))
+    return comparisons
+
+
+@contextlib.contextmanager
+def _without_messages() -> Iterator[None]:
+    """Silences sacreBLEU's messages about its progress, which would be printed if another library
+    has set up logging."""
+    logger = logging.getLogger("sacrebleu")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _resampled_scores(
+    metric: Any, statistics: list[np.ndarray], seed: int | None, samples: int
+) -> np.ndarray:
+    """Returns the scores (systems, samples) of the same resamples that sacreBLEU's paired bootstrap
+    draws. sacreBLEU itself gives their mean and interval, but not their differences.
+
+    Args:
+        statistics: of each system, (lines, the number of the metric's statistics).
+    """
+    lines = len(statistics[0])
+    chosen = np.random.default_rng(seed).choice(lines, size=(samples, lines), replace=True)
+    return np.array(
+        [
+            [metric._compute_score_from_stats(own[sample].sum(0)).score for sample in chosen]
+            for own in statistics
+        ]
+    )
+
+
+def _difference(
+    value: float,
+    higher_is_better: bool,
+    resampled: np.ndarray,
+    p_values: tuple[float, float],
+    changed: int,
+    lines: int,
+) -> Difference:
+    ordered = np.sort(resampled)
+    outside = len(ordered) // 40  # 2.5 % at each end, counted as sacreBLEU does
+    deviation = float(resampled.std())
+    return Difference(
+        value=float(value),
+        gain=float(value if higher_is_better else -value),
+        interval=(float(ordered[outside]), float(ordered[-1 - outside])),
+        deviation=deviation,
+        bootstrap_p=p_values[0],
+        randomisation_p=p_values[1],
+        changed=changed,
+        p=cautious_p(*p_values, changed=changed),
+        lines_needed=lines_needed(lines, value, deviation),
+    )
+
+
+def cautious_p(*p_values: float, changed: int) -> float:
+    """Returns the largest of these p-values and of 2^(1 - changed).
+
+    Exchanging the translations of `changed` lines gives 2^changed equally likely outcomes. Two of
+    them, all and none, are as far apart as what was observed, so no honest p-value is smaller than
+    2^(1 - changed). sacreBLEU counts only outcomes that are further apart, so it gives p-values
+    near 0 for systems that are equal or that differ in a few lines.
+    """
+    return min(1.0, max(*p_values, 2.0 ** (1 - changed)))
+
+
+def lines_needed(lines: int, difference: float, deviation: float) -> int | None:
+    """Estimates how many lines a test set needs to show a difference, to two digits.
+
+    If the true difference is the observed one, a test set of that size shows it at p < SIGNIFICANCE
+    (two-sided) with the probability POWER. The estimate takes the difference for normally
+    distributed, and its standard deviation for proportional to 1 / sqrt(lines).
+
+    Args:
+        lines: the size of the test set in hand.
+        difference: the one observed.
+        deviation: the standard deviation of the difference for a test set of that size.
+
+    Returns: None if there is no difference, or if its deviation is not known.
+    """
+    if not difference or not deviation:
+        return None
+    quantile = NormalDist().inv_cdf
+    ratio = (quantile(1 - SIGNIFICANCE / 2) + quantile(POWER)) * deviation / abs(difference)
+    return int(float(f"{lines * ratio**2:.2g}"))

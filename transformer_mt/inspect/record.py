@@ -1,0 +1,226 @@
+"""What a run has recorded in its model directory. It can be read while the run trains.
+
+Nothing is locked, and any file may be missing, damaged, or of an earlier version. What can't be
+read is left out, and `Record.problems` says why.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from transformer_mt.config.schema import Config
+from transformer_mt.data.languages import has_spaces
+from transformer_mt.model_directory import LOG, ModelDirectory, entries
+from transformer_mt.runtime import files
+from transformer_mt.runtime.errors import UsageError, UserError, describe
+
+Result = TypeVar("Result")
+
+# A larger number is no measurement, and could not be drawn.
+_LARGEST = 1e30
+
+
+class Translations(NamedTuple):
+    """A text and its translations by the model, line by line.
+
+    Attributes:
+        split: "test" or "dev".
+        checkpoint: the name of the checkpoint that translated, such as step_500.
+        sources: None if they are not in the directory.
+    """
+
+    split: str
+    checkpoint: str
+    sources: list[str] | None
+    references: list[str]
+    hypotheses: list[str]
+
+
+@dataclass
+class Record:
+    """What a run has recorded.
+
+    Attributes:
+        name: what the run is called in figures and tables.
+        logged: the lines of metrics.jsonl, per kind. Their values may have any type.
+        config: None if it can't be read.
+        facts: the content of data.json; empty if there is none.
+        translations: those of the test set, or else the newest ones of the dev set.
+        problems: what could not be read, and why.
+    """
+
+    path: Path
+    name: str
+    logged: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    config: Config | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    translations: Translations | None = None
+    problems: list[str] = field(default_factory=list)
+
+    def lines(self, kind: str) -> list[dict[str, Any]]:
+        """Returns the lines of a kind, such as "dev", in the order in which they were written."""
+        return self.logged.get(kind, [])
+
+    def last(self, kind: str) -> dict[str, Any]:
+        """Returns the last line of a kind; empty if there is none."""
+        return (self.lines(kind) or [{}])[-1]
+
+    def points(
+        self, kind: str, key: str, x: str = "step", scale: float = 1.0
+    ) -> list[tuple[float, float | None]]:
+        """Returns (x * scale, value) of each line of a kind that has the key, in the order of x;
+        the value is None if it is not a finite number."""
+        found = {}
+        for line in self.lines(kind):
+            at = number(line.get(x))
+            if at is not None and key in line:
+                found[at * scale] = number(line[key])
+        return sorted(found.items())
+
+    @property
+    def seconds(self) -> float | None:
+        """The seconds of training so far; None if an earlier version has written the lines."""
+        known = [number(line.get("seconds")) for lines in self.logged.values() for line in lines]
+        return max((seconds for seconds in known if seconds is not None), default=None)
+
+    @property
+    def step(self) -> int:
+        """The number of updates so far."""
+        steps = [number(line.get("step")) for kind in ("train", "dev") for line in self.lines(kind)]
+        return int(max((step for step in steps if step is not None), default=0))
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """The codes of the source and the target language; empty if they are not known."""
+        data = self.config.data if self.config else None
+        return (data.source_lang, data.target_lang) if data else ("", "")
+
+    def has_spaces(self, side: int) -> bool:
+        """Returns whether spaces separate the words of the source (0) or the target (1)."""
+        return not self.languages[side] or has_spaces(self.languages[side])
+
+
+def read(path: str | Path, name: str) -> Record:
+    """Reads a model directory.
+
+    Raises:
+        UserError: a part of the directory is a link that leads out of it.
+        UsageError: it is no model directory.
+    """
+    directory = ModelDirectory(path)
+    if not directory.holds_run and not directory.own(LOG).is_file():
+        what = (
+            f"neither config.yaml nor {LOG} in it" if directory.path.is_dir() else "no such folder"
+        )
+        raise UsageError(f"{path} is not a model directory that `train` wrote (there is {what})")
+    record = Record(directory.path, name)
+
+    def attempt(reader: Callable[[], Result]) -> Result | None:
+        try:
+            return reader()
+        except (UserError, OSError, ValueError, RecursionError) as error:
+            record.problems.append(describe(error))
+            return None
+
+    for line in attempt(lambda: list(directory.logged())) or []:
+        record.logged.setdefault(str(line.get("kind")), []).append(line)
+    if not record.logged:
+        record.problems.append(f"{LOG} has no measurements yet")
+    record.config = attempt(directory.load_config)
+    record.facts = attempt(lambda: _facts(directory)) or {}
+    record.translations = attempt(lambda: _translations(directory, record))
+    return record
+
+
+def number(value: Any) -> float | None:
+    """Returns a value of JSON as a finite number; None if it is anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        value = float(value)
+    except OverflowError:
+        return None
+    return value if math.isfinite(value) and abs(value) < _LARGEST else None
+
+
+def texts(value: Any) -> list[str]:
+    """Returns a value of JSON as a list of texts; empty if it is anything else."""
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
+
+
+def _facts(directory: ModelDirectory) -> dict[str, Any]:
+    path = directory.own("data.json")
+    if not path.is_file():
+        return {}
+    try:
+        facts = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        facts = None
+    if not isinstance(facts, dict):
+        raise UserError(f"{path}: damaged: not a JSON object")
+    return facts
+
+
+def _translations(directory: ModelDirectory, record: Record) -> Translations | None:
+    """Returns the translations of the test set; those of the dev set if the test set has not been
+    scored; None if there are neither."""
+    found = None
+    if record.lines("test") or not record.lines("dev"):
+        found = _of_test_set(directory, record)
+    return found or _of_dev_set(directory) or _of_test_set(directory, record)
+
+
+def _of_test_set(directory: ModelDirectory, record: Record) -> Translations | None:
+    source_lang, target_lang = record.languages
+    # Earlier versions kept the sources and references only of held-out pairs.
+    sources = _first_file(directory, "test.source", f"held_out/test.{source_lang}")
+    references = _first_file(directory, "test.reference", f"held_out/test.{target_lang}")
+    hypotheses = _first_file(directory, "test.hypothesis")
+    if hypotheses is None or references is None:
+        return None
+    checkpoint = str(record.last("test").get("checkpoint", ""))
+    return _checked("test", checkpoint, sources, references, hypotheses)
+
+
+def _of_dev_set(directory: ModelDirectory) -> Translations | None:
+    folder = directory.own("dev")
+    matches = [re.fullmatch(r"step_(\d{1,15})\.hypothesis", path.name) for path in entries(folder)]
+    steps = [int(match[1]) for match in matches if match]
+    sources = _first_file(directory, "dev/source")
+    references = _first_file(directory, "dev/reference")
+    if not steps or references is None:
+        return None
+    name = f"step_{max(steps)}"
+    hypotheses = list(files.lines(directory.own(f"dev/{name}.hypothesis")))
+    return _checked("dev", name, sources, references, hypotheses)
+
+
+def _first_file(directory: ModelDirectory, *names: str) -> list[str] | None:
+    """Returns the lines of the first of these files that exists."""
+    paths: Iterator[Path] = (directory.own(name) for name in names if not name.endswith("."))
+    path = next((path for path in paths if path.is_file()), None)
+    return None if path is None else list(files.lines(path))
+
+
+def _checked(
+    split: str,
+    checkpoint: str,
+    sources: list[str] | None,
+    references: list[str],
+    hypotheses: list[str],
+) -> Translations | None:
+    """
+    Raises:
+        UserError: the numbers of lines differ.
+    """
+    counts = {len(text) for text in (sources, references, hypotheses) if text is not None}
+    if len(counts) > 1:
+        raise UserError(
+            f"the {split} set: its sources, references and translations have different numbers of "
+            f"lines: {', '.join(f'{count:,}' for count in sorted(counts))}"
+        )
+    return Translations(split, checkpoint, sources, references, hypotheses) if hypotheses else None
