@@ -2,6 +2,8 @@
 
 import json
 import platform
+import shutil
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +23,7 @@ from transformer_mt.evaluation.scoring import require_tokenizer
 from transformer_mt.inspect.parameters import VocabularySizes, parts
 from transformer_mt.model_directory import REPORT, subwords_to_keep
 from transformer_mt.runtime import device as devices
-from transformer_mt.runtime.console import duration, quoted, say, show, table, warn
+from transformer_mt.runtime.console import duration, on_terminal, quoted, say, show, table, warn
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import write_atomically
 from transformer_mt.training import event_files, resume, workers
@@ -230,7 +232,9 @@ def _report(config: Config, data: PreparedData, plan: Plan, output: Callable[[st
     ]
     output("\n".join(lines))
     for message in advice(config, data.facts, plan.total_steps):
-        warn(message)
+        # Whole words are easier to read, and no message has a command to copy.
+        width = shutil.get_terminal_size().columns - 10 if on_terminal() else 10_000
+        warn("\n  ".join(textwrap.wrap(message, width, break_on_hyphens=False)))
 
 
 def _changed_settings(config: Config) -> str:
