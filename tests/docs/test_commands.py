@@ -224,7 +224,8 @@ def check_command(command: str, scripts: Path) -> None:
 
 
 def _check_visualdl(arguments: list[str]) -> None:
-    with mock.patch("sys.argv", ["visualdl", *arguments]), contextlib.redirect_stderr(io.StringIO()):
+    typed = mock.patch("sys.argv", ["visualdl", *arguments])
+    with typed, contextlib.redirect_stderr(io.StringIO()):
         try:
             visualdl_args.parse_args()
         except SystemExit:
