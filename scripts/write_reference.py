@@ -379,7 +379,7 @@ def _options(parser: argparse.ArgumentParser, actions: list[argparse.Action]) ->
     for action in actions:
         flags = parser._get_formatter()._format_action_invocation(action)
         required = " (required)" if action.option_strings and action.required else ""
-        lines.append(_fill(f"- `{flags}`{required}: {action.help}", "  "))
+        lines.append(_fill(f"- `{flags}`{required}: {action.help.replace('%%', '%')}", "  "))
     return "\n".join(lines) + "\n"
 
 

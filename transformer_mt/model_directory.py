@@ -7,8 +7,14 @@ SHA256SUMS           checksums of the subword model
 checkpoints/step_N/  model.safetensors, the state of training, and their checksums
 best                 the checkpoint to translate with: the best one, or an average
 metrics.jsonl        one line per logged step, validation and score
+train.log            what the terminal has shown
+data.json            facts about the training text
 held_out/            dev and test pairs, if they were taken from the training text
-test.hypothesis      the translation of the test set at the end of training
+dev/                 the dev set, and its translations at the newest validations and the best ones
+visualdl/            metrics.jsonl for VisualDL; tensorboard/ for TensorBoard
+test.source          the test set (also test.reference) and its translation at the end of training
+test.hypothesis
+report.html          the report of the run
 export/              the model in other formats, where it was exported to them
 
 No file in it can run code when it is read, and links that lead out of it are not followed. This
@@ -40,6 +46,7 @@ FORMAT_VERSION = 2
 PICKLE_FORMAT_VERSION = 1
 CONFIG = "config.yaml"
 LOG = "metrics.jsonl"
+REPORT = "report.html"
 VERSION = "format_version"
 SUBWORDS = "subword.*"
 # The file of an export that names its checkpoint, as `best` does.

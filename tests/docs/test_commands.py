@@ -8,6 +8,8 @@ import ast
 import contextlib
 import functools
 import importlib
+import inspect
+import io
 import re
 import runpy
 import subprocess
@@ -16,8 +18,10 @@ from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from unittest import mock
 
 import pytest
+from visualdl.server import args as visualdl_args
 
 from tests.docs.pages import (
     ROOT,
@@ -219,6 +223,14 @@ def check_command(command: str, scripts: Path) -> None:
         _check(one, scripts)
 
 
+def _check_visualdl(arguments: list[str]) -> None:
+    with mock.patch("sys.argv", ["visualdl", *arguments]), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            visualdl_args.parse_args()
+        except SystemExit:
+            raise Wrong(f"visualdl does not take {' '.join(arguments)}") from None
+
+
 def _without_optional(command: str) -> str:
     """A command as a usage shows it, without its [optional parts]."""
     shorter = re.sub(r" \[[^][]*\]", "", command)
@@ -235,6 +247,8 @@ def _check(one: SimpleCommand, scripts: Path) -> None:
         _check_python(arguments)
     elif PIPS.fullmatch(program):
         _check_pip(arguments)
+    elif program == ".venv/bin/visualdl":
+        _check_visualdl(arguments)
     elif program == "bash" or program in PLAIN or INSTALLED.fullmatch(program):
         _check_files(arguments)
     else:
@@ -470,7 +484,7 @@ def known_flags() -> set[str]:
         elif re.fullmatch(r"scripts/\w+\.sh|tests/conftest\.py|tests/mutations\.py", script):
             text = (ROOT / script).read_text(encoding="utf-8")
             found |= set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text))
-    return found
+    return found | set(re.findall(r'"(--[a-z-]+)"', inspect.getsource(visualdl_args)))
 
 
 def problems_of_flags(page) -> list[str]:

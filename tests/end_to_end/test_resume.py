@@ -418,7 +418,7 @@ def test_at_its_end_a_run_is_scored_again_and_not_trained(recipe, unbroken, tmp_
     shutil.copytree(unbroken(1), model_dir)
     done = finish(recipe, model_dir, 1)
     assert "has reached its end" in done.stderr and "training.max_steps" in done.stderr
-    (chosen,) = re.findall(r"(\S+) is the better one on the dev set", done.stderr)
+    (chosen,) = re.findall(r"(\S+) is the model to translate with", done.stderr)
     assert f"test set, {chosen}: BLEU" in done.stdout
     assert_same(model_dir, unbroken(1))
 

@@ -7,7 +7,7 @@ from transformer_mt.assembly.translator import Translator
 from transformer_mt.config.schema import Config
 from transformer_mt.data.corpus import Split
 from transformer_mt.data.prepare import PreparedData
-from transformer_mt.evaluation.metrics import METRICS, Scores
+from transformer_mt.evaluation.metrics import Scores
 from transformer_mt.evaluation.scoring import score_for
 from transformer_mt.evaluation.suspicions import suspicions
 from transformer_mt.model_directory import ModelDirectory
@@ -27,7 +27,8 @@ def finish(config: Config, data: PreparedData, directory: RunDirectory) -> None:
 
 def _average(config: Config, data: PreparedData, directory: RunDirectory) -> None:
     """Averages the last checkpoints. The average becomes the checkpoint to translate with, unless
-    the best checkpoint has the better scores on the dev set."""
+    the best checkpoint is better on the dev set by every metric. (The best checkpoint was chosen by
+    one of them, and partly by luck. On other text, averages are usually better.)"""
     asked = config.training.average_last
     count = min(asked, len(directory.saved_checkpoints()))
     if count < asked:
@@ -45,10 +46,11 @@ def _average(config: Config, data: PreparedData, directory: RunDirectory) -> Non
         brief = "  ".join(scores.labelled())
         say(f"dev set, beam {config.decoding.beam_size}, {path.name}: {brief}")
         found[path] = scores.values
-    metric = config.training.best_metric if config.training.best_metric in METRICS else "bleu"
-    chosen = average if ranks(metric, found[average]) >= ranks(metric, found[best]) else best
+    own, others = found[best], found[average]
+    is_best_better = all(ranks(key, own) > ranks(key, others) for key in metrics_of(config))
+    chosen = best if is_best_better else average
     directory.set_best(chosen)
-    say(f"{chosen.name} is the better one on the dev set; it is the model to translate with")
+    say(f"{chosen.name} is the model to translate with")
 
 
 def score_test(config: Config, data: PreparedData, directory: RunDirectory) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import platform
+import shutil
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,7 @@ import paddle
 from transformer_mt import __version__
 from transformer_mt.assembly.data import prepare_for
 from transformer_mt.assembly.finish import finish
+from transformer_mt.assembly.report import write_report
 from transformer_mt.assembly.training import make_plan, make_trainer
 from transformer_mt.config import file as config_file
 from transformer_mt.config.problems import printable
@@ -18,10 +21,10 @@ from transformer_mt.config.schema import SECTIONS, Config
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.evaluation.scoring import require_tokenizer
 from transformer_mt.inspect.parameters import VocabularySizes, parts
-from transformer_mt.model_directory import subwords_to_keep
+from transformer_mt.model_directory import REPORT, subwords_to_keep
 from transformer_mt.runtime import device as devices
-from transformer_mt.runtime.console import duration, quoted, say, show, table, warn
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.runtime.console import duration, on_terminal, quoted, say, show, table, warn
+from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import write_atomically
 from transformer_mt.training import event_files, resume, workers
 from transformer_mt.training.advice import advice
@@ -107,6 +110,7 @@ def train(config: Config, device: str | None, restart: bool) -> None:
             else:
                 workers.run_workers(make_trainer, config, data, directory, used, count, resumed)
         finish(config, data, directory)
+        _write_report(directory)
         say(f"done in {duration(time.monotonic() - started)}")
         _next_steps(directory)
     finally:
@@ -228,7 +232,9 @@ def _report(config: Config, data: PreparedData, plan: Plan, output: Callable[[st
     ]
     output("\n".join(lines))
     for message in advice(config, data.facts, plan.total_steps):
-        warn(message)
+        # Whole words are easier to read, and no message has a command to copy.
+        width = shutil.get_terminal_size().columns - 10 if on_terminal() else 10_000
+        warn("\n  ".join(textwrap.wrap(message, width, break_on_hyphens=False)))
 
 
 def _changed_settings(config: Config) -> str:
@@ -247,8 +253,17 @@ def _as_text(value: object) -> str:
     return printable(value if isinstance(value, str) else json.dumps(value), 32)
 
 
+def _write_report(directory: RunDirectory) -> None:
+    try:
+        write_report([directory.path], directory.own(REPORT))
+    except UserError as error:  # the model is complete without it
+        warn(f"the report could not be written: {error}")
+
+
 def _next_steps(directory: RunDirectory) -> None:
     path = quoted(directory.path)
     show("\nNext:")
     show(f"  bash scripts/translate.sh {path} FILE   # translate a text, line by line")
     show(f"  bash scripts/evaluate.sh {path} SOURCE REFERENCE   # score it")
+    if (directory.path / REPORT).is_file():
+        show(f"  {quoted(directory.path / REPORT)}   # open it in a browser: how the run went")

@@ -15,7 +15,7 @@ examples:
 import argparse
 from pathlib import Path
 
-REPORT = "report.html"
+from transformer_mt.model_directory import REPORT, ModelDirectory
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,6 @@ def run(options: argparse.Namespace) -> None:
         UserError: the report can't be written.
     """
     from transformer_mt.assembly.report import write_report
-    from transformer_mt.model_directory import ModelDirectory
 
     output = options.output
     if output is None:

@@ -62,15 +62,15 @@ def _about_text(config: Config, facts: Facts) -> Iterator[str]:
             yield (
                 f"{'subword.vocabulary' if is_given else key}: {_percent(share)} of the "
                 f"{facts[side]['vocabulary']:,} subwords occur less than {RARE} times in the "
-                f"training text, too rarely to be learnt. {advised}"
+                f"training text, too rarely to be learnt well. {advised}"
             )
     for name, overlap in facts["overlap"].items():
         if count := overlap["lines"]:
             whole = f" ({overlap['pairs']:,} as a whole pair)" if overlap["pairs"] else ""
             yield (
                 f"data.{name}: the source or the target of {count:,} of its {facts[name]:,} pairs "
-                f"is also in the training text{whole}, so its scores are too high. Remove these "
-                "pairs from the training text"
+                f"is also in the training text{whole}, so its scores are higher than those of "
+                "new text. Remove these pairs from the training text"
             )
     copies = facts["copies"]["count"]
     if (share := copies / facts["pairs"]) >= MANY_COPIES:

@@ -19,6 +19,7 @@ from transformer_mt.model_directory import (
     CONFIG,
     FORMAT_VERSION,
     LOG,
+    REPORT,
     SUBWORDS,
     VERSION,
     ModelDirectory,
@@ -52,7 +53,7 @@ _FIRST_FILES = {
     *("subword.model", "subword.source.model", "subword.target.model", "subword.txt"),
 }
 # What a run writes later.
-_LATER_FILES = {"best", "test.source", "test.reference", "test.hypothesis", "report.html"}
+_LATER_FILES = {"best", "test.source", "test.reference", "test.hypothesis", REPORT}
 _CHECKPOINT_FILES = {
     *(WEIGHTS, OPTIMIZER, STATE, CHECKSUMS),
     *("model.pdparams", "optimizer.pdopt"),  # of format version 1
