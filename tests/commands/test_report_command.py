@@ -121,6 +121,8 @@ def test_several_runs(runs, tmp_path, monkeypatch):
     assert page.count("<iframe") == 2
     between = page.split("Between the runs, these differ:")[1].split("</table>")[0]
     assert "<td>0.003</td><td>0.0015</td>" in between
+    titles = re.findall("<summary>([^<]*)</summary><iframe", page)
+    assert len({title.rpartition(": ")[2] for title in titles}) == 1
     # Each sentence is there once, with both translations.
     assert page.count('<div class="pair" data-line=') == len(PAIRS)
     assert "largest difference between runs first" in page
@@ -188,7 +190,7 @@ def test_a_large_test_set(runs, tmp_path, monkeypatch):
     many[7] = ("x" * 100_000, "好" * 100_000)
     write_text(folder, "test.", many)
     write_lines(folder / "test.hypothesis", [target[:-5] for _, target in many])
-    monkeypatch.setattr(report_translations, "MOST_CHARACTERS", 30_000)
+    monkeypatch.setattr(report_translations, "MOST_BYTES", 100_000)
     page = written(folder, output=tmp_path / "page")
     shown = page.count('<div class="pair" data-line=')
     assert 50 < shown < 500
@@ -240,15 +242,9 @@ def hostile(runs, tmp_path_factory):
         write_text(folder, "test.", pairs)
         write_lines(folder / "test.hypothesis", [f"{text} x" for text, _ in pairs])
         keys = ("loss", "nll", "bleu", "time", "seconds", "epoch", "padding", "gradient_norm")
-        lines = [
-            samples(pairs[:10]),
-            {
-                "kind": "start",
-                **dict.fromkeys(
-                    ("time", "version", "cpu", "memory_gb", "parameters", "total_steps"), HOSTILE[1]
-                ),
-            },
-        ]
+        names = ("time", "version", "device_name", "memory_gb", "parameters", "total_steps")
+        begun = {"kind": "start", **dict.fromkeys(names, HOSTILE[1])}
+        lines = [samples(pairs[:10]), begun]
         for step in range(50, 2001, 50):
             lines.append(train(step, 1, random))
             lines.append(validation(step, 1, [text for text, _ in pairs[:10]]))

@@ -115,7 +115,7 @@ def test_numbers(value, expected):
     ("file", "content", "problem"),
     [
         ("metrics.jsonl", b"", "has no measurements yet"),
-        ("metrics.jsonl", b"\x00\xff" * 1000, "has no measurements yet"),
+        ("metrics.jsonl", b"\x9f\xff\x01" * 1000, "has no measurements yet"),
         ("metrics.jsonl", b"[" * 100_000, "has no measurements yet"),
         ("config.yaml", b"model: {}", "damaged, or edited"),
         ("format_version", b"1\n", "Convert it"),

@@ -38,7 +38,7 @@ def write_report(model_dirs: Sequence[str | Path], output: str | Path) -> None:
     room = MOST_CHARACTERS
     for record, quality in zip(records, judged, strict=True):
         try:
-            for page in _attention(record, quality, 3 if len(records) == 1 else 1):
+            for page in _attention(record, quality, is_only=len(records) == 1):
                 if len(page.html) <= room:
                     room -= len(page.html)
                     pages.append(page)
@@ -66,19 +66,20 @@ def _judged(record: Record) -> Quality:
         return Quality(None)
 
 
-def _attention(record: Record, quality: Quality, count: int) -> Iterator[AttentionPage]:
-    """Yields the attention maps of some sentences.
+def _attention(record: Record, quality: Quality, is_only: bool) -> Iterator[AttentionPage]:
+    """Yields the attention maps of a bad, a middling and a good translation; of several runs, those
+    of one sentence, which is the same if they have translated the same text.
 
     Raises:
         UserError: the model has no checkpoint yet, can't give its attention, or is damaged.
     """
-    pairs = _pairs(record, quality)
+    pairs = _pairs(record, quality, by_score=is_only)
     if not pairs:
         raise UserError("it has not kept translations with their sources")
     spec = attention.find(record.path)
     sides = (spec.subwords.source, spec.subwords.target)
     chosen: list[list[Side]] = []
-    for place in PLACES if count == len(PLACES) else (0.5,):
+    for place in PLACES if is_only else (0.5,):
         first = int(place * len(pairs))
         for pair in pairs[first:] + pairs[:first]:
             own = [
@@ -98,12 +99,14 @@ def _attention(record: Record, quality: Quality, count: int) -> Iterator[Attenti
         yield AttentionPage(title, attention.draw(spec, engine, source, target))
 
 
-def _pairs(record: Record, quality: Quality) -> list[tuple[str, str]]:
-    """Returns sources and their translations, from the worst to the best; if the run has kept
-    none, those of the last validation's samples."""
+def _pairs(record: Record, quality: Quality, by_score: bool) -> list[tuple[str, str]]:
+    """Returns sources and their translations, from the worst to the best or in the order of the
+    text; if the run has kept none, those of the last validation's samples."""
     text = quality.translations
     if text is not None and text.sources is not None:
-        order = sorted(range(len(quality.chrf)), key=quality.chrf.__getitem__)
+        order = list(range(len(quality.chrf)))
+        if by_score:
+            order.sort(key=quality.chrf.__getitem__)
         return [(text.sources[line], text.hypotheses[line]) for line in order]
     sources = texts(record.last("samples").get("source"))
     return list(zip(sources, texts(record.last("dev").get("samples")), strict=False))

@@ -103,7 +103,7 @@ def _dropped(dropped: dict[str, Any]) -> Iterator[str]:
 
 def _with_examples(text: str, examples: Any) -> str:
     """Returns a sentence that opens to examples of pairs, if there are any."""
-    pairs = [texts(pair) for pair in examples] if isinstance(examples, list) else []
+    pairs = [texts(pair) for pair in examples[:10]] if isinstance(examples, list) else []
     rows = "".join(
         '<div class="pair"><dl>'
         + "".join(

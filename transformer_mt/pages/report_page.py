@@ -27,13 +27,13 @@ post();  // a frame that is not in view observes nothing
 </script></body>"""
 _ENVIRONMENT = {
     "time": "begun",
-    "step": "step",
+    "step": "from step",
     "version": "transformer_mt",
     "paddle": "Paddle",
     "python": "Python",
     "device": "device",
-    "processes": "processes",
-    "cpu": "CPU",
+    "device_name": "processor",
+    "cores": "cores",
     "memory_gb": "memory (GB)",
 }
 
@@ -105,7 +105,7 @@ def _facts(record: Record, quality: Quality) -> Iterator[tuple[str, str]]:
     steps = f"{record.step:,}" + (f" of {total:,.0f}" if total else "")
     if end:
         yield "state", str(end.get("reason", "ended"))
-    elif record.lines("test"):
+    elif record.lines("test") or (total and record.step >= total):
         yield "state", "finished"
     else:
         yield "state", "training, or stopped: no end is recorded"
@@ -240,9 +240,7 @@ def _attention(pages: Sequence[AttentionPage], notes: Sequence[str]) -> str:
         for place, one in enumerate(pages)
     ]
     reasons = [f'<p class="quiet">{escaped(note)}</p>' for note in notes]
-    about = (
-        "<p>Which subwords the model looks at, for a bad, a middling and a good translation.</p>"
-    )
+    about = "<p>Which subwords a model looks at when it translates a sentence.</p>"
     return section("Attention", *([about] if pages else []), *frames, *reasons)
 
 

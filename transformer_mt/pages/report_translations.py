@@ -1,6 +1,8 @@
 """The translations of a report: from worst to best, and those of a few sentences over time."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache
 from statistics import fmean
 
 from transformer_mt.evaluation.differences import differences
@@ -8,9 +10,11 @@ from transformer_mt.inspect.quality import Quality
 from transformer_mt.inspect.record import Record, number, texts
 from transformer_mt.pages.page import escaped, marked, section
 
-# The page shows at most this many sentences, and about this many characters of their text.
-MOST_SENTENCES = 1000
-MOST_CHARACTERS = 600_000
+# A text is shown with at most this many sentences, and all texts in this many bytes of HTML.
+MOST_SENTENCES = 1500
+MOST_BYTES = 2_000_000
+# Words are compared if they make at most this number of pairs of equal ones.
+MOST_PAIRS = 5000
 # The rest of a longer text is cut.
 LONGEST_TEXT = 600
 # Of the fixed sentences, this many sentences, and this many translations of each.
@@ -27,29 +31,30 @@ def translations(records: Sequence[Record], judged: Sequence[Quality]) -> list[s
             text = quality.translations
             key = (text.split, tuple(text.sources or ()), tuple(text.references))
             together.setdefault(key, []).append((record, quality))
-    return [_sentences(runs, is_only=len(together) == 1) for runs in together.values()]
+    return [_sentences(runs, len(together)) for runs in together.values()]
 
 
-def _sentences(runs: list[tuple[Record, Quality]], is_only: bool) -> str:
+def _sentences(runs: list[tuple[Record, Quality]], texts: int) -> str:
+    """Returns the section of one of several texts."""
     record, quality = runs[0]
     text = quality.translations
     order = sorted(
         range(len(quality.lines)), key=lambda line: fmean(own.chrf[line] for _, own in runs)
     )
-    chosen = _chosen(order, runs)
-    shown = [_sentence(line, runs) for line in chosen]
+    html = cache(lambda line: _sentence(line, runs))
+    shown = _chosen(order, html, MOST_BYTES // texts)
     names = ", ".join(
         f"{own.name}: {quality.translations.checkpoint or 'unknown checkpoint'}"
         for own, quality in runs
     )
     what = f"the {text.split} set ({names})"
     count = f"All {quality.total:,} sentences of {what}"
-    if len(chosen) < quality.total:
+    if len(shown) < quality.total:
         count = (
-            f"{len(chosen):,} of the {quality.total:,} sentences of {what}: the worst ones, and "
+            f"{len(shown):,} of the {quality.total:,} sentences of {what}: the worst ones, and "
             "others spread evenly over the rest, because the page would be too large with all"
         )
-    title = "Translations, from worst to best" + ("" if is_only else f": {record.name}")
+    title = "Translations, from worst to best" + (f": {record.name}" if texts > 1 else "")
     marked = "Marked words differ from the reference" + (
         "; in the reference, from the translation." if len(runs) == 1 else "."
     )
@@ -72,26 +77,24 @@ def _sentences(runs: list[tuple[Record, Quality]], is_only: bool) -> str:
     )
 
 
-def _chosen(order: list[int], runs: list[tuple[Record, Quality]]) -> list[int]:
-    """Returns the lines that the page has room for: half of them the worst, and the others spread
-    evenly over the rest."""
-    kept = [text for _, own in runs for text in (own.translations.hypotheses,)]
-    kept += [runs[0][1].translations.references, runs[0][1].translations.sources or []]
+def _chosen(order: list[int], html: Callable[[int], str], room: int) -> list[str]:
+    """Returns the HTML of the lines that the page has room for: half of them the worst, and the
+    others spread evenly over the rest.
 
-    def size(lines: list[int]) -> int:
-        return sum(min(len(text[line]), LONGEST_TEXT) for text in kept if text for line in lines)
-
-    def some(count: int) -> list[int]:
-        if count >= len(order):
-            return order
-        worst, rest = order[: count // 2], order[count // 2 :]
-        number = count - len(worst)
-        return worst + [rest[(i + 1) * len(rest) // number - 1] for i in range(number)]
-
-    count = MOST_SENTENCES
-    while count > 2 and size(some(count)) > MOST_CHARACTERS:
+    Args:
+        order: the lines, worst first.
+        html: returns the HTML of a line.
+        room: the number of bytes.
+    """
+    count = min(MOST_SENTENCES, len(order))
+    while True:
+        worst, rest = order[: (count + 1) // 2], order[(count + 1) // 2 :]
+        others = count - len(worst)
+        lines = worst + [rest[(i + 1) * len(rest) // others - 1] for i in range(others)]
+        shown = [html(line) for line in lines]
+        if count <= 2 or sum(len(one.encode()) for one in shown) <= room:
+            return shown
         count = count * 3 // 4
-    return some(count)
 
 
 def _sentence(line: int, runs: list[tuple[Record, Quality]]) -> str:
@@ -178,7 +181,13 @@ def _versions(record: Record, place: int) -> list[tuple[str, str]]:
 
 
 def _differences(hypothesis: str, reference: str, spaces: bool) -> tuple[str, str]:
-    """Returns two texts as HTML, with the words marked in which they differ."""
+    """Returns two texts as HTML, with the words marked in which they differ. Nothing is marked if
+    both repeat the same words very often, because that would take seconds."""
+    if not hypothesis.strip():
+        return '<span class="quiet">(empty)</span>', escaped(reference)
+    counts = [Counter(text.split(" ") if spaces else text) for text in (hypothesis, reference)]
+    if sum(count * counts[1][word] for word, count in counts[0].items()) > MOST_PAIRS:
+        return escaped(hypothesis), escaped(reference)
     one, other = differences(hypothesis, reference, spaces)
     return marked(one, spaces), marked(other, spaces)
 
