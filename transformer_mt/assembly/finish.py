@@ -7,14 +7,15 @@ from transformer_mt.assembly.translator import Translator
 from transformer_mt.config.schema import Config
 from transformer_mt.data.corpus import Split
 from transformer_mt.data.prepare import PreparedData
-from transformer_mt.evaluation.metrics import Scores
-from transformer_mt.evaluation.scoring import score_for
+from transformer_mt.evaluation.metrics import METRICS, Scores
+from transformer_mt.evaluation.paired_tests import paired_tests
+from transformer_mt.evaluation.scoring import score_for, tokenizer_for
 from transformer_mt.evaluation.suspicions import suspicions
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.console import progress, say, show, warn
 from transformer_mt.training import checkpoint
 from transformer_mt.training.run_directory import RunDirectory
-from transformer_mt.training.validation import metrics_of, ranks, sample_lines
+from transformer_mt.training.validation import metrics_of, sample_lines
 
 
 def finish(config: Config, data: PreparedData, directory: RunDirectory) -> None:
@@ -27,8 +28,8 @@ def finish(config: Config, data: PreparedData, directory: RunDirectory) -> None:
 
 def _average(config: Config, data: PreparedData, directory: RunDirectory) -> None:
     """Averages the last checkpoints. The average becomes the checkpoint to translate with, unless
-    the best checkpoint is better on the dev set by every metric. (The best checkpoint was chosen by
-    one of them, and partly by luck. On other text, averages are usually better.)"""
+    the best checkpoint is better on the dev set by more than chance. (It was chosen on this dev
+    set, and partly by luck. On other text, averages are usually better.)"""
     asked = config.training.average_last
     count = min(asked, len(directory.saved_checkpoints()))
     if count < asked:
@@ -39,17 +40,23 @@ def _average(config: Config, data: PreparedData, directory: RunDirectory) -> Non
         directory.set_best(average)
         return
     # Both are scored with the beam of decoding, because validations use another one.
-    found = {}
-    for path, kind in ((best, "best"), (average, "average")):
-        scores, *_ = _score(config, data.dev_split, directory, path.name, "dev set")
+    translations = []
+    for path, kind in ((average, "average"), (best, "best")):
+        scores, _, hypotheses, references = _score(
+            config, data.dev_split, directory, path.name, "dev set"
+        )
+        translations.append(hypotheses)
         directory.log(kind=kind, checkpoint=path.name, **scores.as_dict())
         brief = "  ".join(scores.labelled())
         say(f"dev set, beam {config.decoding.beam_size}, {path.name}: {brief}")
-        found[path] = scores.values
-    own, others = found[best], found[average]
-    is_best_better = all(ranks(key, own) > ranks(key, others) for key in metrics_of(config))
+    metric = config.training.best_metric if config.training.best_metric in METRICS else "bleu"
+    (compared,) = paired_tests(translations, [references], tokenizer_for(config), [metric])
+    difference = compared.scores[1].difference
+    is_best_better = difference.is_significant and difference.gain > 0
     chosen = best if is_best_better else average
     directory.set_best(chosen)
+    reason = "is better by more than chance" if is_best_better else "is not significantly better"
+    say(f"{best.name} {reason} (p = {difference.p:.3f}).")
     say(f"{chosen.name} is the model to translate with")
 
 

@@ -334,7 +334,7 @@ class TrainingConfig(Section):
     average_last: PositiveInt | None = None
     """Averages the weights of this number of newest checkpoints at the end of training. The final
     score and translation use the average, or the best checkpoint if that is better on the dev set
-    by every metric. null means that they use the best checkpoint."""
+    by more than chance. null means that they use the best checkpoint."""
 
     max_skipped: PositiveInt = 10
     """The number of skipped updates in a row after which training stops. An update is skipped if
