@@ -55,8 +55,8 @@ def _average(config: Config, data: PreparedData, directory: RunDirectory) -> Non
     is_best_better = difference.is_significant and difference.gain > 0
     chosen = best if is_best_better else average
     directory.set_best(chosen)
-    reason = "is better by more than chance" if is_best_better else "is not significantly better"
-    say(f"{best.name} {reason} (p = {difference.p:.3f}).")
+    how = "significantly" if is_best_better else "not significantly"
+    say(f"{best.name} is {how} better than the average (p = {difference.p:.3f})")
     say(f"{chosen.name} is the model to translate with")
 
 
