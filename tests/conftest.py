@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 
 from tests.lines_of_code import lines_of_package
+from transformer_mt.runtime import console
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_DATA = ROOT.parent / "shared" / "data"
@@ -15,6 +16,12 @@ SHARED_DATA = ROOT.parent / "shared" / "data"
 # The same examples in every run, and no example fails because the machine is busy.
 settings.register_profile("reproducible", derandomize=True, deadline=None, max_examples=100)
 settings.load_profile("reproducible")
+
+
+@pytest.fixture(autouse=True)
+def no_warnings_counted():
+    """Warnings of a kind are counted in a process, and a test is like a process of its own."""
+    console._counts.clear()
 
 
 def pytest_addoption(parser):

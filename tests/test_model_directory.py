@@ -5,6 +5,7 @@ import math
 import shutil
 import subprocess
 import sys
+from datetime import datetime
 
 import numpy as np
 import pytest
@@ -414,6 +415,8 @@ def test_metrics_are_json_whatever_the_numbers(tmp_path, config, subwords):
 
     lines = (directory.path / "metrics.jsonl").read_text().splitlines()
     values = [json.loads(line, parse_constant=refuse) for line in lines]
+    for value in values:
+        assert datetime.fromisoformat(value.pop("time")).utcoffset() is not None
     assert values[0] == {"kind": "train", "step": 1, "loss": 2.5, "signature": 'a"b'}
     assert values[1] == {"kind": "train", "step": 2, "loss": None, "perplexity": None}
 

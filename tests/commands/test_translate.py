@@ -320,7 +320,7 @@ def same(tmp_path):
         ("evaluate --hypothesis one --reference two --json hard", ("--json hard", "--hypothesis")),
         (
             "evaluate --source one --reference two --output new --json ./new",
-            ("--json new", "--output new"),
+            ("--output new", "--json new"),
         ),
     ],
 )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from transformer_mt.decoding import stream
 from transformer_mt.decoding.stream import arriving, in_windows, input_lines
+from transformer_mt.runtime.console import say_counts
 
 
 def piped(*writes, pause=0.15):
@@ -133,6 +134,8 @@ def test_bytes_that_are_not_utf8(tmp_path, capsys):
     # Those of lines that are left out have been said before.
     assert list(input_lines(path, 2)) == ["three", "\ufffd\ufffd"]
     assert capsys.readouterr().err.splitlines() == warnings[1:]
+    say_counts()  # after three warnings of a kind, others are only counted
+    assert capsys.readouterr().err == ""
     assert piped(b"x\n", b"\xff\n") == [["x"], [], ["\ufffd"]]
     assert "stdin, line 2: not UTF-8" in capsys.readouterr().err
 

@@ -4,6 +4,7 @@ import dataclasses
 import shlex
 import subprocess
 import unicodedata
+from datetime import datetime
 
 import pytest
 from hypothesis import example, given
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support import PairList, demo_pairs, make_config, make_model_directory, prepared
 from transformer_mt import cli
 from transformer_mt.assembly import backends as engines
-from transformer_mt.assembly import run
+from transformer_mt.assembly import finish, run
 from transformer_mt.runtime import console
 from transformer_mt.runtime.checksums import write_checksums
 from transformer_mt.runtime.errors import UsageError
@@ -78,7 +79,7 @@ def test_samples_of_the_test_set(model, tmp_path, capsys):
     config = config.model_copy(update={"model_dir": str(model.path)})
     data = prepared(config, evil, model.load_subwords())
     data = dataclasses.replace(data, test_split=evil)
-    run.score_test(config, data, model)
+    finish.score_test(config, data, model)
     shown = capsys.readouterr()
     assert is_harmless(shown.out) and is_harmless(shown.err)
     assert shown.out.count("source      A \\x1b[2J") == 3
@@ -126,3 +127,32 @@ def with_corpus(model):
     )
     write_checksums(checkpoint)
     return checkpoint
+
+
+# ---- Warnings that repeat, and the log of a run ----
+
+
+def test_warnings_of_a_kind_are_counted_after_the_third(capsys):
+    for line in range(1, 84):
+        console.warn(f"line {line} is long", kind="lines were translated in parts")
+    console.warn("another kind", kind="others")
+    said = capsys.readouterr().err.splitlines()
+    assert said[:3] == [f"warning: line {line} is long" for line in (1, 2, 3)]
+    assert said[3:] == ["warning: another kind"]
+    console.say_counts()
+    console.say_counts()
+    assert capsys.readouterr().err == "... and 80 more lines were translated in parts\n"
+
+
+def test_the_log_keeps_what_was_printed_before_it_was_opened(tmp_path, capsys):
+    console.end_log()
+    console.say("before")
+    console.keep_log(tmp_path / "train.log")
+    console.show(f"result {EVIL}\nin two lines")
+    console.end_log()
+    console.say("after")
+    lines = (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()
+    texts = [line[21:] for line in lines]
+    assert texts == ["before", *console.visible(f"result {EVIL}\nin two lines").split("\n")]
+    assert all(datetime.fromisoformat(line[:19]) for line in lines)
+    assert is_harmless("".join(lines))

@@ -254,7 +254,7 @@ def test_a_lost_terminal_saves_a_training(folder, tmp_path):
     )  # fmt: skip
     os.close(end)
     said = b""
-    while not re.search(rb"[3-9]\d*/100000", said):  # the progress bar
+    while not re.search(rb"[3-9]\d*/100,000 steps", said):  # the progress bar
         said += os.read(terminal, 1000)
     os.close(terminal)
     assert process.wait(timeout=TIMEOUT) == 129, said

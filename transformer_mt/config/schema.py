@@ -321,7 +321,7 @@ class TrainingConfig(Section):
 
     best_metric: Literal[(*METRICS, "loss", "perplexity")] = "bleu"
     """The metric of the dev set that decides which checkpoint is the best. Translation uses the
-    best checkpoint. If two have the same score, chrF decides, and then the loss. A BLEU below 2
+    best checkpoint. If two have the same score, chrF decides, and then the loss. A BLEU below 1
     counts as 0 here.
     bleu, chrf, chrf++     the highest score is the best
     ter, loss, perplexity  the lowest value is the best

@@ -66,7 +66,7 @@ COMET = Metric("COMET", "comet_signature", None, digits=4)
 DEFAULT_METRICS = ("bleu", "chrf")
 # A BLEU below this comes from a few words that are right by chance. It says nothing about which of
 # two models is better.
-NEAR_ZERO_BLEU = 2.0
+NEAR_ZERO_BLEU = 1.0
 # sacreBLEU's default number of samples for confidence intervals. Its seed is 12345.
 BOOTSTRAP_SAMPLES = 1000
 
