@@ -343,9 +343,14 @@ def seen(hostile):
     command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu",
                "--enable-logging=stderr", f"--log-net-log={log}", "--virtual-time-budget=8000",
                f"--user-data-dir={folder / 'profile'}", "--dump-dom", path.as_uri()]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=TIMEOUT)
-    text = re.search(r'<html[^>]* data-seen="([^"]*)"', done.stdout)[1].replace("&quot;", '"')
-    found = json.loads(text.replace("&amp;", "&"))
+    # The browser's virtual time can be over before a busy machine has drawn the inner frames.
+    for _ in range(4):
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=TIMEOUT)
+        match = re.search(r'<html[^>]* data-seen="([^"]*)"', done.stdout)
+        if match:
+            found = json.loads(match[1].replace("&quot;", '"').replace("&amp;", "&"))
+            if None not in found["heights"]:
+                break
     found["console"] = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     found["network"] = log.read_text("utf-8", "replace")
     return found
