@@ -29,7 +29,7 @@ def fabricate(path: Path, pairs, seed: int = 0, quality: float = 1.0, steps: int
             hypotheses = translate(dev, error_rate(step, quality), random)
             lines.append(validation(step, quality, hypotheses[:2]))
             write_lines(path / "dev" / f"step_{step}.hypothesis", hypotheses)
-    lines += [end(steps), test(quality)]
+    lines.append(test(quality))
     write_metrics(path, lines)
     write_text(path / "dev", "", dev)
     write_text(path, "test.", pairs)
@@ -95,10 +95,6 @@ def validation(step: int, quality: float, hypotheses, **values) -> dict:
         "perplexity": math.exp(value), "bleu": bleu, "chrf": 22 + bleu, "signature": "BLEU|…",
         "chrf_signature": "chrF2|…", "best": step <= 6000, "samples": hypotheses,
     } | values  # fmt: skip
-
-
-def end(step: int) -> dict:
-    return {"kind": "end", **at(step), "reason": "finished"}
 
 
 def test(quality: float) -> dict:

@@ -27,8 +27,8 @@ from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding import batch
 from transformer_mt.decoding.engine import Hypothesis, Sentence, length_limits
 from transformer_mt.decoding.log_probs import LogProbs
+from transformer_mt.inspect.info import report
 from transformer_mt.inspect.parameters import VocabularySizes, parts
-from transformer_mt.inspect.report import report
 from transformer_mt.model.cpu_decoder import CpuDecoder, CpuDecoderState
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runtime.errors import UsageError, UserError

@@ -47,12 +47,15 @@ PICKLE_FORMAT_VERSION = 1
 CONFIG = "config.yaml"
 LOG = "metrics.jsonl"
 REPORT = "report.html"
+DATA_FACTS = "data.json"
 VERSION = "format_version"
 SUBWORDS = "subword.*"
 # The file of an export that names its checkpoint, as `best` does.
 MADE_OF = "checkpoint"
 # The names of checkpoints.
 STEP = re.compile(r"step_\d+")
+# The translations of the dev set at a validation, in the folder dev.
+HYPOTHESIS = re.compile(r"step_(\d+)\.hypothesis")
 CHECKPOINT = re.compile(r"step_\d+|average_(last|best)_\d+")
 _NAMED = re.compile(rf"([0-9a-f]{{64}})  checkpoints/({CHECKPOINT.pattern})/{CHECKSUMS}\n")
 
@@ -225,6 +228,13 @@ def made_of_checkpoint(export: Path) -> str | None:
     line is missing or damaged."""
     match = _NAMED.fullmatch(_first_line(export / MADE_OF, 200) + "\n")
     return match[0] if match else None
+
+
+def texts(value: object) -> list[str]:
+    """Returns a list of texts of metrics.jsonl or data.json, which may come from anybody; an empty
+    list if the value is anything else."""
+    is_right = isinstance(value, list) and all(isinstance(text, str) for text in value)
+    return value if is_right else []
 
 
 def entries(folder: Path) -> list[Path]:

@@ -7,7 +7,8 @@ from transformer_mt.assembly.translator import Translator
 from transformer_mt.config.schema import Config
 from transformer_mt.data.corpus import Split
 from transformer_mt.data.prepare import PreparedData
-from transformer_mt.evaluation.metrics import METRICS, Scores
+from transformer_mt.evaluation.groups import Group, spread
+from transformer_mt.evaluation.metrics import MANY_LINES, METRICS, Scores
 from transformer_mt.evaluation.paired_tests import paired_tests
 from transformer_mt.evaluation.scoring import score_for, tokenizer_for
 from transformer_mt.evaluation.suspicions import suspicions
@@ -15,7 +16,7 @@ from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.console import progress, say, show, warn
 from transformer_mt.training import checkpoint
 from transformer_mt.training.run_directory import RunDirectory
-from transformer_mt.training.validation import metrics_of, sample_lines
+from transformer_mt.training.validation import metrics_of
 
 
 def finish(config: Config, data: PreparedData, directory: RunDirectory) -> None:
@@ -50,7 +51,10 @@ def _average(config: Config, data: PreparedData, directory: RunDirectory) -> Non
         brief = "  ".join(scores.labelled())
         say(f"dev set, beam {config.decoding.beam_size}, {path.name}: {brief}")
     metric = config.training.best_metric if config.training.best_metric in METRICS else "bleu"
-    (compared,) = paired_tests(translations, [references], tokenizer_for(config), [metric])
+    # Some of very many lines tell the same, and fit into the memory.
+    lines = Group("", spread(len(references), MANY_LINES))
+    systems = [lines.of(own) for own in translations]
+    (compared,) = paired_tests(systems, [lines.of(references)], tokenizer_for(config), [metric])
     difference = compared.scores[1].difference
     is_best_better = difference.is_significant and difference.gain > 0
     chosen = best if is_best_better else average
@@ -64,7 +68,7 @@ def score_test(config: Config, data: PreparedData, directory: RunDirectory) -> N
     """Translates the test set with the best checkpoint and prints the score and some samples."""
     chosen = directory.checkpoint()
     scores, sources, hypotheses, references = _score(
-        config, data.test_split, directory, chosen.name, "test set", confidence=True
+        config, data.test_split, directory, chosen.name, "test set", with_interval=True
     )
     for message in suspicions(sources, hypotheses, [references], scores):
         warn(f"test set: {message}")
@@ -72,7 +76,7 @@ def score_test(config: Config, data: PreparedData, directory: RunDirectory) -> N
     for name, text in texts.items():
         directory.write_lines(f"test.{name}", text)
     directory.log(kind="test", checkpoint=chosen.name, **scores.as_dict())
-    for index in sample_lines(len(sources), config.evaluation.samples):
+    for index in spread(len(sources), config.evaluation.samples):
         show(f"source      {sources[index]}")
         show(f"translation {hypotheses[index]}")
         show(f"reference   {references[index]}\n")
@@ -85,9 +89,13 @@ def _score(
     directory: ModelDirectory,
     name: str,
     title: str,
-    confidence: bool = False,
+    with_interval: bool = False,
 ) -> tuple[Scores, list[str], list[str], list[str]]:
     """Translates a split with a checkpoint.
+
+    Args:
+        with_interval: whether the scores get confidence intervals. Those of more than MANY_LINES
+            lines would need gigabytes, and are left out.
 
     Returns: the scores, and the sources, hypotheses and references.
     """
@@ -95,6 +103,7 @@ def _score(
     translator = Translator.load(directory.path, name, device=paddle.get_device())
     with progress(total=len(sources), title=f"{title}, {name}", unit="lines") as bar:
         hypotheses = translator.translate(sources, bar.update)
+    confidence = with_interval and len(references) <= MANY_LINES
     scores = score_for(
         config, hypotheses, references, metrics=metrics_of(config), confidence=confidence
     )

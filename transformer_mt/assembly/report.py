@@ -7,8 +7,8 @@ from pathlib import Path
 from transformer_mt.assembly import attention
 from transformer_mt.assembly.attention import Side
 from transformer_mt.inspect.quality import Quality, judge
-from transformer_mt.inspect.record import Record, read, texts
-from transformer_mt.model_directory import CONFIG, LOG
+from transformer_mt.inspect.record import Record, read
+from transformer_mt.model_directory import CONFIG, LOG, texts
 from transformer_mt.pages.report_page import AttentionPage, report_page
 from transformer_mt.runtime.errors import UsageError, UserError, describe
 from transformer_mt.runtime.files import require_distinct, write_atomically

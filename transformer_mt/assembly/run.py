@@ -19,9 +19,10 @@ from transformer_mt.config import file as config_file
 from transformer_mt.config.problems import printable
 from transformer_mt.config.schema import SECTIONS, Config
 from transformer_mt.data.prepare import PreparedData
+from transformer_mt.evaluation.groups import spread
 from transformer_mt.evaluation.scoring import require_tokenizer
 from transformer_mt.inspect.parameters import VocabularySizes, parts
-from transformer_mt.model_directory import REPORT, subwords_to_keep
+from transformer_mt.model_directory import DATA_FACTS, REPORT, subwords_to_keep
 from transformer_mt.runtime import device as devices
 from transformer_mt.runtime.console import duration, on_terminal, quoted, say, show, table, warn
 from transformer_mt.runtime.errors import UsageError, UserError
@@ -34,7 +35,6 @@ from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training.schedule import SCHEDULES
 from transformer_mt.training.state import Progress
 from transformer_mt.training.trainer import Trainer, run_on_several_machines, seconds_per_step
-from transformer_mt.training.validation import sample_lines
 
 
 def check(config: Config, device: str | None, verbose: bool = False) -> None:
@@ -49,6 +49,7 @@ def check(config: Config, device: str | None, verbose: bool = False) -> None:
     Raises:
         UserError: something that training would read is wrong.
     """
+    event_files.require_packages(config.training.log_to)
     used = devices.use(device)
     devices.require_precision(config.training.precision, used)
     require_tokenizer(config)
@@ -154,9 +155,7 @@ def _begin(
         say(f"going on from {resumed}")
     directory.keep_terminal_log()
     data = data.with_held_out_in(directory.held_out)
-    write_atomically(
-        directory.path / "data.json", json.dumps(data.facts, ensure_ascii=False) + "\n"
-    )
+    write_atomically(directory.path / DATA_FACTS, json.dumps(data.facts, ensure_ascii=False) + "\n")
     progress = state.progress if state else Progress(plan.batches)
     _record_start(config, data, directory, plan, progress)
     if data.dev_split is not None:
@@ -191,7 +190,7 @@ def _keep_dev_set(
     sources, references = data.dev_split.text
     directory.write_lines("dev/source", sources)
     directory.write_lines("dev/reference", references)
-    chosen = sample_lines(len(sources), config.evaluation.samples)
+    chosen = spread(len(sources), config.evaluation.samples)
     texts = {"source": [sources[i] for i in chosen], "reference": [references[i] for i in chosen]}
     logged = [line for line in directory.logged() if line.get("kind") == "samples"]
     if not logged or not texts.items() <= logged[-1].items():

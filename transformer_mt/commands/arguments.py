@@ -3,9 +3,11 @@
 import argparse
 import contextlib
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from transformer_mt.evaluation.metrics import DEFAULT_METRICS
+from transformer_mt.evaluation.tokenizers import TOKENIZERS
 from transformer_mt.runtime.errors import UsageError
 
 MODEL_OR_EXPORT = "the model directory that `train` wrote, or an export"
@@ -52,6 +54,57 @@ def add_files(
         parser.add_argument(
             f"--{name}", metavar="FILE", type=Path, required=name in required, help=help
         )
+
+
+def add_score_options(
+    parser: argparse._ActionsContainer, metrics: Sequence[str], metrics_help: str, counted_by: str
+) -> None:
+    """Adds the options that say how translations are scored.
+
+    Args:
+        metrics: the choices of --metrics.
+        metrics_help: what the metrics do.
+        counted_by: what counts words in --training-text.
+    """
+    parser.add_argument(
+        "--metrics",
+        metavar="NAME",
+        nargs="+",
+        choices=metrics,
+        default=list(DEFAULT_METRICS),
+        help=f"{metrics_help} (default: {' '.join(DEFAULT_METRICS)})",
+    )
+    parser.add_argument(
+        "--lowercase",
+        action="store_true",
+        help="treats upper and lower case as the same (ter always does)",
+    )
+    parser.add_argument(
+        "--tokenize",
+        metavar="NAME",
+        choices=tuple(TOKENIZERS),
+        help=f"BLEU's tokeniser, one of {', '.join(TOKENIZERS)} (default: evaluation.tokenize of "
+        "the model, or the tokeniser of the target language)",
+    )
+    parser.add_argument(
+        "--training-text",
+        metavar="FILE",
+        type=Path,
+        help=f"the target side of the training text, in which {counted_by} to find the rare ones "
+        "(default: the reference)",
+    )
+
+
+def add_references(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--reference",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        required=True,
+        help="the reference translations, one for each line that is scored. May be repeated, if "
+        "there are several per line",
+    )
 
 
 def require_files(options: argparse.Namespace, *names: str) -> None:

@@ -24,7 +24,12 @@ from pathlib import Path
 
 from transformer_mt.assembly.backends import split_model
 from transformer_mt.backends.backend import EngineSpec
-from transformer_mt.commands.arguments import add_files, require_files
+from transformer_mt.commands.arguments import (
+    add_files,
+    add_references,
+    add_score_options,
+    require_files,
+)
 from transformer_mt.commands.line_files import require_equal
 from transformer_mt.commands.model_choice import add_model_choice
 from transformer_mt.commands.translations import find_model, translate
@@ -33,7 +38,7 @@ from transformer_mt.decoding.stream import input_lines
 from transformer_mt.evaluation.comparison import compare
 from transformer_mt.evaluation.comparison_text import as_text
 from transformer_mt.evaluation.groups import groupings
-from transformer_mt.evaluation.metrics import DEFAULT_METRICS, METRICS
+from transformer_mt.evaluation.metrics import MANY_LINES, METRICS
 from transformer_mt.evaluation.paired_tests import TESTS
 from transformer_mt.evaluation.scoring import (
     note_for,
@@ -41,14 +46,11 @@ from transformer_mt.evaluation.scoring import (
     tokenizer_for,
     tokenizer_for_text,
 )
-from transformer_mt.evaluation.tokenizers import TOKENIZERS
 from transformer_mt.pages.comparison_page import comparison_page
 from transformer_mt.runtime.console import progress, say, warn
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import lines, require_distinct, write_atomically
 
-# Above this many lines, sacreBLEU's tests take minutes and gigabytes.
-MANY_LINES = 20_000
 # What sacreBLEU's bootstrap of chrF holds in memory: 1,000 samples of 18 numbers of 4 bytes.
 BYTES_PER_LINE = 72_000
 
@@ -60,14 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         help="a file of translations, or MODEL_DIR[:CHECKPOINT]; the first one is the baseline",
     )
-    parser.add_argument(
-        "--reference",
-        metavar="FILE",
-        type=Path,
-        action="append",
-        required=True,
-        help="the reference translations. May be repeated, if there are several per line",
-    )
+    add_references(parser)
     add_files(
         parser,
         source="the text that the systems translate; required if a SYSTEM is a model",
@@ -82,34 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="shows N sentences that got better and N that got worse, those that changed most "
         "(default: 5)",
     )
-    parser.add_argument(
-        "--metrics",
-        metavar="NAME",
-        nargs="+",
-        choices=tuple(METRICS),
-        default=list(DEFAULT_METRICS),
-        help=f"the metrics to compare, of {', '.join(METRICS)}. The first one decides (default: "
-        f"{' '.join(DEFAULT_METRICS)})",
-    )
-    parser.add_argument(
-        "--tokenize",
-        metavar="NAME",
-        choices=tuple(TOKENIZERS),
-        help=f"BLEU's tokeniser, one of {', '.join(TOKENIZERS)} (default: that of the target "
-        "language)",
-    )
-    parser.add_argument(
-        "--lowercase",
-        action="store_true",
-        help="treats upper and lower case as the same (ter always does)",
-    )
-    parser.add_argument(
-        "--training-text",
-        metavar="FILE",
-        type=Path,
-        help="the target side of the training text, in which the words of the reference are "
-        "counted to find the rare ones (default: the reference)",
-    )
+    about = f"the metrics to compare, of {', '.join(METRICS)}. The first one decides"
+    add_score_options(parser, tuple(METRICS), about, "the words of the reference are counted")
     add_model_choice(parser, [name for name in DecodingConfig.model_fields if name != "n_best"])
 
 

@@ -18,7 +18,12 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from transformer_mt.commands.arguments import add_files, require_files
+from transformer_mt.commands.arguments import (
+    add_files,
+    add_references,
+    add_score_options,
+    require_files,
+)
 from transformer_mt.commands.line_files import require_equal
 from transformer_mt.commands.model_choice import add_model_choice
 from transformer_mt.commands.translations import find_model, translate
@@ -26,7 +31,7 @@ from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.decoding.stream import input_lines
 from transformer_mt.evaluation.comet import Comet
 from transformer_mt.evaluation.groups import groupings
-from transformer_mt.evaluation.metrics import DEFAULT_METRICS, METRICS
+from transformer_mt.evaluation.metrics import METRICS
 from transformer_mt.evaluation.scoring import (
     has_spaces_in,
     note_for,
@@ -36,16 +41,14 @@ from transformer_mt.evaluation.scoring import (
     tokenizer_for_text,
 )
 from transformer_mt.evaluation.sentences import sentence_table
-from transformer_mt.evaluation.suspicions import suspicions
+from transformer_mt.evaluation.suspicions import merged, suspicions
 from transformer_mt.evaluation.systems import (
-    Evaluation,
     Measures,
     System,
     as_text,
     evaluate,
     numbers,
 )
-from transformer_mt.evaluation.tokenizers import TOKENIZERS
 from transformer_mt.runtime.console import warn
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import lines, require_distinct, write_atomically
@@ -60,15 +63,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "translates --source. Several are compared",
     )
     add_files(parser, source="the text that the models translate")
-    for name, required, help in (
-        ("hypothesis", False, "translations to score, instead of those of a model; several are "
-         "compared"),
-        ("reference", True, "the reference translations, one for each line of the source or "
-         "hypothesis; if there are several references, each is a file"),
-    ):  # fmt: skip
-        parser.add_argument(
-            f"--{name}", metavar="FILE", type=Path, action="append", required=required, help=help
-        )
+    parser.add_argument(
+        "--hypothesis",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        help="translations to score, instead of those of a model; several are compared",
+    )
+    add_references(parser)
     add_files(
         parser,
         output="writes the translations to this file; those of several models to files in this "
@@ -83,31 +85,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_scoring(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("options for the scores")
-    group.add_argument(
-        "--metrics",
-        metavar="NAME",
-        nargs="+",
-        choices=(*METRICS, "comet"),
-        default=list(DEFAULT_METRICS),
-        help=f"the scores to compute, of {', '.join(METRICS)} and comet (default: "
-        f"{' '.join(DEFAULT_METRICS)})",
-    )
+    about = f"the scores to compute, of {', '.join(METRICS)} and comet"
+    add_score_options(group, (*METRICS, "comet"), about, "--groups counts words")
     group.add_argument(
         "--confidence",
         action="store_true",
         help="also computes the 95 %% confidence interval of each score, by bootstrap resampling",
-    )
-    group.add_argument(
-        "--lowercase",
-        action="store_true",
-        help="treats upper and lower case as the same (ter always does)",
-    )
-    group.add_argument(
-        "--tokenize",
-        metavar="NAME",
-        choices=tuple(TOKENIZERS),
-        help=f"BLEU's tokeniser, one of {', '.join(TOKENIZERS)} (default: evaluation.tokenize of "
-        "the model, or the tokeniser of the target language)",
     )
     group.add_argument(
         "--target-lang",
@@ -120,13 +103,6 @@ def _add_scoring(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also shows the scores of lines of different length, and of lines with rare and with "
         "frequent words",
-    )
-    group.add_argument(
-        "--training-text",
-        metavar="FILE",
-        type=Path,
-        help="the target side of the training text, in which --groups counts words (default: the "
-        "reference)",
     )
     group.add_argument(
         "--metric-only",
@@ -165,7 +141,12 @@ def run(options: argparse.Namespace) -> None:
     )
     systems = _translated(options, sources) if options.models else _read(options, references[0])
     evaluations = [evaluate(system, sources, references, measures) for system in systems]
-    _warn_of_suspicions(evaluations, sources, references)
+    found = (
+        (one.system.name, suspicions(sources, one.system.hypotheses, references, one.scores))
+        for one in evaluations
+    )
+    for warning in merged(found):
+        warn(warning)
     for line in map(numbers, evaluations) if options.metric_only else as_text(evaluations):
         print(line)
     if options.json:
@@ -288,15 +269,3 @@ def _read(options: argparse.Namespace, reference: list[str]) -> Iterator[System]
         hypotheses = _content(path, input_lines)
         require_equal(path, len(hypotheses), options.reference[0], len(reference))
         yield System(str(path), hypotheses, tokenize or tokenizer_for_text(reference))
-
-
-def _warn_of_suspicions(
-    evaluations: list[Evaluation], sources: list[str] | None, references: list[list[str]]
-) -> None:
-    """Prints each warning once, with the names of the systems unless it is about all of them."""
-    names: dict[str, list[str]] = {}
-    for one in evaluations:
-        for message in suspicions(sources, one.system.hypotheses, references, one.scores):
-            names.setdefault(message, []).append(one.system.name)
-    for message, systems in names.items():
-        warn(message if len(systems) == len(evaluations) else f"{', '.join(systems)}: {message}")

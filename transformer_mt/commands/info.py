@@ -25,8 +25,8 @@ from transformer_mt.commands.arguments import add_overrides, positive, positive_
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config
 from transformer_mt.data.datasets import DATASETS
+from transformer_mt.inspect.info import USUAL_UTILISATION, Speed, report
 from transformer_mt.inspect.parameters import VocabularySizes
-from transformer_mt.inspect.report import USUAL_UTILISATION, Speed, report
 from transformer_mt.runtime.errors import UsageError
 
 # Tokens of a sentence, its end among them, unless others are asked for.

@@ -32,11 +32,3 @@ def translate(spec: EngineSpec, sources: list[str]) -> tuple[list[str], float]:
         started = time.perf_counter()
         hypotheses = translator.translate(sources, bar.update)
         return hypotheses, time.perf_counter() - started
-
-
-def translate_with(
-    options: argparse.Namespace, text: str, sources: list[str]
-) -> tuple[EngineSpec, list[str], float]:
-    """`find_model` and `translate` in one: returns the engine, the translations and the seconds."""
-    spec = find_model(options, text)
-    return spec, *translate(spec, sources)

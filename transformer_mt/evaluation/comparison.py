@@ -14,7 +14,7 @@ from transformer_mt.evaluation.metrics import DEFAULT_METRICS, METRICS, Scores, 
 from transformer_mt.evaluation.paired_tests import MetricComparison, paired_tests
 from transformer_mt.evaluation.scoring import has_spaces_in
 from transformer_mt.evaluation.sentences import sentence_scores
-from transformer_mt.evaluation.suspicions import suspicions
+from transformer_mt.evaluation.suspicions import merged, suspicions
 from transformer_mt.evaluation.verdict import Verdict, caveats, verdict
 
 # The metric that scores single sentences. BLEU is a poor judge of a single sentence, because most
@@ -262,17 +262,14 @@ def _warnings(
     tests: list[MetricComparison],
 ) -> list[str]:
     """What looks wrong with the texts, with the letters of the systems unless it is about all."""
-    letters: dict[str, list[str]] = {}
+    found = []
     for number, system in enumerate(systems):
         values = {one.key: one.scores[number].value for one in tests}
         signatures = {one.key: one.signatures["bootstrap"] for one in tests}
         scores = Scores(values, signatures, None, len(references[0]))
-        for message in suspicions(sources, system.translations, references, scores):
-            letters.setdefault(message, []).append(system.letter)
-    return [
-        message if len(own) == len(systems) else f"{', '.join(own)}: {message}"
-        for message, own in letters.items()
-    ]
+        own = suspicions(sources, system.translations, references, scores)
+        found.append((system.letter, own))
+    return merged(found)
 
 
 def _group_result(

@@ -38,6 +38,13 @@ class Group(NamedTuple):
         return [texts[line] for line in self.lines]
 
 
+def spread(count: int, most: int) -> list[int]:
+    """Returns the indices of at most `most` of `count` lines. They are spread evenly over all of
+    them, because lines may be sorted."""
+    chosen = min(most, count)
+    return [count * i // chosen for i in range(chosen)]
+
+
 def by_length(texts: list[str], spaces: bool = True) -> list[Group]:
     """Groups lines by the length of their text. Empty groups are left out.
 

@@ -69,6 +69,8 @@ DEFAULT_METRICS = ("bleu", "chrf")
 NEAR_ZERO_BLEU = 1.0
 # sacreBLEU's default number of samples for confidence intervals. Its seed is 12345.
 BOOTSTRAP_SAMPLES = 1000
+# Above this many lines, sacreBLEU's bootstrap takes minutes and gigabytes.
+MANY_LINES = 20_000
 
 
 def metric_of(key: str) -> Metric:

@@ -2,7 +2,7 @@
 that still has marks of subwords, and a BLEU near 0."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from transformer_mt.evaluation.metrics import NEAR_ZERO_BLEU, Scores
 from transformer_mt.evaluation.scoring import tokenizer_for_text
@@ -44,6 +44,24 @@ def suspicions(
     if scores is not None:
         found += _near_zero(scores, references[0])
     return found
+
+
+def merged(found: Iterable[tuple[str, list[str]]]) -> list[str]:
+    """Returns each warning once, with the names of the systems that it is about, unless it is about
+    all of them.
+
+    Args:
+        found: the name of each system, and its warnings.
+    """
+    systems = list(found)
+    names: dict[str, list[str]] = {}
+    for name, messages in systems:
+        for message in messages:
+            names.setdefault(message, []).append(name)
+    return [
+        message if len(own) == len(systems) else f"{', '.join(own)}: {message}"
+        for message, own in names.items()
+    ]
 
 
 def _same_as_source(sources: list[str], reference: list[str], name: str) -> list[str]:

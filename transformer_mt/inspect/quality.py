@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from transformer_mt.evaluation.groups import Group, by_length
+from transformer_mt.evaluation.groups import Group, by_length, spread
 from transformer_mt.evaluation.metrics import DEFAULT_METRICS, METRICS, Scores, score
 from transformer_mt.evaluation.scoring import note_for, tokenizer_for, tokenizer_for_text
 from transformer_mt.evaluation.sentences import sentence_scores
@@ -55,9 +55,7 @@ def judge(record: Record) -> Quality:
     if whole is None:
         return Quality(logged)
     total = len(whole.hypotheses)
-    lines = range(total)
-    if total > MOST_LINES:
-        lines = [total * i // MOST_LINES for i in range(MOST_LINES)]
+    lines = spread(total, MOST_LINES)
     sources, references, hypotheses = (
         None if text is None else [text[line] for line in lines]
         for text in (whole.sources, whole.references, whole.hypotheses)

@@ -6,7 +6,6 @@ read is left out, and `Record.problems` says why.
 
 import json
 import math
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from transformer_mt.config.schema import Config
 from transformer_mt.data.languages import has_spaces
-from transformer_mt.model_directory import LOG, ModelDirectory, entries
+from transformer_mt.model_directory import DATA_FACTS, HYPOTHESIS, LOG, ModelDirectory, entries
 from transformer_mt.runtime import files
 from transformer_mt.runtime.errors import UsageError, UserError, describe
 
@@ -147,13 +146,8 @@ def number(value: Any) -> float | None:
     return value if math.isfinite(value) and abs(value) < _LARGEST else None
 
 
-def texts(value: Any) -> list[str]:
-    """Returns a value of JSON as a list of texts; empty if it is anything else."""
-    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
-
-
 def _facts(directory: ModelDirectory) -> dict[str, Any]:
-    path = directory.own("data.json")
+    path = directory.own(DATA_FACTS)
     if not path.is_file():
         return {}
     try:
@@ -188,7 +182,7 @@ def _of_test_set(directory: ModelDirectory, record: Record) -> Translations | No
 
 def _of_dev_set(directory: ModelDirectory) -> Translations | None:
     folder = directory.own("dev")
-    matches = [re.fullmatch(r"step_(\d{1,15})\.hypothesis", path.name) for path in entries(folder)]
+    matches = [HYPOTHESIS.fullmatch(path.name) for path in entries(folder)]
     steps = [int(match[1]) for match in matches if match]
     sources = _first_file(directory, "dev/source")
     references = _first_file(directory, "dev/reference")

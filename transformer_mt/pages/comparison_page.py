@@ -16,11 +16,10 @@ from transformer_mt.evaluation.comparison_text import (
     score_rows,
     share_text,
 )
-from transformer_mt.evaluation.differences import Piece, Shares, differences
+from transformer_mt.evaluation.differences import Shares, differences
 from transformer_mt.evaluation.metrics import METRICS
 from transformer_mt.evaluation.paired_tests import SIGNIFICANCE, MetricComparison
-from transformer_mt.pages.page import escaped, page, section, table
-from transformer_mt.runtime.console import visible
+from transformer_mt.pages.page import escaped, marked, page, section, table
 
 # The share of a figure's width that is free at each side, in percent, so that the numbers at the
 # ends of its axis are not cut.
@@ -51,14 +50,9 @@ def comparison_page(comparison: Comparison) -> str:
     return page(title, "\n".join(parts))
 
 
-def _shown(text: str) -> str:
-    """Plain text in which control characters, which a page cannot hold, are visible."""
-    return visible(text)
-
-
 def _paragraph(text: str, kind: str = "") -> str:
     attribute = f' class="{kind}"' if kind else ""
-    return f"<p{attribute}>{escaped(_shown(text))}</p>"
+    return f"<p{attribute}>{escaped(text)}</p>"
 
 
 def _verdicts(comparison: Comparison) -> Iterator[str]:
@@ -199,28 +193,18 @@ def _example(comparison: Comparison, contrast: Contrast, example: Example) -> st
     texts = [("Source", _text(comparison.sources[line]))] if comparison.sources else []
     texts += [("Reference", _text(reference[line])) for reference in comparison.references]
     pair = [comparison.baseline, contrast.system]
-    marked = differences(*(system.translations[line] for system in pair), comparison.spaces)
-    texts += [
-        (system.letter, _marked(pieces, comparison.spaces))
-        for system, pieces in zip(pair, marked, strict=True)
-    ]
+    pieces_of_both = differences(*(system.translations[line] for system in pair), comparison.spaces)
+    for system, pieces in zip(pair, pieces_of_both, strict=True):
+        is_empty = not system.translations[line]
+        html = _text("") if is_empty else marked(pieces, comparison.spaces)
+        texts.append((system.letter, html))
     rows = "".join(f'<dt>{label}</dt><dd dir="auto">{text}</dd>' for label, text in texts)
     head = f"Line {line + 1}: {change_text(example)}"
     return f'<div class="pair"><p class="quiet">{escaped(head)}</p><dl>{rows}</dl></div>'
 
 
 def _text(text: str) -> str:
-    return escaped(_shown(text)) or '<span class="quiet">(empty)</span>'
-
-
-def _marked(pieces: list[Piece], spaces: bool) -> str:
-    """A text whose differing pieces are marked."""
-    if not any(piece.text for piece in pieces):
-        return _text("")
-    return (" " if spaces else "").join(
-        f"<mark>{escaped(_shown(piece.text))}</mark>" if piece.differs else _text(piece.text)
-        for piece in pieces
-    )
+    return escaped(text) or '<span class="quiet">(empty)</span>'
 
 
 def _method(comparison: Comparison) -> Iterator[str]:

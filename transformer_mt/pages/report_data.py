@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from transformer_mt.inspect.record import Record, number, texts
+from transformer_mt.inspect.record import Record, number
+from transformer_mt.model_directory import texts
 from transformer_mt.pages import charts
 from transformer_mt.pages.charts import Line, shown_number
 from transformer_mt.pages.page import escaped, section, table

@@ -100,13 +100,13 @@ def _glance(records: Sequence[Record], judged: Sequence[Quality]) -> str:
 
 def _facts(record: Record, quality: Quality) -> Iterator[tuple[str, str]]:
     """Yields what is most important about a run: a name and a value of each fact."""
-    start, end = record.last("start"), record.last("end")
+    start = record.last("start")
     total = number(start.get("total_steps"))
     steps = f"{record.step:,}" + (f" of {total:,.0f}" if total else "")
-    if end:
-        yield "state", str(end.get("reason", "ended"))
-    elif record.lines("test") or (total and record.step >= total):
+    if total and record.step >= total:
         yield "state", "finished"
+    elif record.lines("test"):
+        yield "state", "finished early" if total else "finished"
     else:
         yield "state", "training, or stopped: no end is recorded"
     yield "steps", steps
@@ -216,13 +216,12 @@ def _by_length(found: list[tuple[int, Record, Quality]], names: list[str]) -> st
         own = [groups.get(name) for name in names]
         values = [group and group.bleu for group in own]
         bars.append(Bars(record.name, values, [group and group.interval for group in own], place))
-    by = (
-        "source"
-        if all(q.translations is None or q.translations.sources for *_, q in found)
-        else ("reference")
-    )
+    has_sources = all(q.translations is None or q.translations.sources for *_, q in found)
+    by = "source" if has_sources else "reference"
     labels = [f"{name} ({counts[name]:,})" for name in names]
     note = "In parentheses: the number of sentences. Few sentences have a wide interval."
+    if any(quality.total > len(quality.lines) for *_, quality in found):
+        note += " Of a long text, only some lines, spread evenly over it, are counted here."
     return charts.bars(f"BLEU by the length of the {by}", labels, "BLEU", bars, note=note)
 
 

@@ -1,20 +1,18 @@
 """The translations of a report: from worst to best, and those of a few sentences over time."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
 from statistics import fmean
 
 from transformer_mt.evaluation.differences import differences
 from transformer_mt.inspect.quality import Quality
-from transformer_mt.inspect.record import Record, number, texts
+from transformer_mt.inspect.record import Record, number
+from transformer_mt.model_directory import texts
 from transformer_mt.pages.page import escaped, marked, section
 
 # A text is shown with at most this many sentences, and all texts in this many bytes of HTML.
 MOST_SENTENCES = 1500
 MOST_BYTES = 2_000_000
-# Words are compared if they make at most this number of pairs of equal ones.
-MOST_PAIRS = 5000
 # The rest of a longer text is cut.
 LONGEST_TEXT = 600
 # Of the fixed sentences, this many sentences, and this many translations of each.
@@ -181,13 +179,9 @@ def _versions(record: Record, place: int) -> list[tuple[str, str]]:
 
 
 def _differences(hypothesis: str, reference: str, spaces: bool) -> tuple[str, str]:
-    """Returns two texts as HTML, with the words marked in which they differ. Nothing is marked if
-    both repeat the same words very often, because that would take seconds."""
+    """Returns two texts as HTML, with the words marked in which they differ."""
     if not hypothesis.strip():
         return '<span class="quiet">(empty)</span>', escaped(reference)
-    counts = [Counter(text.split(" ") if spaces else text) for text in (hypothesis, reference)]
-    if sum(count * counts[1][word] for word, count in counts[0].items()) > MOST_PAIRS:
-        return escaped(hypothesis), escaped(reference)
     one, other = differences(hypothesis, reference, spaces)
     return marked(one, spaces), marked(other, spaces)
 

@@ -9,8 +9,8 @@ import contextlib
 import re
 import shlex
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -33,7 +33,8 @@ class _Log:
     """The file that keeps what is printed, and the lines that wait for it while there is none."""
 
     path: Path | None = None
-    waiting: list[str] = field(default_factory=list)
+    # What a program prints that keeps no log is forgotten.
+    waiting: deque[str] = field(default_factory=lambda: deque(maxlen=1000))
 
 
 _log = _Log()
@@ -87,13 +88,14 @@ def keep_log(path: Path) -> None:
     """From now on, appends everything that is printed to this file, with the local time, and also
     what was printed before."""
     _log.path = path
-    waiting, _log.waiting = _log.waiting, []
-    _append(waiting)
+    _append(_log.waiting)
+    _log.waiting.clear()
 
 
 def end_log() -> None:
     """Stops appending to the file of `keep_log`."""
-    _log.path, _log.waiting = None, []
+    _log.path = None
+    _log.waiting.clear()
 
 
 def log(message: str) -> None:
@@ -102,13 +104,12 @@ def log(message: str) -> None:
     now = f"{datetime.now():%Y-%m-%d %H:%M:%S}"
     lines = [f"{now}  {line}".rstrip() for line in visible(message).split("\n")]
     if _log.path is None:
-        # What a program prints that keeps no log is forgotten.
-        _log.waiting = [*_log.waiting, *lines][-1000:]
+        _log.waiting.extend(lines)
     else:
         _append(lines)
 
 
-def _append(lines: list[str]) -> None:
+def _append(lines: Iterable[str]) -> None:
     # A full disk is reported by what the run has to save.
     with contextlib.suppress(OSError), open(_log.path, "a", encoding="utf-8") as file:
         file.writelines(f"{line}\n" for line in lines)

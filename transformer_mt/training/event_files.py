@@ -12,6 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from transformer_mt.evaluation.metrics import METRICS
+from transformer_mt.model_directory import texts
 from transformer_mt.runtime.console import warn
 from transformer_mt.runtime.errors import UserError
 
@@ -21,7 +23,7 @@ SCALARS = {
         *("loss", "perplexity", "learning_rate", "gradient_norm", "tokens_per_second"),
         *("padding", "skipped"),
     ),
-    "dev": ("loss", "perplexity", "bleu", "chrf", "chrf++", "ter"),
+    "dev": ("loss", "perplexity", *METRICS),
 }
 
 
@@ -88,16 +90,16 @@ class EventFiles:
     def _write(self, line: dict[str, Any]) -> None:
         kind, step = str(line.get("kind")), line.get("step", 0)
         if kind == "samples":
-            self._samples = {name: _texts(line.get(name)) for name in ("source", "reference")}
+            self._samples = {name: texts(line.get(name)) for name in ("source", "reference")}
         for key in SCALARS.get(kind, ()):
             value = line.get(key)
             if isinstance(value, int | float):
                 self._add("add_scalar", f"{kind}/{key}", value, step, line)
         if kind == "dev":
-            texts = {**self._samples, "translation": _texts(line.get("samples"))}
+            columns = {**self._samples, "translation": texts(line.get("samples"))}
             # Some are missing if evaluation.samples has changed, and in lines of earlier versions.
-            for number, parts in enumerate(zip(*texts.values(), strict=False), 1):
-                text = "  \n".join(map(": ".join, zip(texts, parts, strict=True)))
+            for number, parts in enumerate(zip(*columns.values(), strict=False), 1):
+                text = "  \n".join(map(": ".join, zip(columns, parts, strict=True)))
                 self._add("add_text", f"samples/{number}", text, step, line)
 
     def _add(self, method: str, tag: str, value: Any, step: int, line: dict[str, Any]) -> None:
@@ -119,12 +121,6 @@ class EventFiles:
         except (OSError, ValueError, TypeError) as error:
             warn(f"training.log_to: {kind}: {error}; nothing more is written for it")
             del self._open[kind]
-
-
-def _texts(value: Any) -> list[str]:
-    """Returns a list of texts of metrics.jsonl, or an empty list if it is anything else."""
-    is_right = isinstance(value, list) and all(isinstance(text, str) for text in value)
-    return value if is_right else []
 
 
 def _call(

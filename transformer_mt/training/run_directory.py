@@ -17,7 +17,9 @@ from transformer_mt.data.subword import Subwords
 from transformer_mt.model_directory import (
     CHECKPOINT,
     CONFIG,
+    DATA_FACTS,
     FORMAT_VERSION,
+    HYPOTHESIS,
     LOG,
     REPORT,
     SUBWORDS,
@@ -40,16 +42,15 @@ from transformer_mt.weights import OPTIMIZER, WEIGHTS
 TERMINAL_LOG = "train.log"
 # The translations of this number of newest validations are kept, and those of the best ones.
 KEPT_HYPOTHESES = 5
-_HYPOTHESIS = re.compile(r"step_(\d+)\.hypothesis")
 # The folders of files that a run writes, and the names of these files.
 _FOLDERS = {
     "held_out": rf"{CHECKSUMS}|(dev|test)\.[^.]+",
-    "dev": rf"source|reference|{_HYPOTHESIS.pattern}",
+    "dev": rf"source|reference|{HYPOTHESIS.pattern}",
     **event_files.FILE_NAMES,
 }
 # What a run writes before its first checkpoint. A run that begins again writes the same.
 _FIRST_FILES = {
-    *(CONFIG, VERSION, CHECKSUMS, LOG, TERMINAL_LOG, "data.json", "checkpoints", *_FOLDERS),
+    *(CONFIG, VERSION, CHECKSUMS, LOG, TERMINAL_LOG, DATA_FACTS, "checkpoints", *_FOLDERS),
     *("subword.model", "subword.source.model", "subword.target.model", "subword.txt"),
 }
 # What a run writes later.
@@ -202,7 +203,7 @@ class RunDirectory(ModelDirectory):
         ]
         write_atomically(self.path / LOG, "".join(kept))
         for path in entries(self.path / "dev"):
-            match = _HYPOTHESIS.fullmatch(path.name)
+            match = HYPOTHESIS.fullmatch(path.name)
             if match and int(match[1]) > progress.validated:
                 _delete(path)
         best = [self.checkpoints / f"step_{step}" for step in progress.best_steps]
@@ -323,7 +324,7 @@ class RunDirectory(ModelDirectory):
             best: the steps of the best validations, whose translations are kept.
         """
         self.write_lines(f"dev/step_{step}.hypothesis", hypotheses)
-        matches = (_HYPOTHESIS.fullmatch(path.name) for path in entries(self.path / "dev"))
+        matches = (HYPOTHESIS.fullmatch(path.name) for path in entries(self.path / "dev"))
         steps = sorted(int(match[1]) for match in matches if match)
         for old in set(steps[:-KEPT_HYPOTHESES]) - set(best):
             _delete(self.path / "dev" / f"step_{old}.hypothesis")

@@ -32,8 +32,8 @@ class Meter:
 
     Attributes:
         tokens: target tokens without padding.
-        positions, padding: all positions of the padded batches on both sides, and those of them
-            that are padding.
+        positions, padding: all positions of this process's padded batches on both sides, and those
+            of them that are padding.
     """
 
     loss: float = 0.0

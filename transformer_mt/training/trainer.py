@@ -14,6 +14,7 @@ import numpy as np
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Update, read_ahead, read_update
 from transformer_mt.data.prepare import PreparedData
+from transformer_mt.evaluation.groups import spread
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime import signals
 from transformer_mt.runtime.console import (
@@ -32,7 +33,7 @@ from transformer_mt.training.plan import Plan
 from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training.state import DIVERGING_VALIDATIONS, Meter, Progress, State
 from transformer_mt.training.update import Outcome, Updater
-from transformer_mt.training.validation import DevScores, sample_lines, validate
+from transformer_mt.training.validation import DevScores, validate
 from transformer_mt.weights import take_weights
 
 # On a terminal, a line of figures stays after this number of seconds; others are replaced.
@@ -319,7 +320,7 @@ class Trainer:
     def _show_samples(self, hypotheses: list[str]) -> list[str]:
         """Prints the translations of the fixed sentences of the dev set; returns them."""
         references = self.data.dev_split.text[1]
-        chosen = sample_lines(len(references), self.config.evaluation.samples)
+        chosen = spread(len(references), self.config.evaluation.samples)
         for index in chosen:
             say(f"  reference    {references[index]}\n  translation  {hypotheses[index]}")
         return [hypotheses[index] for index in chosen]

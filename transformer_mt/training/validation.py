@@ -83,13 +83,6 @@ def metrics_of(config: Config) -> list[str]:
     return [*DEFAULT_METRICS, *({best} & METRICS.keys() - set(DEFAULT_METRICS))]
 
 
-def sample_lines(count: int, samples: int) -> list[int]:
-    """Returns the numbers of the lines that are shown as samples, from 0. They are spread over all
-    `count` lines, because those may be sorted."""
-    shown = min(samples, count)
-    return [count * i // shown for i in range(shown)]
-
-
 def validate(config: Config, data: PreparedData, updater: Updater) -> DevScores | None:
     """Measures the dev set, shared by all processes; None if one of them was asked to stop."""
     nll, loss = dev_loss(config, data, updater)
