@@ -1,7 +1,6 @@
 """Every mistake in a config is told with its path, its value and what was expected, all at once."""
 
 import contextlib
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,17 +14,11 @@ from pydantic import ValidationError
 from tests.support import examples
 from transformer_mt.config import file as config_file
 from transformer_mt.config.problems import OTHER_NAMES
-from transformer_mt.config.rules import RULES
 from transformer_mt.config.schema import (
     SECTIONS,
     Config,
     DataConfig,
-    DecodingConfig,
-    EvaluationConfig,
-    ModelConfig,
-    SubwordConfig,
 )
-from transformer_mt.mechanisms.guided_attention.config import GuidedAttentionConfig
 from transformer_mt.runtime.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,36 +28,6 @@ model_dir: runs/x
 data: {root: text, source_lang: en, target_lang: de}
 training: {max_steps: 10}
 """
-
-
-@pytest.fixture
-def load(tmp_path):
-    """A function that loads a config given as text (or bytes), with overrides."""
-
-    def load_text(content, *overrides):
-        path = tmp_path / "config.yaml"
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return config_file.load(path, list(overrides))
-
-    return load_text
-
-
-@pytest.fixture
-def problems(load, tmp_path):
-    """A function that gives the lines of the error, the first without the file's name."""
-
-    def problems_of(content, *overrides):
-        with pytest.raises(UsageError) as caught:
-            load(content, *overrides)
-        assert caught.value.exit_code == 2
-        first, *rest = str(caught.value).split("\n")
-        assert first.startswith(str(tmp_path / "config.yaml"))
-        return [
-            first.removeprefix(str(tmp_path / "config.yaml")),
-            *(line.removeprefix("  ") for line in rest),
-        ]
-
-    return problems_of
 
 
 def test_a_valid_config_and_its_defaults(load):
@@ -275,192 +238,6 @@ def test_a_mistake_is_told_with_path_value_and_what_was_expected(problems, overr
 )
 def test_a_mistake_in_the_file(problems, sections, expected):
     assert problems(VALID + sections) == [": 1 problem", expected]
-
-
-@pytest.mark.parametrize(
-    "options, reasons",
-    [
-        (
-            "model: {copying: true}\nsubword: {joint: false}",
-            ["model.copying: True: needs subword.joint: true: a subword is copied by its number"],
-        ),
-        (
-            "model: {copying: true, non_autoregressive: end}",
-            ["model.non_autoregressive: 'end': model.copying needs the preceding words"],
-        ),
-        (
-            "guided_attention: {by: diagonal}\nsubword: {sampling: 0.1}\n"
-            "scheduled_sampling: {decay: linear}",
-            [
-                "guided_attention.by: 'diagonal': needs scheduled_sampling.decay: null: it guides",
-                "guided_attention.by: 'diagonal': needs subword.sampling: null: it guides",
-            ],
-        ),
-        (
-            "model: {non_autoregressive: length}\nscheduled_sampling: {decay: linear}\n"
-            "guided_attention: {by: diagonal}\ndecoding: {sampling: true, n_best: 2}",
-            [
-                "guided_attention.by: 'diagonal': needs scheduled_sampling.decay: null",
-                "model.non_autoregressive: 'length': needs scheduled_sampling.decay: null",
-                "model.non_autoregressive: 'length': needs guided_attention.by: null",
-                "model.non_autoregressive: 'length': needs decoding.sampling: false",
-                "model.non_autoregressive: 'length': needs decoding.n_best: 1: it has one",
-            ],
-        ),
-        (
-            "model: {non_autoregressive: length}\ndata: {root: text, source_lang: en, "
-            "target_lang: de, max_length: 1025}",
-            [
-                "model.non_autoregressive: 'length': needs data.max_length of at most 1024: it "
-                "knows no greater length"
-            ],
-        ),
-        (
-            "guided_attention: {by: alignment}",
-            ["guided_attention.alignments: null: guided_attention.by: alignment needs the file"],
-        ),
-        (
-            "guided_attention: {by: alignment, alignments: a, layer: 4, heads: 9}\n"
-            "model: {num_layers: 6, num_decoder_layers: 3}\nsubword: {type: word}",
-            [
-                "guided_attention.layer: 4: the model has 3 decoder layers",
-                "guided_attention.heads: 9: the model has 8 heads",
-                "guided_attention.by: 'alignment': needs a subword.type other than word",
-            ],
-        ),
-        (
-            "guided_attention: {by: diagonal, alignments: a}",
-            ["guided_attention.alignments: 'a': needs guided_attention.by: alignment"],
-        ),
-        (
-            "guided_attention: {by: alignment, alignments: a}\n"
-            "subword: {type: bpe, vocab_size: 99, normalization: nmt_nfkc}",
-            ["guided_attention.by: 'alignment': needs subword.normalization: identity"],
-        ),
-        (
-            "scheduled_sampling: {decay: exponential, k: 1.0}",
-            ["scheduled_sampling.k: 1.0: exponential decay needs k below 1"],
-        ),
-        (
-            "scheduled_sampling: {decay: inverse_sigmoid, k: 0.5}",
-            ["scheduled_sampling.k: 0.5: inverse_sigmoid decay needs k of at least 1"],
-        ),
-        (
-            "scheduled_sampling: {decay: linear, backpropagate: true}",
-            ["scheduled_sampling.backpropagate: True: needs scheduled_sampling.mixing: top_k"],
-        ),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused_with_the_reason(problems, options, reasons):
-    valid = re.sub("(?m)^data:.*\n", "", VALID) if "data:" in options else VALID
-    found = problems(valid + options)[1:]
-    assert len(found) == len(reasons)
-    for problem, reason in zip(found, reasons, strict=True):
-        assert problem.startswith(reason)
-
-
-@pytest.mark.parametrize(
-    ("guided", "expected_guided", "expected_alignment"),
-    [
-        ("{}", (1, 1), (1, 4)),
-        ("{by: diagonal, layer: 3, heads: 2}", (2, 2), (1, 4)),
-        ("{by: alignment, alignments: a, heads: 2}", (1, 2), (1, 2)),
-        ("{by: alignment, alignments: a, layer: 1}", (0, 1), (0, 1)),
-    ],
-)
-def test_the_heads_that_tell_of_words(load, guided, expected_guided, expected_alignment):
-    model = "model: {num_layers: 6, num_decoder_layers: 3, num_heads: 4}\n"
-    config = load(f"{VALID}{model}guided_attention: {guided}")
-    assert config.guided_attention.guided_heads(config.model.decoder_layers) == expected_guided
-    assert config.alignment_heads == expected_alignment
-    assert load(VALID + "model: {num_layers: 1}").alignment_heads == (0, 8)
-
-
-@pytest.mark.parametrize(
-    ("guided", "expected"),
-    [
-        ("{by: diagonal}", 1.0),
-        ("{by: alignment, alignments: a}", 0.05),
-        ("{by: diagonal, weight: 0.3}", 0.3),
-    ],
-)
-def test_the_weight_of_guided_attention_is_the_papers(load, guided, expected):
-    config = load(f"{VALID}guided_attention: {guided}")
-    assert config.guided_attention.weight == expected
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ("{}", None),
-        ("{decay: linear}", 1.0),
-        ("{decay: exponential, k: null}", 0.9999),
-        ("{decay: inverse_sigmoid}", 1000.0),
-        ("{decay: inverse_sigmoid, k: 20}", 20.0),
-    ],
-)
-def test_the_decays_default_k_is_in_the_saved_config(load, given, expected):
-    config = load(f"{VALID}scheduled_sampling: {given}")
-    assert config.scheduled_sampling.k == expected
-    assert yaml.safe_load(config_file.dump(config))["scheduled_sampling"]["k"] == expected
-
-
-def test_a_rule_is_checked_beside_a_wrong_value_of_its_section_but_never_on_one(problems):
-    text = VALID + "model: {num_heads: 7, d_ff: x}\nguided_attention: {by: diagonal, heads: 9}\n"
-    assert problems(text) == [
-        ": 3 problems",
-        "model.d_ff: 'x': expected a whole number",
-        "model.num_heads: 7: must divide model.d_model (512)",
-        "guided_attention.heads: 9: the model has 7 heads",
-    ]
-    assert problems(text.replace("num_heads: 7", "num_heads: many")) == [
-        ": 2 problems",
-        "model.num_heads: 'many': expected a whole number",
-        "model.d_ff: 'x': expected a whole number",
-    ]
-
-
-def test_rules_name_known_keys(load):
-    """A rule that is broken names the keys that it looks at, and the value under its first key."""
-    broken = load(VALID).model_copy(
-        update={
-            "model": ModelConfig(num_heads=7, non_autoregressive="length", copying=True),
-            "subword": SubwordConfig(joint=False, sampling=0.1, type="vocabulary"),
-            "guided_attention": GuidedAttentionConfig(by="alignment", layer=9, heads=9, width=1.0),
-            "decoding": DecodingConfig(n_best=9, beam_size=2),
-            "evaluation": EvaluationConfig(),
-        }
-    )
-    found = [keys for rule in RULES for keys, _ in rule(broken)]
-    assert len(found) == 13
-    for keys in found:
-        for key in keys:
-            section, _, own = key.partition(".")
-            assert own in SECTIONS[section].model_fields, key
-
-
-def test_a_default_that_another_key_rules_out_is_a_problem(problems):
-    """Nothing is written for the keys that are complained of: they are missing."""
-    text = VALID.replace("training: {max_steps: 10}", "training: {schedule: constant}")
-    assert problems(text.replace("root: text, ", "")) == [
-        ": 3 problems",
-        "data.root: null: data.dataset: files needs the folder that holds the files",
-        "training.max_epochs: null: give training.max_steps or training.max_epochs",
-        "training.learning_rate: null: schedule constant needs a rate",
-    ]
-
-
-# Whoever copies the recipe of a known corpus for other text makes these mistakes.
-OWN_TEXT = "For text files of your own, give data.dataset: files, as in configs/template.yaml"
-
-
-def test_languages_and_splits_of_the_known_corpora(problems):
-    text = VALID.replace("{root: text, source_lang: en", "{dataset: multi30k, source_lang: fr")
-    assert problems(text, "data.dev=val") == [
-        ": 2 problems",
-        f"data.dev: 'val': multi30k has the splits train, dev, test. {OWN_TEXT}",
-        f"data.source_lang: 'fr': multi30k has the languages en and de. {OWN_TEXT}",
-    ]
 
 
 def test_missing_sections_and_keys(problems):

@@ -11,8 +11,8 @@ from tests.support import ROOT, demo_pairs, make_config, make_model_directory, w
 from transformer_mt import cli
 from transformer_mt.assembly.model import build_model
 from transformer_mt.config import file as config_file
-from transformer_mt.inspect import report
 from transformer_mt.inspect.flops import FlopCounter
+from transformer_mt.inspect.info import USUAL_UTILISATION
 from transformer_mt.model_directory import ModelDirectory
 
 BASE, BIG = (ROOT / "configs" / f"wmt14_en_de_{size}.yaml" for size in ("base", "big"))
@@ -186,7 +186,7 @@ def test_the_papers_hours(info):
         reached[path] = (int(whole) + int(minutes) / 60) / hours
     assert reached[BASE] == pytest.approx(0.25, abs=0.005)
     assert reached[BIG] == pytest.approx(0.37, abs=0.005)
-    assert reached[BASE] < report.USUAL_UTILISATION < reached[BIG]
+    assert reached[BASE] < USUAL_UTILISATION < reached[BIG]
     text = info(BASE, "training.devices=8", "--tflops", P100)
     assert "At 30% of 10.6 TFLOP/s per device" in text
 
