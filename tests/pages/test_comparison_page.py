@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.support import TIMEOUT, demo_pairs
-from transformer_mt.evaluation.comparison import Comparison, System, compare
+from transformer_mt.evaluation.comparison import ComparedSystem, Comparison, compare
 from transformer_mt.evaluation.groups import groupings
 from transformer_mt.pages.comparison_page import comparison_page
 from transformer_mt.pages.page import escaped
@@ -82,7 +82,7 @@ class Elements(HTMLParser):
 def with_text(comparison, text):
     """The same comparison with one text in every place that takes one."""
     texts = [text] * comparison.lines
-    systems = [System(one.letter, text, texts) for one in comparison.systems]
+    systems = [ComparedSystem(one.letter, text, texts) for one in comparison.systems]
     contrasts = [
         replace(contrast, system=system)
         for contrast, system in zip(comparison.contrasts, systems[1:], strict=True)

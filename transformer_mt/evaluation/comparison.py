@@ -22,7 +22,7 @@ from transformer_mt.evaluation.verdict import Verdict, caveats, verdict
 SENTENCE_METRIC = "chrf"
 
 
-class System(NamedTuple):
+class ComparedSystem(NamedTuple):
     """A system that is compared.
 
     Attributes:
@@ -72,7 +72,7 @@ class Contrast:
         better, worse: the lines that changed most, the largest change first.
     """
 
-    system: System
+    system: ComparedSystem
     verdict: Verdict
     shares: Shares
     groups: dict[str, list[GroupResult]]
@@ -94,7 +94,7 @@ class Comparison:
         warnings: what looks wrong with the texts.
     """
 
-    systems: list[System]
+    systems: list[ComparedSystem]
     sources: list[str] | None
     references: Sequence[list[str]]
     tokenize: str
@@ -106,7 +106,7 @@ class Comparison:
     warnings: list[str]
 
     @property
-    def baseline(self) -> System:
+    def baseline(self) -> ComparedSystem:
         return self.systems[0]
 
     @property
@@ -165,7 +165,7 @@ class Comparison:
             "worse": [self._example_as_dict(one.system, example) for example in one.worse],
         }
 
-    def _example_as_dict(self, system: System, example: Example) -> dict[str, Any]:
+    def _example_as_dict(self, system: ComparedSystem, example: Example) -> dict[str, Any]:
         line = example.line
         return {
             "line": line + 1,
@@ -208,7 +208,7 @@ def compare(
     Raises:
         UserError: a package for the tokeniser is missing.
     """
-    named = [System(letter_of(number), *system) for number, system in enumerate(systems)]
+    named = [ComparedSystem(letter_of(number), *system) for number, system in enumerate(systems)]
     texts = [system.translations for system in named]
     tests = paired_tests(texts, references, tokenize, metrics, lowercase, done)
     before, *others = (
@@ -256,7 +256,7 @@ def compare(
 
 
 def _warnings(
-    systems: list[System],
+    systems: list[ComparedSystem],
     sources: list[str] | None,
     references: Sequence[list[str]],
     tests: list[MetricComparison],
