@@ -102,6 +102,14 @@ def files_of(folder: Path) -> list[Path]:
     return sorted(path for path in found if path.stat().st_size)
 
 
+def read_by_training(run: Path) -> list[Path]:
+    """The files of a run of the recipe that a training reads that goes on with it. It only writes
+    the others, such as its report; the tests of the command `report` damage those."""
+    written = ("visualdl", "dev", "report.html", "train.log", "test.source", "test.reference")
+    written += ("test.hypothesis", "step_3")
+    return [path for path in files_of(run) if not {*written} & {*path.relative_to(run).parts}]
+
+
 def make_right(path: Path) -> None:
     """Gives a changed file right checksums, as somebody would who has changed it on purpose."""
     if path.name == "config.yaml" and b"# SHA-256" in path.read_bytes():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attack.support import files_of, make_right
+from tests.attack.support import files_of, make_right, read_by_training
 
 
 class Payload:
@@ -89,11 +89,10 @@ def test_no_file_of_a_run_and_its_cache_runs_code(driver, recipe, tmp_path, is_l
     marker = tmp_path / "marker"
     payload = pickle.dumps(Payload(marker), 4)
     places = [root / "model", root / "cache"]
-    targets = [path for place in places for path in files_of(place)]
+    attacked = files_of if is_large else read_by_training
+    targets = [*attacked(root / "model"), *files_of(root / "cache")]
     if not is_large:
-        targets = [
-            path for path in targets if path.name != "SHA256SUMS" and "step_3" not in str(path)
-        ]
+        targets = [path for path in targets if path.name != "SHA256SUMS"]
     for number, target in enumerate(targets):
         work = tmp_path / str(number)
         for place in places:

@@ -106,6 +106,7 @@ def lines(
         _label(axes, x, y)
         axes.grid(axis="y")
         _set_ticks(axes, values, log)
+        _make_room(figure, axes)
         svg = _svg(figure)
     described = "; ".join(_description(line) for line in drawn)
     kinds = [_swatch(line) for line in shown]
@@ -143,6 +144,7 @@ def bars(
         axes.locator_params(axis="x", nbins=5)
         axes.grid(axis="x")
         _label(axes, unit, "")
+        figure.set_layout_engine("constrained")
         svg = _svg(figure)
     columns = [[_with_interval(*pair) for pair in _pairs(one)] for one in drawn]
     rows = list(map(list, zip(groups, *columns, strict=True)))
@@ -250,7 +252,7 @@ def _figure(height: float) -> "Iterator[Figure]":
         warnings.simplefilter("ignore")  # of characters that its font does not have
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_SETTINGS)
-        figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72, layout="constrained")
+        figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72)
         figure.patch.set_visible(False)
         yield figure
 
@@ -280,6 +282,15 @@ def _set_ticks(axes: "Axes", values: list[float], log: bool) -> None:
     ticks = [tick for tick in ticks if low / 1.3 <= tick <= high * 1.3]
     axes.set_yticks(ticks[:: len(ticks) // 6 + 1])
     axes.minorticks_off()
+
+
+def _make_room(figure: "Figure", axes: "Axes") -> None:
+    """Leaves room for the labels of a figure of lines. Matplotlib's own layout would measure every
+    text, which takes as long as drawing."""
+    low, high = axes.get_ylim()
+    ticks = [shown_number(tick) for tick in axes.get_yticks() if low <= tick <= high]
+    left = 34 + 7.7 * max(map(len, ticks), default=0)  # the label of the axis, and the digits
+    figure.subplots_adjust(left / WIDTH, 44 / HEIGHT, 1 - 14 / WIDTH, 1 - 8 / HEIGHT)
 
 
 def _svg(figure: "Figure") -> str:
