@@ -5,7 +5,7 @@ set -euo pipefail
 . "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 
 usage='Usage: scripts/test.sh [--all | --attack | options of pytest]
-  (nothing)  runs all tests except the slow ones, in parallel: about 5 minutes on 2 cores
+  (nothing)  runs all tests except the slow ones, in parallel: about 7 minutes on 2 cores
   --all      also runs the slow tests, such as further kills and runs with several processes. Every
              process of the program starts fresh, and is not forked from one that has imported the
              libraries. Continuous integration runs this: about 18 minutes
