@@ -55,9 +55,9 @@ def at(step: int) -> dict:
 
 def start(step: int = 0, **values) -> dict:
     return {
-        "kind": "start", **at(step), "resumed": step > 0, "version": "0.2.0", "paddle": "3.3.1",
-        "python": "3.11.7", "device": "cpu", "device_name": "A processor", "cores": 2,
-        "memory_gb": 16.4, "parameters": 3_190_784, "updates_per_epoch": 250, "total_steps": STEPS,
+        "kind": "start", **at(step), "version": "0.2.0", "paddle": "3.3.1", "python": "3.11.7",
+        "device": "cpu", "device_name": "A processor", "cores": 2, "memory_gb": 16.4,
+        "parameters": 3_190_784, "updates_per_epoch": 250, "total_steps": STEPS,
     } | values  # fmt: skip
 
 

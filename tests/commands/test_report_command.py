@@ -150,6 +150,21 @@ def test_while_it_trains(runs, tmp_path):
     assert page.count("<iframe") == 3
 
 
+def test_how_a_run_ended(runs, tmp_path):
+    def state(folder):
+        page = written(folder, output=tmp_path / "page")
+        return re.search(r"<t[hd][^>]*>state</t[hd]>\s*<td[^>]*>(.*?)</td>", page)[1]
+
+    assert state(runs[0]) == "finished"
+    folder = shutil.copytree(runs[0], tmp_path / "run")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    early = [line for line in lines if line["kind"] == "test" or line["step"] <= 700]
+    write_metrics(folder, early)
+    assert state(folder) == "finished early"
+    write_metrics(folder, [line for line in early if line["kind"] != "test"])
+    assert state(folder) == "training, or stopped: no end is recorded"
+
+
 def test_nothing_but_a_config(runs, tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()

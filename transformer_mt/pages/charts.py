@@ -287,10 +287,15 @@ def _set_ticks(axes: "Axes", values: list[float], log: bool) -> None:
 def _make_room(figure: "Figure", axes: "Axes") -> None:
     """Leaves room for the labels of a figure of lines. Matplotlib's own layout would measure every
     text, which takes as long as drawing."""
-    low, high = axes.get_ylim()
-    ticks = [shown_number(tick) for tick in axes.get_yticks() if low <= tick <= high]
-    left = 34 + 7.7 * max(map(len, ticks), default=0)  # the label of the axis, and the digits
-    figure.subplots_adjust(left / WIDTH, 44 / HEIGHT, 1 - 14 / WIDTH, 1 - 8 / HEIGHT)
+    limits = axes.get_xlim(), axes.get_ylim()
+    ticks = axes.get_xticks(), axes.get_yticks()
+    columns, rows = (
+        max((len(shown_number(at)) for at in places if low <= at <= high), default=0)
+        for places, (low, high) in zip(ticks, limits, strict=True)
+    )
+    # A digit is 7.7 pixels wide, and a label stands in the middle below its tick.
+    left, right = 28 + 7.7 * rows, 8 + 7.7 / 2 * columns
+    figure.subplots_adjust(left / WIDTH, 44 / HEIGHT, 1 - right / WIDTH, 1 - 8 / HEIGHT)
 
 
 def _svg(figure: "Figure") -> str:
