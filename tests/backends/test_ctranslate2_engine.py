@@ -19,10 +19,10 @@ from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.engine import (
+    Search,
     Sentence,
     length_limits,
     length_penalty,
-    search_with_attention,
 )
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.runtime.checksums import write_checksums
@@ -127,7 +127,7 @@ def test_attention_is_that_of_the_layer_before_the_last(every_kind):
     sentences = every_kind.sentences(6)
     settings = SETTINGS.model_copy(update={"n_best": 3})
     for sentence, found in zip(
-        sentences, search_with_attention(every_kind.engine, sentences, settings), strict=True
+        sentences, Search(sentences, settings, need_attention=True)(every_kind.engine), strict=True
     ):
         for hypothesis in found:
             subwords = every_kind.subwords
@@ -480,7 +480,7 @@ def test_nothing_and_next_to_nothing(one_kind):
     assert one_kind.engine.search([], SETTINGS) == []
     assert one_kind.engine.search([], SAMPLING) == []
     for settings in (SETTINGS, SAMPLING, SETTINGS.model_copy(update={"beam_size": 1})):
-        (found,) = search_with_attention(one_kind.engine, [Sentence([])], settings)
+        (found,) = Search([Sentence([])], settings, need_attention=True)(one_kind.engine)
         assert found[0].ids == [] and found[0].attention.shape == (0, 0)
         assert found[0].log_prob == pytest.approx(one_kind.engine.log_probs([[]], [[]])[0])
 

@@ -12,7 +12,7 @@ from tests.support import ROOT, demo_pairs, make_config, make_model_directory, r
 from transformer_mt.assembly import backends as engines
 from transformer_mt.assembly.translator import Translator
 from transformer_mt.backends.paddle_inference.engine import InferenceEngine
-from transformer_mt.decoding.engine import Sentence, search_with_attention
+from transformer_mt.decoding.engine import Search, Sentence
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.checksums import CHECKSUMS, write_checksums
 from transformer_mt.runtime.errors import UsageError, UserError
@@ -120,8 +120,8 @@ def test_finds_what_the_model_finds(directory, changes):
     model, programs = both_engines(directory)
     for start, end in ((0, 40), (3, 4), (10, 13)):  # what one batch leaves must not matter
         batch = sentences[start:end]
-        found = search_with_attention(programs, batch, settings)
-        expected = search_with_attention(model, batch, settings)
+        found = Search(batch, settings, need_attention=True)(programs)
+        expected = Search(batch, settings, need_attention=True)(model)
         assert_equal(found, expected)
         for own, other in zip(found, expected, strict=True):
             for hypothesis, theirs in zip(own, other, strict=True):

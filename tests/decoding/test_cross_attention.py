@@ -9,7 +9,7 @@ from tests.support import demo_pairs, make_config, make_model_directory, run_com
 from transformer_mt.assembly import backends as engines
 from transformer_mt.assembly.model import build_model
 from transformer_mt.assembly.translator import Translator
-from transformer_mt.decoding.engine import Sentence, search_with_attention
+from transformer_mt.decoding.engine import Search, Sentence
 from transformer_mt.decoding.translator import MAX_AT_ONCE, Line
 from transformer_mt.weights import load_weights
 
@@ -68,7 +68,7 @@ def test_each_engine_gives_the_models_own(directory, name):
     # What is found by a search has the same.
     settings = directory.load_config().decoding
     sentences = [Sentence(source) for source in sources]
-    outputs = search_with_attention(engine, sentences, settings)
+    outputs = Search(sentences, settings, need_attention=True)(engine)
     ids = [own[0].ids for own in outputs]
     for own, theirs in zip(outputs, expected_attention(directory, sources, ids), strict=True):
         np.testing.assert_allclose(own[0].attention, theirs, atol=1e-4)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import demo_pairs, log_softmax, make_config, train_subwords, wide_model
 from transformer_mt.config.schema import DecodingConfig
-from transformer_mt.decoding.engine import Sentence, length_penalty, search_with_attention
+from transformer_mt.decoding.engine import Search, Sentence, length_penalty
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 
 PAIRS = demo_pairs(300)
@@ -233,7 +233,7 @@ def test_attention_is_the_models(config, subwords, sentences):
     deeper = config.model_copy(update={"model": config.model.model_copy(update={"num_layers": 3})})
     model = wide_model(deeper, subwords)
     engine = PaddleEngine([model], subwords)
-    found = search_with_attention(engine, sentences[:7], SETTINGS)
+    found = Search(sentences[:7], SETTINGS, need_attention=True)(engine)
     model.eval()
     for sentence, (hypothesis,) in zip(sentences[:7], found, strict=True):
         source = paddle.to_tensor([[*sentence.source, subwords.source.eos]])
@@ -287,7 +287,7 @@ def test_attention_of_the_first_layers(config, engine, model, subwords):
 def test_attention_is_that_of_the_search(engine, sentences):
     """The search gives the mean of the heads of the last decoder layer but one, or the only one."""
     for sentence in sentences[:3]:
-        ((found,),) = search_with_attention(engine, [sentence], SETTINGS)
+        ((found,),) = Search([sentence], SETTINGS, need_attention=True)(engine)
         got = engine.attention(sentence.source, found.ids)
         layer = max(len(got.cross) - 2, 0)
         # Without what went to eos of the source, and without the row of the output's eos.

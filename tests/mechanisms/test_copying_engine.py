@@ -14,7 +14,7 @@ import pytest
 from tests.support import demo_pairs, make_config, train_subwords, wide_model
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
-from transformer_mt.decoding.engine import Sentence, length_penalty, search_with_attention
+from transformer_mt.decoding.engine import Search, Sentence, length_penalty
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.mechanisms.copying.model import CopyingTransformer
 
@@ -162,7 +162,7 @@ def test_an_ensemble_with_a_plain_model(model, make_model, subwords, sentences):
 
 def test_alignment_is_the_models_attention(model, subwords, sentences):
     engine = PaddleEngine([model], subwords)
-    found = search_with_attention(engine, sentences[:3], SETTINGS)
+    found = Search(sentences[:3], SETTINGS, need_attention=True)(engine)
     for sentence, (hypothesis,) in zip(sentences, found, strict=False):
         source = paddle.to_tensor([[*sentence.source, subwords.source.eos]])
         read = paddle.to_tensor([[subwords.target.bos, *hypothesis.ids]])

@@ -98,18 +98,29 @@ class Engine(Protocol):
         """
 
 
-def search_with_attention(
-    engine: Engine, sentences: list[Sentence], settings: DecodingConfig
-) -> Hypotheses:
-    """As `Engine.search`, with the attention of the hypotheses, which takes another pass.
+@dataclass(frozen=True)
+class Search:
+    """The search for the translations of a batch, which is called with an engine.
 
-    Raises:
-        UsageError: the engine can't give attention. That is found after the search.
+    Attributes:
+        need_attention: whether the hypotheses get their attention, which takes another pass.
     """
-    found = engine.search(sentences, settings)
-    sources = [s.source for s, own in zip(sentences, found, strict=True) for _ in own]
-    attention = iter(engine.cross_attention(sources, [h.ids for own in found for h in own]))
-    return [[replace(h, attention=next(attention)) for h in own] for own in found]
+
+    sentences: list[Sentence]
+    settings: DecodingConfig
+    need_attention: bool = False
+
+    def __call__(self, engine: Engine) -> Hypotheses:
+        """
+        Raises:
+            UsageError: the engine can't give attention. That is found after the search.
+        """
+        found = engine.search(self.sentences, self.settings)
+        if not self.need_attention:
+            return found
+        sources = [s.source for s, own in zip(self.sentences, found, strict=True) for _ in own]
+        attention = iter(engine.cross_attention(sources, [h.ids for own in found for h in own]))
+        return [[replace(h, attention=next(attention)) for h in own] for own in found]
 
 
 def length_penalty(length: int | np.ndarray, settings: DecodingConfig) -> float | np.ndarray:

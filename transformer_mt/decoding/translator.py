@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 import threading
@@ -20,7 +21,7 @@ from transformer_mt.data.pharaoh import Link
 from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary
 from transformer_mt.data.words import Words, word_count
 from transformer_mt.decoding.alignment import word_alignment
-from transformer_mt.decoding.engine import Engine, Sentence, length_penalty, search_with_attention
+from transformer_mt.decoding.engine import Engine, Search, Sentence, length_penalty
 from transformer_mt.decoding.segments import segments
 from transformer_mt.decoding.stream import in_windows
 from transformer_mt.runtime.console import warn
@@ -93,12 +94,6 @@ Work = Callable[[Engine], Result]
 Runner = Callable[[Iterator[Work | None]], Iterator[Result | None]]
 
 
-def _searching(sentences: list[Sentence], settings: DecodingConfig, need_attention: bool) -> Work:
-    if need_attention:
-        return partial(search_with_attention, sentences=sentences, settings=settings)
-    return methodcaller("search", sentences, settings)
-
-
 def _of_pairs(method: str, pairs: list[Pair]) -> Work:
     """A call of an engine's method that has the arguments `sources` and `targets`."""
     return methodcaller(method, *map(list, zip(*pairs, strict=True)))
@@ -141,10 +136,17 @@ class Translator:
         windows = in_windows(map(Line, lines))
         return [translation.text for translation in self.stream(windows, finished=finished)]
 
+    def with_settings(self, decoding: DecodingConfig, run: Runner | None = None) -> Translator:
+        """The same translator with other settings and, if given, another runner of its batches."""
+        other = copy.copy(self)
+        other._decoding = decoding
+        other._run = run or self._run
+        return other
+
     def warm_up(self, times: int) -> None:
         """Searches for something short `times` times. If as many processes translate, each of them
         has loaded the model afterwards."""
-        search = _searching([Sentence([self._source.unk])], self._decoding, False)
+        search = Search([Sentence([self._source.unk])], self._decoding)
         for _ in self._run(iter([search] * times)):
             pass
 
@@ -164,7 +166,7 @@ class Translator:
                 yielded before the next window is asked for.
             first: the number of the first line, for messages and sampling.
         """
-        search = partial(_searching, settings=self._decoding, need_attention=need_alignment)
+        search = partial(Search, settings=self._decoding, need_attention=need_alignment)
         numbered = _numbered(windows, first)
         prepared = (self._sentences(lines, number) for lines, number in numbered)
         for line, parts in self._computed(prepared, search, finished):
