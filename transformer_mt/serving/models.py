@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 # The widest beam that a client may ask for.
 WIDEST_BEAM = 20
+# SentencePiece takes seconds for a line of ten thousands of characters without a space, and nothing
+# else can run then. So characters are counted before subwords are.
+LONGEST_LINE = 10_000
+CHARACTERS_PER_SUBWORD = 4
 
 
 class TestScore(BaseModel):
@@ -42,9 +46,12 @@ class TestScore(BaseModel):
 
 
 class CardLimits(BaseModel):
-    """The most that a request may have: lines, subwords, and bytes of its body."""
+    """The most that a request may have: lines, characters of a line and of all lines, subwords, and
+    bytes of its body."""
 
     lines: int
+    line_characters: int
+    characters: int
     subwords: int
     body: int
 
@@ -87,6 +94,13 @@ class ServedModel:
     ) -> None:
         self.name = name
         self._spec, self._limits = spec, limits
+        self._card_limits = CardLimits(
+            lines=limits.max_lines,
+            line_characters=LONGEST_LINE,
+            characters=CHARACTERS_PER_SUBWORD * limits.max_subwords,
+            subwords=limits.max_subwords,
+            body=limits.max_body,
+        )
         self._queue = Queue(limits, spec.config.decoding.batch_tokens)
         self.workers = Workers(name, spec, self._queue, limits.timeout, computed)
         # Each sentence is a work of its own, which the queue puts into batches.
@@ -139,11 +153,7 @@ class ServedModel:
             Unavailable: the service can't answer now.
             Cancelled: the ticket was cancelled.
         """
-        if len(lines) > self._limits.max_lines:
-            raise TooMuch(
-                f"the text has {len(lines):,} lines; a request may have "
-                f"{self._limits.max_lines:,}. Send it in several requests"
-            )
+        self._require_short(lines)
         for key, value in (("n_best", n_best), ("beam_size", beam_size)):
             if value is not None and not 1 <= value <= self._widest:
                 raise UsageError(f"{key}: {value}: expected a number from 1 to {self._widest}")
@@ -159,6 +169,7 @@ class ServedModel:
         """
         if not self.card.attention:
             raise UsageError(f"{self.name} does not give the weights of every layer and head")
+        self._require_short([source, target])
         sides = []
         for key, text, vocabulary in (
             ("source", source, self._spec.subwords.source),
@@ -175,7 +186,30 @@ class ServedModel:
         (place,) = self._queue.put(ticket, [work])
         return ticket.result(place)
 
-    # ---- Settings and card ----
+    # ---- Limits, settings and card ----
+
+    def _require_short(self, lines: list[str]) -> None:
+        """
+        Raises:
+            TooMuch: there are too many lines or characters.
+        """
+        limits = self._card_limits
+        characters = sum(map(len, lines))
+        for count, most, what in (
+            (len(lines), limits.lines, "lines"),
+            (characters, limits.characters, "characters"),
+        ):
+            if count > most:
+                raise TooMuch(
+                    f"the text has {count:,} {what}; a request may have {most:,}. Send it in "
+                    "several requests"
+                )
+        for number, line in enumerate(lines, 1):
+            if len(line) > limits.line_characters:
+                raise TooMuch(
+                    f"line {number} has {len(line):,} characters; a line may have "
+                    f"{limits.line_characters:,}. Cut it at the end of a sentence"
+                )
 
     @property
     def _widest(self) -> int:
@@ -207,7 +241,6 @@ class ServedModel:
         described = [training.dataset] if training.dataset else []
         if training.pairs is not None:
             described.append(f"{training.pairs:,} pairs")
-        limits = self._limits
         return Card(
             name=self.name,
             source_lang=data.source_lang,
@@ -222,9 +255,7 @@ class ServedModel:
             n_best=self._decoding.beam_size if self._can(n_best=2, beam_size=2) else 1,
             alignment=self._can(alignment=True),
             attention=self._gives_attention(),
-            limits=CardLimits(
-                lines=limits.max_lines, subwords=limits.max_subwords, body=limits.max_body
-            ),
+            limits=self._card_limits,
         )
 
     def _can(self, **asked: Any) -> bool:
