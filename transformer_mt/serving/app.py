@@ -19,6 +19,7 @@ from fastapi.security import HTTPBearer
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
@@ -221,7 +222,9 @@ class Service:
         )(self._get_metrics)
         app.get("/docs", include_in_schema=False)(_docs_page())
         app.mount("/docs", _Files(directory=SWAGGER))
-        app.mount("/", _Files(directory=PAGE, html=True))
+        page = _Files(directory=PAGE, html=True)
+        for path in ("/", *(f"/{file.name}" for file in PAGE.iterdir())):
+            app.router.routes.append(Route(path, page, methods=["GET"]))
         return app
 
 

@@ -128,12 +128,10 @@ class Bodies:
 
     Args:
         largest: the greatest number of bytes of a body.
-        seconds: the time in which the whole body must arrive.
     """
 
-    def __init__(self, largest: int, seconds: float = BODY_SECONDS) -> None:
+    def __init__(self, largest: int) -> None:
         self._largest = largest
-        self._seconds = seconds
         self._room = BODIES * largest  # bytes that may still be read
 
     @contextlib.asynccontextmanager
@@ -154,9 +152,9 @@ class Bodies:
         body = bytearray()
         try:
             try:
-                await asyncio.wait_for(self._read_into(body, receive), self._seconds)
+                await asyncio.wait_for(self._read_into(body, receive), BODY_SECONDS)
             except asyncio.TimeoutError:
-                detail = f"the request did not arrive within {self._seconds:g} s. Send less at once"
+                detail = f"the request did not arrive within {BODY_SECONDS:g} s. Send less at once"
                 raise Refusal(408, detail) from None
             yield bytes(body)
         finally:
