@@ -82,7 +82,8 @@ class Front:
         facts = scope.setdefault("state", {})
         exchange = _Exchange(self._access, Headers(scope=scope), receive, send)
         try:
-            await self._answer(scope, endpoint, exchange)
+            with self._metrics.in_progress.track_inprogress():
+                await self._answer(scope, endpoint, exchange)
         except asyncio.CancelledError:
             # The service is stopping, and has waited long enough.
             await exchange.fail(scope, Refusal(503, STOPPING, Retry_After="5"))

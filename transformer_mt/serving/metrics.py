@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import (
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     ProcessCollector,
     disable_created_metrics,
@@ -27,10 +28,19 @@ SENTENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """The counters of a service. Any thread may use them."""
+    """The counters of a service. Any thread may use them.
+
+    Attributes:
+        in_progress: the requests that are being answered.
+    """
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        self.in_progress = Gauge(
+            "transformer_mt_requests_in_progress",
+            "Requests that are being answered.",
+            registry=self._registry,
+        )
         of_requests = ["endpoint", "status"]
         self._requests = self._made(Counter, "requests", "Answered requests.", of_requests)
         self._seconds = self._made(

@@ -148,9 +148,9 @@ class Server(uvicorn.Server):
     def _stop(self, number: int) -> None:
         if not self.should_exit:
             self.should_exit = True
-            count = len(self.server_state.tasks)
-            if count:
-                say(f"stopping after {count} more answers. Another Ctrl-C stops at once")
+            if count := len(self.server_state.tasks):
+                answers = f"{count} more answer{'' if count == 1 else 's'}"
+                say(f"stopping after {answers}. Another Ctrl-C stops at once")
             return
         self.second_signal = number
         self.force_exit = True
