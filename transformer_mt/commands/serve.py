@@ -1,4 +1,4 @@
-"""The command `serve`.
+r"""The command `serve`.
 
 The page is at the address that the command prints. Other programs send requests:
 
@@ -15,7 +15,8 @@ examples:
   python -m transformer_mt serve runs/demo
   python -m transformer_mt serve runs/demo/export/ctranslate2 runs/other --port 8080
   python -m transformer_mt serve runs/demo --host 0.0.0.0 --token @token.txt
-  curl http://127.0.0.1:8000/translate --json '{"text": "Where is the station?"}'
+  curl http://127.0.0.1:8000/translate -H 'Content-Type: application/json' \
+      -d '{"text": "Where is the station?"}'
 """
 
 from __future__ import annotations

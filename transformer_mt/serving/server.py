@@ -30,8 +30,9 @@ from transformer_mt.serving.app import Service
 
 # The seconds in which the whole header of a request must arrive.
 HEADER_SECONDS = 10.0
-# The seconds after which a connection is closed on which no new request begins.
-IDLE_SECONDS = 5
+# The seconds after which a connection is closed on which no new request begins. Proxies keep theirs
+# for 60 seconds, and it is better if they close them.
+IDLE_SECONDS = 75
 # The seconds in which a client must take its answer.
 ANSWER_SECONDS = 60.0
 # The seconds for which the rest of a refused request is read, and thrown away, so that the client
