@@ -43,8 +43,9 @@ from transformer_mt.runtime.errors import UsageError
 PLAIN = {
     *("awk", "cat", "cd", "cp", "curl", "cut", "diff", "do", "done", "du", "echo", "export"),
     *("for", "git", "grep", "gunzip", "gzip", "head", "iconv", "ls", "mkdir", "mv", "nproc"),
-    *("nvidia-smi", "paste", "printf", "rm", "sed", "sha256sum", "shuf", "sort", "source"),
-    *("tail", "tar", "tr", "true", "uniq", "unzip", "wc", "wget", "xargs", "yes", "zcat"),
+    *("nvidia-smi", "openssl", "paste", "printf", "rm", "sed", "sha256sum", "shuf", "sort"),
+    *("source", "tail", "tar", "tr", "true", "uniq", "unzip", "wc", "wget", "xargs", "yes", "zcat"),
+    *("docker", "journalctl", "sudo"),
 }
 PYTHONS = re.compile(r"(\.venv/bin/|[\w./-]+/bin/)?python(3(\.\d+)?)?")
 PIPS = re.compile(r"(\.venv/bin/|[\w./-]+/bin/)?pip3?")
@@ -59,6 +60,7 @@ OTHER_FLAGS = {
     *("--check",),  # sha256sum
     *("--no-build-isolation", "--no-deps", "--user", "--upgrade"),  # pip
     *("--tokenize",),  # sacreBLEU
+    *("--now", "--time"),  # systemctl, Docker
 }
 # What stands for a number in a command or a key.
 NUMBERS = re.compile(r"(?<![\w/.-])[NKMX](?![\w/.-])")
