@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, tee
 from operator import methodcaller
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from transformer_mt.decoding.stream import in_windows
 from transformer_mt.decoding.translation import Aligned, Line, Output, Translation
 from transformer_mt.runtime.console import warn
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 # A pair that is scored or aligned is read as a whole up to this number of subwords, or up to
 # data.max_length if that is more. The memory of attention grows with its square, and every export
 # has at least this number of positions.
@@ -37,9 +40,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 # The ids of a source and of its translation, without bos and eos.
 Pair = tuple[list[int], list[int]]
+# Is called with the number of lines that have just been computed.
 Finished = Callable[[int], object]
-
-
 # A batch for an engine, which may be in another process.
 Work = Callable[[Engine], Result]
 # Runs batches and yields their results in order. A batch None is a pause: nothing more may come for
@@ -47,12 +49,16 @@ Work = Callable[[Engine], Result]
 Runner = Callable[[Iterator[Work | None]], Iterator[Result | None]]
 
 
+def ignore(count: int) -> None:
+    """Does nothing when lines are computed."""
+
+
 def _of_pairs(method: str, pairs: list[Pair]) -> Work:
     """A call of an engine's method that has the arguments `sources` and `targets`."""
     return methodcaller(method, *map(list, zip(*pairs, strict=True)))
 
 
-class Translator:
+class LineTranslator:
     """Translates lines with one engine. Several threads may use it; one of them computes at a time.
 
     Args:
@@ -80,16 +86,7 @@ class Translator:
         # Stands between the segments of a line.
         self._glue = " " if has_spaces(target_lang) else ""
 
-    def translate(self, lines: Iterable[str], finished: Finished = lambda count: None) -> list[str]:
-        """The translation of each line. The translation of an empty line is empty.
-
-        Args:
-            finished: is called with the number of lines that have just been translated.
-        """
-        windows = in_windows(map(Line, lines))
-        return [translation.text for translation in self.stream(windows, finished=finished)]
-
-    def with_settings(self, decoding: DecodingConfig, run: Runner | None = None) -> Translator:
+    def with_settings(self, decoding: DecodingConfig, run: Runner | None = None) -> Self:
         """The same translator with other settings and, if given, another runner of its batches."""
         other = copy.copy(self)
         other._decoding = decoding
@@ -107,7 +104,7 @@ class Translator:
         self,
         windows: Iterable[list[Line]],
         *,
-        finished: Finished = lambda count: None,
+        finished: Finished = ignore,
         need_alignment: bool = False,
         first: int = 1,
     ) -> Iterator[Translation]:
@@ -122,11 +119,11 @@ class Translator:
         search = partial(Search, settings=self._decoding, need_attention=need_alignment)
         numbered = _numbered(windows, first)
         prepared = (self._sentences(lines, number) for lines, number in numbered)
-        for line, parts in self._computed(prepared, search, finished):
-            yield self._translation(line, parts, need_alignment)
+        for (line, cut), parts in self._computed(prepared, search, finished):
+            yield self._translation(line, cut, parts, need_alignment)
 
     def scores(
-        self, pairs: Iterable[tuple[str, str]], finished: Finished = lambda count: None
+        self, pairs: Iterable[tuple[str, str]], finished: Finished = ignore
     ) -> Iterator[float]:
         """Yields the score of each pair (source, translation), in order. It is the score that the
         search would give the translation: the log-probability (in nats) divided by the length
@@ -139,7 +136,7 @@ class Translator:
                 yield log_prob / length_penalty(len(target) + 1, self._decoding)
 
     def alignments(
-        self, pairs: Iterable[tuple[str, str]], finished: Finished = lambda count: None
+        self, pairs: Iterable[tuple[str, str]], finished: Finished = ignore
     ) -> Iterator[Aligned]:
         """Yields which words of each pair (source, translation) belong together, in order. Lines
         are not cut into segments; a pair that is too long (see MAX_AT_ONCE) gets no links."""
@@ -159,9 +156,9 @@ class Translator:
         """
         # A window without a batch, a pause or empty lines only, is handed on as one empty batch,
         # which is a pause to the runner. So lines never pile up behind it.
-        batches = ((window, batch) for window in windows for batch in window.batches or [[]])
+        all_batches = ((window, batch) for window in windows for batch in window.batches or [[]])
         # The runner may read some batches ahead. Their results come in the order of the batches.
-        ahead, batches = tee(batches)
+        ahead, batches = tee(all_batches)
         works = (work([part.content for part in batch]) if batch else None for _, batch in ahead)
         for results, (window, batch) in zip(self._run(works), batches, strict=True):
             finished(window.take(batch, results or []))
@@ -169,7 +166,8 @@ class Translator:
                 yield from zip(window.lines, window.parts, strict=True)
 
     def _sentences(self, lines: list[Line], first: int) -> _Window:
-        """The window of lines to translate, each cut into segments of at most max_length."""
+        """The window of lines to translate, each with its segments of at most max_length."""
+        cut_lines: list[tuple[Line, list[Segment]]] = []
         parts: list[list[_Part]] = []
         for index, line in enumerate(lines):
             number = first + index
@@ -182,12 +180,13 @@ class Translator:
                 )
             self._warn_of_unknown([i for segment in own for i in segment.ids], number)
             prefix = _encode(self._target, line.prefix) if line.prefix else []
+            cut_lines.append((line, own))
             parts.append([])
             for place, segment in enumerate(own):
                 # The random numbers of a segment follow from the line and the place in it.
                 sentence = Sentence(segment.ids, [] if place else prefix, (number << 20) + place)
-                parts[index].append(_Part(index, sentence, len(segment.ids) + 1, segment))
-        return _Window(lines, parts, self._decoding.batch_tokens)
+                parts[index].append(_Part(index, sentence, len(segment.ids) + 1))
+        return _Window(cut_lines, parts, self._decoding.batch_tokens)
 
     def _read(
         self, pairs: Iterable[tuple[str, str]], method: str, action: str, finished: Finished
@@ -223,19 +222,21 @@ class Translator:
 
     # ---- From results to text ----
 
-    def _translation(self, line: Line, parts: list[_Part], need_alignment: bool) -> Translation:
+    def _translation(
+        self, line: Line, cut: list[Segment], parts: list[_Part], need_alignment: bool
+    ) -> Translation:
         pieces = [piece for part in parts for piece in self._source.pieces(part.content.source)]
         count = max((len(part.result) for part in parts), default=1)
         outputs = [self._output(parts, rank, need_alignment) for rank in range(count)]
         if not self._decoding.sampling:  # equal samples tell how probable a text is
             outputs = _different(outputs)
-        words = self._source_words(line.text, parts) if need_alignment else None
+        words = self._source_words(line.text, cut) if need_alignment else None
         return Translation(line.text, pieces, outputs, words)
 
-    def _source_words(self, line: str, parts: list[_Part]) -> list[Place]:
+    def _source_words(self, line: str, cut: list[Segment]) -> list[Place]:
         """The place in the line of each word of its segments."""
         words: list[Place] = []
-        for segment in (part.segment for part in parts):
+        for segment in cut:
             places = self._source.places(_characters(line[segment.start : segment.end]))
             places = places[segment.first : segment.first + len(segment.ids)]
             words += _moved(self._sides[0].places(segment.ids, places), segment.start)
@@ -305,6 +306,19 @@ class Translator:
                 )
 
 
+class Translator(LineTranslator):
+    """Translates lists of lines."""
+
+    def translate(self, lines: Iterable[str], finished: Finished = ignore) -> list[str]:
+        """The translation of each line. The translation of an empty line is empty.
+
+        Args:
+            finished: is called with the number of lines that have just been translated.
+        """
+        windows = in_windows(map(Line, lines))
+        return [translation.text for translation in self.stream(windows, finished=finished)]
+
+
 @dataclass
 class _Part:
     """What is computed as a whole: a line, a segment of a line, or a pair of lines.
@@ -313,14 +327,12 @@ class _Part:
         line: the index of the line in its window.
         content: a Sentence, or a Pair.
         length: in subwords with eos, for the size of batches.
-        segment: where a Sentence is in its line.
         result: the hypotheses of a Sentence, or what the engine gives for a Pair.
     """
 
     line: int
     content: Any
     length: int
-    segment: Segment | None = None
     result: Any = None
 
 
