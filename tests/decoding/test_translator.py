@@ -18,7 +18,7 @@ from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding import stream
 from transformer_mt.decoding.engine import Hypothesis
 from transformer_mt.decoding.paddle_engine import PaddleEngine
-from transformer_mt.decoding.translator import MAX_AT_ONCE, Line, Translator
+from transformer_mt.decoding.translator import MAX_AT_ONCE, Line, LineTranslator, Translator
 from transformer_mt.runtime.errors import UsageError
 
 ENGLISH = [
@@ -562,14 +562,12 @@ def test_empty_lines_do_not_pile_up(words, config):
 def test_a_translator_in_two_lines(model, config, tmp_path):
     from transformer_mt import Translator as Imported
 
-    assert issubclass(Imported, Translator)
+    assert issubclass(Imported, LineTranslator)
     directory = make_model_directory(tmp_path / "model", PAIRS, config)
     translator = Imported.load(directory.path, beam_size=3)
     assert len(translator.translate(ENGLISH)) == 5
     with pytest.raises(UsageError, match="beam_size: 0"):
         Imported.load(directory.path, beam_size=0)
-    with pytest.raises(UsageError, match="beams: unknown key"):
-        Imported.load(directory.path, beams=2)
     with pytest.raises(UsageError, match="not a model directory"):
         Imported.load(tmp_path)
     with pytest.raises(UsageError, match="no checkpoint 'step_6'"):
