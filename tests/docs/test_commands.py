@@ -52,7 +52,7 @@ PIPS = re.compile(r"(\.venv/bin/|[\w./-]+/bin/)?pip3?")
 # Programs that the environment has besides them.
 INSTALLED = re.compile(r"\.venv/bin/sacrebleu")
 # Modules of other projects that pages call with `python -m`.
-OTHER_MODULES = {"pip", "pytest", "venv", "ruff", "sacrebleu", "http.server"}
+OTHER_MODULES = {"pip", "pytest", "venv", "ruff", "mypy", "sacrebleu", "http.server"}
 LAUNCHER = "paddle.distributed.launch"
 # Flags of other programs that pages speak of.
 OTHER_FLAGS = {

@@ -2,6 +2,7 @@
 
 import difflib
 import reprlib
+from collections.abc import Iterable
 from typing import Any
 
 from transformer_mt.config.schema import SECTIONS, Config
@@ -88,6 +89,15 @@ def describe(item: dict[str, Any]) -> str:
 def unknown_key(path: str) -> str:
     """One line about a key that does not exist."""
     return f"{printable(path)}: unknown key{_suggestion(path)}"
+
+
+def nearest(section: str, name: str, others: Iterable[str] = ()) -> str | None:
+    """The key of a section, or the one of the other names, that an unknown name probably means."""
+    own, _, key = OTHER_NAMES.get(name.lower(), "").partition(".")
+    if own == section:
+        return key
+    known = [*SECTIONS[section].model_fields, *others]
+    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
 
 
 def shown(value: Any) -> str:
