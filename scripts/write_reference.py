@@ -20,7 +20,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import AfterValidator
 from pydantic.fields import FieldInfo
 
-from transformer_mt.cli import COMMANDS, EXIT_CODES, parser_of
+from transformer_mt.cli import COMMANDS, EXIT_CODES, parsers_of
 from transformer_mt.commands.model_choice import MODEL_GROUP, SETTINGS_GROUP
 from transformer_mt.config.rules import RULES
 from transformer_mt.config.schema import SECTIONS, Config
@@ -362,8 +362,7 @@ def _command(name: str, summary: str) -> list[str]:
 
 
 def _parser(name: str) -> argparse.ArgumentParser:
-    (commands,) = parser_of(name)._subparsers._group_actions
-    return commands.choices[name]
+    return parsers_of(name)[1]
 
 
 def _groups(parser: argparse.ArgumentParser) -> dict[str, list[argparse.Action]]:

@@ -16,8 +16,9 @@ by spaces (U+2581 in pieces). In languages without spaces, such as zh and ja, ea
 word.
 
 examples:
-  python -m transformer_mt translate runs/demo < in.txt > out.txt
+  python -m transformer_mt translate runs/demo in.txt out.txt
   python -m transformer_mt translate runs/demo --input in.txt --output out.txt
+  python -m transformer_mt translate runs/demo < in.txt > out.txt
   echo 'Where is the station?' | python -m transformer_mt translate runs/demo
   python -m transformer_mt translate runs/demo --n-best 3 --format tsv < in.txt
 """
@@ -39,8 +40,10 @@ from transformer_mt.commands import line_files
 from transformer_mt.commands.arguments import (
     MODEL_OR_EXPORT,
     add_files,
+    add_files_by_position,
     add_model_dir,
     require_files,
+    take_positions,
 )
 from transformer_mt.commands.model_choice import add_model_choice, find_engine, translating
 from transformer_mt.decoding import output
@@ -56,10 +59,11 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_dir(parser, MODEL_OR_EXPORT)
+    add_files_by_position(parser, "input", "output")
     add_files(
         parser,
-        input="the text to translate, one sentence per line (default: the standard input)",
-        output="the file for the translations (default: the standard output)",
+        input="the text to translate, one sentence per line (default, or -: the standard input)",
+        output="the file for the translations (default, or -: the standard output)",
     )
     parser.add_argument(
         "--resume",
@@ -86,6 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    take_positions(options, "input", "output")
     require_files(options, "input", "prefix")
     source, target, prefix = options.input, options.output, options.prefix
     if (source is None and sys.stdin is None) or (target is None and sys.stdout is None):
