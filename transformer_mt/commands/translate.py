@@ -1,5 +1,8 @@
 """The command `translate`.
 
+At a terminal, if INPUT and OUTPUT are not given, there is a prompt: each sentence that you type is
+translated at once. `:n 3` shows three translations of each, `:help` shows more, and Ctrl-D ends.
+
 formats, all with one line for each line of the input:
   plain  the best translation
   tsv    columns with tabs between them: the source, the translation, its score and, with
@@ -36,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_mt import __version__
 from transformer_mt.backends.backend import EngineSpec
-from transformer_mt.commands import line_files
+from transformer_mt.commands import line_files, prompt
 from transformer_mt.commands.arguments import (
     MODEL_OR_EXPORT,
     add_files,
@@ -100,13 +103,17 @@ def run(options: argparse.Namespace) -> None:
     asked = ["prefix"] * (prefix is not None) + ["alignment"] * options.alignment
     spec = find_engine(options, options.model_dir, *asked)
     decoding = spec.config.decoding
-    if options.format == "plain" and decoding.n_best > 1:
+    has_prompt = prompt.is_wanted(options) and not options.resume
+    if options.format == "plain" and decoding.n_best > 1 and not has_prompt:
         raise UsageError(
             f"--n-best {decoding.n_best}: plain text has one translation for each line. Add "
             "--format tsv or --format jsonl, or --n-best 1"
         )
     if options.format == "plain" and options.alignment:
         raise UsageError("--alignment: plain text has no place for it; add --format tsv or jsonl")
+    if has_prompt:
+        prompt.run(spec, options.format, options.alignment)
+        return
     is_file = source is not None and source.is_file()
     can_resume = is_file and target is not None and is_replaceable(target)
     if options.resume and not can_resume:
