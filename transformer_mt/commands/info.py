@@ -21,8 +21,8 @@ examples:
 import argparse
 from pathlib import Path
 
+from transformer_mt.assembly import recipe
 from transformer_mt.commands.arguments import add_overrides, positive, positive_number, share
-from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.inspect.info import USUAL_UTILISATION, Speed, report
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> None:
     if path.is_dir():
         config, vocabularies, origin = _of_model(path, options.overrides)
     else:
-        config = config_file.load(path, options.overrides)
+        config = recipe.load(path, options.overrides)
         vocabularies, origin = _of_config(config)
     longest = config.data.max_length + 1
     length = options.length or min(USUAL_LENGTH, longest)

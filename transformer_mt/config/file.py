@@ -5,7 +5,7 @@ Nothing heavy is imported here, so that a mistake in a config is reported at onc
 
 import contextlib
 import re
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,14 +24,22 @@ from transformer_mt.runtime.errors import UsageError
 LISTED = 20
 
 
-def load(path: str | Path, overrides: Iterable[str] = ()) -> Config:
+def load(
+    path: str | Path,
+    overrides: Iterable[str] = (),
+    complete: Callable[[dict[str, Any]], None] = lambda values: None,
+) -> Config:
     """Reads and validates a config file, with `section.key=value` overrides in place of its values.
+
+    Args:
+        complete: may add values to the sections, before they are validated.
 
     Raises:
         UsageError: the file is no config; the message names all problems at once.
     """
     values = _parse(_read(Path(path)), str(path))
     problems = [problem for text in overrides if (problem := _apply_override(values, text))]
+    complete(values)
     config, own_problems, unknown = _validate(values)
     problems += own_problems
     if count := len(problems) + len(unknown):

@@ -356,8 +356,8 @@ class TrainingConfig(Section):
 
     init_from: NonEmptyText | None = None
     """The directory of another model, for fine-tuning. Training starts with its weights and its
-    subwords, instead of random weights and new subwords. The optimiser starts from the
-    beginning."""
+    subwords, instead of random weights and new subwords. The keys of `model` that the recipe does
+    not give have the values of that model. The optimiser starts from the beginning."""
 
     seed: NaturalNumber = 1
     """The seed of initialisation, dropout, batches and held-out pairs."""
