@@ -210,6 +210,8 @@ def _values(annotation: Any, metadata: tuple = ()) -> list[str]:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
         return _values(arguments[0], arguments[1:])
+    if annotation == str | list[str]:
+        return ["text or list of texts"]
     if origin in (types.UnionType, typing.Union):
         (other,) = (argument for argument in arguments if argument is not types.NoneType)
         first, *rest = _values(other)

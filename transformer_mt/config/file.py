@@ -211,7 +211,10 @@ def _apply_override(values: dict[str, Any], override: str) -> str | None:
         return None  # The file's own section is wrong; the schema reports that.
     target[key] = text
     field = SECTIONS[section].model_fields.get(key)
-    if field is None or field.annotation not in (str, str | None):
+    is_text = field is not None and field.annotation in (str, str | None)
+    if field is not None and field.annotation == str | list[str]:
+        is_text = not text.startswith("[")
+    if not is_text:
         # For text that is no YAML, the schema reports what it expected.
         with contextlib.suppress(*yaml_text.ERRORS):
             target[key] = yaml_text.parse(text)
