@@ -37,12 +37,14 @@ MANY_CHARACTERS = 500
 # More passes over the text than this rarely help.
 MOST_EPOCHS = 40
 # A small text is seen for at least this number of steps.
-FEWEST_STEPS = 2000
-# How many validations and checkpoints there are.
+FEWEST_STEPS = 1000
+# How many validations and checkpoints there are, at least.
 VALIDATIONS = 10
 AVERAGED = 5
 # The time that is not training, in seconds: importing, and the tests and the report at the end.
 OTHER_SECONDS = 60.0
+# How long the speed of a model is measured, in seconds.
+MEASURED_SECONDS = 5.0
 # Training that gets less than this share of a core is slowed down by other programs.
 BUSY = 0.8
 
@@ -138,14 +140,15 @@ class _Draft:
     def set_steps(self, most: int) -> None:
         """Sets the number of steps, and what depends on it."""
         interval = _two_digits(max(1, most // VALIDATIONS))
-        steps = interval * VALIDATIONS if most >= VALIDATIONS else most
+        steps = most // interval * interval
         # A short run has less time to recover from a start that was too fast.
         warmup = min(4000, max(steps // 10, min(500, steps // 5)))
         self.values |= {"max_steps": steps, "interval": interval, "warmup_steps": warmup}
         self.values["average_last"] = min(AVERAGED, steps)
 
     def text(self) -> str:
-        return recipe_text(self.values, self.vocabulary, visible(quoted(self.path)))
+        file = visible(quoted(self.path)).replace("\n", "\\n")
+        return recipe_text(self.values, self.vocabulary, file)
 
     def config(self) -> Config:
         """
@@ -240,7 +243,7 @@ def _vocabulary(pairs: int, values: dict[str, Any], letters: Letters) -> dict[st
 
 
 def _fit_vocabulary(draft: _Draft, letters: Letters) -> PreparedData:
-    """Prepares the data. Halves a vocabulary as long as most of its subwords are rare."""
+    """Prepares the data. Shrinks a vocabulary as long as most of its subwords are rare."""
     smallest = _smallest_sizes(draft.values, letters)
     while True:
         data = prepare_for(draft.config())
@@ -255,7 +258,8 @@ def _fit_vocabulary(draft: _Draft, letters: Letters) -> PreparedData:
                     f"{facts['rare']:.0%} of the {size:,} subwords occur less than {RARE} times; "
                     "trying a smaller vocabulary"
                 )
-                size, is_changed = max(least, size // 2), True
+                frequent = round(size * (1 - facts["rare"]))
+                size, is_changed = max(least, min(size // 2, 2 * frequent)), True
             draft.vocabulary[key] = size
         if not is_changed:
             return data
@@ -365,7 +369,7 @@ def _measure(draft: _Draft, size: Size, data: PreparedData, seconds: float, used
     say(f"timing some steps of a model with {_described(size)} ...")
     trainer = make_trainer(config, data, Processes(world_size=processes))
     started, computed = time.perf_counter(), time.process_time()
-    step, per_epoch = seconds_per_step(trainer, 5.0), trainer.plan.updates_per_epoch
+    step, per_epoch = seconds_per_step(trainer, MEASURED_SECONDS), trainer.plan.updates_per_epoch
     busy = (time.process_time() - computed) / (time.perf_counter() - started)
     # To translate a sentence takes about as long as to train on it, and 3 times as long with a
     # beam. At the end, two models translate the dev set, and one the test set.
@@ -380,7 +384,10 @@ def _measure(draft: _Draft, size: Size, data: PreparedData, seconds: float, used
 
 
 def _dropout(pairs: int, epochs: float, d_model: int) -> float:
-    if epochs < 10:
+    # A text that is seen only a few times can't be learnt by heart; dropout would slow learning.
+    if epochs < 8:
+        return 0.0
+    if epochs < 15:
         return 0.1
     if pairs < 50_000:
         return 0.3

@@ -25,7 +25,7 @@ from transformer_mt.runtime.errors import UsageError
 from transformer_mt.runtime.files import write_atomically
 
 # A name such as train.de or train.zh-CN.gz: the part before the language, and the language.
-_FILE = re.compile(r"(.+)\.([a-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*)(?:\.gz)?")
+_FILE = re.compile(r"(.+?)\.([a-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*)(?:\.gz)?")
 # Endings of files that hold no text of a language.
 _NO_LANGUAGES = {"csv", "tsv", "txt", "log", "cfg", "ini", "xml", "css", "js", "py", "md", "sh"}
 DEFAULT_MINUTES = 60.0
