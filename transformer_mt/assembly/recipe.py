@@ -253,6 +253,7 @@ def _fit_vocabulary(draft: _Draft, letters: Letters) -> PreparedData:
         for key, facts, least in zip(list(draft.vocabulary), sides, smallest, strict=True):
             # A small text has fewer subwords than it was asked for.
             size = min(draft.vocabulary[key], facts["vocabulary"])
+            is_changed = is_changed or size < draft.vocabulary[key]
             if facts["rare"] > 0.5 and size > least:
                 say(
                     f"{facts['rare']:.0%} of the {size:,} subwords occur less than {RARE} times; "
@@ -303,21 +304,22 @@ def _choose_size(draft: _Draft, data: PreparedData, seconds: float, used: str) -
         )
     size = chosen.size
     limit = max(FEWEST_STEPS, MOST_EPOCHS * chosen.steps_per_epoch)
+    epochs = min(chosen.steps, limit) / chosen.steps_per_epoch
+    draft.values["dropout"] = dropout = _dropout(pairs, epochs, size.d_model)
+    if dropout == 0:  # its steps are faster
+        chosen = _measure(draft, size, data, seconds, used)
     draft.set_size(size)
     draft.set_steps(min(chosen.steps, limit))
     steps = draft.values["max_steps"]
     epochs = steps / chosen.steps_per_epoch
-    draft.values["dropout"] = dropout = _dropout(pairs, epochs, size.d_model)
     draft.values |= {"seconds": float(f"{chosen.seconds:.2g}"), "epochs": round(epochs, 1)}
     lines = [
         f"model        {_described(size)}",
         f"dropout      {dropout}, for {pairs:,} pairs and {epochs:.1f} passes over them",
         f"training     {steps:,} steps of {size.batch_tokens:,} target tokens, "
         f"{chosen.seconds:.2g} s each on {chosen.where}",
+        f"time         {duration(chosen.total(steps))}, with validations and the final test",
     ]
-    lines.append(
-        f"time         {duration(chosen.total(steps))} with validations and the final test"
-    )
     if chosen.steps > limit:
         lines.append("             more passes over this text would hardly help")
     if rejected:
