@@ -142,7 +142,7 @@ class _Draft:
         interval = _two_digits(max(1, most // VALIDATIONS))
         steps = most // interval * interval
         # A short run has less time to recover from a start that was too fast.
-        warmup = min(4000, max(steps // 10, min(500, steps // 5)))
+        warmup = min(4000, max(1, steps // 10, min(500, steps // 5)))
         self.values |= {"max_steps": steps, "interval": interval, "warmup_steps": warmup}
         self.values["average_last"] = min(AVERAGED, steps)
 
