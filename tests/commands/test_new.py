@@ -264,6 +264,7 @@ def test_mistakes_in_the_arguments(folder):
         ("my.yaml", {"train": "none/train"}, "data.root: none: there is no such folder"),
         ("my.yaml", {"dev": "corpus/dev"}, "data.dev: there is no file dev.en"),
         ("my.yaml", {"target_lang": "fr"}, "there is no file train.fr"),
+        ("my.yaml", {"train": "corpus"}, "There is text in corpus/train (de, en)"),
         ("my.yaml", {"target_lang": "en"}, "is also the source language"),
         ("my.yaml", {"device": "tpu"}, "--device: 'tpu'"),
     ):

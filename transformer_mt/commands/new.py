@@ -114,7 +114,10 @@ def _place(options: argparse.Namespace) -> dict[str, str | None]:
             names[name] = os.path.relpath(_prefix(given, languages), root or ".")
     for name, value in names.items():
         if value is not None:
-            DATASETS["files"].find(root or ".", name, value, languages)
+            try:
+                DATASETS["files"].find(root or ".", name, value, languages)
+            except UsageError as error:
+                raise UsageError(f"{error}{_hint(_anywhere_near())}") from None
     return {
         "model_dir": options.model_dir or f"runs/{options.recipe.stem}",
         "root": root or ".",
@@ -185,6 +188,10 @@ def _listed(found: dict[str, list[str]]) -> str:
     return ", ".join(shown[:10]) + (f" and {len(shown) - 10:,} more" if len(shown) > 10 else "")
 
 
+def _hint(found: dict[str, list[str]]) -> str:
+    return f". There is text in {_listed(found)}" if found else ""
+
+
 def _what_is_missing(options: argparse.Namespace, names: Iterable[str]) -> str:
     flags = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) is None]
     found = _anywhere_near()
@@ -192,8 +199,7 @@ def _what_is_missing(options: argparse.Namespace, names: Iterable[str]) -> str:
         prefix = options.train
         own = parallel_files(Path(prefix).parent).get(str(Path(prefix)))
         found = {prefix: own} if own else {}
-    hint = f". There is text in {_listed(found)}" if found else ""
-    return f"{', '.join(flags)}: give {'it' if len(flags) == 1 else 'them'}{hint}"
+    return f"{', '.join(flags)}: give {'it' if len(flags) == 1 else 'them'}{_hint(found)}"
 
 
 # -------------------------------------------------------------------------------------- questions
