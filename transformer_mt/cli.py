@@ -21,6 +21,8 @@ from transformer_mt.runtime.errors import Interrupted, UserError, describe
 # Each command and what it does. `transformer_mt.commands.NAME` holds its `add_arguments` and `run`.
 # The docstring of that module, without its first line, is the text below the arguments in `--help`.
 COMMANDS = {
+    "new": "Write a recipe that fits your text and your time. The command looks at the text and "
+    "measures the speed of this computer.",
     "train": "Train the model that a recipe describes, or continue its training, and score it on "
     "the test set.",
     "translate": "Translate text. Each line of the input gives one line of output.",

@@ -23,7 +23,7 @@ import argparse
 import re
 from pathlib import Path
 
-from transformer_mt.assembly import recipe
+from transformer_mt.assembly import fine_tuning
 from transformer_mt.commands.arguments import add_overrides, positive, positive_number, share
 from transformer_mt.config.schema import Config
 from transformer_mt.data.datasets import DATASETS
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> None:
     if path.is_dir():
         config, vocabularies, origin = _of_model(path, options.overrides)
     else:
-        config = recipe.load(path, options.overrides)
+        config = fine_tuning.load(path, options.overrides)
         vocabularies, origin = _of_config(config)
     longest = config.data.max_length + 1
     length = options.length or min(USUAL_LENGTH, longest)

@@ -37,7 +37,16 @@ def load(
     Raises:
         UsageError: the file is no config; the message names all problems at once.
     """
-    values = _parse(_read(Path(path)), str(path))
+    return parse(_read(Path(path)), str(path), overrides)
+
+
+def parse(text: str, path: str, overrides: Iterable[str] = ()) -> Config:
+    """Validates the text of a config file, as `load` does.
+
+    Args:
+        path: the name of the file in messages.
+    """
+    values = _parse(text, path)
     problems = [problem for text in overrides if (problem := _apply_override(values, text))]
     complete(values)
     config, own_problems, unknown = _validate(values)

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from tests.support import demo_pairs, make_config, make_model_directory, run_command, write_pairs
-from transformer_mt.assembly import recipe, run
+from transformer_mt.assembly import fine_tuning, run
 from transformer_mt.config.schema import ModelConfig
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.errors import UsageError, UserError
@@ -55,17 +55,17 @@ def write(tmp_path, general):
 
 
 def test_without_a_section_model_the_model_is_the_other_one(write, capsys):
-    config = recipe.load(write())
+    config = fine_tuning.load(write())
     for key, value in GENERAL.items():
         assert getattr(config.model, key) == value
     assert capsys.readouterr() == ("", "")
     # The command line counts as the recipe does.
-    config = recipe.load(write(), ["model.dropout=0.4"])
+    config = fine_tuning.load(write(), ["model.dropout=0.4"])
     assert (config.model.dropout, config.model.d_ff) == (0.4, 24)
 
 
 def test_a_recipe_without_init_from_has_the_defaults(write):
-    config = recipe.load(write(), ["training.init_from=null"])
+    config = fine_tuning.load(write(), ["training.init_from=null"])
     assert config.model == ModelConfig()
 
 
@@ -74,7 +74,7 @@ def test_all_that_the_recipe_changes_is_listed_at_once(write, general, capsys):
         model={"num_layers": 3, "d_ff": 48, "norm": "pre", "dropout": 0.2},
         subword={"vocab_size": 300, "joint": True, "sampling": 0.1},
     )
-    config = recipe.load(path)
+    config = fine_tuning.load(path)
     # With a number of layers of its own, the recipe means the encoder and the decoder.
     assert (config.model.encoder_layers, config.model.decoder_layers) == (3, 3)
     assert config.model.embedding_dropout is None
@@ -115,7 +115,7 @@ def test_a_damaged_model(write, general, tmp_path):
     broken = shutil.copytree(general, tmp_path / "broken")
     (broken / "config.yaml").write_text("model_dir: x\n")
     with pytest.raises(UserError, match=r"training\.init_from: .*damaged, or edited"):
-        recipe.load(write(), [f"training.init_from={broken}"])
+        fine_tuning.load(write(), [f"training.init_from={broken}"])
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_damaged_model(write, general, tmp_path):
 )
 def test_mistakes_are_reported_as_ever(write, sections, words):
     with pytest.raises(UsageError, match=words):
-        recipe.load(write(**sections))
+        fine_tuning.load(write(**sections))
 
 
 def test_training_records_what_is_inherited_and_goes_on_without_the_other_model(
