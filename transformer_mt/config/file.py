@@ -20,6 +20,8 @@ from transformer_mt.config.rules import RULES
 from transformer_mt.config.schema import SECTIONS, Config, DecodingConfig
 from transformer_mt.runtime.errors import UsageError
 
+Complete = Callable[[dict[str, Any]], None]
+
 # An error message lists at most this many problems.
 LISTED = 20
 
@@ -27,7 +29,7 @@ LISTED = 20
 def load(
     path: str | Path,
     overrides: Iterable[str] = (),
-    complete: Callable[[dict[str, Any]], None] = lambda values: None,
+    complete: Complete = lambda values: None,
 ) -> Config:
     """Reads and validates a config file, with `section.key=value` overrides in place of its values.
 
@@ -37,10 +39,15 @@ def load(
     Raises:
         UsageError: the file is no config; the message names all problems at once.
     """
-    return parse(_read(Path(path)), str(path), overrides)
+    return parse(_read(Path(path)), str(path), overrides, complete)
 
 
-def parse(text: str, path: str, overrides: Iterable[str] = ()) -> Config:
+def parse(
+    text: str,
+    path: str,
+    overrides: Iterable[str] = (),
+    complete: Complete = lambda values: None,
+) -> Config:
     """Validates the text of a config file, as `load` does.
 
     Args:
