@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -47,9 +48,9 @@ MADE = {
         "runs/demo/test.hypothesis",
         "runs/demo/export/ctranslate2_int8",
         "translated.de",
-        "attention.html",
         "runs/my/test.hypothesis",
     ],
+    "docs/text-to-page.md": ["runs/my/report.html", "runs/my/export/ctranslate2_int8/card.json"],
     "docs/tutorial.md": ["runs/my/test.hypothesis", "attention.html", "dev.en", "deployed.en"],
     "docs/tutorial.zh.md": ["runs/my/test.hypothesis", "attention.html", "dev.en", "deployed.en"],
 }
@@ -68,7 +69,9 @@ class Newcomer:
             if block.language == "bash":
                 self.output = ""
                 for command in commands(block):
-                    if command.text not in NOT_TYPED:
+                    if " serve " in command.text:
+                        self.serve(command.text, page.place(command))
+                    elif command.text not in NOT_TYPED:
                         self.type(["bash", "-c", command.text], page.place(command))
                         self.edit(page, command.text)
             elif block.language == "python":
@@ -78,6 +81,25 @@ class Newcomer:
                 assert missing == [], f"{page.place(block)}: not in\n{self.output}"
 
     def type(self, command: list[str], place: str) -> None:
+        with self.started(command) as process:
+            output = process.communicate(timeout=TIMEOUT)[0].decode("utf-8", "replace")
+        assert process.returncode == 0, f"{place}: {command[-1]}\n{output}"
+        assert "Traceback" not in output, f"{place}: {command[-1]}\n{output}"
+        self.output += output
+
+    def serve(self, command: str, place: str) -> None:
+        """Starts a service on a free port, opens its page, and stops it."""
+        with self.started(["bash", "-c", f"exec {command} --port 0"]) as process:
+            line = process.stdout.readline().decode()
+            match = re.search(r"http://\S+:(\d+) serves", line)
+            assert match, f"{place}: {command}\n{line}{process.stdout.read().decode()}"
+            with urllib.request.urlopen(f"http://127.0.0.1:{match[1]}/", timeout=60) as page:
+                assert b"<html" in page.read()
+            process.terminate()
+            process.communicate(timeout=60)
+        assert process.returncode == 0, f"{place}: {command}"
+
+    def started(self, command: list[str]) -> subprocess.Popen:
         unwanted = ("PYTHON", "TESTS_", "TRANSFORMER_MT_", "FLAGS_", "OMP_", "OPENBLAS_")
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(unwanted)},
@@ -85,26 +107,23 @@ class Newcomer:
             "PIP_NO_INDEX": "1",  # nothing is downloaded
             "LC_ALL": "C.UTF-8",
         }
-        done = subprocess.run(
+        return subprocess.Popen(
             command,
             cwd=self.folder,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=TIMEOUT,
         )
-        output = done.stdout.decode("utf-8", "replace")
-        assert done.returncode == 0, f"{place}: {command[-1]}\n{output}"
-        assert "Traceback" not in output, f"{place}: {command[-1]}\n{output}"
-        self.output += output
 
     def edit(self, page: Page, command: str) -> None:
-        """After `cp configs/RECIPE COPY`, edits the copy as the page's table of keys says."""
+        """After `cp configs/RECIPE COPY`, edits the copy as the page's table of keys says. After
+        `new RECIPE`, shortens its training."""
         words = command.split()
-        if words[0] != "cp" or not words[1].startswith("configs/"):
-            return
-        edit_recipe(self.folder / words[2], asked_edits(page))
+        if words[0] == "cp" and words[1].startswith("configs/"):
+            edit_recipe(self.folder / words[2], asked_edits(page))
+        elif "new" in words[:4]:
+            edit_recipe(self.folder / words[words.index("new") + 1], {})
 
 
 def asked_edits(page: Page) -> dict[str, object]:
@@ -212,7 +231,12 @@ needs_environment = pytest.mark.skipif(
 @needs_environment
 @pytest.mark.parametrize(
     ("name", "lang"),
-    [("README.md", "de"), ("docs/tutorial.md", "de"), ("docs/tutorial.zh.md", "zh")],
+    [
+        ("README.md", "de"),
+        ("docs/text-to-page.md", "de"),
+        ("docs/tutorial.md", "de"),
+        ("docs/tutorial.zh.md", "zh"),
+    ],
 )
 def test_the_commands_of_a_page_work(name, lang, tmp_path):
     folder = tmp_path / "transformer_mt"
