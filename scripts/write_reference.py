@@ -305,7 +305,8 @@ text in the terminal:
 ```
 
 There are shell scripts for the usual commands. They make the Python environment `.venv` if it does
-not exist yet, and then call `python -m transformer_mt` in it. The other commands have no script.
+not exist yet, and then call `python -m transformer_mt` in it, with the same arguments. The other
+commands have no script.
 
 ## On this page
 """

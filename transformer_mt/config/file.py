@@ -227,13 +227,12 @@ def _apply_override(values: dict[str, Any], override: str) -> str | None:
         return None  # The file's own section is wrong; the schema reports that.
     target[key] = text
     field = SECTIONS[section].model_fields.get(key)
-    is_text = field is not None and field.annotation in (str, str | None)
-    if field is not None and field.annotation == str | list[str]:
-        is_text = not text.startswith("[")
-    if not is_text:
+    kind = None if field is None else field.annotation
+    is_list = kind == str | list[str] and text.startswith("[")
+    if kind not in (str, str | None, str | list[str]) or is_list:
         # For text that is no YAML, the schema reports what it expected.
         with contextlib.suppress(*yaml_text.ERRORS):
             target[key] = yaml_text.parse(text)
-    elif text in ("", "null") and field.annotation is not str:
+    elif text in ("", "null") and kind == str | None:
         target[key] = None
     return None
