@@ -82,8 +82,8 @@ class LogProbs:
             totals = np.where(np.isnan(totals), -np.inf, totals).reshape(sentences, -1)
             best = _largest(totals, count)
             totals = np.take_along_axis(totals, best, axis=1)
-            # Equal totals are in the order of hypotheses and ids, so that the order of the blocks does
-            # not matter.
+            # Equal totals are in the order of hypotheses and ids, so that the order of the blocks
+            # does not matter.
             best_parents = parents[rows, best // (whole + 1)]
             best_ids = members.reshape(sentences, -1)[rows, best]
             best_ids = np.minimum(best_ids, size - 1)  # there may be fewer than `count`
