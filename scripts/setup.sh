@@ -3,6 +3,10 @@
 # (of requirements-gpu.txt on a machine with an NVIDIA GPU) and transformer_mt itself, so that
 # `.venv/bin/python -m transformer_mt` works from any folder. A second run does nothing, or repairs
 # what is broken. The other scripts source this file and call `setup`.
+#
+# .venv can be a link to an empty folder, for example on a larger disk, or to the environment of
+# another copy of this project with the same requirements. That environment is used with the code of
+# this folder, and is never changed from here.
 
 usage='Usage: scripts/setup.sh [--dev]
   --dev   also installs what the tests need (requirements-dev.txt)
@@ -74,7 +78,8 @@ sum_of() { (cd "$root" && cat "$@" | cksum | tr ' ' '-'); }
 #   update  let pip install the changed requirements
 #   make    start with an empty .venv
 look() {
-    local have made_for='' made_with='' old_base='' old_dev=none made_in=''
+    local have made_for='' made_with='' old_base='' old_dev=none
+    made_in='' # the project folder that .venv was made in
     if [ -f "$stamp" ]; then
         read -r made_for made_with old_base old_dev made_in <"$stamp" || true
     fi
@@ -100,7 +105,7 @@ look() {
         why='there is none'
     elif [ ! -f "$stamp" ]; then
         why='it is not complete'
-    elif [ "$made_in" != "$root" ]; then
+    elif [ "$made_in" != "$root" ] && [ ! -L "$venv" ]; then
         why="it was made in $made_in"
     elif [ "$have" != "$made_with" ]; then
         why="it was made with Python $made_with and now has $have"
@@ -115,6 +120,13 @@ look() {
     else
         plan=ready
     fi
+}
+
+# Tells whether .venv is a link to the environment of another folder of this project.
+is_shared() { [ -L "$venv" ] && [ -n "$made_in" ] && [ "$made_in" != "$root" ]; }
+
+is_empty() { # FOLDER
+    [ -d "$1" ] && [ -z "$(ls -A "$1/")" ]
 }
 
 # Sets `base` to the Python that makes .venv, and `version` to its version.
@@ -183,10 +195,16 @@ failed() {
 
 install() {
     [ -w "$root" ] || die "$root can't be written: it is read-only, or it belongs to someone else."
+    # Another folder of this project may use the environment, and it runs its own code with it.
+    if is_shared; then
+        die "$venv is a link to the environment of $made_in, which does not suit this folder: $why." \
+            "Nothing was changed. To make an environment for this folder, remove the link."
+    fi
     if [ "$plan" = make ]; then
-        # Making it again would delete the folder that the link points to, and perhaps this Python.
-        [ ! -L "$venv" ] || die "$venv is a link, and its target is not a finished environment of" \
-            "this project ($why). Nothing was changed. Remove the link and try again."
+        # Making it again would delete what is in the folder that the link points to.
+        [ ! -L "$venv" ] || is_empty "$venv" ||
+            die "$venv is a link to a folder that is neither empty nor a finished environment of" \
+                "this project ($why). Nothing was changed. Remove the link, or empty the folder."
         pick_python
         say "Making .venv, because $why: $base ($version), for the $device. It takes about $cost" \
             "(longer on a slow network)."
@@ -230,6 +248,8 @@ setup() { # [--dev]
         if [ "$plan" != ready ]; then install; fi
         exec 9<&- # otherwise the training that follows would hold the lock
     fi
+    # The environment of another folder has that folder's transformer_mt. This one's comes before it.
+    if is_shared; then export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}; fi
 }
 
 # This file is run, not sourced by another script.

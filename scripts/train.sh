@@ -13,12 +13,16 @@ case ${1-} in
 -h | --help) show_help "$usage" ;;
 esac
 
+config=''
+for argument; do
+    case $argument in
+    '' | -* | *=* | cpu | gpu | gpu:*) ;; # options, values of keys, and the values of --device
+    *) config=$argument ;;
+    esac
+done
+
 setup
-case ${1-} in
-'' | -* | *=*)
-    [ "${1-x}" ] || shift # an empty argument counts as none
-    cd "$root"
-    exec "$python" -m transformer_mt train configs/demo.yaml "$@"
-    ;;
-*) exec "$python" -m transformer_mt train "$@" ;;
-esac
+if [ "$config" ]; then exec "$python" -m transformer_mt train "$@"; fi
+cd "$root"
+[ "${1-x}" ] || shift # an empty argument counts as none
+exec "$python" -m transformer_mt train configs/demo.yaml "$@"

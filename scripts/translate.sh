@@ -11,25 +11,8 @@ All options: .venv/bin/python -m transformer_mt translate --help'
 
 case ${1-} in
 -h | --help) show_help "$usage" ;;
+'') wrong_usage "$usage" ;;
 esac
 
-# File names come first. The first option and everything after it is passed on unchanged.
-names=()
-while [ $# -gt 0 ]; do
-    case $1 in
-    -) names+=(-) ;;
-    -*) break ;;
-    *) names+=("$1") ;;
-    esac
-    shift
-done
-if [ ${#names[@]} -lt 1 ] || [ ${#names[@]} -gt 3 ]; then
-    wrong_usage "$usage"
-fi
-input=${names[1]--}
-output=${names[2]--}
-if [ "$output" != - ]; then set -- --output "$output" "$@"; fi
-if [ "$input" != - ]; then set -- --input "$input" "$@"; fi
-
 setup
-exec "$python" -m transformer_mt translate "${names[0]}" "$@"
+exec "$python" -m transformer_mt translate "$@"

@@ -20,7 +20,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import AfterValidator
 from pydantic.fields import FieldInfo
 
-from transformer_mt.cli import COMMANDS, EXIT_CODES, parser_of
+from transformer_mt.cli import COMMANDS, EXIT_CODES, parsers_of
 from transformer_mt.commands.model_choice import MODEL_GROUP, SETTINGS_GROUP
 from transformer_mt.config.rules import RULES
 from transformer_mt.config.schema import SECTIONS, Config
@@ -210,6 +210,8 @@ def _values(annotation: Any, metadata: tuple = ()) -> list[str]:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
         return _values(arguments[0], arguments[1:])
+    if annotation == str | list[str]:
+        return ["text or list of texts"]
     if origin in (types.UnionType, typing.Union):
         (other,) = (argument for argument in arguments if argument is not types.NoneType)
         first, *rest = _values(other)
@@ -362,8 +364,7 @@ def _command(name: str, summary: str) -> list[str]:
 
 
 def _parser(name: str) -> argparse.ArgumentParser:
-    (commands,) = parser_of(name)._subparsers._group_actions
-    return commands.choices[name]
+    return parsers_of(name)[1]
 
 
 def _groups(parser: argparse.ArgumentParser) -> dict[str, list[argparse.Action]]:

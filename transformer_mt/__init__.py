@@ -2,8 +2,25 @@
 
 import os
 import warnings
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformer_mt.assembly.translator import Translator
+    from transformer_mt.decoding.translation import Aligned, Line, Output, Translation
+    from transformer_mt.runtime.errors import UsageError, UserError
 
 __version__ = "0.1.0"
+__all__ = [
+    "Aligned",
+    "Line",
+    "Output",
+    "Translation",
+    "Translator",
+    "UsageError",
+    "UserError",
+    "__version__",
+]
 
 # Paddle reads its flags once, when it is imported, and every import of this package's modules runs
 # this file first. On a CPU its strided views cost far more than the copies they save (a transposed
@@ -24,10 +41,25 @@ for _message in (
     warnings.filterwarnings("ignore", message=_message)
 
 
-def __getattr__(name: str):
-    """`from transformer_mt import Translator` imports what that needs, and not before."""
-    if name == "Translator":
-        from transformer_mt.assembly.translator import Translator
+# The modules of the names in __all__, which are imported when somebody asks for one of them.
+_MODULES = {
+    "Aligned": "decoding.translation",
+    "Line": "decoding.translation",
+    "Output": "decoding.translation",
+    "Translation": "decoding.translation",
+    "Translator": "assembly.translator",
+    "UsageError": "runtime.errors",
+    "UserError": "runtime.errors",
+}
 
-        return Translator
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+if not TYPE_CHECKING:  # to type checkers, a module with this function has all attributes
+
+    def __getattr__(name):
+        if name in _MODULES:
+            return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

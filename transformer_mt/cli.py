@@ -5,6 +5,7 @@ runs, so that help and errors in the arguments are quick.
 """
 
 import argparse
+import itertools
 import os
 import sys
 import textwrap
@@ -13,12 +14,15 @@ from functools import partial
 from importlib import import_module
 
 from transformer_mt import __version__
+from transformer_mt.commands import suggestions
 from transformer_mt.runtime import signals
 from transformer_mt.runtime.errors import Interrupted, UserError, describe
 
 # Each command and what it does. `transformer_mt.commands.NAME` holds its `add_arguments` and `run`.
 # The docstring of that module, without its first line, is the text below the arguments in `--help`.
 COMMANDS = {
+    "new": "Write a recipe that fits your text and your time. The command looks at the text and "
+    "measures the speed of this computer.",
     "train": "Train the model that a recipe describes, or continue its training, and score it on "
     "the test set.",
     "translate": "Translate text. Each line of the input gives one line of output.",
@@ -102,20 +106,31 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
     If the arguments are wrong or ask for help, it ends the program, as argparse does.
     """
-    command = next((text for text in arguments if not text.startswith("-")), None)
-    parser = parser_of(command)
-    # argparse accepts only one group of key=value; here they may also stand between the options.
-    options, rest = parser.parse_known_args(arguments)
-    stray = [text for text in rest if text.startswith("-") or "=" not in text]
-    if stray or (rest and "overrides" not in options):
-        parser.error(f"unrecognized arguments: {' '.join(stray or rest)}")
-    if rest:
-        options.overrides += rest
-    return options
+    before = list(itertools.takewhile(lambda text: text.startswith("-"), arguments))
+    command = arguments[len(before)] if len(before) < len(arguments) else None
+    main_parser, parser = parsers_of(command)
+    suggestions.require_known_options(main_parser, before)
+    if command is not None and parser is None:
+        meant = suggestions.nearest(command, COMMANDS)
+        hint = suggestions.did_you_mean(meant) or f"; the commands are {', '.join(COMMANDS)}"
+        main_parser.error(f"{command!r}: there is no such command{hint}")
+    if parser is None or before:
+        main_parser.parse_args(before)  # prints the help or the version, or asks for a command
+    arguments = arguments[len(before) + 1 :]
+    suggestions.require_known_options(parser, arguments)
+    if "--" in arguments:  # What follows are names of files, which may begin with a dash.
+        end = arguments.index("--")
+        files = [f"./{text}" if text.startswith("-") else text for text in arguments[end + 1 :]]
+        arguments = arguments[:end] + files
+    # Names of files and key=value may also stand between the options.
+    return parser.parse_intermixed_args(arguments, argparse.Namespace(command=command))
 
 
-def parser_of(command: str | None) -> argparse.ArgumentParser:
-    """The parser of the command line, with all the arguments of one command."""
+def parsers_of(
+    command: str | None,
+) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser | None]:
+    """The parser of the command line, and the parser of one command with all its arguments (None if
+    there is no such command)."""
     formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=32, width=100)
     style = {"formatter_class": formatter, "allow_abbrev": False}
     parser = argparse.ArgumentParser(
@@ -135,4 +150,4 @@ def parser_of(command: str | None) -> argparse.ArgumentParser:
             own.epilog = f"{text}\n{EXIT_CODES}"
             own.set_defaults(run=module.run)
             module.add_arguments(own)
-    return parser
+    return parser, commands.choices.get(command)

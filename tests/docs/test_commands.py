@@ -15,7 +15,6 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from unittest import mock
@@ -52,7 +51,7 @@ PIPS = re.compile(r"(\.venv/bin/|[\w./-]+/bin/)?pip3?")
 # Programs that the environment has besides them.
 INSTALLED = re.compile(r"\.venv/bin/sacrebleu")
 # Modules of other projects that pages call with `python -m`.
-OTHER_MODULES = {"pip", "pytest", "venv", "ruff", "sacrebleu", "http.server"}
+OTHER_MODULES = {"pip", "pytest", "venv", "ruff", "mypy", "sacrebleu", "http.server"}
 LAUNCHER = "paddle.distributed.launch"
 # Flags of other programs that pages speak of.
 OTHER_FLAGS = {
@@ -477,9 +476,7 @@ def problems_of_keys(page) -> list[str]:
 def known_flags() -> set[str]:
     found = set(OTHER_FLAGS)
     for name in cli.COMMANDS:
-        parser = captured(partial(cli.parse, [name]))
-        (choice,) = (one for one in parser._actions if isinstance(one.choices, dict))
-        for one in (parser, choice.choices[name]):
+        for one in cli.parsers_of(name):
             found |= {flag for action in one._actions for flag in action.option_strings}
     for script in project_files():
         if re.fullmatch(r"scripts/\w+\.py|data/\w+/\w+\.py", script):
@@ -528,11 +525,11 @@ def test_flags_in_backticks_exist(name):
         ("bash scripts/train.sh training.steps=3", "training.steps"),
         ("bash scripts/retrain.sh", "there is no scripts/retrain.sh"),
         ("bash scripts/translate.sh runs/my in.txt out.txt --beam-size 5", None),
-        ("bash scripts/translate.sh runs/my in.txt out.txt more", "Usage"),
+        ("bash scripts/translate.sh runs/my in.txt out.txt more", "unrecognized arguments: more"),
         ("bash scripts/translate.sh runs/my --beam-size five", "beam_size"),
         ("bash scripts/translate.sh MODEL_DIR [INPUT [OUTPUT]] [--beam-size N]", None),
         ("bash scripts/translate.sh runs/my --n-best 3", "--n-best"),
-        ("bash scripts/evaluate.sh runs/my source", "Usage"),
+        ("bash scripts/evaluate.sh", "Usage"),
         ("bash scripts/evaluate.sh MODEL_DIR SOURCE REFERENCE --json FILE", None),
         ("bash scripts/setup.sh --devel", "--devel"),
         ("echo a | bash scripts/translate.sh runs/demo --beam 5", "--beam"),

@@ -12,6 +12,7 @@ from transformer_mt import cli
 from transformer_mt.assembly.model import build_model
 from transformer_mt.config import file as config_file
 from transformer_mt.inspect.flops import FlopCounter
+from transformer_mt.inspect.gpus import GPUS, Gpu
 from transformer_mt.inspect.info import USUAL_UTILISATION
 from transformer_mt.model_directory import ModelDirectory
 
@@ -147,7 +148,7 @@ def test_a_vocabulary_that_is_there_is_counted(info, recipe, tmp_path):
 
 def test_fine_tuning_has_the_subwords_of_the_first_model(info, recipe, model):
     size = ModelDirectory(model).load_subwords().target.size
-    text = info(recipe, f"training.init_from={model}")
+    text = info(recipe, f"training.init_from={model}", "subword.vocab_size=5000")
     assert f"Vocabulary: {size:,}, joint (of training.init_from)\n" in text
 
 
@@ -189,6 +190,37 @@ def test_the_papers_hours(info):
     assert reached[BASE] < USUAL_UTILISATION < reached[BIG]
     text = info(BASE, "training.devices=8", "--tflops", P100)
     assert "At 30% of 10.6 TFLOP/s per device" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "number"),
+    [
+        ("P100", "float32", 10.6),
+        ("tesla-p100", "float16", 21.2),
+        ("NVIDIA A100", "float32", 19.5),
+        ("a100", "bfloat16", 312),
+        ("GeForce RTX 4090", "float16", 165),
+        ("rtx3090", "float32", 35.6),
+        ("4090", "float32", 82.6),
+    ],
+)
+def test_the_name_of_a_gpu_stands_for_its_speed(info, recipe, name, precision, number):
+    precision = f"training.precision={precision}"
+    by_name = info(recipe, "--tflops", name, precision)
+    by_number = info(recipe, "--tflops", number, precision)
+    shown = re.search(rf"At 30% of {number:g} TFLOP/s per device( \(.+\));", by_name)[1]
+    assert " ".join(by_name.replace(shown, "").split()) == " ".join(by_number.split())
+    assert ("usually lower" in by_name) == ("float32" not in precision)
+    assert "usually lower" not in info(recipe, "--tflops", name, precision, "--utilisation", 0.2)
+
+
+def test_the_speeds_in_the_documents():
+    page = (ROOT / "docs" / "gpus.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(.+)` \| ([\d.]+) \| ([\d.]+)( \(float16 only\))? \|$", page, re.M)
+    table = {name: Gpu(float(single), float(half), not limit) for name, single, half, limit in rows}
+    assert table == GPUS
+    for name, gpu in GPUS.items():
+        assert gpu.float16 > gpu.float32, name
 
 
 def test_one_device_has_no_other_time(info, recipe):
@@ -313,6 +345,46 @@ def test_memory_of_usual_and_of_the_longest_sentences(info, recipe):
     assert "40 pairs of 10 subwords\n" in text and "sentences of 10 subwords" in text
 
 
+def bytes_of(text: str) -> float:
+    number, unit = text.split()
+    return float(number) * {"MB": 1e6, "GB": 1e9}[unit]
+
+
+@pytest.mark.parametrize(
+    ("path", "settings"),
+    [
+        (BASE, []),
+        (BIG, ["training.precision=bfloat16"]),
+        (BASE, ["training.recompute=true", "training.optimizer=sgd", "training.weight_decay=0"]),
+        (BASE, ["model.non_autoregressive=end", "--length", "40"]),
+    ],
+)
+def test_what_fits_in_a_memory(info, path, settings):
+    """The tokens that fit fill what may be filled, by the table, and a few more do not fit."""
+    text = " ".join(info(path, *settings, "--memory", "12GB").split())
+    tokens = int(re.search(r"In 12\.0 GB, of which a tenth is left free, "
+                           r"training\.device_tokens=(\d+) fits", text)[1])  # fmt: skip
+
+    def largest(tokens):
+        batch = f"training.device_tokens={tokens}", f"training.batch_tokens={tokens}"
+        total = tables(info(path, *settings, *batch, "training.devices=1"))["Memory"]["total"]
+        return max(map(bytes_of, total))
+
+    # The table shows three digits, and the tokens have two.
+    assert largest(tokens) <= 0.9 * 12e9 * 1.005
+    assert largest(round(1.15 * tokens)) > 0.9 * 12e9
+
+
+def test_a_memory_that_is_too_small_or_larger_than_needed(info):
+    text = " ".join(info(BIG, "--memory", "2000 MB").split())
+    assert "does not fit: without activations, training needs 3.37 GB." in text
+    text = " ".join(info(BIG, "--memory", "3.8GiB").split())
+    assert "not even one pair of 257 subwords fits. training.recompute=true or a lower" in text
+    text = " ".join(info(BASE, "--memory", "80").split())
+    assert "fits. More than training.batch_tokens (25,000) makes no difference." in text
+    assert "fits" not in info(BASE)
+
+
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_half_precision_is_said_not_to_have_been_measured(info, recipe, precision):
     text = info(recipe, f"training.precision={precision}")
@@ -333,7 +405,10 @@ def test_half_precision_is_said_not_to_have_been_measured(info, recipe, precisio
         (["{recipe}", "--utilisation", "0.5"], ["--utilisation", "--tflops"]),
         (["{recipe}", "--tflops", "0"], ["--tflops", "'0'", "above 0"]),
         (["{recipe}", "--tflops", "inf"], ["--tflops", "'inf'"]),
-        (["{recipe}", "--tflops", "fast"], ["--tflops", "'fast'"]),
+        (["{recipe}", "--tflops", "fast"], ["--tflops", "'fast'", "P100, V100", "RTX 4090"]),
+        (["{recipe}", "--tflops", "V100", "training.precision=bfloat16"], ["V100", "=float16"]),
+        (["{recipe}", "--memory", "24TB"], ["--memory", "'24TB'", "such as 24GB"]),
+        (["{recipe}", "--memory", "0"], ["--memory", "above 0"]),
         (["{recipe}", "--tflops", "1", "--utilisation", "30"], ["'30'", "at most 1"]),
         (["{recipe}", "--length", "0"], ["--length", "'0'"]),
         (["{recipe}", "--length", "258"], ["--length: 258", "257", "data.max_length: 256"]),

@@ -12,7 +12,7 @@ from transformer_mt.backends import ctranslate2, paddle_inference
 from transformer_mt.backends.backend import Backend, EngineSpec
 from transformer_mt.config import file as config_file
 from transformer_mt.config.heads import Heads
-from transformer_mt.config.schema import Config, DecodingConfig
+from transformer_mt.config.schema import Config, DecodingConfig, ModelConfig
 from transformer_mt.mechanisms.mask_predict import config as mask_predict
 from transformer_mt.model_directory import ModelDirectory, made_of_checkpoint, named
 from transformer_mt.runtime.console import quoted, warn
@@ -103,7 +103,8 @@ def find(
     directory = ModelDirectory(folder)
     config = directory.load_config()
     subwords = directory.load_subwords()
-    checkpoints, models = (), ()
+    checkpoints: tuple[Path, ...] = ()
+    models: tuple[ModelConfig, ...] = ()
     if held is None:
         checkpoints, models = (directory.checkpoint(checkpoint),), (config.model,)
     elif problems := backend.unsupported(config.model):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transformer_mt.config.schema import Config, ModelConfig
 from transformer_mt.runtime.checksums import verify
@@ -73,7 +73,7 @@ class Backend:
         """Loads the engine; see `EngineSpec.load`."""
         return self._module("engine").load(spec)
 
-    def write_model(self, folder: Path, *arguments) -> None:
+    def write_model(self, folder: Path, *arguments: Any) -> None:
         """Writes a model into an existing folder.
 
         Args:

@@ -24,6 +24,7 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
         "overrides",
         metavar="key=value",
         nargs="*",
+        default=[],
         help="replaces a value of the recipe, as in training.max_steps=1000 or model_dir=runs/new",
     )
 
@@ -54,6 +55,32 @@ def add_files(
         parser.add_argument(
             f"--{name}", metavar="FILE", type=Path, required=name in required, help=help
         )
+
+
+def add_files_by_position(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Adds files that can be given by position instead of by the options of these names, which
+    `take_positions` reads."""
+    for name in names:
+        parser.add_argument(
+            f"{name}_by_position", metavar=name.upper(), nargs="?", help=f"the same as --{name}"
+        )
+
+
+def take_positions(options: argparse.Namespace, *names: str) -> None:
+    """Sets the options of these names to the files that were given by position, if any. The name -
+    stands for the standard input or output, which is None.
+
+    Raises:
+        UsageError: a file was given in both ways.
+    """
+    for name in names:
+        by_position = getattr(options, f"{name}_by_position")
+        if by_position is not None and getattr(options, name) is not None:
+            raise UsageError(
+                f"{by_position}: {name.upper()} was also given as --{name}; give it once"
+            )
+        path = by_position or getattr(options, name)
+        setattr(options, name, None if path is None or str(path) == "-" else Path(path))
 
 
 def add_score_options(
@@ -95,13 +122,13 @@ def add_score_options(
     )
 
 
-def add_references(parser: argparse.ArgumentParser) -> None:
+def add_references(parser: argparse.ArgumentParser, required: bool = True) -> None:
     parser.add_argument(
         "--reference",
         metavar="FILE",
         type=Path,
         action="append",
-        required=True,
+        required=required,
         help="the reference translations, one for each line that is scored. May be repeated, if "
         "there are several per line",
     )

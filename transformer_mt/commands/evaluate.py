@@ -1,11 +1,14 @@
 """The command `evaluate`.
 
-Give either models and --source, or --hypothesis, a file of translations. A model translates the
-source, and its translations are scored. A model can name its checkpoint, as in runs/demo:step_500.
+Give either models, the source and its reference, or --hypothesis, a file of translations, and the
+reference. A model translates the source, and its translations are scored. A model can name its
+checkpoint, as in runs/demo:step_500. SOURCE and REFERENCE can be given behind the models, or with
+the options of the same names.
 Several models, or several files, are compared in a table. The scores are those of sacreBLEU, with
 its signatures. For models, the speed in lines per second is shown too.
 
 examples:
+  python -m transformer_mt evaluate runs/demo test.en test.de
   python -m transformer_mt evaluate runs/demo --source test.en --reference test.de
   python -m transformer_mt evaluate runs/a:last runs/b --source test.en --reference test.de
   python -m transformer_mt evaluate --hypothesis out.de --reference test.de --confidence
@@ -59,8 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "models",
         metavar="MODEL_DIR[:NAME]",
         nargs="*",
+        default=[],
         help="a model directory, and optionally one of its checkpoints, or an export; it "
-        "translates --source. Several are compared",
+        "translates the source. Several are compared. If neither --source nor --reference is "
+        "given, the last two of these names are SOURCE and REFERENCE",
     )
     add_files(parser, source="the text that the models translate")
     parser.add_argument(
@@ -70,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         help="translations to score, instead of those of a model; several are compared",
     )
-    add_references(parser)
+    add_references(parser, required=False)  # it may be given by position
     add_files(
         parser,
         output="writes the translations to this file; those of several models to files in this "
@@ -121,6 +126,7 @@ def _add_scoring(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    _take_positions(options)
     _require_consistent(options)
     # This reports a missing package before anything is computed.
     comet = Comet(options.comet_model) if "comet" in options.metrics else None
@@ -158,6 +164,31 @@ def run(options: argparse.Namespace) -> None:
         hypotheses, spaces = one.system.hypotheses, has_spaces_in(sources or [])
         content = sentence_table(one.sentences, sources, hypotheses, references, spaces)
         write_atomically(options.sentences, content)
+
+
+def _take_positions(options: argparse.Namespace) -> None:
+    """Sets --source and --reference to the two files behind the models, if they are given so.
+
+    Raises:
+        UsageError: they are given in both ways, or in none.
+    """
+    names = options.models
+    is_by_flag = options.source or options.reference or options.hypothesis
+    if names and not is_by_flag:
+        if len(names) < 3:
+            raise UsageError(
+                "evaluate: give MODEL_DIR SOURCE REFERENCE, or MODEL_DIR with --source and "
+                "--reference"
+            )
+        *options.models, source, reference = names
+        options.source, options.reference = Path(source), [Path(reference)]
+    elif options.reference is None:
+        raise UsageError("evaluate: give --reference, the reference translations")
+    elif file := next((name for name in names if Path(name).is_file()), None):
+        raise UsageError(
+            f"evaluate: {file} is a file, not a model. Give SOURCE and REFERENCE either both "
+            "behind the models, or both with --source and --reference"
+        )
 
 
 def _require_consistent(options: argparse.Namespace) -> None:

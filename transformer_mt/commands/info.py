@@ -13,18 +13,21 @@ what is counted:
 
 examples:
   python -m transformer_mt info configs/wmt14_en_de_base.yaml
-  python -m transformer_mt info configs/wmt14_en_de_big.yaml training.devices=8 --tflops 19.5
+  python -m transformer_mt info configs/wmt14_en_de_big.yaml training.devices=8 --tflops A100
+  python -m transformer_mt info configs/wmt14_en_de_base.yaml --memory 24GB
   python -m transformer_mt info my.yaml model.d_model=256 training.max_steps=50000
   python -m transformer_mt info runs/demo
 """
 
 import argparse
+import re
 from pathlib import Path
 
+from transformer_mt.assembly import fine_tuning
 from transformer_mt.commands.arguments import add_overrides, positive, positive_number, share
-from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config
 from transformer_mt.data.datasets import DATASETS
+from transformer_mt.inspect.gpus import GPUS, find, peak
 from transformer_mt.inspect.info import USUAL_UTILISATION, Speed, report
 from transformer_mt.inspect.parameters import VocabularySizes
 from transformer_mt.runtime.errors import UsageError
@@ -44,9 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tflops",
         metavar="X",
-        type=positive_number,
+        type=_tflops,
         help="the peak speed of one device in training.precision, as its manufacturer states "
-        "it, in 10^12 operations per second; with it, the time of the training is shown",
+        "it, in 10^12 operations per second; with it, the time of the training is shown. A name "
+        f"stands for the speed in NVIDIA's data sheet: {', '.join(GPUS)}",
     )
     parser.add_argument(
         "--utilisation",
@@ -55,6 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the share of the peak speed that training reaches. In the paper, it was 0.25 for the "
         "base model and 0.37 for the big one, by this count, on eight P100 GPUs of 10.6 TFLOP/s "
         "(default: 0.3)",
+    )
+    parser.add_argument(
+        "--memory",
+        metavar="X",
+        type=_bytes,
+        help="the memory of one device, such as 24GB; with it, the largest training.device_tokens "
+        "that fits is shown",
     )
     parser.add_argument(
         "--length",
@@ -66,10 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    speed = None
-    if options.tflops is not None:
-        speed = Speed(options.tflops, options.utilisation or USUAL_UTILISATION)
-    elif options.utilisation is not None:
+    if options.tflops is None and options.utilisation is not None:
         raise UsageError("--utilisation: is a share of --tflops, so give that too")
     path = options.config
     if not path.exists():
@@ -77,7 +85,7 @@ def run(options: argparse.Namespace) -> None:
     if path.is_dir():
         config, vocabularies, origin = _of_model(path, options.overrides)
     else:
-        config = config_file.load(path, options.overrides)
+        config = fine_tuning.load(path, options.overrides)
         vocabularies, origin = _of_config(config)
     longest = config.data.max_length + 1
     length = options.length or min(USUAL_LENGTH, longest)
@@ -86,7 +94,35 @@ def run(options: argparse.Namespace) -> None:
             f"--length: {length}: the longest sentence of training has {longest} subwords "
             f"(data.max_length: {config.data.max_length}, and its end)"
         )
-    print("\n".join(report(config, vocabularies, origin, length, speed)))
+    speed = _speed(options, config.training.precision)
+    lines = report(config, vocabularies, origin, length, speed, options.memory)
+    print("\n".join(lines))
+
+
+def _speed(options: argparse.Namespace, precision: str) -> Speed | None:
+    tflops, utilisation = options.tflops, options.utilisation or USUAL_UTILISATION
+    if isinstance(tflops, str):
+        return Speed(peak(tflops, precision), utilisation, tflops)
+    return None if tflops is None else Speed(tflops, utilisation)
+
+
+def _tflops(text: str) -> float | str:
+    """A number, or a name in GPUS."""
+    if name := find(text):
+        return name
+    if re.search("[^0-9.e+-]", text.lower().replace("inf", "")):
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: expected a number above 0, or one of {', '.join(GPUS)}"
+        )
+    return positive_number(text)
+
+
+def _bytes(text: str) -> float:
+    units = {"": 1e9, "GB": 1e9, "MB": 1e6, "GIB": 2**30, "MIB": 2**20}
+    match = re.fullmatch(r"([\d.]+) *([A-Z]*)", text.upper())
+    if match is None or match[2] not in units:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a size such as 24GB or 16GiB")
+    return positive_number(match[1]) * units[match[2]]
 
 
 def _of_model(path: Path, overrides: list[str]) -> tuple[Config, VocabularySizes, str]:

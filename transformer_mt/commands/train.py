@@ -8,8 +8,8 @@ examples:
 
 import argparse
 
+from transformer_mt.assembly import fine_tuning
 from transformer_mt.commands.arguments import add_device, add_overrides
-from transformer_mt.config import file as config_file
 from transformer_mt.runtime.errors import UsageError
 
 
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     if options.verbose and not options.check:
         raise UsageError("--verbose: give it together with --check")
-    config = config_file.load(options.config, options.overrides)
+    config = fine_tuning.load(options.config, options.overrides, options.restart)
     # Paddle takes seconds to import; a wrong config is reported before that.
     from transformer_mt.assembly import run as training_run
 

@@ -1,5 +1,8 @@
 """The command `translate`.
 
+At a terminal, if INPUT and OUTPUT are not given, there is a prompt: each sentence that you type is
+translated at once. `:n 3` shows three translations of each, `:help` shows more, and Ctrl-D ends.
+
 formats, all with one line for each line of the input:
   plain  the best translation
   tsv    columns with tabs between them: the source, the translation, its score and, with
@@ -16,8 +19,9 @@ by spaces (U+2581 in pieces). In languages without spaces, such as zh and ja, ea
 word.
 
 examples:
-  python -m transformer_mt translate runs/demo < in.txt > out.txt
+  python -m transformer_mt translate runs/demo in.txt out.txt
   python -m transformer_mt translate runs/demo --input in.txt --output out.txt
+  python -m transformer_mt translate runs/demo < in.txt > out.txt
   echo 'Where is the station?' | python -m transformer_mt translate runs/demo
   python -m transformer_mt translate runs/demo --n-best 3 --format tsv < in.txt
 """
@@ -35,12 +39,14 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_mt import __version__
 from transformer_mt.backends.backend import EngineSpec
-from transformer_mt.commands import line_files
+from transformer_mt.commands import line_files, prompt
 from transformer_mt.commands.arguments import (
     MODEL_OR_EXPORT,
     add_files,
+    add_files_by_position,
     add_model_dir,
     require_files,
+    take_positions,
 )
 from transformer_mt.commands.model_choice import add_model_choice, find_engine, translating
 from transformer_mt.decoding import output
@@ -56,10 +62,11 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_dir(parser, MODEL_OR_EXPORT)
+    add_files_by_position(parser, "input", "output")
     add_files(
         parser,
-        input="the text to translate, one sentence per line (default: the standard input)",
-        output="the file for the translations (default: the standard output)",
+        input="the text to translate, one sentence per line (default, or -: the standard input)",
+        output="the file for the translations (default, or -: the standard output)",
     )
     parser.add_argument(
         "--resume",
@@ -86,6 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    take_positions(options, "input", "output")
     require_files(options, "input", "prefix")
     source, target, prefix = options.input, options.output, options.prefix
     if (source is None and sys.stdin is None) or (target is None and sys.stdout is None):
@@ -95,13 +103,17 @@ def run(options: argparse.Namespace) -> None:
     asked = ["prefix"] * (prefix is not None) + ["alignment"] * options.alignment
     spec = find_engine(options, options.model_dir, *asked)
     decoding = spec.config.decoding
-    if options.format == "plain" and decoding.n_best > 1:
+    has_prompt = prompt.is_wanted(options) and not options.resume
+    if options.format == "plain" and decoding.n_best > 1 and not has_prompt:
         raise UsageError(
             f"--n-best {decoding.n_best}: plain text has one translation for each line. Add "
             "--format tsv or --format jsonl, or --n-best 1"
         )
     if options.format == "plain" and options.alignment:
         raise UsageError("--alignment: plain text has no place for it; add --format tsv or jsonl")
+    if has_prompt:
+        prompt.run(spec, options.format, options.alignment)
+        return
     is_file = source is not None and source.is_file()
     can_resume = is_file and target is not None and is_replaceable(target)
     if options.resume and not can_resume:

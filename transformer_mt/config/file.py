@@ -5,7 +5,7 @@ Nothing heavy is imported here, so that a mistake in a config is reported at onc
 
 import contextlib
 import re
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,18 +20,42 @@ from transformer_mt.config.rules import RULES
 from transformer_mt.config.schema import SECTIONS, Config, DecodingConfig
 from transformer_mt.runtime.errors import UsageError
 
+Complete = Callable[[dict[str, Any]], None]
+
 # An error message lists at most this many problems.
 LISTED = 20
 
 
-def load(path: str | Path, overrides: Iterable[str] = ()) -> Config:
+def load(
+    path: str | Path,
+    overrides: Iterable[str] = (),
+    complete: Complete = lambda values: None,
+) -> Config:
     """Reads and validates a config file, with `section.key=value` overrides in place of its values.
+
+    Args:
+        complete: may add values to the sections, before they are validated.
 
     Raises:
         UsageError: the file is no config; the message names all problems at once.
     """
-    values = _parse(_read(Path(path)), str(path))
+    return parse(_read(Path(path)), str(path), overrides, complete)
+
+
+def parse(
+    text: str,
+    path: str,
+    overrides: Iterable[str] = (),
+    complete: Complete = lambda values: None,
+) -> Config:
+    """Validates the text of a config file, as `load` does.
+
+    Args:
+        path: the name of the file in messages.
+    """
+    values = _parse(text, path)
     problems = [problem for text in overrides if (problem := _apply_override(values, text))]
+    complete(values)
     config, own_problems, unknown = _validate(values)
     problems += own_problems
     if count := len(problems) + len(unknown):
@@ -203,7 +227,10 @@ def _apply_override(values: dict[str, Any], override: str) -> str | None:
         return None  # The file's own section is wrong; the schema reports that.
     target[key] = text
     field = SECTIONS[section].model_fields.get(key)
-    if field is None or field.annotation not in (str, str | None):
+    is_text = field is not None and field.annotation in (str, str | None)
+    if field is not None and field.annotation == str | list[str]:
+        is_text = not text.startswith("[")
+    if not is_text:
         # For text that is no YAML, the schema reports what it expected.
         with contextlib.suppress(*yaml_text.ERRORS):
             target[key] = yaml_text.parse(text)

@@ -2,6 +2,7 @@
 
 import difflib
 import reprlib
+from collections.abc import Iterable
 from typing import Any
 
 from transformer_mt.config.schema import SECTIONS, Config
@@ -90,6 +91,29 @@ def unknown_key(path: str) -> str:
     return f"{printable(path)}: unknown key{_suggestion(path)}"
 
 
+def known_keys(name: str) -> list[str]:
+    """The full names of the keys that a name without a section stands for, here or in another
+    toolkit."""
+    return _full_names().get(name, []) + OTHER_NAMES.get(name.lower().replace("-", "_"), "").split()
+
+
+def _full_names() -> dict[str, list[str]]:
+    """The full names of keys and sections by their names without the section."""
+    full_names: dict[str, list[str]] = {name: [name] for name in ("model_dir", *SECTIONS)}
+    for name, schema in SECTIONS.items():
+        for known_key in schema.model_fields:
+            full_names.setdefault(known_key, []).append(f"{name}.{known_key}")
+    return full_names
+
+
+def nearest(section: str, name: str, others: Iterable[str] = ()) -> str | None:
+    """The key of a section, or the one of the other names, that an unknown name probably means."""
+    full_names = (key.partition(".") for key in known_keys(name))
+    own = [key for its, _, key in full_names if its == section]
+    known = [*SECTIONS[section].model_fields, *others]
+    return next(iter(own + difflib.get_close_matches(name, known, n=1)), None)
+
+
 def shown(value: Any) -> str:
     """A value as an error message shows it."""
     return "null" if value is None else _cut(_SHORT.repr(value))
@@ -126,19 +150,15 @@ def _suggestion(path: str) -> str:
     """The known key that is closest to an unknown one: a similar spelling, or the same key of
     another section."""
     section, _, key = path.partition(".") if "." in path else ("", "", path)
-    full_names: dict[str, list[str]] = {name: [name] for name in ("model_dir", *SECTIONS)}
-    for name, schema in SECTIONS.items():
-        for known_key in schema.model_fields:
-            full_names.setdefault(known_key, []).append(f"{name}.{known_key}")
-    meant = full_names.get(key, []) + OTHER_NAMES.get(key.lower().replace("-", "_"), "").split()
+    meant = known_keys(key)
     # Keys are compared without their section, which would make all of its keys look similar.
     own = SECTIONS[section].model_fields if section in SECTIONS else ()
     if key in own:  # the form for the command line, in a file
         return f"; in a file, write {key} below {section}:"
     if not meant and (match := difflib.get_close_matches(key, own, n=1)):
         meant = [f"{section}.{match[0]}"]
-    elif not meant and (match := difflib.get_close_matches(key, full_names, n=1)):
-        meant = full_names[match[0]]
+    elif not meant and (match := difflib.get_close_matches(key, _full_names(), n=1)):
+        meant = _full_names()[match[0]]
     if meant:
         return f"; did you mean {' or '.join(meant)}?"
     return (

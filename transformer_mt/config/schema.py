@@ -13,6 +13,7 @@ from transformer_mt.config.heads import Heads
 from transformer_mt.config.section import (
     NaturalNumber,
     NonEmptyText,
+    OneOrSeveralTexts,
     PositiveFloat,
     PositiveInt,
     Probability,
@@ -56,11 +57,12 @@ class DataConfig(Section):
     root: str | None = None
     """The folder that holds the files. It is required with `dataset: files`."""
 
-    train: str = "train"
+    train: OneOrSeveralTexts = "train"
     """The training text. With `dataset: files`, this is the first part of the file names
     PREFIX.LANG or PREFIX.LANG.gz: train stands for train.en and train.de. It can also be one file
     NAME.tsv or NAME.tsv.gz, whose lines are `source<TAB>target`. Files are UTF-8 and have one
-    sentence per line. With the other datasets, it is train, dev or test."""
+    sentence per line. A list such as [news, web] names several texts, which follow one another.
+    With the other datasets, it is train, dev or test."""
 
     dev: str | None = None
     """The dev set, given like `train`. It decides which checkpoint is the best. With null, pairs of
@@ -356,8 +358,8 @@ class TrainingConfig(Section):
 
     init_from: NonEmptyText | None = None
     """The directory of another model, for fine-tuning. Training starts with its weights and its
-    subwords, instead of random weights and new subwords. The optimiser starts from the
-    beginning."""
+    subwords, instead of random weights and new subwords. The keys of `model` that the recipe does
+    not give have the values of that model. The optimiser starts from the beginning."""
 
     seed: NaturalNumber = 1
     """The seed of initialisation, dropout, batches and held-out pairs."""

@@ -19,8 +19,10 @@ def parse(text: str) -> Any:
 
 
 def dump(values: dict[str, Any]) -> str:
-    """YAML that `parse` reads back to equal values."""
-    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    """YAML that `parse` reads back to equal values. Each value is on one line."""
+    return yaml.dump(
+        values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=float("inf")
+    )
 
 
 class _Loader(yaml.SafeLoader):

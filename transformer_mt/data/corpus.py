@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from transformer_mt.config.schema import DataConfig
 from transformer_mt.data.datasets import DATASETS
-from transformer_mt.data.datasets.files import import_paddlenlp
+from transformer_mt.data.datasets.files import import_paddlenlp, parts
 from transformer_mt.runtime.errors import UserError
 from transformer_mt.runtime.files import Content, content_of, lines
 
@@ -25,6 +25,7 @@ class Split:
     """One split of a corpus. Each iteration reads its pairs, (source, target), through PaddleNLP.
 
     Attributes:
+        paths: as in `SplitFiles`. The pairs of several texts follow one another.
         dataset: a name in DATASETS.
         reference: the text that translations are scored against, if that is not the target side
             (BPE'd text comes with tokenised text for this).
@@ -56,7 +57,7 @@ class Split:
     @property
     def line_count(self) -> int:
         """The number of pairs."""
-        return self.files[self.paths[0]].line_count
+        return sum(self.files[first].line_count for first, *_ in parts(self.paths))
 
     def content(self) -> str:
         """A hash that changes when the text does."""
@@ -110,16 +111,29 @@ def _open_split(config: DataConfig, name: str) -> Split | None:
     if value is None:
         return None
     languages = config.source_lang, config.target_lang
-    files = DATASETS[config.dataset].find(config.root, name, value, languages)
-    split = Split(name, files.paths, config.dataset, *languages, files.reference)
-    if len({file.line_count for file in split.files.values()}) > 1:
-        table = "\n".join(
-            f"  {file.line_count:>10,} lines in {path}" for path, file in split.files.items()
-        )
+    find = DATASETS[config.dataset].find
+    texts = [
+        find(config.root, name, text, languages)
+        for text in (value if isinstance(value, list) else [value])
+    ]
+    paths = tuple(path for text in texts for path in text.paths)
+    split = Split(name, paths, config.dataset, *languages, texts[0].reference)
+    for text in texts:
+        _require_pairs(split, [path for path in (*text.paths, text.reference) if path is not None])
+    return split
+
+
+def _require_pairs(split: Split, paths: list[Path]) -> None:
+    """
+    Raises:
+        UserError: the files of a text differ in length, or are empty.
+    """
+    counts = {path: split.files[path].line_count for path in paths}
+    if len(set(counts.values())) > 1:
+        table = "\n".join(f"  {count:>10,} lines in {path}" for path, count in counts.items())
         raise UserError(
-            f"data.{name}: the files must have one line for each pair:\n{table}\n"
+            f"data.{split.name}: the files must have one line for each pair:\n{table}\n"
             "Do not cut the longer file: find the line from which the two do not fit together"
         )
-    if not split.line_count:
-        raise UserError(f"data.{name}: {split.paths[0]} is empty")
-    return split
+    if not any(counts.values()):
+        raise UserError(f"data.{split.name}: {paths[0]} is empty")

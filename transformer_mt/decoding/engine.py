@@ -6,7 +6,7 @@ same for all of them, and are the translator's business. Nothing heavy is import
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, overload
 
 import numpy as np
 
@@ -121,6 +121,14 @@ class Search:
         sources = [s.source for s, own in zip(self.sentences, found, strict=True) for _ in own]
         attention = iter(engine.cross_attention(sources, [h.ids for own in found for h in own]))
         return [[replace(h, attention=next(attention)) for h in own] for own in found]
+
+
+@overload
+def length_penalty(length: int, settings: DecodingConfig) -> float: ...
+
+
+@overload
+def length_penalty(length: np.ndarray, settings: DecodingConfig) -> np.ndarray: ...
 
 
 def length_penalty(length: int | np.ndarray, settings: DecodingConfig) -> float | np.ndarray:

@@ -47,7 +47,6 @@ class LogProbs:
         chosen = np.take_along_axis(self._logits, ids[:, :, np.newaxis], axis=2)[:, :, 0]
         return chosen - self._log_total
 
-    @np.errstate(invalid="ignore")
     def best(self, scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The `count` best continuations of each sentence's hypotheses.
 
@@ -59,35 +58,39 @@ class LogProbs:
             continued, and the id that continues it. The total is -inf where there is no further
             continuation, or where it is not a number.
         """
-        sentences, width, size = self._logits.shape
-        offsets = scores - self._log_total
-        blocks, whole = self._blocks, self._whole
-        maxima = self._maxima.copy()
-        # The maxima of the blocks that hold an id of `never` are computed again without it.
-        affected = np.unique(self._never % blocks)
-        members = affected[:, np.newaxis] + blocks * np.arange(whole + 1)
-        maxima[:, :, affected] = self._members(np.s_[:, :], members).max(axis=-1)
+        # Not as a decorator, whose state all threads would share.
+        with np.errstate(invalid="ignore"):
+            sentences, width, size = self._logits.shape
+            offsets = scores - self._log_total
+            blocks, whole = self._blocks, self._whole
+            maxima = self._maxima.copy()
+            # The maxima of the blocks that hold an id of `never` are computed again without it.
+            affected = np.unique(self._never % blocks)
+            members = affected[:, np.newaxis] + blocks * np.arange(whole + 1)
+            maxima[:, :, affected] = self._members(np.s_[:, :], members).max(axis=-1)
 
-        # The `count` best are in the blocks with the `count` best maxima: (sentences, count).
-        tops = (maxima + offsets[:, :, np.newaxis]).reshape(sentences, width * blocks)
-        tops = np.where(np.isnan(tops), -np.inf, tops)
-        chosen = _largest(tops, count)
-        parents, chosen = chosen // blocks, chosen % blocks
-        rows = np.arange(sentences)[:, np.newaxis]
-        members = chosen[:, :, np.newaxis] + blocks * np.arange(whole + 1)
-        # The totals of all ids in these blocks: (sentences, count * block).
-        values = self._members((rows[:, :, np.newaxis], parents[:, :, np.newaxis]), members)
-        totals = values + offsets[rows, parents][:, :, np.newaxis]
-        totals = np.where(np.isnan(totals), -np.inf, totals).reshape(sentences, -1)
-        best = _largest(totals, count)
-        totals = np.take_along_axis(totals, best, axis=1)
-        # Equal totals are in the order of hypotheses and ids, so that the order of the blocks does
-        # not matter.
-        best_parents = parents[rows, best // (whole + 1)]
-        best_ids = members.reshape(sentences, -1)[rows, best]
-        best_ids = np.minimum(best_ids, size - 1)  # there may be fewer than `count`
-        order = np.lexsort((best_ids, best_parents, -totals), axis=1)
-        return tuple(np.take_along_axis(x, order, axis=1) for x in (totals, best_parents, best_ids))
+            # The `count` best are in the blocks with the `count` best maxima: (sentences, count).
+            tops = (maxima + offsets[:, :, np.newaxis]).reshape(sentences, width * blocks)
+            tops = np.where(np.isnan(tops), -np.inf, tops)
+            chosen = _largest(tops, count)
+            parents, chosen = chosen // blocks, chosen % blocks
+            rows = np.arange(sentences)[:, np.newaxis]
+            members = chosen[:, :, np.newaxis] + blocks * np.arange(whole + 1)
+            # The totals of all ids in these blocks: (sentences, count * block).
+            values = self._members((rows[:, :, np.newaxis], parents[:, :, np.newaxis]), members)
+            totals = values + offsets[rows, parents][:, :, np.newaxis]
+            totals = np.where(np.isnan(totals), -np.inf, totals).reshape(sentences, -1)
+            best = _largest(totals, count)
+            totals = np.take_along_axis(totals, best, axis=1)
+            # Equal totals are in the order of hypotheses and ids, so that the order of the blocks
+            # does not matter.
+            best_parents = parents[rows, best // (whole + 1)]
+            best_ids = members.reshape(sentences, -1)[rows, best]
+            best_ids = np.minimum(best_ids, size - 1)  # there may be fewer than `count`
+            order = np.lexsort((best_ids, best_parents, -totals), axis=1)
+            return tuple(
+                np.take_along_axis(x, order, axis=1) for x in (totals, best_parents, best_ids)
+            )
 
     def draw(
         self,

@@ -11,20 +11,24 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, tee
 from operator import methodcaller
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.languages import has_spaces
 from transformer_mt.data.pharaoh import Link
-from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary
+from transformer_mt.data.subword import Place, Subwords, Vocabulary, WordVocabulary
 from transformer_mt.data.words import Words, word_count
 from transformer_mt.decoding.alignment import word_alignment
 from transformer_mt.decoding.engine import Engine, Search, Sentence, length_penalty
-from transformer_mt.decoding.segments import segments
+from transformer_mt.decoding.segments import Segment, segments
 from transformer_mt.decoding.stream import in_windows
+from transformer_mt.decoding.translation import Aligned, Line, Output, Translation
 from transformer_mt.runtime.console import warn
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # A pair that is scored or aligned is read as a whole up to this number of subwords, or up to
 # data.max_length if that is more. The memory of attention grows with its square, and every export
@@ -32,61 +36,12 @@ from transformer_mt.runtime.console import warn
 MAX_AT_ONCE = 1_000
 
 
-class Line(NamedTuple):
-    """A line to translate. Its translation begins with `prefix`."""
-
-    text: str
-    prefix: str = ""
-
-
-@dataclass(frozen=True)
-class Output:
-    """A translation of a line.
-
-    Attributes:
-        score: the log-probability divided by the length penalty.
-        log_prob: in nats.
-        pieces: the subwords.
-        alignment: if asked for, pairs (source word, target word), both from 0.
-    """
-
-    text: str
-    score: float
-    log_prob: float
-    pieces: list[str]
-    alignment: list[Link] | None = None
-
-
-@dataclass(frozen=True)
-class Translation:
-    """The outputs for a line, best first. They are all different, except for those of sampling. An
-    empty line has one output, which is empty."""
-
-    source: str
-    source_pieces: list[str]
-    outputs: list[Output]
-
-    @property
-    def text(self) -> str:
-        return self.outputs[0].text
-
-
-class Aligned(NamedTuple):
-    """The links of two lines, pairs (source word, target word) from 0 in rising order, and the
-    numbers of their words."""
-
-    links: list[Link]
-    source_words: int
-    target_words: int
-
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 # The ids of a source and of its translation, without bos and eos.
 Pair = tuple[list[int], list[int]]
+# Is called with the number of lines that have just been computed.
 Finished = Callable[[int], object]
-
-
 # A batch for an engine, which may be in another process.
 Work = Callable[[Engine], Result]
 # Runs batches and yields their results in order. A batch None is a pause: nothing more may come for
@@ -94,12 +49,16 @@ Work = Callable[[Engine], Result]
 Runner = Callable[[Iterator[Work | None]], Iterator[Result | None]]
 
 
+def ignore(count: int) -> None:
+    """Does nothing when lines are computed."""
+
+
 def _of_pairs(method: str, pairs: list[Pair]) -> Work:
     """A call of an engine's method that has the arguments `sources` and `targets`."""
     return methodcaller(method, *map(list, zip(*pairs, strict=True)))
 
 
-class Translator:
+class LineTranslator:
     """Translates lines with one engine. Several threads may use it; one of them computes at a time.
 
     Args:
@@ -127,16 +86,7 @@ class Translator:
         # Stands between the segments of a line.
         self._glue = " " if has_spaces(target_lang) else ""
 
-    def translate(self, lines: Iterable[str], finished: Finished = lambda count: None) -> list[str]:
-        """The translation of each line. The translation of an empty line is empty.
-
-        Args:
-            finished: is called with the number of lines that have just been translated.
-        """
-        windows = in_windows(map(Line, lines))
-        return [translation.text for translation in self.stream(windows, finished=finished)]
-
-    def with_settings(self, decoding: DecodingConfig, run: Runner | None = None) -> Translator:
+    def with_settings(self, decoding: DecodingConfig, run: Runner | None = None) -> Self:
         """The same translator with other settings and, if given, another runner of its batches."""
         other = copy.copy(self)
         other._decoding = decoding
@@ -154,7 +104,7 @@ class Translator:
         self,
         windows: Iterable[list[Line]],
         *,
-        finished: Finished = lambda count: None,
+        finished: Finished = ignore,
         need_alignment: bool = False,
         first: int = 1,
     ) -> Iterator[Translation]:
@@ -169,11 +119,11 @@ class Translator:
         search = partial(Search, settings=self._decoding, need_attention=need_alignment)
         numbered = _numbered(windows, first)
         prepared = (self._sentences(lines, number) for lines, number in numbered)
-        for line, parts in self._computed(prepared, search, finished):
-            yield self._translation(line, parts, need_alignment)
+        for (line, cut), parts in self._computed(prepared, search, finished):
+            yield self._translation(line, cut, parts, need_alignment)
 
     def scores(
-        self, pairs: Iterable[tuple[str, str]], finished: Finished = lambda count: None
+        self, pairs: Iterable[tuple[str, str]], finished: Finished = ignore
     ) -> Iterator[float]:
         """Yields the score of each pair (source, translation), in order. It is the score that the
         search would give the translation: the log-probability (in nats) divided by the length
@@ -186,7 +136,7 @@ class Translator:
                 yield log_prob / length_penalty(len(target) + 1, self._decoding)
 
     def alignments(
-        self, pairs: Iterable[tuple[str, str]], finished: Finished = lambda count: None
+        self, pairs: Iterable[tuple[str, str]], finished: Finished = ignore
     ) -> Iterator[Aligned]:
         """Yields which words of each pair (source, translation) belong together, in order. Lines
         are not cut into segments; a pair that is too long (see MAX_AT_ONCE) gets no links."""
@@ -206,9 +156,9 @@ class Translator:
         """
         # A window without a batch, a pause or empty lines only, is handed on as one empty batch,
         # which is a pause to the runner. So lines never pile up behind it.
-        batches = ((window, batch) for window in windows for batch in window.batches or [[]])
+        all_batches = ((window, batch) for window in windows for batch in window.batches or [[]])
         # The runner may read some batches ahead. Their results come in the order of the batches.
-        ahead, batches = tee(batches)
+        ahead, batches = tee(all_batches)
         works = (work([part.content for part in batch]) if batch else None for _, batch in ahead)
         for results, (window, batch) in zip(self._run(works), batches, strict=True):
             finished(window.take(batch, results or []))
@@ -216,25 +166,27 @@ class Translator:
                 yield from zip(window.lines, window.parts, strict=True)
 
     def _sentences(self, lines: list[Line], first: int) -> _Window:
-        """The window of lines to translate, each cut into segments of at most max_length."""
+        """The window of lines to translate, each with its segments of at most max_length."""
+        cut_lines: list[tuple[Line, list[Segment]]] = []
         parts: list[list[_Part]] = []
         for index, line in enumerate(lines):
             number = first + index
             own = segments(line.text, partial(_encode, self._source), self._max_length)
             if len(own) > 1:
                 warn(
-                    f"line {number}: {sum(map(len, own))} subwords, translated in "
+                    f"line {number}: {sum(len(s.ids) for s in own)} subwords, translated in "
                     f"{len(own)} parts of at most {self._max_length}",
                     kind="lines were translated in parts",
                 )
-            self._warn_of_unknown([i for ids in own for i in ids], number)
+            self._warn_of_unknown([i for segment in own for i in segment.ids], number)
             prefix = _encode(self._target, line.prefix) if line.prefix else []
+            cut_lines.append((line, own))
             parts.append([])
-            for place, ids in enumerate(own):
+            for place, segment in enumerate(own):
                 # The random numbers of a segment follow from the line and the place in it.
-                sentence = Sentence(ids, [] if place else prefix, (number << 20) + place)
-                parts[index].append(_Part(index, sentence, len(ids) + 1))
-        return _Window(lines, parts, self._decoding.batch_tokens)
+                sentence = Sentence(segment.ids, [] if place else prefix, (number << 20) + place)
+                parts[index].append(_Part(index, sentence, len(segment.ids) + 1))
+        return _Window(cut_lines, parts, self._decoding.batch_tokens)
 
     def _read(
         self, pairs: Iterable[tuple[str, str]], method: str, action: str, finished: Finished
@@ -270,21 +222,34 @@ class Translator:
 
     # ---- From results to text ----
 
-    def _translation(self, line: Line, parts: list[_Part], need_alignment: bool) -> Translation:
+    def _translation(
+        self, line: Line, cut: list[Segment], parts: list[_Part], need_alignment: bool
+    ) -> Translation:
         pieces = [piece for part in parts for piece in self._source.pieces(part.content.source)]
         count = max((len(part.result) for part in parts), default=1)
         outputs = [self._output(parts, rank, need_alignment) for rank in range(count)]
         if not self._decoding.sampling:  # equal samples tell how probable a text is
             outputs = _different(outputs)
-        return Translation(line.text, pieces, outputs)
+        words = self._source_words(line.text, cut) if need_alignment else None
+        return Translation(line.text, pieces, outputs, words)
+
+    def _source_words(self, line: str, cut: list[Segment]) -> list[Place]:
+        """The place in the line of each word of its segments."""
+        words: list[Place] = []
+        for segment in cut:
+            places = self._source.places(_characters(line[segment.start : segment.end]))
+            places = places[segment.first : segment.first + len(segment.ids)]
+            words += _moved(self._sides[0].places(segment.ids, places), segment.start)
+        return words
 
     def _output(self, parts: list[_Part], rank: int, need_alignment: bool) -> Output:
         """Joins the rank-th best hypothesis of each part, or its last one if it has fewer."""
         texts: list[str] = []
         pieces: list[str] = []
         links: list[Link] = []
+        words: list[Place] = []
         log_prob, length = 0.0, 0
-        source_count = target_count = 0  # the words of the parts before
+        start = source_count = 0  # the characters and source words of the parts before
         for part in parts:
             hypothesis = part.result[min(rank, len(part.result) - 1)]
             text = self._target.decode(hypothesis.ids)
@@ -293,17 +258,20 @@ class Translator:
             pieces += self._target.pieces(hypothesis.ids)
             log_prob += hypothesis.log_prob
             length += len(hypothesis.ids) + 1
-            if hypothesis.attention is not None:
+            if need_alignment:
                 own = self._aligned(part.content.source, hypothesis.ids, hypothesis.attention)
-                links += ((source_count + i, target_count + j) for i, j in own.links)
+                links += ((source_count + i, len(words) + j) for i, j in own.links)
                 source_count += own.source_words
-                target_count += own.target_words
+                places = self._target.decoded_places(hypothesis.ids)
+                words += _moved(self._sides[1].places(hypothesis.ids, places), start)
+            start += len(text) + len(self._glue)
         return Output(
             text=self._glue.join(texts),
             score=log_prob / length_penalty(max(length, 1), self._decoding),
             log_prob=log_prob,
             pieces=pieces,
             alignment=links if need_alignment else None,
+            words=words if need_alignment else None,
         )
 
     def _aligned(
@@ -336,6 +304,19 @@ class Translator:
                     "model reads tokenised text with its BPE applied",
                     kind="lines have many tokens that are not in the vocabulary",
                 )
+
+
+class Translator(LineTranslator):
+    """Translates lists of lines."""
+
+    def translate(self, lines: Iterable[str], finished: Finished = ignore) -> list[str]:
+        """The translation of each line. The translation of an empty line is empty.
+
+        Args:
+            finished: is called with the number of lines that have just been translated.
+        """
+        windows = in_windows(map(Line, lines))
+        return [translation.text for translation in self.stream(windows, finished=finished)]
 
 
 @dataclass
@@ -409,9 +390,18 @@ def _different(outputs: list[Output]) -> list[Output]:
     return list(different.values())
 
 
+def _moved(places: list[Place], distance: int) -> Iterator[Place]:
+    return ((distance + start, distance + end) for start, end in places)
+
+
 def _encode(vocabulary: Vocabulary, text: str) -> list[int]:
-    # Half a surrogate pair is not a character, but text in Python may hold one.
-    return vocabulary.encode(text.encode("utf-8", "replace").decode("utf-8"))
+    return vocabulary.encode(_characters(text))
+
+
+def _characters(text: str) -> str:
+    """The text, of equal length. Half a surrogate pair is not a character, but text in Python may
+    hold one."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _one_by_one(engine: Engine) -> Runner:

@@ -83,8 +83,8 @@ class Evaluation:
     def __str__(self) -> str:
         text = str(self.scores)
         if self.system.seconds is not None:
-            text += f"\n  {self.lines_per_second:,.1f} lines/s: {self.system.seconds:.1f} s, the "
-            text += "model being loaded"
+            text += f"\n  {self.lines_per_second:,.1f} lines/s: {self.system.seconds:.1f} s, "
+            text += "loading not counted"
         return text
 
 

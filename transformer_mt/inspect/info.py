@@ -13,6 +13,9 @@ from transformer_mt.runtime.console import duration, table
 # The default share of its peak that a device reaches. By this count, the paper's base model reached
 # 0.25 of its eight P100 of 10.6 TFLOP/s (12 hours, section 5.2), and the big one 0.37 (3.5 days).
 USUAL_UTILISATION = 0.3
+# The share of a device's memory that the estimate may fill. The rest is for Paddle and CUDA, and
+# for gaps between what is allocated.
+USED_MEMORY = 0.9
 WIDTH = 100
 INDENT = "  "
 
@@ -23,14 +26,21 @@ class Speed:
 
     tflops: the peak of one device, in 10^12 FLOP/s.
     utilisation: the share of the peak that training reaches.
+    name: the name of the device in GPUS; empty if it is not one of them.
     """
 
     tflops: float
     utilisation: float
+    name: str = ""
 
 
 def report(
-    config: Config, vocabularies: VocabularySizes, origin: str, length: int, speed: Speed | None
+    config: Config,
+    vocabularies: VocabularySizes,
+    origin: str,
+    length: int,
+    speed: Speed | None,
+    memory_bytes: float | None = None,
 ) -> Iterator[str]:
     """Yields the lines of a report on the size of a model and the cost of its training.
 
@@ -38,6 +48,7 @@ def report(
         origin: where the sizes of the vocabularies come from, for the reader.
         length: the tokens per sentence on both sides, including the end of the sentence.
         speed: the speed of the devices. Without it, the time is not reported.
+        memory_bytes: the memory of a device, if the batches that fit in it are to be reported.
     """
     longest = config.data.max_length + 1
     positions = _positions(config, length)
@@ -46,7 +57,10 @@ def report(
     yield ""
     yield from _flops(config, counter)
     yield ""
-    yield from _memory(config, vocabularies, sorted({length, longest}))
+    lengths = sorted({length, longest})
+    yield from _memory(config, vocabularies, lengths)
+    if memory_bytes is not None:
+        yield from _note(_fitting(config, vocabularies, lengths, memory_bytes))
     yield ""
     yield from _training(config, counter, speed)
     yield from _open_questions(config, speed)
@@ -143,15 +157,7 @@ def _memory(config: Config, vocabularies: VocabularySizes, lengths: list[int]) -
     tokens = _process_tokens(config)
     how = training.precision + (", recompute" if training.recompute else "")
     yield f"Memory of a process in training ({how}), batches of {tokens:,} target tokens"
-    weights = memory.weight_bytes(config, vocabularies)
-    held = {  # whatever the batch is
-        "weights": weights,
-        "gradients": weights,
-        f"optimiser ({training.optimizer})": memory.optimizer_bytes(config, vocabularies),
-    }
-    if training.precision != "float32":
-        copies = memory.half_weight_bytes(config, vocabularies)
-        held[f"weights in {training.precision}"] = copies
+    held = _held(config, vocabularies)
     rows = [["", *held, "activations", "total"]]
     for length in lengths:
         positions = _positions(config, length)
@@ -166,6 +172,54 @@ def _memory(config: Config, vocabularies: VocabularySizes, lengths: list[int]) -
             f"In {training.precision}, activations are counted by what Paddle keeps on a GPU; "
             "they were never measured."
         )
+
+
+def _held(config: Config, vocabularies: VocabularySizes) -> dict[str, int]:
+    """Counts the bytes that training holds whatever the batch is."""
+    training = config.training
+    weights = memory.weight_bytes(config, vocabularies)
+    held = {
+        "weights": weights,
+        "gradients": weights,
+        f"optimiser ({training.optimizer})": memory.optimizer_bytes(config, vocabularies),
+    }
+    if training.precision != "float32":
+        copies = memory.half_weight_bytes(config, vocabularies)
+        held[f"weights in {training.precision}"] = copies
+    return held
+
+
+def _fitting(
+    config: Config, vocabularies: VocabularySizes, lengths: list[int], memory_bytes: float
+) -> str:
+    """Says which `training.device_tokens` fits in the memory of a device."""
+    held = sum(_held(config, vocabularies).values())
+    title = f"In {_quantity(memory_bytes, 'B')}, of which a tenth is left free, "
+    left = USED_MEMORY * memory_bytes - held
+    if left < 0:
+        return (
+            f"{title}the model does not fit: without activations, training needs "
+            f"{_quantity(held, 'B')}."
+        )
+    most = []
+    for length in lengths:
+        positions = _positions(config, length)
+        # Activations are in proportion to the number of pairs.
+        of_a_pair = memory.activation_bytes(config, vocabularies.target, 1, length, positions)
+        most.append(int(left // of_a_pair) * max(length, positions))
+    tokens = min(most)
+    if not tokens:
+        return (
+            f"{title}not even one pair of {lengths[-1]:,} subwords fits. training.recompute=true "
+            "or a lower data.max_length needs less."
+        )
+    # Two digits are enough for an estimate.
+    unit = 10 ** max(0, len(str(tokens)) - 2)
+    text = f"{title}training.device_tokens={tokens // unit * unit} fits"
+    batch = config.training.batch_tokens
+    if tokens >= batch:
+        text += f". More than training.batch_tokens ({batch:,}) makes no difference"
+    return f"{text}."
 
 
 def _process_tokens(config: Config) -> int:
@@ -197,10 +251,16 @@ def _training(config: Config, counter: FlopCounter, speed: Speed | None) -> Iter
         rows.append(row)
     yield from table(rows, indent=INDENT)
     if speed is not None:
+        name = f" ({speed.name} in {training.precision})" if speed.name else ""
         yield from _note(
-            f"At {speed.utilisation:.0%} of {speed.tflops:g} TFLOP/s per device; validations are "
-            "not counted."
+            f"At {speed.utilisation:.0%} of {speed.tflops:g} TFLOP/s per device{name}; validations "
+            "are not counted."
         )
+        if training.precision != "float32" and speed.utilisation == USUAL_UTILISATION:
+            yield from _note(
+                f"A share of {USUAL_UTILISATION:.0%} was reached in float32. In half precision, it "
+                "is usually lower: give --utilisation."
+            )
 
 
 def _open_questions(config: Config, speed: Speed | None) -> Iterator[str]:
@@ -215,7 +275,7 @@ def _open_questions(config: Config, speed: Speed | None) -> Iterator[str]:
     if speed is None:
         yield from _note(
             "Time: not known. Give --tflops, the speed of a device at its peak in "
-            f"{training.precision}, in TFLOP/s."
+            f"{training.precision}, in TFLOP/s, or its name, such as A100."
         )
     if training.devices is None:
         yield from _note(

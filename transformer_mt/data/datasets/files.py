@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -14,11 +14,16 @@ from transformer_mt.runtime.files import lines
 DATA_HOME = Path(os.environ.get("PPNLP_HOME", os.path.expanduser("~/.paddlenlp"))) / "datasets"
 
 
+# The endings of a file that has both sides of a text.
+TSV = (".tsv", ".tsv.gz")
+
+
 class SplitFiles(NamedTuple):
     """The files of one split.
 
     Attributes:
-        paths: the source file and the target file, or the one file that holds both sides.
+        paths: the source file and the target file, or the one file that holds both sides. Of
+            several texts, these of each, one after another (see `parts`).
         reference: the text that translations are scored against; None if the target side is.
     """
 
@@ -92,6 +97,14 @@ class Dataset:
             yield {"source": source_line, "target": target_line}
 
 
+def parts(paths: Sequence[Path]) -> Iterator[tuple[Path, ...]]:
+    """Groups the files of one or several texts: the source file and the target file of a text, or
+    its one .tsv file."""
+    rest = iter(paths)
+    for path in rest:
+        yield (path,) if path.name.endswith(TSV) else (path, next(rest))
+
+
 def import_paddlenlp() -> ModuleType:
     """Imports `paddlenlp.datasets`, which takes seconds. The import changes the level of the root
     logger, which is restored. (`runtime.signals` restores the signal handlers.)"""
@@ -126,11 +139,13 @@ class Files(Dataset):
         folder, key = Path(root), f"data.{name}"
         if not folder.is_dir():
             raise UsageError(f"data.root: {folder}: there is no such folder")
-        if value.endswith((".tsv", ".tsv.gz")):
+        if value.endswith(TSV):
             return SplitFiles((first_existing(folder, [value], key),))
         names = (f"{value}.tsv", f"{value}.tsv.gz")
         tsv = next((other for other in names if (folder / other).is_file()), None)
         hint = f", but there is {tsv}; write {key}={tsv}" if tsv else ""
+        if value.startswith("[") and name != "train":
+            hint = ". Only data.train can be a list"
         source, target = (
             first_existing(folder, [f"{value}.{lang}", f"{value}.{lang}.gz"], key, hint)
             for lang in languages
@@ -139,14 +154,18 @@ class Files(Dataset):
 
     @staticmethod
     def read(data_files: list[str]) -> Iterator[dict[str, str]]:
-        if len(data_files) == 2:
-            yield from Dataset.read(data_files)
-            return
-        (path,) = data_files
-        for number, line in enumerate(lines(Path(path)), 1):
-            columns = line.split("\t")
-            if len(columns) != 2:
-                raise UserError(
-                    f"{path}, line {number}: {len(columns)} column(s), expected source<TAB>target"
-                )
-            yield {"source": columns[0], "target": columns[1]}
+        for files in parts([Path(path) for path in data_files]):
+            if len(files) == 2:
+                yield from Dataset.read(list(map(str, files)))
+            else:
+                yield from _read_tsv(files[0])
+
+
+def _read_tsv(path: Path) -> Iterator[dict[str, str]]:
+    for number, line in enumerate(lines(path), 1):
+        columns = line.split("\t")
+        if len(columns) != 2:
+            raise UserError(
+                f"{path}, line {number}: {len(columns)} column(s), expected source<TAB>target"
+            )
+        yield {"source": columns[0], "target": columns[1]}

@@ -1,0 +1,248 @@
+"""The prompt of `translate`: real terminals, with a process at their other end."""
+
+import builtins
+import contextlib
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+
+import pytest
+
+from tests.support import (
+    ROOT,
+    TIMEOUT,
+    demo_pairs,
+    make_config,
+    make_model_directory,
+    run,
+    run_command,
+)
+from transformer_mt.runtime.errors import Interrupted, UsageError
+
+PAIRS = demo_pairs(200)
+SENTENCES = [source for source, _ in PAIRS[:4]]
+QUICK = ("--threads", "1", "--beam-size", "2")
+LEFT, UP, CTRL_A, CTRL_C, CTRL_D, BACKSPACE = "\x1b[D", "\x1b[A", "\x01", "\x03", "\x04", "\x7f"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("prompt")
+    return make_model_directory(folder / "model", PAIRS, make_config(folder)).path
+
+
+def translated(model, text: str, *arguments) -> str:
+    """What the program writes if the text comes through a pipe."""
+    done = run("translate", model, *QUICK, *arguments, stdin=text)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+class Terminal:
+    """The program at a terminal of its own."""
+
+    def __init__(self, *arguments, **environment) -> None:
+        self._own, end = pty.openpty()
+        termios.tcsetwinsize(end, (24, 200))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "transformer_mt", "translate", *map(str, arguments)],
+            cwd=ROOT, stdin=end, stdout=end, stderr=end, start_new_session=True,
+            env={**os.environ, "LC_ALL": "C.UTF-8", "TERM": "xterm", **environment},
+            # Opening it makes it the terminal that Ctrl-C is typed at.
+            preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),
+        )  # fmt: skip
+        os.close(end)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.kill()
+        self._process.wait()
+        os.close(self._own)
+
+    def shown(self, end: str = "en> ") -> str:
+        """What appears up to a text, without it and without what moves the cursor."""
+        found = b""
+        deadline = time.monotonic() + TIMEOUT
+        while not (text := _plain(found)).endswith(end):
+            assert time.monotonic() < deadline, text
+            if select.select([self._own], [], [], 1)[0]:
+                with contextlib.suppress(OSError):  # the process has ended
+                    found += os.read(self._own, 4096)
+            assert self._process.poll() is None, text
+        return text.removesuffix(end)
+
+    def write(self, keys: str) -> None:
+        os.write(self._own, keys.encode())
+
+    def type(self, keys: str) -> str:
+        """Types, and returns what appears up to the next prompt, below the line that was typed."""
+        self.write(keys)
+        return self.shown().partition("\n")[2]
+
+    def end(self, keys: str) -> int:
+        self.write(keys)
+        with contextlib.suppress(OSError):
+            while os.read(self._own, 4096):
+                pass
+        return self._process.wait(TIMEOUT)
+
+
+def _plain(output: bytes) -> str:
+    text = output.decode("utf-8", "ignore").replace("\r\n", "\n")
+    return re.sub(r"\x1b\[[\d;?]*[A-Za-z]|\x1b=|\x1b>", "", text)
+
+
+def test_a_session(model):
+    expected = translated(model, "".join(f"{text}\n" for text in SENTENCES)).splitlines()
+    with Terminal(model, *QUICK) as terminal:
+        assert terminal.shown().endswith(
+            "Type a sentence and press Enter. Ctrl-D ends the program, and :help shows more.\n"
+        )
+        # Answers only: no bar, no message.
+        for text, answer in zip(SENTENCES[:2], expected, strict=False):
+            assert terminal.type(f"{text}\n") == f"{answer}\n"
+        assert terminal.type(UP + "\n") == f"{expected[1]}\n"
+        assert terminal.type(UP + UP + UP + "\n") == f"{expected[0]}\n"
+        assert terminal.type("\n") == "" and terminal.type("   \n") == ""
+
+        assert terminal.type(":n 2\n") == ""
+        first, second = terminal.type(f"{SENTENCES[0]}\n").splitlines()
+        assert re.fullmatch(rf" +-\d+\.\d{{4}}  {re.escape(expected[0])}", first)
+        assert re.fullmatch(r" +-\d+\.\d{4}  .*", second)
+        assert float(first.split()[0]) >= float(second.split()[0])
+        assert "The beam size is now 3 instead of 2" in terminal.type(":n 3\n")
+        assert len(terminal.type(f"{SENTENCES[0]}\n").splitlines()) == 3
+        assert "n_best: 0: expected" in terminal.type(":n 0\n")
+        terminal.type(":n 1\n")
+        assert terminal.type(f"{SENTENCES[0]}\n").count("\n") == 1
+
+        assert ":n 3     shows the 3 best" in terminal.type(":help\n")
+        assert ":frob: there is no such command.\nType a sentence" in terminal.type(":frob\n")
+        assert "there is no such command" not in terminal.type(" :frob\n")
+        # Two lines that are pasted at once, in the way of terminals that tell so.
+        pasted = terminal.type("\x1b[200~" + "\r".join(SENTENCES[:2]) + "\x1b[201~\n")
+        assert len(pasted.splitlines()) >= 2
+        assert terminal.end(CTRL_D) == 0
+
+
+@pytest.mark.parametrize("locale", ["C.UTF-8", pytest.param("C", marks=pytest.mark.slow)])
+def test_editing_chinese(model, locale):
+    """A key moves over a whole character, or deletes one. The source is written as it was read."""
+    with Terminal(model, *QUICK, "--format", "tsv", LC_ALL=locale) as terminal:
+        terminal.shown()
+
+        def source(keys: str) -> str:
+            return terminal.type(f"{keys}\n").splitlines()[-1].split("\t")[0]
+
+        assert source("你好,世界") == "你好,世界"
+        assert source("你们" + BACKSPACE + "好") == "你好"
+        assert source("世界" + LEFT + BACKSPACE + "边") == "边界"
+        assert source("é" + CTRL_A + "日本語 ") == "日本語 é"
+        assert source(UP + UP + "!") == "边界!"
+        assert terminal.end(CTRL_D) == 0
+
+
+def test_ctrl_c_clears_the_line_stops_an_answer_and_ends_at_the_second_time(model):
+    endless = ("--min-length-extra", "9000", "--max-length-extra", "9000")
+    hint = "To end the program, press Ctrl-D, or Ctrl-C again.\n"
+    with Terminal(model, *QUICK, *endless) as terminal:
+        terminal.shown()
+        terminal.write("half a sentence")
+        terminal.shown("half a sentence")
+        assert terminal.type(CTRL_C) == hint
+        assert ":frob: there is no such command" in terminal.type(":frob\n")
+        terminal.write(f"{SENTENCES[0]}\n")
+        terminal.shown(f"{SENTENCES[0]}\n")
+        time.sleep(0.3)  # the answer takes many times as long
+        assert terminal.type(CTRL_C) == hint
+        assert terminal.end(CTRL_C) == 130
+
+
+def test_without_a_terminal_for_the_output_there_is_no_prompt(model):
+    own, end = pty.openpty()
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-m", "transformer_mt", "translate", model, *QUICK],
+            cwd=ROOT, stdin=end, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        ) as process:  # fmt: skip
+            os.write(own, f"{SENTENCES[0]}\n\x04".encode())
+            output, messages = process.communicate(timeout=TIMEOUT)
+        assert (process.returncode, messages) == (0, "")
+        assert output == translated(model, f"{SENTENCES[0]}\n")
+    finally:
+        os.close(own)
+        os.close(end)
+
+
+# ---- In this process, with a list of lines in place of the terminal ----
+
+
+@pytest.fixture
+def typed(monkeypatch, model, capsys):
+    """Runs the prompt with lines, and exceptions in place of lines; gives what it printed."""
+
+    def run_with(*lines, **flags):
+        left = iter([*lines, EOFError()])
+
+        def read(_):
+            line = next(left)
+            if isinstance(line, BaseException):
+                raise line
+            return line
+
+        monkeypatch.setattr(builtins, "input", read)
+        for name in ("stdin", "stdout"):
+            monkeypatch.setattr(getattr(sys, name), "isatty", lambda: True, raising=False)
+        run_command("translate", model, threads=1, beam_size=2, **flags)
+        return capsys.readouterr()
+
+    return run_with
+
+
+def test_the_formats_at_the_prompt(typed):
+    output = typed(SENTENCES[0], ":n 2", SENTENCES[0], format="jsonl").out
+    first, second = map(json.loads, output.strip().split("\n"))
+    assert (len(first["outputs"]), len(second["outputs"])) == (1, 2)
+    assert first["outputs"][0] == second["outputs"][0]
+    output = typed(SENTENCES[0], format="tsv", n_best=2, alignment=True).out
+    assert output.count("\t") == 6
+
+
+def test_alternatives_from_the_beginning(typed):
+    assert len(typed(SENTENCES[0], n_best=2).out.strip().splitlines()) == 2
+
+
+def test_two_interruptions_count_only_in_a_row(typed):
+    stop = Interrupted(signal.SIGINT)
+    typed(stop, SENTENCES[0], stop, ":help", stop)
+    with pytest.raises(Interrupted):
+        typed(SENTENCES[0], stop, stop)
+    with pytest.raises(Interrupted) as end:
+        typed(Interrupted(signal.SIGTERM))
+    assert end.value.exit_code == 143
+
+
+def test_what_a_terminal_would_obey_is_shown(typed):
+    assert "\x1b" not in typed("\x1b[2J A dog.", format="tsv").out
+
+
+def test_a_line_that_is_not_utf8(typed):
+    wrong = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+    output, messages = typed(wrong, SENTENCES[0])
+    assert "not UTF-8" in messages and output.strip()
+
+
+def test_options_that_need_a_file(typed):
+    with pytest.raises(UsageError, match="--resume: --input and --output must be files"):
+        typed(resume=True)
+    with pytest.raises(UsageError, match="--alignment: plain text"):
+        typed(alignment=True)

@@ -1,0 +1,258 @@
+"""What `from transformer_mt import` gives: names, results, errors and types."""
+
+import re
+import subprocess
+import sys
+import typing
+from importlib import resources
+
+import pytest
+
+import transformer_mt
+from tests.support import ROOT, demo_pairs, make_config, make_model_directory
+from transformer_mt import Output, Translation, Translator, UsageError, UserError
+from transformer_mt.assembly.translator import Settings
+from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.runtime import errors
+
+PAIRS = demo_pairs(300)
+LINES = [*(source for source, _ in PAIRS[:4]), ""]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("interface")
+    config = make_config(folder, decoding={"beam_size": 3})
+    return make_model_directory(folder / "model", PAIRS, config).path
+
+
+@pytest.fixture(scope="module")
+def translator(folder):
+    return Translator.load(folder, device="cpu")
+
+
+# ---- Names ----
+
+
+def test_the_names_are_listed_and_found():
+    assert dir(transformer_mt) == transformer_mt.__all__ == sorted(transformer_mt.__all__)
+    for name in transformer_mt.__all__:
+        assert getattr(transformer_mt, name) is not None
+    assert UserError is errors.UserError and UsageError is errors.UsageError
+    with pytest.raises(AttributeError, match="'transformer_mt' has no attribute 'Translater'"):
+        transformer_mt.Translater  # noqa: B018
+    with pytest.raises(ImportError):
+        from transformer_mt import Translater  # noqa: F401
+
+
+def test_nothing_heavy_is_imported_for_a_name():
+    code = (
+        "import sys, transformer_mt; dir(transformer_mt); light = set(sys.modules);"
+        "from transformer_mt import *; Translator, Line; print('sentencepiece' in light, "
+        "'paddle' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "False False\n"
+
+
+# ---- What translate returns ----
+
+
+def test_texts_or_objects(folder, translator):
+    texts = translator.translate(LINES)
+    assert all(type(text) is str for text in texts) and len(texts) == 5 and texts[4] == ""
+    for asked in ({"n_best": 1}, {"n_best": 3}, {"alignment": False}, {"alignment": True}):
+        found = translator.translate(LINES, **asked)
+        assert [type(one) for one in found] == [Translation] * 5
+        assert [one.text for one in found] == texts
+        always = Translator.load(folder, device="cpu", **asked)
+        assert always.translate(iter(LINES)) == found
+        for one in found[:4]:
+            assert all(isinstance(output, Output) for output in one)
+            assert list(one) == one.outputs and 1 <= len(one.outputs) <= asked.get("n_best", 1)
+            first = one.outputs[0]
+            assert (one.text, one.score, one.pieces) == (first.text, first.score, first.pieces)
+            assert one.alignment == first.alignment and one.words == first.words
+            has_alignment = asked.get("alignment", False)
+            assert (one.alignment is not None) == (one.source_words is not None) == has_alignment
+    assert any(len(one.outputs) == 3 for one in translator.translate(LINES, n_best=3))
+    assert translator.translate(LINES) == texts  # a call changes nothing for the next
+
+
+def test_a_call_overrides_what_was_loaded(folder):
+    always = Translator.load(folder, device="cpu", n_best=2, alignment=True)
+    found = always.translate(LINES[:1], n_best=1, alignment=False)
+    assert len(found[0].outputs) == 1 and found[0].alignment is None
+    assert always.translate(LINES[:1])[0].alignment is not None
+
+
+def test_settings_of_a_call_are_those_of_load(folder, translator):
+    settings = {"sampling": True, "seed": 5, "temperature": 2.0}
+    drawn = translator.translate(LINES, **settings)
+    assert drawn == Translator.load(folder, device="cpu", **settings).translate(LINES)
+    assert drawn != translator.translate(LINES) and drawn[4] == ""
+
+
+def test_progress_is_reported(translator):
+    counts = []
+    translator.translate(LINES, counts.append)
+    translator.translate(LINES, finished=counts.append, n_best=1)
+    assert sum(counts) == 2 * len(LINES)
+
+
+# ---- What is wrong ----
+
+
+@pytest.mark.parametrize("line", ["One line.", ""])
+def test_a_line_is_no_list_of_lines(translator, line):
+    with pytest.raises(TypeError, match=r'a list of lines, as in translate\(\["A line."\]\)'):
+        translator.translate(line)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("beam_sise", "did you mean beam_size?"),
+        ("beam", "did you mean beam_size?"),  # as other toolkits call it
+        ("nbest", "did you mean n_best?"),
+        ("align", "did you mean alignment?"),
+        ("batch_token", "did you mean batch_tokens?"),  # not that of training
+        ("frobnicate", "the settings are beam_size, "),
+    ],
+)
+def test_an_unknown_option_names_the_nearest(translator, folder, name, hint):
+    for function in (translator.translate, lambda _, **asked: Translator.load(folder, **asked)):
+        with pytest.raises(TypeError) as error:
+            function(LINES, **{name: 1})
+        assert f"has no argument '{name}'; {hint}" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("thread", "threads"), ("devices", "device"), ("ensembles", "ensemble"), ("engin", "engine")],
+)
+def test_load_also_names_its_own_arguments(folder, name, hint):
+    with pytest.raises(TypeError, match=f"'{name}'; did you mean {hint}\\?"):
+        Translator.load(folder, **{name: 1})
+
+
+def test_an_argument_of_load_is_not_one_of_a_call(translator):
+    with pytest.raises(TypeError, match=r"'threads'; it is an argument of Translator\.load"):
+        translator.translate(LINES, threads=2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"beam_size": 0}, "decoding.beam_size: 0: expected"),
+        ({"beam_size": "5"}, "decoding.beam_size: '5': expected a whole number"),
+        ({"n_best": 4}, r"decoding.n_best: 4: is more than decoding.beam_size \(3\)"),
+        ({"n_best": True}, "decoding.n_best: True: expected a whole number"),
+        ({"top_p": 2.0}, "decoding.top_p: 2.0"),
+    ],
+)
+def test_settings_are_checked(translator, folder, settings, problem):
+    for function in (translator.translate, lambda _, **asked: Translator.load(folder, **asked)):
+        with pytest.raises(UsageError, match=problem):
+            function(LINES, **settings)
+
+
+def test_what_a_model_can_not_do_is_refused_at_once(tmp_path):
+    config = make_config(tmp_path, model={"non_autoregressive": "length"})
+    folder = make_model_directory(tmp_path / "model", PAIRS, config).path
+    with pytest.raises(UsageError, match="a non-autoregressive model does not go with --alignment"):
+        Translator.load(folder, device="cpu", alignment=True)
+    translator = Translator.load(folder, device="cpu", n_best=1)
+    assert type(translator.translate(LINES)[0]) is Translation
+    for asked in ({"n_best": 2}, {"alignment": True}, {"sampling": True}):
+        with pytest.raises(UsageError, match="non-autoregressive"):
+            translator.translate(LINES, **asked)
+
+
+# ---- Types ----
+
+
+def test_the_types_of_the_settings_are_those_of_the_config():
+    def plain(annotation):
+        """An annotation without its bounds."""
+        if typing.get_origin(annotation) is typing.Annotated:
+            return plain(typing.get_args(annotation)[0])
+        if typing.get_args(annotation) and typing.get_origin(annotation) is not typing.Literal:
+            return {plain(part) for part in typing.get_args(annotation)}
+        return annotation
+
+    expected = typing.get_type_hints(DecodingConfig, include_extras=True)
+    keys = DecodingConfig.model_fields.keys() - {"n_best"}
+    found = typing.get_type_hints(Settings)
+    assert {key: plain(one) for key, one in found.items()} == {
+        key: plain(expected[key]) for key in keys
+    }
+
+
+def test_the_package_says_that_it_has_types():
+    assert resources.files("transformer_mt").joinpath("py.typed").is_file()
+    assert '"transformer_mt" = ["py.typed"]' in (ROOT / "pyproject.toml").read_text("utf-8")
+
+
+# What a checker must say about the code of a user: the type of an expression.
+TYPES = [
+    ('Translator.load("m").translate(["a"])', "list[str]"),
+    ('Translator.load("m", "best", beam_size=1, threads=2)', "Translator[str]"),
+    ('Translator.load("m").translate(["a"], n_best=2)', "list[Translation]"),
+    ('Translator.load("m").translate(["a"], alignment=True)', "list[Translation]"),
+    ('Translator.load("m").translate([], n_best=1, alignment=False, seed=2)', "list[Translation]"),
+    ('Translator.load("m", n_best=2).translate(["a"])', "list[Translation]"),
+    ('Translator.load("m", alignment=True, engine="paddle").translate([])', "list[Translation]"),
+    ('list(Translator.load("m", n_best=2).translate([])[0])', "list[Output]"),
+    ('Translator.load("m", n_best=2).translate([])[0].alignment', "list[tuple[int, int]] | None"),
+    ('Translator.load("m", n_best=2).translate([])[0].words', "list[tuple[int, int]] | None"),
+    ('list(Translator.load("m").scores([("a", "b")]))', "list[float]"),
+    ('list(Translator.load("m").alignments([("a", "b")]))[0].links', "list[tuple[int, int]]"),
+    ("transformer_mt.__version__", "str"),
+]
+WRONG = [
+    'Translator.load("m", beam_size="5")',
+    'Translator.load("m", beam=5)',
+    'Translator.load("m").translate(["a"], threads=5)',
+    'Translator.load("m").translate([1])',
+    "transformer_mt.Translater",
+]
+USER_CODE = """\
+import transformer_mt
+from transformer_mt import Translation, Translator, UserError
+
+def answer(translator: Translator, lines: list[str]) -> list[str]:
+    return translator.translate(lines)
+
+def first(translator: Translator[Translation], line: str) -> float:
+    return translator.translate([line])[0].score
+
+"""
+
+
+@pytest.mark.slow
+def test_type_checkers_know_what_is_returned(tmp_path):
+    lines = [*USER_CODE.splitlines(), *(f"reveal_type({code})" for code, _ in TYPES), *WRONG]
+    (tmp_path / "user.py").write_text("\n".join(lines), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--config-file=",
+         "--python-version=3.10", "user.py"],
+        cwd=tmp_path,
+        env={"MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )  # fmt: skip
+    shape = r'(?m)^user.py:(\d+): (?:error: |note: Revealed type is "(.*)")'
+    found = {int(number): kind for number, kind in re.findall(shape, done.stdout)}
+    kinds = [re.sub(r"\b(builtins|transformer_mt\.[\w.]+)\.", "", kind) for kind in found.values()]
+    assert kinds == [*(kind for _, kind in TYPES), *("" for _ in WRONG)], done.stdout
+    # Nothing is wrong with the code before.
+    assert list(found) == list(range(len(USER_CODE.splitlines()) + 1, len(lines) + 1))
+
+
+@pytest.mark.slow
+def test_the_types_of_the_interface_are_right():
+    done = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,123 @@
+"""The config of a recipe, with what it inherits from the model that it fine-tunes."""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from transformer_mt.config import file as config_file
+from transformer_mt.config.problems import shown
+from transformer_mt.config.schema import Config, ModelConfig
+from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.runtime.console import say
+from transformer_mt.runtime.errors import UsageError, UserError
+
+# The keys of `model` whose null means the value of another key.
+DEFAULT_TO = {
+    "num_encoder_layers": "num_layers",
+    "num_decoder_layers": "num_layers",
+    "embedding_dropout": "dropout",
+}
+
+
+def load(path: str | Path, overrides: Iterable[str] = (), restart: bool = False) -> Config:
+    """Reads a config file, with overrides in place of its values.
+
+    If it names a model in training.init_from, the keys of `model` that it does not give have the
+    values of that model. What the recipe gives and that model has otherwise is listed.
+
+    Args:
+        restart: whether a run in model_dir is not continued. The values of a run that is continued
+            take precedence over those of training.init_from, which may have changed since.
+
+    Raises:
+        UsageError: something is wrong with the config, the model training.init_from is missing, or
+            has another width than the recipe gives.
+        UserError: that model is damaged.
+    """
+    subword_keys: set[str] = set()
+    theirs: Config | None = None
+
+    def inherit(values: dict[str, Any]) -> None:
+        nonlocal theirs
+        sections = [values.get(name, {}) for name in ("training", "model", "subword")]
+        if not all(isinstance(section, dict) for section in sections):
+            return  # The schema reports that.
+        training, model, subword = sections
+        other = training.get("init_from")
+        if not isinstance(other, str) or not other:
+            return
+        subword_keys.update(subword.keys() - {"sampling"})
+        own = None if restart else _continued(values.get("model_dir"), other)
+        theirs = None if own else _config_of(other)
+        inherited = {
+            key: value for key, value in (own or theirs).model if DEFAULT_TO.get(key) not in model
+        }
+        values["model"] = inherited | model
+
+    config = config_file.load(path, overrides, inherit)
+    if theirs is not None:
+        _report(config, theirs, subword_keys)
+    return config
+
+
+def _continued(model_dir: object, other: str) -> Config | None:
+    """The config of the run in model_dir, if it started from the model `other`."""
+    if isinstance(model_dir, str) and model_dir:
+        directory = ModelDirectory(model_dir)
+        with contextlib.suppress(UserError):  # It is reported when the run is to be continued.
+            config = directory.load_config() if directory.holds_run else None
+            if config is not None and config.training.init_from == other:
+                return config
+    return None
+
+
+def _config_of(other: str) -> Config:
+    try:
+        return ModelDirectory(other).load_config()
+    except UserError as error:
+        raise type(error)(f"training.init_from: {error}") from None
+
+
+def _report(config: Config, theirs: Config, subword_keys: Iterable[str]) -> None:
+    """Lists what the recipe gives and the model training.init_from has otherwise.
+
+    Raises:
+        UsageError: the width of the model differs.
+    """
+    other = config.training.init_from
+    different = "\n".join(_differences(config.model, theirs.model))
+    if config.model.d_model != theirs.model.d_model:
+        raise UsageError(
+            f"training.init_from: {other} has another model.d_model than this recipe, so its "
+            f"weights do not fit. These keys differ:\n{different}\n"
+            f"Leave them out of the recipe, and the model is that of {other}"
+        )
+    if different:
+        say(f"training.init_from: the recipe changes the model of {other}:\n{different}")
+    kept = "\n".join(
+        _difference(f"subword.{key}", getattr(config.subword, key), value)
+        for key, value in theirs.subword
+        if key in subword_keys and value != getattr(config.subword, key)
+    )
+    if kept:
+        say(
+            f"training.init_from: the subwords are those of {other}. These keys of the recipe have "
+            f"no effect:\n{kept}"
+        )
+
+
+def _differences(ours: ModelConfig, theirs: ModelConfig) -> Iterator[str]:
+    for key in ModelConfig.model_fields:
+        is_null_in_both = getattr(ours, key) is None and getattr(theirs, key) is None
+        if _value(ours, key) != _value(theirs, key) and not is_null_in_both:
+            yield _difference(f"model.{key}", getattr(ours, key), getattr(theirs, key))
+
+
+def _value(model: ModelConfig, key: str) -> Any:
+    value = getattr(model, key)
+    return getattr(model, DEFAULT_TO[key]) if value is None and key in DEFAULT_TO else value
+
+
+def _difference(name: str, ours: Any, theirs: Any) -> str:
+    return f"  {name}: {shown(ours)}, there {shown(theirs)}"
