@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import httpx
+import pytest
 
 from transformer_mt.runtime.errors import UsageError
 from transformer_mt.serving import server
@@ -18,7 +19,7 @@ from transformer_mt.serving.batching import Late, Overloaded, Ticket, WorkerLost
 from transformer_mt.serving.guards import Access
 from transformer_mt.serving.limits import Limits
 from transformer_mt.serving.metrics import Metrics
-from transformer_mt.serving.models import Card
+from transformer_mt.serving.models import Card, CardLimits
 
 SECRET = "a text that nobody may see"
 
@@ -49,7 +50,7 @@ class StandIn:
             n_best=5,
             alignment=True,
             attention=True,
-            limits={"lines": 1000, "subwords": 50_000, "body": 1 << 20},
+            limits=dict.fromkeys(CardLimits.model_fields, 1000),
         )
 
     def translate(self, lines, ticket, *, n_best=None, beam_size=None, alignment=False):
@@ -170,20 +171,18 @@ def running(
     limits: Limits | None = None,
     access: Access | None = None,
     log_text: bool = False,
-    monkeypatch=None,
 ) -> Iterator[Running]:
     """Serves models in a thread of this process."""
     models = models or (StandIn(),)
     limits = limits or Limits()
     said: list[str] = []
-    if monkeypatch:
-        for module in ("front", "refusals", "server"):
-            monkeypatch.setattr(f"transformer_mt.serving.{module}.say", said.append)
     metrics = Metrics()
     by_name = {model.name: model for model in models}
     metrics.watch(by_name)
     service = Service(by_name, limits, access or Access(), metrics, log_text=log_text)
-    with server.bind("127.0.0.1", 0) as listening:
+    with pytest.MonkeyPatch.context() as patch, server.bind("127.0.0.1", 0) as listening:
+        for module in ("front", "refusals", "server"):
+            patch.setattr(f"transformer_mt.serving.{module}.say", said.append)
         port = listening.getsockname()[1]
         uvicorn = server.Server(service, limits.timeout)
         thread = threading.Thread(target=uvicorn.run, args=([listening],))

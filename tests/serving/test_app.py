@@ -14,7 +14,7 @@ from transformer_mt.serving.guards import Access
 
 @pytest.fixture(scope="module")
 def service():
-    with pytest.MonkeyPatch.context() as patch, running(monkeypatch=patch) as found:
+    with running() as found:
         yield found
 
 
@@ -270,8 +270,8 @@ def test_metrics_count_what_happens():
     assert value("model_ready", model="demo") == 1
 
 
-def test_the_log_has_one_line_per_request_and_no_text(monkeypatch):
-    with running(monkeypatch=monkeypatch) as service:
+def test_the_log_has_one_line_per_request_and_no_text():
+    with running() as service:
         service.translate("geheim\ngeheim", n_best=1)
         service.client.get("/nothing%0A%1b[2J/ü?q=geheim")
         service.client.get("/" + "x" * 5000)
@@ -284,14 +284,14 @@ def test_the_log_has_one_line_per_request_and_no_text(monkeypatch):
     assert "geheim" not in "".join(lines)
 
 
-def test_the_log_has_the_text_if_that_is_asked_for(monkeypatch):
-    with running(monkeypatch=monkeypatch, log_text=True) as service:
+def test_the_log_has_the_text_if_that_is_asked_for():
+    with running(log_text=True) as service:
         service.translate("ein\nText")
         assert service.log(1)[0].endswith(r'2 lines "ein\nText"')
 
 
-def test_the_work_of_a_client_that_is_gone_is_dropped(monkeypatch):
-    with running(monkeypatch=monkeypatch) as service:
+def test_the_work_of_a_client_that_is_gone_is_dropped():
+    with running() as service:
         body = b'{"text": "WAIT"}'
         head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         with service.connect() as connection:

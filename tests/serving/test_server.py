@@ -26,7 +26,7 @@ def impatient():
         patch.setattr(server, "HEADER_SECONDS", 0.3)
         patch.setattr(server, "LINGER_SECONDS", 0.3)
         patch.setattr(server, "IDLE_SECONDS", 1)
-        with running(monkeypatch=patch) as found:
+        with running() as found:
             yield found
 
 

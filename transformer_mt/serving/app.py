@@ -175,6 +175,8 @@ class Service:
             docs_url=None,
             redoc_url=None,
             redirect_slashes=False,
+            # Generators of clients name their functions so.
+            generate_unique_id_function=lambda route: route.name.strip("_"),
         )
         for kind in (ClientGone, Refusal, UserError, Cancelled, HTTPException, Exception):
             app.add_exception_handler(kind, _handle)

@@ -26,9 +26,10 @@ from transformer_mt.serving.refusals import ClientGone, Refusal
 
 # The seconds in which the whole body of a request must arrive.
 BODY_SECONDS = 20.0
-# The bodies that are in memory together have at most this many times the size of the largest one
-# that is allowed.
+# All bodies in memory together have at most this many times the size of the largest one that is
+# allowed. The first bytes of each are not counted, so that large ones do not keep small ones out.
 BODIES = 64
+NOT_COUNTED = 1 << 16
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/?#@\s]+)(:[0-9]+)?")
 
 
@@ -132,7 +133,7 @@ class Bodies:
 
     def __init__(self, largest: int) -> None:
         self._largest = largest
-        self._room = BODIES * largest  # bytes that may still be read
+        self._room = BODIES * largest  # counted bytes that may still be read
 
     @contextlib.asynccontextmanager
     async def read(self, headers: Headers, receive: Receive) -> AsyncIterator[bytes]:
@@ -158,7 +159,7 @@ class Bodies:
                 raise Refusal(408, detail) from None
             yield bytes(body)
         finally:
-            self._room += len(body)
+            self._room += _counted(body)
 
     async def _read_into(self, body: bytearray, receive: Receive) -> None:
         is_whole = False
@@ -166,9 +167,9 @@ class Bodies:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
-            part = message.get("body", b"")
-            body += part
-            self._room -= len(part)
+            before = _counted(body)
+            body += message.get("body", b"")
+            self._room -= _counted(body) - before
             if len(body) > self._largest:
                 raise self._too_large()
             if self._room < 0:
@@ -182,3 +183,7 @@ class Bodies:
             f"the request is larger than {self._largest:,} bytes. Send the text in several "
             "requests",
         )
+
+
+def _counted(body: bytearray) -> int:
+    return max(0, len(body) - NOT_COUNTED)
