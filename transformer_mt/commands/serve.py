@@ -109,7 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads",
         metavar="N",
         type=positive,
-        help="the number of CPU cores to use for each model (default: all)",
+        help="the number of CPU cores to use (default: all)",
     )
     add_device(group)
     group = parser.add_argument_group("limits (what is beyond them is refused)")
