@@ -24,6 +24,7 @@ let lines = [];
 // What the server said about a sentence, by model and sentence: {text, score, alignment,
 // source_words, words, outputs}, or {problem}.
 const answers = new Map();
+let isTyping = false; // whether the text has changed since its sentences were found
 const requests = new Set(); // those under way: {keys, stop}
 const rows = []; // the lines of the translation as they are shown: {element, parts}
 const views = new Map(); // by "line.sentence", the elements of the words: {source, target}
@@ -36,6 +37,7 @@ const answerOf = (sentence) => answers.get(keyOf(sentence.text));
 
 /** Finds the sentences of the text, asks for those that have no answer yet, and shows the rest. */
 function update() {
+  isTyping = false;
   if (!card) return;
   const text = source.value.toWellFormed?.() ?? source.value;
   const isTooLong = text.length > MOST_CHARACTERS;
@@ -100,7 +102,7 @@ async function fetchAnswers(keys, texts) {
     });
     forgetOldest();
   }
-  update();
+  if (!isTyping) update();
 }
 
 function forgetOldest() {
@@ -418,12 +420,14 @@ function fillOthers(text, problem) {
   others.replaceChildren(...nodes);
 }
 
-/** Under the sentence; on a narrow screen the style puts it at the lower edge. */
+/** Under the sentence; on a narrow screen the style puts it at the lower edge of the window. */
 function placeOthers(element) {
   const box = [...element.getClientRects()].at(-1) ?? element.getBoundingClientRect();
   const left = Math.min(box.left, document.documentElement.clientWidth - others.offsetWidth - 12);
   others.style.left = `${Math.max(12, left) + scrollX}px`;
   others.style.top = `${box.bottom + scrollY + 6}px`;
+  const hidden = box.bottom + 12 - others.getBoundingClientRect().top;
+  if (hidden > 0) scrollBy({ top: hidden });
 }
 
 function choose(key, { text, alignment, words }) {
@@ -481,6 +485,7 @@ function changed() {
   closeOthers();
   forgetProblems();
   if (location.hash) history.replaceState(null, "", location.pathname + location.search);
+  isTyping = true;
   shownMirror = [];
   mirror.textContent = `${source.value}\n`;
   clearTimeout(timer);
@@ -604,7 +609,6 @@ function writeModel() {
     maximumSignificantDigits: 3,
   });
   const facts = [word("about_model", from, to, card.name, size)];
-  if (card.data) facts.push(word("about_data", card.data));
   if (card.test) {
     const { metric, score, interval } = card.test;
     const digits = { minimumFractionDigits: 1, maximumFractionDigits: 1 };
@@ -612,7 +616,7 @@ function writeModel() {
     facts.push(word("about_test", metric, both.map((one) => number(one, digits)).join(" ± ")));
   }
   at("about-model").textContent = facts.join(language === "zh" ? "" : " ");
-  at("about-limits").textContent = word("about_limits");
+  at("about-limits").textContent = word("about_limits", card.data);
   at("about").hidden = false;
 }
 

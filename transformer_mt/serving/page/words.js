@@ -55,15 +55,15 @@ const ENGLISH = {
   about: "About this model",
   about_model: (source, target, name, parameters) =>
     `The model ${name} translates from ${source} into ${target}. It has ${parameters} parameters.`,
-  about_data: (data) => `It learned from ${data}.`,
   about_test: (metric, score) =>
     `On the test set its score is ${score} ${metric}. ${metric} compares a translation with one by ` +
     "a person; 100 means the same words.",
   cannot: "What it cannot do",
-  about_limits:
-    "It is a small model, trained on one kind of text. It translates other text too, but then it " +
-    "invents: the translation can read well and still be wrong. Check every name and number. Do not " +
-    "rely on it where a mistake does harm, such as in medicine, in law or at work with machines.",
+  about_limits: (data) =>
+    `It is a small model that has seen one kind of text${data ? `: ${data}` : ""}. It translates ` +
+    "other text too, but then it invents: the translation can read well and still be wrong. Check " +
+    "every name and number. Do not rely on it where a mistake does harm, such as in medicine, in " +
+    "law or at work with machines.",
   privacy: "Your text is sent only to the server of this page.",
 };
 
@@ -121,17 +121,17 @@ const CHINESE = {
   about: "关于此模型",
   about_model: (source, target, name, parameters) =>
     `模型 ${name} 把${source}翻译成${target}，有 ${parameters} 个参数。`,
-  about_data: (data) => `训练数据：${data}。`,
   about_test: (metric, score) =>
     `在测试集上的得分为 ${score} ${metric}。${metric} 把译文与人工译文比较，100 表示用词完全相同。`,
   cannot: "它做不到什么",
-  about_limits:
-    "这是一个小模型，只学过一类文本。遇到其他文本它也会翻译，但会编造：译文可能通顺却是错的。" +
+  about_limits: (data) =>
+    `这是一个小模型，只学过一类文本${data ? `（${data}）` : ""}。` +
+    "遇到其他文本它也会翻译，但会编造：译文可能通顺却是错的。" +
     "请核对每个人名和数字。在医疗、法律、操作机器等出错会造成伤害的场合，不要依赖它。",
   privacy: "您的文本只发送给本页面的服务器。",
 };
 
-const LANGUAGES = { en: ENGLISH, zh: CHINESE };
+export const LANGUAGES = { en: ENGLISH, zh: CHINESE };
 const STORED = "transformer_mt.language";
 
 /** The language of the interface, "en" or "zh": the one chosen before, or the browser's. */
