@@ -110,6 +110,8 @@ class Job {
         { model: this.card.name },
         this.stop.signal,
       );
+      // One line in a thousand may be too long. If all are refused, something else is wrong.
+      if (chunk.length > 1 && answers.every((one) => one instanceof Problem)) throw answers[0];
       answers.forEach((answer, index) => {
         const line = chunk[index];
         if (answer instanceof Problem) this.missing ??= [number(line + 1), answer.message];
