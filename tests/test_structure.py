@@ -18,6 +18,7 @@ FLOORS = [
     ("mechanisms", "backends"),
     ("inspect", "pages"),
     ("assembly",),
+    ("serving",),
     ("commands",),
     ("cli",),
     ("__init__", "__main__"),

@@ -17,6 +17,7 @@ from pathlib import Path
 from transformer_mt.assembly.backends import BACKENDS
 from transformer_mt.commands.arguments import add_checkpoint, add_model_dir
 from transformer_mt.config import file as config_file
+from transformer_mt.inspect import card
 from transformer_mt.model_directory import (
     CONFIG,
     FORMAT_VERSION,
@@ -96,6 +97,8 @@ def run(options: argparse.Namespace) -> None:
             (folder / CONFIG).write_text(sealed(config_file.dump(config)), encoding="utf-8")
             (folder / VERSION).write_text(f"{FORMAT_VERSION}\n")
             (folder / MADE_OF).write_text(named(chosen))
+            training = card.of_training(directory.path, chosen.name)
+            (folder / card.CARD).write_text(card.as_json(training), encoding="utf-8")
     except OSError as error:
         raise UserError(f"{output}: can't be written: {error.strerror or error}") from None
     print(output)

@@ -1,0 +1,351 @@
+"""The queue of a model: sentences of all requests wait in it, and leave it in batches.
+
+This is dynamic batching. A batch is made at the moment when a worker is free, of what waits then.
+What is in a batch changes no translation (tests/serving compares), so that an answer does not
+depend on who else asks.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
+
+from transformer_mt.decoding.engine import Search
+from transformer_mt.decoding.translator import Work
+from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.serving.limits import Limits
+
+# If several requests came together lately, a free worker waits this many seconds for more sentences.
+PATIENCE = 0.003
+LATELY = 1.0
+# The greatest number of seconds that a client is asked to wait before it tries again.
+LONGEST_RETRY = 60
+
+
+class Unavailable(UserError):
+    """The service can't answer now.
+
+    Attributes:
+        retry_after: the whole number of seconds after which another try makes sense.
+    """
+
+    retry_after = 1
+
+
+class Overloaded(Unavailable):
+    """Too much waits already."""
+
+
+class Late(Unavailable):
+    """The time of a request is over."""
+
+
+class WorkerLost(Unavailable):
+    """The process that computed something died, or had to be killed. It is started again."""
+
+
+class TooMuch(UsageError):
+    """A request has too many lines or subwords."""
+
+
+class Cancelled(Exception):
+    """Nobody waits for the answer of a request any longer."""
+
+
+class Ticket:
+    """A request on its way through the queue.
+
+    Args:
+        seconds: the time that it may take from now on.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._deadline = time.monotonic() + seconds
+        self._futures: list[Future] = []
+        self._lock = threading.Lock()
+        self.is_cancelled = False
+
+    @property
+    def seconds_left(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
+
+    def cancel(self) -> None:
+        """Drops what waits, because nobody wants it any longer. Any thread may call this."""
+        with self._lock:
+            self.is_cancelled = True
+            futures, self._futures = self._futures, []
+        for future in futures:
+            future.cancel()
+
+    def future(self) -> Future:
+        """A place for a result. It is cancelled with the ticket."""
+        future: Future = Future()
+        with self._lock:
+            self._futures.append(future)
+            if self.is_cancelled:
+                future.cancel()
+        return future
+
+    def result(self, future: Future) -> Any:
+        """The result in a place, for which this waits.
+
+        Raises:
+            Late: the time of the ticket is over.
+            Cancelled: the ticket was cancelled.
+        """
+        try:
+            return future.result(self.seconds_left)
+        except CancelledError:
+            raise Cancelled from None
+        except FutureTimeout:
+            self.cancel()
+            late = Late("the translation took too long. Send less text, or try again later")
+            raise late from None
+
+
+@dataclass(eq=False)
+class Waiting:
+    """A work that waits for a worker, or that a worker has.
+
+    Attributes:
+        is_alone: whether it must be computed without company, because a batch failed that it was
+            in.
+        has_begun: whether a worker has had it.
+    """
+
+    ticket: Ticket
+    work: Work
+    future: Future = field(repr=False)
+    is_alone: bool = False
+    has_begun: bool = False
+
+    def begin(self) -> bool:
+        """Whether somebody still wants the result. From now on it can't be cancelled."""
+        if not self.has_begun:
+            self.has_begun = self.future.set_running_or_notify_cancel()
+        elif self.ticket.is_cancelled:
+            self.future.set_exception(Cancelled())
+            return False
+        return self.has_begun
+
+    @property
+    def length(self) -> int:
+        """In subwords with eos; 0 for what is not a search."""
+        return 1 + len(self.work.sentences[0].source) if isinstance(self.work, Search) else 0
+
+    def goes_with(self, other: Waiting) -> bool:
+        """Whether both can be in one batch: searches with equal settings."""
+        mine, its = self.work, other.work
+        return (
+            not (self.is_alone or other.is_alone)
+            and isinstance(mine, Search)
+            and isinstance(its, Search)
+            and mine.need_attention == its.need_attention
+            and (mine.settings is its.settings or mine.settings == its.settings)
+        )
+
+
+class Queue:
+    """Works of all requests for one model.
+
+    Requests take turns: each batch takes one sentence of each request in turn, so that a long
+    request does not hold up a short one.
+
+    Args:
+        batch_tokens: the most subwords that a batch may have with its padding, unless it is a
+            single sentence.
+    """
+
+    def __init__(self, limits: Limits, batch_tokens: int) -> None:
+        self._limits = limits
+        self._batch_tokens = batch_tokens
+        self._changed = threading.Condition()
+        # The waiting works of each request. The next batch begins with the first request.
+        self._turns: deque[deque[Waiting]] = deque()
+        self._count = 0
+        self._free = 0  # workers that wait for a batch
+        self._busy = 0  # workers that compute one
+        self._computing = 0  # the sentences that they compute
+        self._company = -math.inf  # when two requests were there together
+        self._per_second = 0.0  # works that were computed lately, a running mean
+        self._last_done = time.monotonic()
+        self._is_closed = False
+
+    @property
+    def waiting(self) -> int:
+        """The number of sentences that wait."""
+        return self._count
+
+    # ---- The side of the requests ----
+
+    def runner(self, ticket: Ticket) -> _Runner:
+        """Runs the works of a request: a Runner of decoding.translator, for works that are
+        sentences of their own."""
+        return _Runner(self, ticket, self._limits.max_subwords)
+
+    def put(self, ticket: Ticket, works: list[Work]) -> list[Future]:
+        """Adds works of a request; all of them or none. Returns the places of their results.
+
+        Raises:
+            Overloaded: too much waits already.
+            WorkerLost: the service is stopping.
+        """
+        own = deque(Waiting(ticket, work, ticket.future()) for work in works)
+        with self._changed:
+            if self._is_closed:
+                raise WorkerLost("the service is stopping")
+            # A request that is larger than the whole queue must have its turn too.
+            if self._count and self._count + len(own) > self._limits.max_waiting:
+                self._drop_cancelled()
+            if self._count and self._count + len(own) > self._limits.max_waiting:
+                error = Overloaded(
+                    f"{self._count:,} sentences are waiting already. Try again later"
+                )
+                seconds = self._count / self._per_second if self._per_second else 1
+                error.retry_after = max(1, min(LONGEST_RETRY, math.ceil(seconds)))
+                raise error
+            if own:
+                self._turns.append(own)
+                self._count += len(own)
+                if len(self._turns) > 1:
+                    self._company = time.monotonic()
+                self._changed.notify_all()
+        return [waiting.future for waiting in own]
+
+    # ---- The side of the workers ----
+
+    def take(self) -> list[Waiting] | None:
+        """The next batch, for which this waits. None if the queue was closed."""
+        with self._changed:
+            self._free += 1
+            try:
+                while not self._is_closed:
+                    self._changed.wait_for(lambda: self._count or self._is_closed)
+                    if time.monotonic() - self._company < LATELY:
+                        self._changed.wait_for(self._is_full, PATIENCE)
+                    if batch := self._next_batch():
+                        self._busy += 1
+                        self._computing += len(batch)
+                        return batch
+                return None
+            finally:
+                self._free -= 1
+
+    def done(self, batch: list[Waiting], seconds: float) -> None:
+        """Reports that a worker has ended its work on a batch, which took this many seconds."""
+        with self._changed:
+            self._busy -= 1
+            self._computing -= len(batch)
+            now = time.monotonic()
+            weight = 1 - math.exp((self._last_done - now) / 5)
+            rate = len(batch) / max(now - self._last_done, seconds, 1e-6)
+            self._per_second += weight * (rate - self._per_second)
+            self._last_done = now
+
+    def again(self, batch: list[Waiting]) -> None:
+        """Puts works back, each to be computed alone, before all others."""
+        with self._changed:
+            for waiting in batch:
+                waiting.is_alone = True
+                self._turns.appendleft(deque([waiting]))
+            self._count += len(batch)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Ends the waiting of everybody."""
+        with self._changed:
+            self._is_closed = True
+            left = [*chain.from_iterable(self._turns)]
+            self._turns.clear()
+            self._count = 0
+            self._changed.notify_all()
+        for waiting in left:
+            if waiting.begin():
+                waiting.future.set_exception(WorkerLost("the service is stopping"))
+
+    # ---- With the lock held ----
+
+    def _is_full(self) -> bool:
+        return self._is_closed or self._count >= self._limits.max_batch
+
+    def _next_batch(self) -> list[Waiting]:
+        """Takes works from the requests in turn. It is empty if all that waited was cancelled."""
+        # The workers share what is there, so that none has a long batch while another has nothing.
+        share = math.ceil((self._count + self._computing) / (self._free + self._busy))
+        most = min(self._limits.max_batch, share)
+        batch: list[Waiting] = []
+        longest = 0
+        refused: list[deque[Waiting]] = []
+        while self._turns and len(batch) < most:
+            own = self._turns.popleft()
+            first = own[0]
+            width = max(longest, first.length)
+            fits = not batch or (
+                first.goes_with(batch[0]) and (len(batch) + 1) * width <= self._batch_tokens
+            )
+            if not fits:
+                refused.append(own)
+                continue
+            own.popleft()
+            self._count -= 1
+            if own:
+                self._turns.append(own)
+            if first.begin():
+                batch.append(first)
+                longest = width
+        # Who could not come along is first in the next batch.
+        self._turns.extendleft(reversed(refused))
+        return batch
+
+    def _drop_cancelled(self) -> None:
+        kept = (deque(w for w in own if not w.future.cancelled()) for own in self._turns)
+        self._turns = deque(own for own in kept if own)
+        self._count = sum(map(len, self._turns))
+
+
+@dataclass(frozen=True)
+class _Runner:
+    """See `Queue.runner`."""
+
+    queue: Queue
+    ticket: Ticket
+    max_subwords: int
+
+    def __call__(self, works: Iterator[Work | None]) -> Iterator[Any]:
+        asked = list(works)
+        real = [work for work in asked if work is not None]
+        searches = [work for work in real if isinstance(work, Search)]
+        subwords = sum(len(s.source) for search in searches for s in search.sentences)
+        if subwords > self.max_subwords:
+            raise TooMuch(
+                f"the text has {subwords:,} subwords; a request may have {self.max_subwords:,}. "
+                "Send it in several requests"
+            )
+        futures = iter(self.queue.put(self.ticket, real))
+        for work in asked:
+            yield None if work is None else self.ticket.result(next(futures))
+
+
+def joined(batch: list[Waiting]) -> Work:
+    """The works of a batch as one work. Its result is a list of theirs, one after the other, if
+    they are searches."""
+    first = batch[0].work
+    if len(batch) == 1:
+        return first
+    return replace(first, sentences=[s for waiting in batch for s in waiting.work.sentences])
+
+
+def separated(batch: list[Waiting], result: Any) -> list[Any]:
+    """The result of each work of a batch, given that of `joined`."""
+    if len(batch) == 1:
+        return [result]
+    found = iter(result)
+    return [[next(found) for _ in waiting.work.sentences] for waiting in batch]

@@ -1,0 +1,301 @@
+"""The models that the service translates with."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from transformer_mt.assembly import attention, backends
+from transformer_mt.assembly.translator import Translator
+from transformer_mt.backends.backend import EngineSpec
+from transformer_mt.config.file import with_changes
+from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.data.languages import has_spaces
+from transformer_mt.decoding.translator import Line, Translation
+from transformer_mt.inspect import card
+from transformer_mt.inspect.parameters import VocabularySizes, parts
+from transformer_mt.runtime.console import progress
+from transformer_mt.runtime.errors import UsageError
+from transformer_mt.serving.batching import Queue, Ticket, TooMuch
+from transformer_mt.serving.limits import Limits
+from transformer_mt.serving.workers import Workers
+
+if TYPE_CHECKING:
+    from transformer_mt.decoding.engine import Engine
+
+# The widest beam that a client may ask for.
+WIDEST_BEAM = 20
+
+
+class TestScore(BaseModel):
+    """The score on the test set; `interval` is half the width of its 95 % confidence interval."""
+
+    metric: str
+    score: float
+    interval: float | None
+
+
+class CardLimits(BaseModel):
+    """The most that a request may have: lines, subwords, and bytes of its body."""
+
+    lines: int
+    subwords: int
+    body: int
+
+
+class Card(BaseModel):
+    """What a model is and can do.
+
+    `n_best` is the number of alternatives that cost no extra time: the width of its beam.
+    """
+
+    name: str
+    source_lang: str
+    target_lang: str
+    source_spaces: bool
+    target_spaces: bool
+    engine: str
+    parameters: int
+    data: str | None
+    pairs: int | None
+    test: TestScore | None
+    n_best: int
+    alignment: bool
+    attention: bool
+    limits: CardLimits
+
+
+class ServedModel:
+    """A model, its queue and its workers. `close` ends them.
+
+    Args:
+        computed: is called with the number of sentences of each batch.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        spec: EngineSpec,
+        limits: Limits,
+        computed: Callable[[int], object] = lambda count: None,
+    ) -> None:
+        self.name = name
+        self._spec, self._limits = spec, limits
+        self._queue = Queue(limits, spec.config.decoding.batch_tokens)
+        self.workers = Workers(name, spec, self._queue, limits.timeout, computed)
+        # Each sentence is a work of its own, which the queue puts into batches.
+        self._decoding = with_changes(spec.config.decoding, {"batch_tokens": 1})
+        self._translator = Translator.of(spec, self._queue.runner(Ticket(0)))
+        self._settings_by_request: dict[tuple, DecodingConfig] = {}
+
+    def start(self) -> None:
+        """Starts the workers, and finds out what the model can do.
+
+        Raises:
+            UserError: the model can't be loaded.
+        """
+        self.workers.start()
+        self.card = self._card()
+
+    def close(self) -> None:
+        """Ends the workers at once."""
+        self.workers.close()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a worker has loaded the model."""
+        return self.workers.ready > 0
+
+    @property
+    def waiting(self) -> int:
+        """The number of sentences that wait."""
+        return self._queue.waiting
+
+    def translate(
+        self,
+        lines: list[str],
+        ticket: Ticket,
+        *,
+        n_best: int | None = None,
+        beam_size: int | None = None,
+        alignment: bool = False,
+    ) -> list[Translation]:
+        """The translation of each line. It is that of the command `translate`. Several threads may
+        call this.
+
+        Args:
+            n_best: the number of different outputs to look for per line (default: 1).
+            beam_size: the width of the beam (default: the model's, or n_best if that is more).
+            alignment: whether outputs get their alignment.
+
+        Raises:
+            UsageError: the model can't do this, or a number is too large.
+            Unavailable: the service can't answer now.
+            Cancelled: the ticket was cancelled.
+        """
+        if len(lines) > self._limits.max_lines:
+            raise TooMuch(
+                f"the text has {len(lines):,} lines; a request may have "
+                f"{self._limits.max_lines:,}. Send it in several requests"
+            )
+        for key, value in (("n_best", n_best), ("beam_size", beam_size)):
+            if value is not None and not 1 <= value <= self._widest:
+                raise UsageError(f"{key}: {value}: expected a number from 1 to {self._widest}")
+        settings = self._settings(n_best, beam_size, alignment)
+        translator = self._translator.with_settings(settings, self._queue.runner(ticket))
+        window = [Line(text) for text in lines]
+        return list(translator.stream([window], need_alignment=alignment))
+
+    def attention_page(self, source: str, target: str, ticket: Ticket) -> str:
+        """The page of the attention maps of a sentence and its translation, as HTML.
+
+        Raises: as `translate`.
+        """
+        if not self.card.attention:
+            raise UsageError(f"{self.name} does not give the weights of every layer and head")
+        sides = []
+        for key, text, vocabulary in (
+            ("source", source, self._spec.subwords.source),
+            ("target", target, self._spec.subwords.target),
+        ):
+            ids = vocabulary.encode(text.encode("utf-8", "replace").decode("utf-8"))
+            most = self._spec.config.data.max_length
+            if not 0 < len(ids) <= most:
+                raise UsageError(
+                    f"{key}: {len(ids)} subwords; attention maps need one sentence, of 1 to {most}"
+                )
+            sides.append(attention.Side(key.capitalize(), text, ids))
+        work = partial(_draw, spec=self._spec, source=sides[0], target=sides[1])
+        (place,) = self._queue.put(ticket, [work])
+        return ticket.result(place)
+
+    # ---- Settings and card ----
+
+    @property
+    def _widest(self) -> int:
+        return max(WIDEST_BEAM, self._decoding.beam_size)
+
+    def _settings(
+        self, n_best: int | None, beam_size: int | None, alignment: bool
+    ) -> DecodingConfig:
+        """The settings of a request. Equal requests get the same object, which is quick to
+        compare."""
+        key = n_best, beam_size, alignment
+        if key not in self._settings_by_request:
+            n_best = n_best or 1
+            beam_size = beam_size or max(n_best, self._decoding.beam_size)
+            settings = with_changes(self._decoding, {"n_best": n_best, "beam_size": beam_size})
+            asked = ["alignment"] * alignment
+            backends.require_possible(self._spec.config, settings, asked)
+            self._settings_by_request[key] = settings
+        return self._settings_by_request[key]
+
+    def _card(self) -> Card:
+        spec = self._spec
+        data, subwords = spec.config.data, spec.subwords
+        if spec.checkpoints:
+            training = card.of_training(spec.folder, spec.checkpoints[0].name)
+        else:
+            training = card.of_export(spec.folder)
+        model_parts = parts(spec.config.model, VocabularySizes.of(subwords))
+        described = [training.dataset] if training.dataset else []
+        if training.pairs is not None:
+            described.append(f"{training.pairs:,} pairs")
+        limits = self._limits
+        return Card(
+            name=self.name,
+            source_lang=data.source_lang,
+            target_lang=data.target_lang,
+            source_spaces=has_spaces(data.source_lang),
+            target_spaces=has_spaces(data.target_lang),
+            engine=spec.backend.title,
+            parameters=sum(part.parameters for part in model_parts),
+            data=", ".join(described) or None,
+            pairs=training.pairs,
+            test=TestScore(**training.test._asdict()) if training.test else None,
+            n_best=self._decoding.beam_size if self._can(n_best=2, beam_size=2) else 1,
+            alignment=self._can(alignment=True),
+            attention=self._gives_attention(),
+            limits=CardLimits(
+                lines=limits.max_lines, subwords=limits.max_subwords, body=limits.max_body
+            ),
+        )
+
+    def _can(self, **asked: Any) -> bool:
+        """Whether the model can translate so."""
+        try:
+            self.translate(["a"], Ticket(self._limits.timeout), **asked)
+        except UsageError:
+            return False
+        return True
+
+    def _gives_attention(self) -> bool:
+        spec = self._spec
+        return bool(spec.checkpoints) and spec.config.model.non_autoregressive is None
+
+
+@contextmanager
+def serving(
+    folders: Iterable[str],
+    limits: Limits,
+    *,
+    engine: str | None = None,
+    threads: int = 1,
+    device: str | None = None,
+    computed: Callable[[str, int], object] = lambda model, count: None,
+) -> Iterator[dict[str, ServedModel]]:
+    """Loads models, and yields them by their names until the end of the block.
+
+    Args:
+        folders: model directories and exports, each as MODEL_DIR or MODEL_DIR:CHECKPOINT.
+        engine, threads, device: as in `backends.find`.
+        computed: is called with the name of a model and the number of sentences of each batch.
+
+    Raises:
+        UsageError: there is no such model, or it samples.
+        UserError: a model can't be loaded.
+    """
+    specs = []
+    for text in folders:
+        folder, checkpoint = backends.split_model(text)
+        spec = backends.find(folder, engine, checkpoint, (), threads, device)
+        if spec.config.decoding.sampling:
+            spec = backends.with_decoding(spec, {"sampling": False})
+        specs.append((_name(Path(folder), checkpoint), spec))
+    models: dict[str, ServedModel] = {}
+    with ExitStack() as stack, progress(total=len(specs), title="loading", unit="models") as bar:
+        for name, spec in specs:
+            unique = _unique(name, models)
+            model = ServedModel(unique, spec, limits, partial(computed, unique))
+            stack.callback(model.close)
+            model.start()
+            models[unique] = model
+            bar.update()
+        bar.close()
+        yield models
+
+
+def _name(folder: Path, checkpoint: str | None) -> str:
+    """What a model is called: its folder, or for an export in a model directory that directory
+    too."""
+    folder = folder.resolve()
+    name = folder.name
+    if folder.parent.name == "export":
+        name = f"{folder.parent.parent.name}-{name}"
+    return f"{name}:{checkpoint}" if checkpoint else name
+
+
+def _unique(name: str, taken: Iterable[str]) -> str:
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(free for free in names if free not in taken)
+
+
+def _draw(engine: Engine, spec: EngineSpec, source: attention.Side, target: attention.Side) -> str:
+    """Draws attention maps in a worker process."""
+    return attention.draw(spec, engine, source, target)

@@ -1,0 +1,244 @@
+"""What requests and answers consist of, in JSON, and how text becomes lines and lines text."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from transformer_mt.config import problems
+from transformer_mt.serving.refusals import Refusal
+
+if TYPE_CHECKING:
+    from transformer_mt.decoding.translator import Output, Translation
+
+# A search needs memory and time in proportion to its beam.
+WIDEST_BEAM = 20
+_LINE_END = re.compile(r"(\r\n|\r|\n)")
+
+# A pair of numbers: a link between words, or the place of a word.
+Pair = tuple[int, int]
+Beam = Annotated[int, Field(ge=1, le=WIDEST_BEAM)]
+
+
+class Query(BaseModel):
+    """The base of requests."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class TranslateQuery(Query):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"text": "Where is the station?\nI am hungry."},
+                {
+                    "text": ["Where is the station?"],
+                    "n_best": 3,
+                    "alignment": True,
+                    "scores": True,
+                },
+            ]
+        }
+    )
+
+    text: str | list[str] = Field(
+        description="What to translate. Each line of a string is translated by itself, and the "
+        "answer has the same line ends. In a list, each item is a line."
+    )
+    model: str | None = Field(
+        None, description="The name of the model. It may be left out if there is one model."
+    )
+    n_best: Beam | None = Field(
+        None, description="The number of different translations per line, in `outputs`."
+    )
+    beam_size: Beam | None = Field(
+        None, description="The number of hypotheses of beam search (default: that of the model)."
+    )
+    alignment: bool = Field(
+        False, description="Whether to tell which words of source and translation belong together."
+    )
+    scores: bool = Field(False, description="Whether to tell the score of each translation.")
+
+
+class AttentionQuery(Query):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"source": "Where is the station?", "target": "Wo ist der Bahnhof?"}]
+        }
+    )
+
+    source: str = Field(description="A sentence.")
+    target: str = Field(description="Its translation.")
+    model: str | None = Field(None, description="As in /translate.")
+
+
+Score = Annotated[
+    float | None,
+    Field(description="The log-probability divided by the length penalty, if `scores` was true."),
+]
+Alignment = Annotated[
+    list[Pair] | None,
+    Field(
+        description="Pairs [source word, target word], both counted from 0, if `alignment` was "
+        "true."
+    ),
+]
+Places = Annotated[
+    list[Pair] | None,
+    Field(
+        description="The place of each word in its line: [start, end], in Unicode code points. "
+        "The end is not part of the word."
+    ),
+]
+
+
+class OutputAnswer(BaseModel):
+    """A translation of a line."""
+
+    text: str
+    score: Score = None
+    alignment: Alignment = None
+    words: Places = None
+
+
+class TranslationAnswer(OutputAnswer):
+    """The best translation of a line and, if `n_best` was given, all of them, best first."""
+
+    source_words: Places = None
+    outputs: list[OutputAnswer] | None = None
+
+
+class TranslateAnswer(BaseModel):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "model": "demo",
+                    "text": "Wo ist der Bahnhof?\nIch habe Hunger.",
+                    "translations": [
+                        {"text": "Wo ist der Bahnhof?"},
+                        {"text": "Ich habe Hunger."},
+                    ],
+                }
+            ]
+        }
+    )
+
+    model: str
+    text: str | None = Field(
+        None, description="The whole translation, if the text of the request was a string."
+    )
+    translations: list[TranslationAnswer] = Field(description="One for each line, in order.")
+
+
+class AttentionAnswer(BaseModel):
+    url: str = Field(
+        description="The path of the page, such as /attention/NAME. It is kept for ten minutes."
+    )
+
+
+class HealthAnswer(BaseModel):
+    status: str = Field(description="`ok` if every model can translate, or `loading`.")
+
+
+class Problem(BaseModel):
+    """What every answer with a status from 400 on holds."""
+
+    detail: str = Field(description="What is wrong, where, and what to do.")
+
+
+AnyQuery = TypeVar("AnyQuery", bound=Query)
+
+
+def parse(kind: type[AnyQuery], body: bytes) -> AnyQuery:
+    """Reads a request.
+
+    Raises:
+        Refusal: it is not JSON (400), or not what is expected (422).
+    """
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        items = error.errors(include_url=False)
+    if items[0]["type"] == "json_invalid":
+        raise Refusal(400, f"the request is not JSON in UTF-8: {items[0]['ctx']['error']}")
+    # A string or a list: pydantic tells of both what it is not.
+    found = dict.fromkeys(_described(kind, item) for item in items)
+    raise Refusal(422, ". ".join(found))
+
+
+def _described(kind: type[Query], item: Any) -> str:
+    place = item["loc"]
+    if item["type"] in ("model_type", "model_attributes_type"):
+        example = kind.model_config["json_schema_extra"]["examples"][0]
+        return f"expected a JSON object with the keys {' and '.join(example)}"
+    if item["type"] == "extra_forbidden":
+        key = str(place[-1])
+        near = difflib.get_close_matches(key, kind.model_fields, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(kind.model_fields)}"
+        return f"{problems.printable(key)}: unknown key; {hint}"
+    if item["type"] == "missing":
+        return f"{place[0]}: missing. {kind.model_fields[place[0]].description}"
+    if place[0] == "text":
+        where = f"text[{place[2]}]" if len(place) > 2 else "text"
+        return f"{where}: expected a string" + ("" if len(place) > 2 else " or a list of strings")
+    return problems.describe(item)
+
+
+def split(text: str | list[str]) -> tuple[list[str], list[str]]:
+    """The lines of a request's text, and what ends each of them.
+
+    Raises:
+        Refusal: an item of a list has several lines.
+    """
+    if isinstance(text, list):
+        for number, line in enumerate(text):
+            if _LINE_END.search(line):
+                raise Refusal(
+                    422,
+                    f"text[{number}]: an item of a list is one line, and this one has a line end. "
+                    "Send a string instead of a list, or an item for each line",
+                )
+        return text, [""] * len(text)
+    parts = _LINE_END.split(text)
+    lines, ends = parts[::2], [*parts[1::2], ""]
+    # Nothing follows the last line end.
+    return (lines[:-1], ends[:-1]) if len(lines) > 1 and not lines[-1] else (lines, ends)
+
+
+def answer(
+    query: TranslateQuery, model: str, ends: list[str], translations: list[Translation]
+) -> TranslateAnswer:
+    """The answer to a request, given what `split` and the model made of it."""
+    whole = None
+    if isinstance(query.text, str):
+        whole = "".join(t.text + end for t, end in zip(translations, ends, strict=True))
+    return TranslateAnswer(
+        model=model, text=whole, translations=[_translation(query, t) for t in translations]
+    )
+
+
+def _translation(query: TranslateQuery, translation: Translation) -> TranslationAnswer:
+    outputs = translation.outputs
+    return TranslationAnswer(
+        **_values(query, outputs[0]),
+        source_words=translation.source_words if query.alignment else None,
+        outputs=None if query.n_best is None else [_output(query, one) for one in outputs],
+    )
+
+
+def _output(query: TranslateQuery, output: Output) -> OutputAnswer:
+    return OutputAnswer(**_values(query, output))
+
+
+def _values(query: TranslateQuery, output: Output) -> dict[str, Any]:
+    values: dict[str, Any] = {"text": output.text}
+    if query.scores and math.isfinite(output.score):  # JSON has no other numbers
+        values["score"] = round(output.score, 4)
+    if query.alignment:
+        values |= {"alignment": output.alignment, "words": output.words}
+    return values
