@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer_mt.decoding.output import FORMATS, formatter
-from transformer_mt.decoding.translator import Output, Translation
+from transformer_mt.decoding.translation import Output, Translation
 
 FIRST = Output("Ein Hund.", -0.25, -0.5, ["▁Ein", "▁Hund", "."], [(0, 0), (1, 1)])
 SECOND = Output("Der Hund.", -1.5, -3.0, ["▁Der", "▁Hund", "."], [(1, 1)])

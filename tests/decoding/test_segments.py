@@ -10,11 +10,11 @@ from transformer_mt.decoding.segments import segments
 
 def by_words(text, max_length):
     """The parts when each word is a subword."""
-    return [" ".join(part) for part in segments(text, str.split, max_length)]
+    return [" ".join(part.ids) for part in segments(text, str.split, max_length)]
 
 
 def by_characters(text, max_length):
-    return ["".join(part) for part in segments(text, list, max_length)]
+    return ["".join(part.ids) for part in segments(text, list, max_length)]
 
 
 @pytest.mark.parametrize("text", ["", " ", "\t\u3000\u2028 "])
@@ -73,18 +73,27 @@ TEXT = st.text(st.sampled_from("ab .!?。”\t\u2028\x00é中"), max_size=60)
 def test_nothing_is_lost_and_nothing_too_long(text, max_length):
     for encode in (list, str.split):
         found = segments(text, encode, max_length)
-        assert all(0 < len(part) <= max_length for part in found)
-        joined = "".join(symbol for part in found for symbol in part)
+        assert all(0 < len(part.ids) <= max_length for part in found)
+        joined = "".join(symbol for part in found for symbol in part.ids)
         assert "".join(joined.split()) == "".join(text.split())
         if len(encode(text.strip())) <= max_length:
             assert len(found) <= 1
+        ends = 0
+        for part in found:
+            # Its place in the text is where its symbols are.
+            own = encode(text[part.start : part.end])
+            assert own[part.first : part.first + len(part.ids)] == part.ids
+            assert part.first + len(part.ids) == len(own) or part.first % max_length == 0
+            assert part.start >= ends or part.first
+            ends = part.end
+        assert ends <= len(text)
 
 
 def test_a_part_has_the_subwords_that_it_has_alone():
     pairs = demo_pairs(300)
     encode = train_subwords(pairs, 300).source.encode
     text = " ".join(source for source, _ in pairs[:40])
-    found = segments(text, encode, 50)
+    found = [part.ids for part in segments(text, encode, 50)]
     assert all(len(ids) <= 50 for ids in found)
     assert [i for ids in found for i in ids] == encode(text)  # here they are those of the whole
     assert len(found) <= 2 * len(encode(text)) // 50 + 1

@@ -9,10 +9,11 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support import make_config, make_model_directory, train_subwords, wide_model
+from tests.support import words as words_between_spaces
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding import stream
 from transformer_mt.decoding.engine import Hypothesis
@@ -396,6 +397,60 @@ def test_alignments_of_a_language_without_spaces_are_of_subwords(model, config):
     assert count > 2 and len(output.pieces) > 1
     pairs = [(count - 1 - i, i) for i in range(min(count, len(output.pieces)))]
     assert set(pairs) <= set(output.alignment)
+
+
+# ---- Where the words are ----
+
+
+def at(text, places):
+    return [text[start:end] for start, end in places]
+
+
+@given(lines=st.lists(ANY_LINE, max_size=3))
+@example(lines=["  Two men  ran. \t They\ud800 sat. Down\u3000there it is.  "])
+@settings(max_examples=20, deadline=None)
+def test_the_words_of_both_sides_have_their_places(model, config, lines):
+    """Also in lines that are cut into segments, at sentences, between words, and within them."""
+    for max_length in (200, 12, 3):
+        translator = make_translator(model, config, max_length, n_best=2)
+        for translation in translator.stream(line_windows(lines), need_alignment=True):
+            source = at(translation.source, translation.source_words)
+            # Spaces of all kinds around a segment are not its words.
+            whole = "".join(words_between_spaces(translation.source))
+            assert "".join("".join(source).split()) == "".join(whole.split())
+            if max_length == 200:
+                assert source == words_between_spaces(translation.source.strip())
+            for output in translation:
+                assert at(output.text, output.words) == words_between_spaces(output.text)
+                for i, j in output.alignment:
+                    assert i < len(source) and j < len(output.words)
+
+
+def test_the_words_of_segments_are_in_their_line(words, config):
+    ids = words[1].target.encode("w1 w@@ w2")
+    translator = translator_with(Says([ids]), words[1], config, max_length=4)
+    line = "  w1  w@@ w3 w4\tw5 w6  w7 w8 "
+    (translation,) = translator.stream(line_windows([line]), need_alignment=True)
+    expected = ["w1", "w@@ w3", "w4", "w5", "w6", "w7", "w8"]
+    assert at(line, translation.source_words) == expected
+    assert translation.text == "w1 ww2 w1 ww2" and translation.words == translation.outputs[0].words
+    assert at(translation.text, translation.words) == ["w1", "ww2", "w1", "ww2"]
+
+
+def test_each_subword_of_a_language_without_spaces_is_a_word(model, config):
+    ids = model[1].target.encode("ab c")
+    translator = Translator(Says([ids]), model[1], config.decoding, 3, "zh-CN", "ja")
+    (translation,) = translator.stream(line_windows(["Two men."]), need_alignment=True)
+    shown = [piece.replace("\u2581", "") for piece in translation.source_pieces]
+    assert at(translation.source, translation.source_words) == shown
+    shown = [piece.replace("\u2581", "") for piece in translation.pieces]
+    assert at(translation.text, translation.words) == shown
+
+
+def test_nothing_is_computed_for_words_that_nobody_asked_for(translator):
+    (translation,) = translator.stream(line_windows(ENGLISH[:1]))
+    assert translation.source_words is None and translation.words is None
+    assert [output.text for output in translation] == [translation.text]
 
 
 # ---- Over-long lines ----

@@ -38,7 +38,7 @@ from transformer_mt.runtime.errors import UserError
 from transformer_mt.runtime.files import content_of, require_distinct
 
 if TYPE_CHECKING:
-    from transformer_mt.decoding.translator import Aligned
+    from transformer_mt.decoding.translation import Aligned
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -32,6 +32,10 @@ TRAINING_LINES = {"bpe": 500_000, "unigram": 250_000, "char": 500_000, "word": 5
 
 
 T = TypeVar("T")
+# Characters of a text, [start, end).
+Place = tuple[int, int]
+# How SentencePiece writes a space.
+SPACE = "\u2581"
 
 
 class Vocabulary(Protocol):
@@ -63,6 +67,14 @@ class Vocabulary(Protocol):
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Returns the subword of each id, as the vocabulary spells it."""
+
+    def places(self, text: str) -> list[Place]:
+        """Returns the place in the text of each subword of `encode(text)`, without the spaces
+        around it. The places are in order and don't overlap. A subword that has no character of
+        its own, such as a space, has an empty place."""
+
+    def decoded_places(self, ids: Iterable[int]) -> list[Place]:
+        """Returns the place in `decode(ids)` of each id, as `places` does."""
 
     def content(self) -> bytes:
         """Returns everything that defines the vocabulary: equal content encodes equally."""
@@ -119,6 +131,29 @@ class SentencePieceVocabulary(Vocabulary):
     def pieces(self, ids: Iterable[int]) -> list[str]:
         return [self._processor.id_to_piece(int(i)) for i in ids]
 
+    def places(self, text: str) -> list[Place]:
+        return self._places(self._processor.encode(text, out_type="immutable_proto"))
+
+    def decoded_places(self, ids: Iterable[int]) -> list[Place]:
+        ids = [int(i) for i in ids]
+        # SentencePiece returns a str if there are no ids.
+        return self._places(self._processor.decode(ids, out_type="immutable_proto")) if ids else []
+
+    def _places(self, found: sentencepiece.ImmutableSentencePieceText) -> list[Place]:
+        text, places = found.text, []
+        for piece in found.pieces:  # their offsets are in characters, and before normalisation
+            start, end = piece.begin, piece.end
+            while start < end and self._is_blank(text[start]):
+                start += 1
+            while start < end and self._is_blank(text[end - 1]):
+                end -= 1
+            places.append((start, end))
+        return places
+
+    def _is_blank(self, character: str) -> bool:
+        """Whether the normalisation makes a character a space, or removes it."""
+        return not "".join(self._processor.encode(character, out_type=str)).strip(SPACE)
+
     def content(self) -> bytes:
         return self._model
 
@@ -158,6 +193,22 @@ class WordVocabulary(Vocabulary):
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         return [self._tokens[i] for i in ids]
+
+    def places(self, text: str) -> list[Place]:
+        return [match.span() for match in re.finditer(r"\S+", text)]
+
+    def decoded_places(self, ids: Iterable[int]) -> list[Place]:
+        places, end, space = [], 0, 0
+        for i in ids:
+            if i in self._special and i != self.unk:
+                places.append((end, end))
+                continue
+            token = self._tokens[i]
+            start = end + space
+            end = start + len(token.removesuffix("@@"))
+            space = 0 if token.endswith("@@") else 1
+            places.append((start, end))
+        return places
 
     def content(self) -> bytes:
         return "".join(f"{token}\n" for token in self._tokens).encode()

@@ -5,10 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from transformer_mt.data.languages import has_spaces
-from transformer_mt.data.subword import Vocabulary, WordVocabulary
+from transformer_mt.data.subword import SPACE, Place, Vocabulary, WordVocabulary
 
-# How SentencePiece writes a space.
-SPACE = "\u2581"
 # The word number of a subword that belongs to no word.
 NONE = -1
 
@@ -83,6 +81,23 @@ class Words:
         np.maximum.at(counts, sentences, numbers + 1)
         words = numbers + (np.cumsum(counts) - counts)[sentences]  # numbered over all sentences
         return Spans(counts, places[np.diff(words, prepend=-1) > 0], np.bincount(words))
+
+    def places(self, ids: list[int], places: list[Place]) -> list[Place]:
+        """Returns the place of each word of a sentence in its text. The places are in order and
+        don't overlap. A word that has no character of its own has an empty place.
+
+        Args:
+            places: the place of each subword, as from `Vocabulary.places`.
+        """
+        found: list[Place] = []
+        numbers = self.numbers(np.array(ids, np.int64)).tolist()
+        for number, (start, end) in zip(numbers, places, strict=True):
+            if number == len(found):
+                found.append((start, end))
+            elif number != NONE and start < end:
+                first, last = found[number]
+                found[number] = (first if first < last else start), end
+        return found
 
 
 def word_count(numbers: np.ndarray) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from transformer_mt.data import pharaoh
 
 if TYPE_CHECKING:
-    from transformer_mt.decoding.translator import Output, Translation
+    from transformer_mt.decoding.translation import Output, Translation
 
 # Characters that end a line for some readers, and that JSON does not require to be escaped.
 _LINE_ENDS = re.compile("[\x7f-\x9f\u2028\u2029]")

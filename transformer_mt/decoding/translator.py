@@ -11,73 +11,26 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, tee
 from operator import methodcaller
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.languages import has_spaces
 from transformer_mt.data.pharaoh import Link
-from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary
+from transformer_mt.data.subword import Place, Subwords, Vocabulary, WordVocabulary
 from transformer_mt.data.words import Words, word_count
 from transformer_mt.decoding.alignment import word_alignment
 from transformer_mt.decoding.engine import Engine, Search, Sentence, length_penalty
-from transformer_mt.decoding.segments import segments
+from transformer_mt.decoding.segments import Segment, segments
 from transformer_mt.decoding.stream import in_windows
+from transformer_mt.decoding.translation import Aligned, Line, Output, Translation
 from transformer_mt.runtime.console import warn
 
 # A pair that is scored or aligned is read as a whole up to this number of subwords, or up to
 # data.max_length if that is more. The memory of attention grows with its square, and every export
 # has at least this number of positions.
 MAX_AT_ONCE = 1_000
-
-
-class Line(NamedTuple):
-    """A line to translate. Its translation begins with `prefix`."""
-
-    text: str
-    prefix: str = ""
-
-
-@dataclass(frozen=True)
-class Output:
-    """A translation of a line.
-
-    Attributes:
-        score: the log-probability divided by the length penalty.
-        log_prob: in nats.
-        pieces: the subwords.
-        alignment: if asked for, pairs (source word, target word), both from 0.
-    """
-
-    text: str
-    score: float
-    log_prob: float
-    pieces: list[str]
-    alignment: list[Link] | None = None
-
-
-@dataclass(frozen=True)
-class Translation:
-    """The outputs for a line, best first. They are all different, except for those of sampling. An
-    empty line has one output, which is empty."""
-
-    source: str
-    source_pieces: list[str]
-    outputs: list[Output]
-
-    @property
-    def text(self) -> str:
-        return self.outputs[0].text
-
-
-class Aligned(NamedTuple):
-    """The links of two lines, pairs (source word, target word) from 0 in rising order, and the
-    numbers of their words."""
-
-    links: list[Link]
-    source_words: int
-    target_words: int
 
 
 Item = TypeVar("Item")
@@ -223,17 +176,17 @@ class Translator:
             own = segments(line.text, partial(_encode, self._source), self._max_length)
             if len(own) > 1:
                 warn(
-                    f"line {number}: {sum(map(len, own))} subwords, translated in "
+                    f"line {number}: {sum(len(s.ids) for s in own)} subwords, translated in "
                     f"{len(own)} parts of at most {self._max_length}",
                     kind="lines were translated in parts",
                 )
-            self._warn_of_unknown([i for ids in own for i in ids], number)
+            self._warn_of_unknown([i for segment in own for i in segment.ids], number)
             prefix = _encode(self._target, line.prefix) if line.prefix else []
             parts.append([])
-            for place, ids in enumerate(own):
+            for place, segment in enumerate(own):
                 # The random numbers of a segment follow from the line and the place in it.
-                sentence = Sentence(ids, [] if place else prefix, (number << 20) + place)
-                parts[index].append(_Part(index, sentence, len(ids) + 1))
+                sentence = Sentence(segment.ids, [] if place else prefix, (number << 20) + place)
+                parts[index].append(_Part(index, sentence, len(segment.ids) + 1, segment))
         return _Window(lines, parts, self._decoding.batch_tokens)
 
     def _read(
@@ -276,15 +229,26 @@ class Translator:
         outputs = [self._output(parts, rank, need_alignment) for rank in range(count)]
         if not self._decoding.sampling:  # equal samples tell how probable a text is
             outputs = _different(outputs)
-        return Translation(line.text, pieces, outputs)
+        words = self._source_words(line.text, parts) if need_alignment else None
+        return Translation(line.text, pieces, outputs, words)
+
+    def _source_words(self, line: str, parts: list[_Part]) -> list[Place]:
+        """The place in the line of each word of its segments."""
+        words: list[Place] = []
+        for segment in (part.segment for part in parts):
+            places = self._source.places(_characters(line[segment.start : segment.end]))
+            places = places[segment.first : segment.first + len(segment.ids)]
+            words += _moved(self._sides[0].places(segment.ids, places), segment.start)
+        return words
 
     def _output(self, parts: list[_Part], rank: int, need_alignment: bool) -> Output:
         """Joins the rank-th best hypothesis of each part, or its last one if it has fewer."""
         texts: list[str] = []
         pieces: list[str] = []
         links: list[Link] = []
+        words: list[Place] = []
         log_prob, length = 0.0, 0
-        source_count = target_count = 0  # the words of the parts before
+        start = source_count = 0  # the characters and source words of the parts before
         for part in parts:
             hypothesis = part.result[min(rank, len(part.result) - 1)]
             text = self._target.decode(hypothesis.ids)
@@ -293,17 +257,20 @@ class Translator:
             pieces += self._target.pieces(hypothesis.ids)
             log_prob += hypothesis.log_prob
             length += len(hypothesis.ids) + 1
-            if hypothesis.attention is not None:
+            if need_alignment:
                 own = self._aligned(part.content.source, hypothesis.ids, hypothesis.attention)
-                links += ((source_count + i, target_count + j) for i, j in own.links)
+                links += ((source_count + i, len(words) + j) for i, j in own.links)
                 source_count += own.source_words
-                target_count += own.target_words
+                places = self._target.decoded_places(hypothesis.ids)
+                words += _moved(self._sides[1].places(hypothesis.ids, places), start)
+            start += len(text) + len(self._glue)
         return Output(
             text=self._glue.join(texts),
             score=log_prob / length_penalty(max(length, 1), self._decoding),
             log_prob=log_prob,
             pieces=pieces,
             alignment=links if need_alignment else None,
+            words=words if need_alignment else None,
         )
 
     def _aligned(
@@ -346,12 +313,14 @@ class _Part:
         line: the index of the line in its window.
         content: a Sentence, or a Pair.
         length: in subwords with eos, for the size of batches.
+        segment: where a Sentence is in its line.
         result: the hypotheses of a Sentence, or what the engine gives for a Pair.
     """
 
     line: int
     content: Any
     length: int
+    segment: Segment | None = None
     result: Any = None
 
 
@@ -409,9 +378,18 @@ def _different(outputs: list[Output]) -> list[Output]:
     return list(different.values())
 
 
+def _moved(places: list[Place], distance: int) -> Iterator[Place]:
+    return ((distance + start, distance + end) for start, end in places)
+
+
 def _encode(vocabulary: Vocabulary, text: str) -> list[int]:
-    # Half a surrogate pair is not a character, but text in Python may hold one.
-    return vocabulary.encode(text.encode("utf-8", "replace").decode("utf-8"))
+    return vocabulary.encode(_characters(text))
+
+
+def _characters(text: str) -> str:
+    """The text, of equal length. Half a surrogate pair is not a character, but text in Python may
+    hold one."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _one_by_one(engine: Engine) -> Runner:
