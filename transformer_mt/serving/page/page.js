@@ -405,7 +405,8 @@ function fillOthers(text, problem) {
     says.append(before, mark, after);
     const score = document.createElement("span");
     score.className = "quiet";
-    score.textContent = number(output.score, { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+    const digits = { minimumFractionDigits: 2, maximumFractionDigits: 2 };
+    score.textContent = output.score === undefined ? "" : number(output.score, digits);
     const button = add("button", "output", says, score);
     button.setAttribute("aria-pressed", output.text === current);
     button.dir = direction(card.target_lang);
