@@ -10,7 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import fastapi_offline
 from fastapi import Depends, FastAPI, Request
@@ -26,16 +26,13 @@ from transformer_mt import __version__
 from transformer_mt.runtime.errors import UserError
 from transformer_mt.serving import requests
 from transformer_mt.serving.batching import Cancelled, Ticket
-from transformer_mt.serving.cards import Card
 from transformer_mt.serving.front import Endpoint, Front
 from transformer_mt.serving.guards import Access, Bodies
 from transformer_mt.serving.limits import Limits
 from transformer_mt.serving.metrics import CONTENT_TYPE, Metrics
+from transformer_mt.serving.models import Card, ServedModel
 from transformer_mt.serving.refusals import ClientGone, Refusal, answer_to
 from transformer_mt.serving.threads import Threads
-
-if TYPE_CHECKING:
-    from transformer_mt.serving.models import ServedModel
 
 PAGE = Path(__file__).with_name("page")
 SWAGGER = Path(fastapi_offline.__file__).with_name("static")

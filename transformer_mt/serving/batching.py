@@ -23,7 +23,7 @@ from transformer_mt.decoding.translator import Work
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.serving.limits import Limits
 
-# If several requests came together lately, a free worker waits this many seconds for more sentences.
+# If several requests came together lately, a free worker waits this many seconds for more.
 PATIENCE = 0.003
 LATELY = 1.0
 # The greatest number of seconds that a client is asked to wait before it tries again.
@@ -222,20 +222,23 @@ class Queue:
 
     # ---- The side of the workers ----
 
-    def take(self) -> list[Waiting] | None:
-        """The next batch, for which this waits. None if the queue was closed."""
+    def take(self, seconds: float | None = None) -> list[Waiting] | None:
+        """The next batch, for which this waits; an empty one if none comes in this time. None if
+        the queue was closed."""
         with self._changed:
             self._free += 1
             try:
-                while not self._is_closed:
-                    self._changed.wait_for(lambda: self._count or self._is_closed)
-                    if time.monotonic() - self._company < LATELY:
-                        self._changed.wait_for(self._is_full, PATIENCE)
-                    if batch := self._next_batch():
-                        self._busy += 1
-                        self._computing += len(batch)
-                        return batch
-                return None
+                if not self._changed.wait_for(lambda: self._count or self._is_closed, seconds):
+                    return []
+                if time.monotonic() - self._company < LATELY:
+                    self._changed.wait_for(self._is_full, PATIENCE)
+                if self._is_closed:
+                    return None
+                batch = self._next_batch()
+                if batch:
+                    self._busy += 1
+                    self._computing += len(batch)
+                return batch
             finally:
                 self._free -= 1
 

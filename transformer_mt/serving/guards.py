@@ -60,13 +60,13 @@ class Access:
                 f"the service with --allow-origin http://{printable(host)}",
             )
         # A proxy may add TLS, so that the pages of the service itself can have both schemes.
-        if "origin" in headers and origin not in (f"http://{host}", f"https://{host}"):
-            if not self.allows(origin):
-                raise Refusal(
-                    403,
-                    f"pages of {printable(origin)} may not use this service. To let them, start it "
-                    f"with --allow-origin {printable(origin)}",
-                )
+        own = (f"http://{host}", f"https://{host}")
+        if "origin" in headers and origin not in own and not self.allows(origin):
+            raise Refusal(
+                403,
+                f"pages of {printable(origin)} may not use this service. To let them, start it "
+                f"with --allow-origin {printable(origin)}",
+            )
 
     def check_token(self, headers: Headers) -> None:
         """

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from transformer_mt.config import problems
+from transformer_mt.config.section import first_sentence
 from transformer_mt.serving.refusals import Refusal
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Output, Translation
 
-# A search needs memory and time in proportion to its beam.
-WIDEST_BEAM = 20
 _LINE_END = re.compile(r"(\r\n|\r|\n)")
 
 # A pair of numbers: a link between words, or the place of a word.
 Pair = tuple[int, int]
-Beam = Annotated[int, Field(ge=1, le=WIDEST_BEAM)]
+Beam = Annotated[int, Field(ge=1)]
 
 
 class Query(BaseModel):
@@ -166,9 +165,11 @@ def parse(kind: type[AnyQuery], body: bytes) -> AnyQuery:
         items = error.errors(include_url=False)
     if items[0]["type"] == "json_invalid":
         raise Refusal(400, f"the request is not JSON in UTF-8: {items[0]['ctx']['error']}")
-    # A string or a list: pydantic tells of both what it is not.
-    found = dict.fromkeys(_described(kind, item) for item in items)
-    raise Refusal(422, ". ".join(found))
+    found = list(dict.fromkeys(_described(kind, item) for item in items))
+    if any(text.startswith("text[") for text in found):
+        # It is meant as a list. pydantic also says that it is not a string.
+        found = [text for text in found if not text.startswith("text:")]
+    raise Refusal(422, " ".join(f"{text}." for text in found) if found[1:] else found[0])
 
 
 def _described(kind: type[Query], item: Any) -> str:
@@ -179,10 +180,10 @@ def _described(kind: type[Query], item: Any) -> str:
     if item["type"] == "extra_forbidden":
         key = str(place[-1])
         near = difflib.get_close_matches(key, kind.model_fields, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(kind.model_fields)}"
+        hint = f"did you mean {near[0]}" if near else f"known: {', '.join(kind.model_fields)}"
         return f"{problems.printable(key)}: unknown key; {hint}"
     if item["type"] == "missing":
-        return f"{place[0]}: missing. {kind.model_fields[place[0]].description}"
+        return f"{place[0]}: missing: {first_sentence(kind.model_fields[place[0]].description)}"
     if place[0] == "text":
         where = f"text[{place[2]}]" if len(place) > 2 else "text"
         return f"{where}: expected a string" + ("" if len(place) > 2 else " or a list of strings")

@@ -24,6 +24,8 @@ from transformer_mt.serving.batching import Queue, Waiting, WorkerLost, joined, 
 
 # The greatest number of seconds between two attempts to start a process.
 LONGEST_PAUSE = 30.0
+# The number of seconds after which it is looked whether an idle process is still there.
+ALIVE_EVERY = 1.0
 
 
 class Failed(NamedTuple):
@@ -124,28 +126,41 @@ class Workers:
 
     def _serve(self, process: _Process) -> None:
         """Computes batches until the process is lost or the queue is closed."""
-        while (batch := self._queue.take()) is not None:
-            begun = time.monotonic()
+        while (batch := self._queue.take(ALIVE_EVERY)) is not None:
             try:
-                process.send(joined(batch))
-                results = separated(batch, process.receive(self._hang))
+                if batch:
+                    self._compute(process, batch)
+                else:
+                    process.require_alive()
             except WorkerLost as error:
-                self._fail(batch, error)
                 if not self._closed.is_set():
                     self.crashes += 1
                     say(f"warning: {self._name}: {error}. The process is started again")
                 return
-            except Exception as error:
-                self._fail(batch, error)
-            else:
-                self._computed(len(batch))
-                for waiting, result in zip(batch, results, strict=True):
-                    waiting.future.set_result(result)
-            finally:
-                self._queue.done(batch, time.monotonic() - begun)
+
+    def _compute(self, process: _Process, batch: list[Waiting]) -> None:
+        """
+        Raises:
+            WorkerLost: the process is gone, or had to be given up.
+        """
+        begun = time.monotonic()
+        try:
+            process.send(joined(batch))
+            results = separated(batch, process.receive(self._hang))
+        except Exception as error:
+            self._fail(batch, error)
+            if isinstance(error, WorkerLost):
+                raise
+        else:
+            self._computed(len(batch))
+            for waiting, result in zip(batch, results, strict=True):
+                waiting.future.set_result(result)
+        finally:
+            self._queue.done(batch, time.monotonic() - begun)
 
     def _fail(self, batch: list[Waiting], error: Exception) -> None:
-        if len(batch) > 1 and not self._closed.is_set():
+        # Who is to blame shows when each is computed alone. Nobody is, if the process was killed.
+        if not self._closed.is_set() and not batch[0].is_alone:
             self._queue.again(batch)
             return
         for waiting in batch:
@@ -169,6 +184,15 @@ class _Process:
         with signals.blocked():  # as in runtime.process_pool
             self._process.start()
         theirs.close()  # so that the end of the process ends the connection
+
+    def require_alive(self) -> None:
+        """
+        Raises:
+            WorkerLost: the process is gone.
+        """
+        with _losses(self._process):
+            if not self._process.is_alive():
+                raise EOFError
 
     def send(self, work: Any) -> None:
         """

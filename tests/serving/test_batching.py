@@ -1,0 +1,199 @@
+"""The queue of the service: what is in a batch, who comes first, and what is refused."""
+
+import threading
+import time
+
+import pytest
+
+from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.decoding.engine import Search, Sentence
+from transformer_mt.serving import batching
+from transformer_mt.serving.batching import (
+    Cancelled,
+    Late,
+    Overloaded,
+    Queue,
+    Ticket,
+    TooMuch,
+    WorkerLost,
+    joined,
+    separated,
+)
+from transformer_mt.serving.limits import Limits
+
+SETTINGS = DecodingConfig()
+
+
+def search(*ids, settings=SETTINGS, attention=False) -> Search:
+    return Search([Sentence(list(ids))], settings, attention)
+
+
+def sources(batch) -> list[list[int]]:
+    return [waiting.work.sentences[0].source for waiting in batch]
+
+
+def put(queue: Queue, *works) -> Ticket:
+    ticket = Ticket(10)
+    ticket.places = queue.put(ticket, list(works))
+    return ticket
+
+
+def answer(queue: Queue, batch, results) -> None:
+    for waiting, result in zip(batch, results, strict=True):
+        waiting.future.set_result(result)
+    queue.done(batch, 0.1)
+
+
+def test_sentences_of_several_requests_are_one_batch():
+    queue = Queue(Limits(), 1000)
+    for number in range(3):
+        put(queue, search(number))
+    assert sources(queue.take()) == [[0], [1], [2]]
+    assert queue.waiting == 0
+
+
+def test_requests_take_turns():
+    queue = Queue(Limits(max_batch=4), 1000)
+    put(queue, *(search(1, number) for number in range(6)))
+    put(queue, search(2), search(2))
+    put(queue, search(3))
+    assert sources(queue.take()) == [[1, 0], [2], [3], [1, 1]]
+    put(queue, search(4))
+    # Who was there before comes first, and who has just come is not last.
+    assert sources(queue.take()) == [[2], [1, 2], [4], [1, 3]]
+
+
+def test_only_equal_settings_share_a_batch_and_nobody_is_overtaken_for_long():
+    queue = Queue(Limits(), 1000)
+    others = DecodingConfig(beam_size=7), DecodingConfig(n_best=2)
+    put(queue, search(1))
+    put(queue, search(2, settings=others[0]))
+    put(queue, search(3, settings=SETTINGS.model_copy()))  # equal, but not the same object
+    put(queue, search(4, settings=others[1]))
+    put(queue, search(5, attention=True))
+    batches = [sources(queue.take()) for _ in range(4)]
+    assert batches == [[[1], [3]], [[2]], [[4]], [[5]]]
+
+
+def test_the_size_of_a_batch_counts_padding():
+    queue = Queue(Limits(), 12)
+    put(queue, search(1, 1))  # 3 with eos
+    put(queue, search(2, 2, 2))  # two rows of 4
+    put(queue, search(3))  # three rows of 4
+    put(queue, search(4))
+    put(queue, search(*[5] * 50))  # longer than a batch: alone
+    assert sources(queue.take()) == [[1, 1], [2, 2, 2], [3]]
+    assert sources(queue.take()) == [[4]]
+    assert sources(queue.take()) == [[5] * 50]
+
+
+def test_what_is_no_search_is_alone():
+    queue = Queue(Limits(), 1000)
+    put(queue, len)
+    put(queue, search(1))
+    assert [waiting.work for waiting in queue.take()] == [len]
+    assert sources(queue.take()) == [[1]]
+
+
+def test_free_workers_share_what_waits():
+    queue = Queue(Limits(), 1000)
+    taken = []
+    threads = [threading.Thread(target=lambda: taken.append(queue.take())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    while queue._free < 2:
+        time.sleep(0.001)
+    put(queue, *(search(number) for number in range(10)))
+    for thread in threads:
+        thread.join()
+    assert sorted(map(len, taken)) == [5, 5]
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_again():
+    queue = Queue(Limits(max_waiting=5, max_batch=2), 1000)
+    put(queue, *[search(1)] * 20)  # larger than the queue, but nobody else is there
+    with pytest.raises(Overloaded, match="20 sentences are waiting") as caught:
+        put(queue, search(2))
+    assert caught.value.retry_after == 1
+    # Two sentences in a tenth of a second, as reported: 18 take about a second.
+    answer(queue, queue.take(), [0, 0])
+    with pytest.raises(Overloaded) as caught:
+        put(queue, search(2))
+    assert 1 <= caught.value.retry_after <= batching.LONGEST_RETRY
+
+
+def test_what_is_cancelled_is_dropped_and_makes_room():
+    queue = Queue(Limits(max_waiting=5), 1000)
+    gone = put(queue, *[search(1)] * 5)
+    gone.cancel()
+    kept = put(queue, search(2))
+    assert sources(queue.take()) == [[2]]
+    assert queue.waiting == 0
+    with pytest.raises(Cancelled):
+        gone.result(gone.places[0])
+    assert not kept.places[0].cancelled()
+
+
+def test_a_ticket_that_was_cancelled_before_gets_nothing():
+    queue, ticket = Queue(Limits(), 1000), Ticket(10)
+    ticket.cancel()
+    (place,) = queue.put(ticket, [search(1)])
+    with pytest.raises(Cancelled):
+        ticket.result(place)
+
+
+def test_a_late_request_is_told_so_and_its_works_are_dropped():
+    queue, ticket = Queue(Limits(), 1000), Ticket(0.01)
+    places = queue.put(ticket, [search(1), search(1)])
+    with pytest.raises(Late, match="took too long"):
+        ticket.result(places[0])
+    put(queue, search(2))
+    assert sources(queue.take()) == [[2]]
+
+
+def test_too_many_subwords_are_refused_before_anything_waits():
+    queue = Queue(Limits(max_subwords=5), 1000)
+    with pytest.raises(TooMuch, match="6 subwords; a request may have 5"):
+        list(queue.runner(Ticket(10))(iter([search(1, 2, 3), None, search(4, 5, 6)])))
+    assert queue.waiting == 0
+
+
+def test_the_runner_gives_each_work_its_result_in_order():
+    queue, got = Queue(Limits(), 1000), []
+    works = iter([search(1), None, search(2), search(3)])
+    thread = threading.Thread(target=lambda: got.extend(queue.runner(Ticket(10))(works)))
+    thread.start()
+    while queue.waiting < 3:
+        time.sleep(0.001)
+    batch = queue.take()
+    answer(queue, batch, separated(batch, [["one"], ["two"], ["three"]]))
+    thread.join()
+    assert got == [[["one"]], None, [["two"]], [["three"]]]
+
+
+def test_works_are_joined_to_one_search():
+    queue = Queue(Limits(), 1000)
+    put(queue, search(1, attention=True))
+    put(queue, search(2, attention=True))
+    assert joined(queue.take()) == Search([Sentence([1]), Sentence([2])], SETTINGS, True)
+
+
+def test_works_that_come_again_are_alone_and_first():
+    queue = Queue(Limits(), 1000)
+    put(queue, search(1), search(2))
+    batch = queue.take()
+    put(queue, search(3), search(4))
+    queue.again(batch)
+    queue.done(batch, 0.1)
+    assert [sources(queue.take()) for _ in range(3)] == [[[2]], [[1]], [[3], [4]]]
+
+
+def test_closing_ends_all_waiting():
+    queue = Queue(Limits(), 1000)
+    ticket = put(queue, search(1))
+    queue.close()
+    with pytest.raises(WorkerLost, match="stopping"):
+        ticket.result(ticket.places[0])
+    with pytest.raises(WorkerLost):
+        put(queue, search(1))
+    assert queue.take() is None

@@ -1,0 +1,182 @@
+"""A served model: its translations are those of the command `translate`, whoever else asks."""
+
+import json
+import shutil
+import threading
+
+import pytest
+
+from tests.support import ROOT, demo_pairs, make_config, make_model_directory, run_command
+from transformer_mt.inspect import card
+from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.serving.batching import Ticket, TooMuch
+from transformer_mt.serving.limits import Limits
+from transformer_mt.serving.models import serving
+
+LINES = [source for source, _ in demo_pairs(60)]
+# Lines of every kind.
+LINES += ["", "   ", "x" * 300, "日本語", "\u202eabc", "two\tcolumns", " ".join(LINES[:12])]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served")
+    config = make_config(folder, decoding={"beam_size": 3}, data={"max_length": 40})
+    directory = make_model_directory(folder / "model", demo_pairs(200), config)
+    lines = [
+        {"kind": "test", "checkpoint": "step_5", "bleu": 12.0},
+        {"kind": "test", "checkpoint": "step_10", "bleu": 20, "intervals": {"bleu": [19, 22]}},
+    ]
+    (directory.path / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    (directory.path / "data.json").write_text('{"pairs": 12345}')
+    return directory.path
+
+
+@pytest.fixture(scope="module")
+def model(directory):
+    with serving([str(directory)], Limits(max_lines=200, max_subwords=5000), threads=2) as models:
+        yield models["model"]
+
+
+@pytest.fixture(scope="module")
+def expected(directory):
+    """What the command `translate` writes for LINES, with two outputs and alignment."""
+    file = directory.parent / "lines"
+    file.write_text("".join(line + "\n" for line in LINES), encoding="utf-8")
+    output = directory.parent / "output.jsonl"
+    flags = {"input": file, "output": output, "format": "jsonl", "n_best": 2, "threads": 1}
+    run_command("translate", directory, "--alignment", **flags)
+    return [json.loads(line) for line in output.read_text("utf-8").splitlines()]
+
+
+def ask(model, lines, **options):
+    return model.translate(lines, Ticket(60), **options)
+
+
+def same(translation, values) -> bool:
+    """Whether a translation is what the command wrote, with scores to 4 digits."""
+    links = [" ".join(f"{i}-{j}" for i, j in output.alignment) for output in translation.outputs]
+    return (
+        [output.text for output in translation.outputs] == [o["text"] for o in values["outputs"]]
+        and links == [output["alignment"] for output in values["outputs"]]
+        and [output.score for output in translation.outputs]
+        == pytest.approx([output["score"] for output in values["outputs"]], abs=5e-5)
+    )
+
+
+def test_the_translations_are_those_of_the_command_whoever_else_asks(model, expected):
+    answers = {}
+
+    def client(number):
+        for index in range(number, len(LINES), 16):
+            answers[index] = ask(model, [LINES[index]], n_best=2, alignment=True)[0]
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    whole = ask(model, LINES, n_best=2, alignment=True)
+    for thread in threads:
+        thread.join()
+    for index, values in enumerate(expected):
+        assert same(whole[index], values), index
+        assert same(answers[index], values), index
+
+
+def test_requests_with_other_settings_do_not_mix(model):
+    answers = {}
+
+    def client(beam_size):
+        answers[beam_size] = [t.text for t in ask(model, LINES[:20], beam_size=beam_size)]
+
+    threads = [threading.Thread(target=client, args=(size,)) for size in (1, 2, 3, 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for size, texts in answers.items():
+        assert texts == [t.text for t in ask(model, LINES[:20], beam_size=size)]
+    assert answers[1] != answers[4]
+
+
+def test_the_card_says_what_the_model_is(model):
+    values = model.card.model_dump()
+    assert (values["source_lang"], values["target_lang"]) == ("en", "de")
+    assert values["pairs"] == 12345
+    assert values["data"] == "12,345 pairs"
+    # Only the score of the checkpoint that translates counts.
+    assert values["test"] == {"metric": "BLEU", "score": 20.0, "interval": 1.5}
+    assert (values["n_best"], values["alignment"], values["attention"]) == (3, True, True)
+    assert values["limits"]["lines"] == 200
+
+
+def test_more_outputs_than_the_beam_is_wide_widen_the_beam(model):
+    (translation,) = ask(model, LINES[:1], n_best=6)
+    assert len(translation.outputs) == 6
+    with pytest.raises(UsageError, match="n_best: 21: expected a number from 1 to 20"):
+        ask(model, LINES[:1], n_best=21)
+    with pytest.raises(UsageError, match="beam_size"):
+        ask(model, LINES[:1], n_best=4, beam_size=2)
+
+
+def test_too_much_is_refused(model):
+    with pytest.raises(TooMuch, match="201 lines; a request may have 200"):
+        ask(model, ["a"] * 201)
+    with pytest.raises(TooMuch, match="subwords; a request may have 5,000"):
+        ask(model, ["abc " * 10_000])
+    assert model.waiting == 0
+
+
+def test_the_attention_page_is_that_of_a_pair(model):
+    page = model.attention_page(LINES[0], "Wo ist der Bahnhof?", Ticket(60))
+    assert page.startswith("<!doctype html>") or page.startswith("<!DOCTYPE html>")
+    for source, problem in (("", "source: 0 subwords"), ("word " * 50, "source: ")):
+        with pytest.raises(UsageError, match=problem):
+            model.attention_page(source, "x", Ticket(60))
+
+
+def test_an_export_is_served_without_paddle_and_says_what_it_was_trained_on(directory, tmp_path):
+    pytest.importorskip("ctranslate2")
+    export = tmp_path / "run" / "export" / "ctranslate2"
+    export.parent.mkdir(parents=True)
+    run_command("export", directory, format="ctranslate2", output=export)
+    with serving([str(export), str(export)], Limits()) as models:
+        assert list(models) == ["run-ctranslate2", "run-ctranslate2-2"]
+        served = models["run-ctranslate2"]
+        assert served.workers.count == 1
+        assert served.card.engine == "CTranslate2"
+        assert (served.card.pairs, served.card.test.score) == (12345, 20.0)
+        assert not served.card.attention
+        assert len(ask(served, LINES[:20])) == 20
+        with pytest.raises(UsageError, match="does not give the weights"):
+            served.attention_page("a", "b", Ticket(60))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        '{"pairs": "x", "dataset": "<b>", "test": 3}',
+        '{"test": {"score": 1e999}}',
+        "[" * 9999,
+    ],
+)
+def test_a_damaged_card_says_nothing(tmp_path, content):
+    (tmp_path / card.CARD).write_text(content)
+    assert card.of_export(tmp_path) == card.Training()
+
+
+def test_a_model_that_is_not_there_or_damaged_is_reported(directory, tmp_path):
+    with pytest.raises(UsageError, match="not a model directory"), serving([str(ROOT)], Limits()):
+        pass
+    copy = tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    weights = copy / "checkpoints" / "step_10" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(UserError, match="damaged"), serving([str(copy)], Limits()):
+        pass
+
+
+def test_a_checkpoint_can_be_chosen(directory):
+    with serving([f"{directory}:step_5"], Limits()) as models:
+        assert models["model:step_5"].card.test.score == 12.0

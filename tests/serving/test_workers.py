@@ -1,0 +1,136 @@
+"""Worker processes: what they compute, and that they are mended when they die or hang."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from tests.serving.engines import DIES, FAILS, HANGS, IS_SLOW, REFUSES, ReversingSpec
+from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.decoding.engine import Search, Sentence
+from transformer_mt.runtime.errors import UserError
+from transformer_mt.serving.batching import Queue, Ticket, WorkerLost
+from transformer_mt.serving.limits import Limits
+from transformer_mt.serving.workers import Workers
+
+SETTINGS = DecodingConfig()
+
+
+@contextmanager
+def working(spec=None, hang=5.0, **limits):
+    queue = Queue(Limits(**limits), 1000)
+    workers = Workers("reversing", spec or ReversingSpec(), queue, hang)
+    try:
+        workers.start()
+        yield queue, workers
+    finally:
+        workers.close()
+
+
+def ask(queue: Queue, *sentences, seconds=20) -> list:
+    """What each sentence gets: its output, or the error."""
+    ticket = Ticket(seconds)
+    places = queue.put(ticket, [Search([Sentence(list(ids))], SETTINGS) for ids in sentences])
+    answers = []
+    for place in places:
+        try:
+            ((hypothesis,),) = ticket.result(place)
+            answers.append(hypothesis.ids)
+        except Exception as error:
+            answers.append(error)
+    return answers
+
+
+def test_sentences_are_computed_in_other_processes():
+    with working(ReversingSpec(processes=2)) as (queue, workers):
+        assert ask(queue, [1, 2], [3, 4, 5], []) == [[2, 1], [5, 4, 3], []]
+        assert workers.ready == workers.count == 2
+    assert not multiprocessing.active_children()
+    assert not [thread for thread in threading.enumerate() if "worker" in thread.name]
+
+
+def test_a_process_that_is_killed_is_started_again_and_no_answer_is_lost():
+    with working(ReversingSpec(seconds=0.3)) as (queue, workers):
+        (process,) = multiprocessing.active_children()
+        threading.Timer(0.1, os.kill, (process.pid, signal.SIGKILL)).start()
+        assert ask(queue, [1, 2], [3, 4]) == [[2, 1], [4, 3]]
+        assert workers.crashes == 1
+        assert ask(queue, [5, 6]) == [[6, 5]]
+
+
+def test_a_sentence_that_kills_its_process_takes_no_other_with_it():
+    with working() as (queue, workers):
+        first, poison, last = ask(queue, [1, 2], [DIES], [3, 4])
+        assert (first, last) == ([2, 1], [4, 3])
+        assert isinstance(poison, WorkerLost)
+        assert "has died (exit code 9)" in str(poison)
+        assert workers.crashes == 2  # together with others, and alone
+        assert ask(queue, [7, 8]) == [[8, 7]]
+
+
+def test_a_process_that_hangs_is_killed():
+    with working(hang=0.5) as (queue, _):
+        (answer,) = ask(queue, [HANGS])
+        assert "did not end within" in str(answer)
+        assert ask(queue, [1, 2]) == [[2, 1]]
+
+
+def test_an_error_of_the_engine_reaches_the_sentence_that_it_belongs_to():
+    with working() as (queue, workers):
+        first, refused, failed = ask(queue, [1, 2], [REFUSES], [FAILS])
+        assert first == [2, 1]
+        assert (type(refused), str(refused)) == (UserError, "this sentence is refused")
+        assert "ZeroDivisionError: a mistake of the engine" in str(failed)
+        assert workers.crashes == 0
+
+
+def test_a_model_that_can_not_be_loaded_is_reported_at_once(tmp_path):
+    broken = tmp_path / "broken"
+    broken.touch()
+    with (
+        pytest.raises(UserError, match="damaged"),
+        working(ReversingSpec(processes=2, broken=str(broken))),
+    ):
+        pass
+    assert not multiprocessing.active_children()
+
+
+def test_a_model_that_can_not_be_loaded_again_is_tried_until_it_can(tmp_path):
+    broken = tmp_path / "broken"
+    with working(ReversingSpec(broken=str(broken))) as (queue, workers):
+        broken.touch()
+        (process,) = multiprocessing.active_children()
+        process.kill()
+        while workers.ready:
+            time.sleep(0.01)
+        # The next sentence waits for a process.
+        threading.Timer(0.3, broken.unlink).start()
+        assert ask(queue, [1, 2]) == [[2, 1]]
+
+
+def test_closing_waits_for_nothing():
+    with working() as (queue, workers):
+        ticket = Ticket(20)
+        works = [Search([Sentence([HANGS])], SETTINGS), Search([Sentence([1])], SETTINGS)]
+        places = queue.put(ticket, works)
+        while queue.waiting == 2:
+            time.sleep(0.01)
+        workers.close()
+        for place in places:
+            with pytest.raises(WorkerLost):
+                ticket.result(place)
+
+
+def test_while_one_process_computes_another_one_answers():
+    with working(ReversingSpec(processes=2)) as (queue, _):
+        slow = threading.Thread(target=ask, args=(queue, [IS_SLOW]))
+        slow.start()
+        while not queue._computing:
+            time.sleep(0.001)
+        assert ask(queue, [1, 2]) == [[2, 1]]
+        assert slow.is_alive()
+        slow.join()

@@ -1,0 +1,201 @@
+"""The command `serve`.
+
+The page is at the address that the command prints. Other programs send requests:
+
+  POST /translate  {"text": TEXT} or {"text": [LINE, ...]} gives the translations
+  GET  /models     what the models are
+  GET  /health     whether the service can translate
+  GET  /metrics    counters for Prometheus
+  GET  /docs       describes all of it, and lets you try it
+
+The first Ctrl-C or SIGTERM lets requests that have begun finish, and the exit code is then 0. The
+second one ends at once.
+
+examples:
+  python -m transformer_mt serve runs/demo
+  python -m transformer_mt serve runs/demo/export/ctranslate2 runs/other --port 8080
+  python -m transformer_mt serve runs/demo --host 0.0.0.0 --token @token.txt
+  curl http://127.0.0.1:8000/translate --json '{"text": "Where is the station?"}'
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+from contextlib import closing
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from transformer_mt.assembly import backends
+from transformer_mt.commands.arguments import add_device, positive, positive_number
+from transformer_mt.commands.model_choice import MODEL_GROUP
+from transformer_mt.runtime.console import say
+from transformer_mt.runtime.errors import UsageError
+from transformer_mt.serving.limits import Limits
+
+if TYPE_CHECKING:
+    from transformer_mt.serving.guards import Access
+
+TOKEN_VARIABLE = "TRANSFORMER_MT_TOKEN"
+# The fields of Limits: the name and the meaning of the value.
+LIMITS = {
+    "max_body": ("BYTES", "the size of a request"),
+    "max_lines": ("N", "the lines of a request"),
+    "max_subwords": ("N", "the subwords of a request, of all its lines together"),
+    "max_waiting": ("N", "the sentences, of all requests together, that may wait for a model"),
+    "max_batch": ("N", "the sentences that are translated together; 1 translates each alone"),
+    "timeout": ("SECONDS", "the time that a request may take, from its last byte to its answer"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "models",
+        metavar="MODEL_DIR[:CHECKPOINT]",
+        nargs="+",
+        help="a model directory, and optionally one of its checkpoints, or an export. With exports "
+        "for CTranslate2 alone, Paddle is not needed",
+    )
+    group = parser.add_argument_group("options for the address, and for who may use it")
+    group.add_argument(
+        "--host",
+        metavar="ADDRESS",
+        default="127.0.0.1",
+        help="the address to listen at; 0.0.0.0 is every address of this machine (default: "
+        "127.0.0.1, which only this machine can reach)",
+    )
+    group.add_argument(
+        "--port",
+        metavar="N",
+        type=_port,
+        default=8000,
+        help="the port to listen at; 0 is any free one (default: 8000)",
+    )
+    group.add_argument(
+        "--token",
+        metavar="TEXT|@FILE",
+        help="a secret that requests must have, or the file that holds it (default: the "
+        f"environment variable {TOKEN_VARIABLE}, if it is set)",
+    )
+    group.add_argument(
+        "--no-token",
+        action="store_true",
+        help="lets everybody who can reach the service use it; with another --host, either this or "
+        "a token is needed",
+    )
+    group.add_argument(
+        "--allow-origin",
+        metavar="ORIGIN",
+        action="append",
+        default=[],
+        help="another address at which the service is reached, or whose pages may use it, such as "
+        "https://example.com. May be repeated",
+    )
+    group.add_argument(
+        "--log-text",
+        action="store_true",
+        help="also prints the text of requests; otherwise, no text is kept anywhere",
+    )
+    group = parser.add_argument_group(MODEL_GROUP)
+    group.add_argument(
+        "--engine",
+        choices=tuple(backends.BACKENDS),
+        help="the library that runs the models, as in `translate`",
+    )
+    group.add_argument(
+        "--threads",
+        metavar="N",
+        type=positive,
+        help="the number of CPU cores to use for each model (default: all)",
+    )
+    add_device(group)
+    group = parser.add_argument_group("limits (what is beyond them is refused)")
+    for field in fields(Limits):
+        unit, meaning = LIMITS[field.name]
+        group.add_argument(
+            f"--{field.name.replace('_', '-')}",
+            metavar=unit,
+            type=positive if isinstance(field.default, int) else positive_number,
+            default=field.default,
+            help=f"{meaning} (default: {field.default:,})",
+        )
+
+
+def run(options: argparse.Namespace) -> None:
+    # Help does not need them.
+    from transformer_mt.serving import server
+    from transformer_mt.serving.app import Service
+    from transformer_mt.serving.metrics import Metrics
+    from transformer_mt.serving.models import serving
+
+    limits = Limits(**{field.name: getattr(options, field.name) for field in fields(Limits)})
+    with closing(server.bind(options.host, options.port)) as listening:
+        access = _access(options, is_private=server.is_loopback(listening))
+        metrics = Metrics()
+        with serving(
+            options.models,
+            limits,
+            engine=options.engine,
+            threads=options.threads or len(os.sched_getaffinity(0)),
+            device=options.device,
+            computed=metrics.batch,
+        ) as models:
+            metrics.watch(models)
+            service = Service(models, limits, access, metrics, log_text=options.log_text)
+            cards = [model.card for model in models.values()]
+            names = ", ".join(f"{c.name} ({c.source_lang}-{c.target_lang})" for c in cards)
+            say(f"{server.address(listening)} serves {names}  Ctrl-C stops it")
+            server.run(service, listening, limits.timeout)
+
+
+def _access(options: argparse.Namespace, is_private: bool) -> Access:
+    from transformer_mt.serving.guards import Access, host_of, read_origin
+
+    token = _token(options)
+    if token is None and not is_private and not options.no_token:
+        raise UsageError(
+            f"--host {options.host}: other machines can use the service. Add --token @FILE with a "
+            "secret that requests must have, or --no-token if everybody may use it"
+        )
+    origins = frozenset(map(read_origin, options.allow_origin))
+    hosts = {options.host.lower(), *map(host_of, origins)}
+    if not is_private:
+        hosts.add(socket.gethostname().lower())
+    return Access(frozenset(hosts), origins, token)
+
+
+def _token(options: argparse.Namespace) -> str | None:
+    """
+    Raises:
+        UsageError: the token can't be one, or there is both a token and --no-token.
+    """
+    if options.no_token:
+        if options.token is not None:
+            raise UsageError("--token and --no-token cannot be used together")
+        return None
+    name, token = "--token", options.token
+    if token is None:
+        name, token = TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE)
+        if token is None:
+            return None
+    elif token.startswith("@"):
+        name = token
+        try:
+            token = Path(token[1:]).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeError):
+            raise UsageError(f"--token {name}: the file can't be read") from None
+    # The message does not show the secret.
+    if not token or not all("!" <= character <= "~" for character in token):
+        raise UsageError(
+            f"{name}: a token consists of ASCII letters, digits and signs, without spaces. "
+            "`openssl rand -hex 16` prints a good one"
+        )
+    return token
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not text.isascii() or len(text) > 5 or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a port, from 0 to 65535")
+    return int(text)
