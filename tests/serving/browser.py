@@ -119,7 +119,7 @@ class Page:
             raise RuntimeError(done["exceptionDetails"]["exception"]["description"])
         return done["result"].get("value")
 
-    def until(self, condition: str, seconds: float = TIMEOUT) -> Any:
+    def until(self, condition: str, seconds: float = 60) -> Any:
         """Waits until an expression is true, and returns its value."""
         end = time.monotonic() + seconds
         while not (value := self.run(condition)):

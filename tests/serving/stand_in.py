@@ -105,7 +105,9 @@ class RunningService:
         listening = bind("127.0.0.1", self._port)
         self._port = listening.getsockname()[1]
         self.url = f"{address(listening)}/"
-        service = Service(self._models, Limits(), Access(token=self.token), Metrics(self._models))
+        metrics = Metrics()
+        metrics.watch(self._models)
+        service = Service(self._models, Limits(), Access(token=self.token), metrics)
         self._server = Server(service, timeout=60)
         self._thread = threading.Thread(target=self._server.run, args=([listening],))
         self._thread.start()

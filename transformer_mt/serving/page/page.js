@@ -554,7 +554,7 @@ function readLink() {
   if (held.has("token")) {
     useToken(held.get("token"));
     held.delete("token");
-    const rest = held.size ? `#${held}` : "";
+    const rest = String(held) && `#${held}`;
     history.replaceState(null, "", location.pathname + location.search + rest);
   }
   return { model: held.get("model"), text: held.get("text") };
@@ -617,7 +617,9 @@ function writeModel() {
     facts.push(word("about_test", metric, both.map((one) => number(one, digits)).join(" ± ")));
   }
   at("about-model").textContent = facts.join(language === "zh" ? "" : " ");
-  at("about-limits").textContent = word("about_limits", card.data);
+  // The server writes the number of pairs in English.
+  const pairs = card.pairs === null ? "" : word("pairs", number(card.pairs));
+  at("about-limits").textContent = word("about_limits", card.data?.replace(/[\d,]+ pairs$/, pairs));
   at("about").hidden = false;
 }
 

@@ -58,6 +58,7 @@ const ENGLISH = {
   about_test: (metric, score) =>
     `On the test set its score is ${score} ${metric}. ${metric} compares a translation with one by ` +
     "a person; 100 means the same words.",
+  pairs: (count) => `${count} pairs`,
   cannot: "What it cannot do",
   about_limits: (data) =>
     `It is a small model that has seen one kind of text${data ? `: ${data}` : ""}. It translates ` +
@@ -123,6 +124,7 @@ const CHINESE = {
     `模型 ${name} 把${source}翻译成${target}，有 ${parameters} 个参数。`,
   about_test: (metric, score) =>
     `在测试集上的得分为 ${score} ${metric}。${metric} 把译文与人工译文比较，100 表示用词完全相同。`,
+  pairs: (count) => `${count} 个句对`,
   cannot: "它做不到什么",
   about_limits: (data) =>
     `这是一个小模型，只学过一类文本${data ? `（${data}）` : ""}。` +
