@@ -119,14 +119,13 @@ class Page:
             raise RuntimeError(done["exceptionDetails"]["exception"]["description"])
         return done["result"].get("value")
 
-    def until(self, condition: str, seconds: float = 60) -> Any:
-        """Waits until an expression is true, and returns its value."""
+    def until(self, condition: str, seconds: float = 60) -> None:
+        """Waits until an expression is true."""
         end = time.monotonic() + seconds
-        while not (value := self.run(condition)):
+        while not self.run(f"Boolean({condition})"):
             if time.monotonic() > end:
-                raise TimeoutError(f"{condition} is still {value!r}\n{self.text('body')}")
+                raise TimeoutError(f"not true: {condition}\n{self.text('body')}")
             time.sleep(0.03)
-        return value
 
     def text(self, selector: str) -> str | None:
         """The text of an element as it is shown; None if it is not shown."""

@@ -197,8 +197,8 @@ def test_everything_can_be_reached_by_the_keyboard(opened):
 def test_words_that_belong_together_are_lit(opened):
     """The words are counted in code points by the server, and in UTF-16 by the browser."""
     page = opened()
-    write(page, "Yes. 😀😀 dog\u0301 runs")
-    is_translated(page, "YES. RUNS DOG\u0301 😀😀")
+    write(page, "Yes! 😀😀 dog\u0301 runs")
+    is_translated(page, "YES! RUNS DOG\u0301 😀😀")
     page.point("#translation p [data-sentence='1'] [data-word='1']")
     page.until("document.querySelector('.lit')")
     assert page.texts(".lit") == ["DOG\u0301"] and page.texts("#mirror .partner") == ["dog\u0301"]
@@ -214,7 +214,7 @@ def test_words_that_belong_together_are_lit(opened):
     page.run("document.querySelector('#source').setSelectionRange(0, 0)")
     page.run("document.querySelector('#source').focus()")
     page.key("ArrowRight")
-    page.until("document.querySelector('.lit')?.textContent === 'Yes.'")
+    page.until("document.querySelector('.lit')?.textContent === 'Yes!'")
 
 
 @pytest.mark.parametrize("width", [360, 1200])

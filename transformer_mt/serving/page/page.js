@@ -355,7 +355,7 @@ async function openOthers(element) {
   others.hidden = false;
   fillOthers(text);
   placeOthers(element);
-  others.querySelector("button")?.focus();
+  focusOthers();
   const key = keyOf(text);
   if (card.n_best > 1 && !answers.get(key).outputs) {
     const n_best = Math.min(MOST_OTHERS, card.n_best);
@@ -372,8 +372,13 @@ async function openOthers(element) {
     if (open !== mine) return;
     fillOthers(text);
     placeOthers(element);
-    (others.querySelector("[aria-pressed=true]") ?? others.querySelector("button"))?.focus();
+    focusOthers();
   }
+}
+
+/** Puts the keyboard's focus on the current translation among the others. */
+function focusOthers() {
+  (others.querySelector("[aria-pressed=true]") ?? others.querySelector("button")).focus();
 }
 
 function fillOthers(text, problem) {
@@ -424,8 +429,9 @@ function fillOthers(text, problem) {
 /** Under the sentence; on a narrow screen the style puts it at the lower edge of the window. */
 function placeOthers(element) {
   const box = [...element.getClientRects()].at(-1) ?? element.getBoundingClientRect();
-  const left = Math.min(box.left, document.documentElement.clientWidth - others.offsetWidth - 12);
-  others.style.left = `${Math.max(12, left) + scrollX}px`;
+  const right = at("panes").getBoundingClientRect().right;
+  const left = Math.max(12, Math.min(box.left, right - others.offsetWidth));
+  others.style.left = `${left + scrollX}px`;
   others.style.top = `${box.bottom + scrollY + 6}px`;
   const hidden = box.bottom + 12 - others.getBoundingClientRect().top;
   if (hidden > 0) scrollBy({ top: hidden });

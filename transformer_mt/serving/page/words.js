@@ -18,7 +18,7 @@ const ENGLISH = {
   not_copied: "The browser did not allow copying.",
   working: "Translating …",
   hint: "Click a sentence for other translations.",
-  hint_words: "Point at a word to see what it was translated from. Click a sentence for more.",
+  hint_words: "Point at a word to see its source. Click a sentence for more.",
   caution: "The translation is a machine's. Check names and numbers.",
   away: "The server does not answer; trying again.",
   busy: (seconds) => `The server is busy; trying again in ${seconds} s.`,
@@ -85,7 +85,7 @@ const CHINESE = {
   not_copied: "浏览器不允许复制。",
   working: "正在翻译…",
   hint: "点击句子可查看其他译法。",
-  hint_words: "指向一个词，可看到它译自哪个词。点击句子可查看更多。",
+  hint_words: "指向一个词可看到它的来源，点击句子可查看更多。",
   caution: "译文由机器生成，请核对人名和数字。",
   away: "服务器没有响应，正在重试。",
   busy: (seconds) => `服务器繁忙，${seconds} 秒后重试。`,
@@ -121,7 +121,7 @@ const CHINESE = {
   file_empty: "文件是空的。",
   about: "关于此模型",
   about_model: (source, target, name, parameters) =>
-    `模型 ${name} 把${source}翻译成${target}，有 ${parameters} 个参数。`,
+    `模型 ${name} 把${source}翻译成${target}，有 ${parameters}个参数。`,
   about_test: (metric, score) =>
     `在测试集上的得分为 ${score} ${metric}。${metric} 把译文与人工译文比较，100 表示用词完全相同。`,
   pairs: (count) => `${count} 个句对`,
