@@ -111,6 +111,11 @@ class Page:
         self.call("Page.navigate", url=url)
         self.until("document.readyState === 'complete'")
 
+    def reload(self) -> None:
+        self.run("window.isOld = true")
+        self.call("Page.reload")
+        self.until("!window.isOld && document.readyState === 'complete'")
+
     def run(self, script: str) -> Any:
         """The value of a JavaScript expression."""
         done = self.call("Runtime.evaluate", expression=script, returnByValue=True,
@@ -119,7 +124,7 @@ class Page:
             raise RuntimeError(done["exceptionDetails"]["exception"]["description"])
         return done["result"].get("value")
 
-    def until(self, condition: str, seconds: float = 60) -> None:
+    def until(self, condition: str, seconds: float = 25) -> None:
         """Waits until an expression is true."""
         end = time.monotonic() + seconds
         while not self.run(f"Boolean({condition})"):
