@@ -124,7 +124,7 @@ class Page:
             raise RuntimeError(done["exceptionDetails"]["exception"]["description"])
         return done["result"].get("value")
 
-    def until(self, condition: str, seconds: float = 25) -> None:
+    def until(self, condition: str, seconds: float = 60) -> None:
         """Waits until an expression is true."""
         end = time.monotonic() + seconds
         while not self.run(f"Boolean({condition})"):
