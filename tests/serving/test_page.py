@@ -1,0 +1,455 @@
+"""The translation page in a real browser, with a model whose translations are known: the words in
+reverse order and in capitals."""
+
+import json
+import re
+import threading
+import time
+
+import pytest
+
+from tests.serving.browser import chromium
+from tests.serving.page_service import StandIn, serving
+
+READY = "document.querySelector('#about').checkVisibility()"
+HOSTILE = [
+    "<script>window.hostile=1</script>",
+    "<img src=x onerror=window.hostile=2>",
+    "&lt;b&gt; \" ' ` ${window.hostile=3} </textarea>",
+    "\u202eevil\u202c \u2067שלום\u2069 (abc) 123",
+    "x" * 400,
+    "日本語のテキスト 😀 a\u0301\u200d",
+]
+
+
+def translated(sentence: str) -> str:
+    return " ".join(reversed(sentence.upper().split()))
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with chromium(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def models():
+    return [
+        StandIn("en_de", "en", "de"),
+        StandIn("de_en", "de", "en"),
+        StandIn("en_ar", "en", "ar"),
+    ]
+
+
+@pytest.fixture
+def service(models):
+    with serving(models) as service:
+        yield service
+
+
+@pytest.fixture
+def opened(browser, service):
+    """A function that opens the page. At the end, no page may have had an error, nor have asked
+    another server for anything."""
+    pages = []
+
+    def open_page(fragment="", **options):
+        page = browser.page(service.url + fragment, **options)
+        pages.append(page)
+        if service.token is None:
+            page.until(READY)
+        return page
+
+    yield open_page
+    for page in pages:
+        assert page.errors() == []
+        assert page.run("window.hostile ?? null") is None
+        addresses = {one["url"] for one in page.requests()}
+        assert all(one.startswith((service.url, "blob:")) for one in addresses), addresses
+
+
+def write(page, text):
+    """Types a text in place of the one that is there."""
+    page.run("document.querySelector('#source').select()")
+    page.click("#source")
+    page.run("document.querySelector('#source').select()")
+    page.type(text)
+
+
+def wait_for(condition):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.03)
+
+
+def is_translated(page, *lines):
+    """Waits until these are the lines of the translation."""
+    found = "[...document.querySelectorAll('#translation p')].map((one) => one.textContent)"
+    page.until(f"JSON.stringify({found}) === JSON.stringify({json.dumps(lines)})")
+
+
+def downloaded(page, folder, name):
+    """Downloads the file that is ready, and returns its text."""
+    page.download_to(folder)
+    page.click("#files a:not([hidden])")
+    wait_for((folder / name).exists)
+    return (folder / name).read_bytes().decode()
+
+
+def asked(page):
+    """The texts that the page has sent, request by request."""
+    posts = [one for one in page.requests() if one["url"].endswith("/translate")]
+    return [json.loads(one["postData"])["text"] for one in posts]
+
+
+# ---- Typing ----
+
+
+def test_it_translates_while_one_types(opened):
+    page = opened()
+    page.click("#source")
+    page.type("A dog runs. A cat sleeps!\n\n  Mr. Smith is here.\n")
+    is_translated(page, "RUNS. DOG A SLEEPS! CAT A", "", "  HERE. IS SMITH MR.", "")
+    assert asked(page) == [["A dog runs.", "A cat sleeps!", "Mr. Smith is here."]]
+    page.type("Last line")
+    is_translated(page, "RUNS. DOG A SLEEPS! CAT A", "", "  HERE. IS SMITH MR.", "LINE LAST")
+    assert asked(page)[1:] == [["Last line"]]
+    page.click("#clear")
+    is_translated(page, "")
+    assert page.text("#copy") == "Copy" and page.run("document.querySelector('#copy').disabled")
+
+
+def test_an_old_answer_does_not_replace_a_new_one(opened, models):
+    models[0].held["slow"] = held = threading.Event()
+    page = opened()
+    write(page, "this is slow")
+    models[0].began.wait(30)
+    page.until("document.querySelector('#working').textContent")
+    write(page, "this is fast")
+    is_translated(page, "FAST IS THIS")
+    held.set()
+    write(page, "this is faster")
+    is_translated(page, "FASTER IS THIS")
+    # The browser has given up the request.
+    failed = [one for one in page.events if one["method"] == "Network.loadingFailed"]
+    assert [one["params"]["canceled"] for one in failed] == [True]
+
+
+def test_a_text_that_is_too_long_is_refused_here_and_a_sentence_by_the_server(opened):
+    page = opened()
+    write(page, "TOOLONG is this. This is short.")
+    page.until("!document.querySelector('#problem').hidden")
+    assert page.text("#problem").startswith("A sentence was not translated: the text has")
+    is_translated(page, "TOOLONG is this. SHORT. IS THIS")
+    write(page, "word " * 5_000)
+    page.until("document.querySelector('#problem').textContent.includes('25,000 characters')")
+    write(page, "good")
+    is_translated(page, "GOOD")
+    assert page.text("#problem") is None
+
+
+def test_the_model_is_described(opened):
+    page = opened()
+    about = page.text("#about")
+    assert "from English into German. It has 11.3 million parameters." in about
+    assert "39.1 ± 1.6 BLEU" in about and "one kind of text: words, 29,000 pairs" in about
+    assert "it invents" in about
+
+
+# ---- Alternatives and words ----
+
+
+def test_another_translation_is_chosen(opened):
+    page = opened()
+    write(page, "A dog runs. It is here.")
+    is_translated(page, "RUNS. DOG A HERE. IS IT")
+    page.click("#translation [role=button]:nth-of-type(2)")
+    page.until("document.querySelectorAll('#others .output').length === 4")
+    assert page.texts("#others .output bdi") == ["HERE. IS IT", "HERE. IS IT 1", "HERE. IS IT 2",
+                                                 "HERE. IS IT 3"]  # fmt: skip
+    assert page.texts("#others .output .quiet") == ["-0.30", "-0.55", "-0.80", "-1.05"]
+    assert page.texts("#others [aria-pressed=true] bdi") == ["HERE. IS IT"]
+    page.click("#others .output:nth-of-type(5)")
+    is_translated(page, "RUNS. DOG A HERE. IS IT 2")
+    assert page.text("#others") is None
+    # It stays when the rest is changed.
+    page.run("document.querySelector('#source').setSelectionRange(0, 0)")
+    page.run("document.querySelector('#source').focus()")
+    page.type("No! ")
+    is_translated(page, "NO! RUNS. DOG A HERE. IS IT 2")
+
+
+def test_everything_can_be_reached_by_the_keyboard(opened):
+    page = opened()
+    page.run("document.querySelector('#source').focus()")
+    page.type("A dog runs. It is here.")
+    is_translated(page, "RUNS. DOG A HERE. IS IT")
+    focused = "document.activeElement.id || document.activeElement.textContent"
+    order = []
+    for _ in range(4):
+        page.key("Tab")
+        order.append(page.run(focused))
+    assert order == ["choose", "share", "RUNS. DOG A", "copy"]
+    page.key("Tab", modifiers=8)
+    page.key("ArrowRight")
+    assert page.texts(".lit") == ["RUNS."] and page.texts(".partner") == ["runs."]
+    page.key("ArrowDown")
+    assert page.run(focused) == "HERE. IS IT"
+    page.key("Enter")
+    page.until("document.activeElement.matches('.output')")
+    page.key("Escape")
+    assert page.text("#others") is None and page.run(focused) == "HERE. IS IT"
+    page.key("Enter")
+    page.until("document.activeElement.matches('.output')")
+    page.key("Tab")
+    page.key("Enter")
+    is_translated(page, "RUNS. DOG A HERE. IS IT 1")
+    assert page.run(focused) == "HERE. IS IT 1"
+    page.run("document.querySelector('#clear').focus()")
+    assert page.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_words_that_belong_together_are_lit(opened):
+    """The words are counted in code points by the server, and in UTF-16 by the browser."""
+    page = opened()
+    write(page, "Yes! 😀😀 dog\u0301 runs")
+    is_translated(page, "YES! RUNS DOG\u0301 😀😀")
+    page.point("#translation p [data-sentence='1'] [data-word='1']")
+    page.until("document.querySelector('.lit')")
+    assert page.texts(".lit") == ["DOG\u0301"] and page.texts("#mirror .partner") == ["dog\u0301"]
+    # The mouse points at the text field, which lies over the copy of its text.
+    page.point("#mirror [data-sentence='1'] [data-word='2']")
+    page.until("document.querySelector('.lit').textContent === 'runs'")
+    assert page.texts("#translation .partner") == ["RUNS"]
+    assert (
+        page.run(
+            "document.elementFromPoint(...Object.values((({x, y}) => ({x: x + 2, y: y + 2}))"
+            "(document.querySelector('.lit').getBoundingClientRect()))).id"
+        )
+        == "source"
+    )
+    page.point("h1")
+    page.until("!document.querySelector('.lit')")
+    # Without a mouse, the word at the cursor is meant.
+    page.run("document.querySelector('#source').setSelectionRange(0, 0)")
+    page.run("document.querySelector('#source').focus()")
+    page.key("ArrowRight")
+    page.until("document.querySelector('.lit')?.textContent === 'Yes!'")
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_the_copy_behind_the_text_field_has_its_lines_in_the_same_places(opened, width):
+    page = opened(width=width)
+    write(page, "A dog   runs. " * 30 + "\n\n" + "x" * 200 + " y\n日本語のテキスト" * 20 + "\n")
+    page.until("document.querySelectorAll('#mirror [data-word]').length > 100")
+    sizes = page.run("[source.scrollHeight, source.clientHeight, mirror.offsetHeight, "
+                     "source.clientWidth - mirror.offsetWidth]")  # fmt: skip
+    assert sizes[0] == sizes[1] == sizes[2] and sizes[3] == 0
+    assert page.run("document.documentElement.scrollWidth") == width
+
+
+def test_a_map_is_opened_in_a_tab(opened, browser):
+    page = opened()
+    write(page, "A dog")
+    is_translated(page, "DOG A")
+    page.click("#translation [role=button]")
+    page.until("document.querySelector('#others .map')")
+    page.click("#others .map")
+
+    def titles():
+        return [tab["title"] for tab in browser.tabs(page) if tab["type"] == "page"]
+
+    wait_for(lambda: "map of A dog and DOG A" in titles())
+
+
+# ---- Models, languages, sizes ----
+
+
+def test_models_are_chosen_and_swapped(opened):
+    page = opened()
+    write(page, "A dog")
+    is_translated(page, "DOG A")
+    page.click("#swap")
+    is_translated(page, "A DOG")
+    assert page.run("source.value") == "DOG A" and page.text("#source-language") == "German"
+    page.run("model.value = 'en_ar'; model.dispatchEvent(new Event('change'))")
+    is_translated(page, "A DOG")
+    assert page.text("#swap") is None and page.text("#target-language") == "Arabic"
+    assert page.run("getComputedStyle(document.querySelector('#translation p')).direction") == "rtl"
+    assert page.run("document.title") == "English → Arabic · Translation"
+
+
+def test_text_from_right_to_left(opened):
+    page = opened("#model=en_ar&text=one+two%0A%0Athree")
+    is_translated(page, "TWO ONE", "", "THREE")
+    write(page, "שלום עולם")
+    is_translated(page, "עולם שלום")
+    at = page.run("""[document.querySelector("#mirror [data-word]").getBoundingClientRect().right,
+                      mirror.getBoundingClientRect().right]""")
+    assert 0 < at[1] - at[0] < 30
+
+
+def test_the_interface_in_chinese(opened):
+    page = opened("#text=A+dog", language="zh-CN")
+    is_translated(page, "DOG A")
+    assert page.run("document.documentElement.lang") == "zh-CN"
+    assert page.text("#source-language") == "英语" and page.text("#copy") == "复制"
+    assert "1130万" in page.text("#about")
+    page.click("#language")
+    assert page.text("#source-language") == "English" and page.text("#copy") == "Copy"
+    page.reload()
+    page.until(READY)
+    assert page.text("#copy") == "Copy"
+    kinds = page.run("""import("./words.js").then(({LANGUAGES}) => Object.values(LANGUAGES).map(
+        (words) => Object.entries(words).map(([name, text]) => name + typeof text)))""")
+    assert sorted(kinds[0]) == sorted(kinds[1])
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone(opened, scheme):
+    page = opened(width=360, height=740, scheme=scheme)
+    page.tap("#source")
+    page.type("A dog runs! " + "x" * 100)
+    is_translated(page, "RUNS! DOG A " + "X" * 100)
+    page.tap("#translation [data-word='1']")
+    page.until("document.querySelectorAll('#others .output').length === 4")
+    assert page.texts(".lit") == ["DOG"] and page.texts(".partner") == ["dog"]
+    boxes = page.run("""[...["#others", "#translation .open", ".pane", ".pane + .pane"].map((one) =>
+        document.querySelector(one).getBoundingClientRect())].map(({top, bottom, width}) =>
+        ({top, bottom, width}))""")
+    sheet, sentence, above, below = boxes
+    assert sheet["bottom"] == 740 and sheet["width"] == 360 and sentence["bottom"] <= sheet["top"]
+    assert below["top"] > above["bottom"]
+    assert page.run("document.documentElement.scrollWidth") == 360
+    dark = page.run("getComputedStyle(document.body).backgroundColor")
+    assert dark == {"light": "rgb(251, 251, 252)", "dark": "rgb(17, 20, 24)"}[scheme]
+
+
+def test_hostile_text_stays_text(opened):
+    page = opened()
+    elements = (
+        "document.querySelectorAll('body *:not(#translation *, #mirror *, #others *)').length"
+    )
+    before = page.run(elements)
+    write(page, "\n".join(HOSTILE))
+    is_translated(page, *map(translated, HOSTILE))
+    assert page.run("mirror.textContent") == "\n".join(HOSTILE) + "\n"
+    page.click("#translation [role=button]")
+    page.until("document.querySelectorAll('#others .output').length === 4")
+    page.click("#others .output:nth-of-type(4)")
+    assert page.run(elements) == before
+    kinds = page.run("[...new Set([...document.querySelectorAll('#translation *, #mirror *')].map("
+                     "(one) => one.tagName))].sort()")  # fmt: skip
+    assert kinds == ["P", "SPAN"]
+
+
+# ---- Sharing, copying, files ----
+
+
+def test_a_link_holds_the_model_and_the_text(opened):
+    page = opened()
+    write(page, "Ein Hund & eine <Katze>.\n100 % + mehr #1")
+    page.run("model.value = 'de_en'; model.dispatchEvent(new Event('change'))")
+    lines = "<KATZE>. EINE & HUND EIN", "#1 MEHR + % 100"
+    is_translated(page, *lines)
+    assert page.run("location.hash") == ""
+    page.browser.call("Browser.grantPermissions", browserContextId=page.context,
+                      permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])  # fmt: skip
+    page.click("#share")
+    page.until("share.textContent.startsWith('Link copied')")
+    link = page.run("navigator.clipboard.readText()")
+    assert link == page.run("location.href")
+    page.click("#copy")
+    page.until("copy.textContent === 'Copied'")
+    assert page.run("navigator.clipboard.readText()") == "\n".join(lines)
+    other = opened(link[link.index("#") :])
+    is_translated(other, *lines)
+    assert other.run("model.value") == "de_en"
+    other.click("#source")
+    other.type("!")
+    assert other.run("location.hash") == ""
+
+
+def test_files_are_translated_line_by_line(opened, models, tmp_path):
+    source = (
+        "one two\r\n\r\nthree. Four five!\n" + "".join(f"line {i}\n" for i in range(300)) + "end"
+    )
+    (tmp_path / "letter.en.txt").write_bytes(source.encode())
+    (tmp_path / "old.txt").write_bytes("Grüße".encode("latin-1"))
+    models[0].busy = 2
+    page = opened()
+    page.drop(tmp_path / "letter.en.txt", tmp_path / "old.txt")
+    page.until("document.querySelectorAll('#files a:not([hidden])').length === 1")
+    assert page.texts("#files li [role=status]")[0] == "304 lines translated"
+    page.until("document.querySelector('#files .failed')")
+    assert "UTF-8" in page.text("#files .failed")
+    ends = re.findall(r"\r?\n|$", source)
+    lines = [translated(line) for line in re.split(r"\r?\n", source)]
+    expected = "".join(line + end for line, end in zip(lines, ends, strict=False))
+    assert downloaded(page, tmp_path, "letter.de.txt") == expected
+    assert max(map(len, asked(page))) <= 100 and models[0].busy == 0
+
+
+def test_a_file_can_be_cancelled_and_a_line_may_be_refused(opened, models, tmp_path):
+    models[0].held["slow"] = held = threading.Event()
+    (tmp_path / "first").write_text("a slow line\n" * 5)
+    (tmp_path / "second").write_text("short\nTOOLONG\nlast")
+    page = opened()
+    page.drop(tmp_path / "first", tmp_path / "second")
+    page.until("document.querySelector('#files progress')?.max === 5")
+    assert page.texts("#files li [role=status]") == ["0 of 5 lines", "Waiting"]
+    page.click("#files li button")
+    page.until("document.querySelector('#files a:not([hidden])')")
+    held.set()
+    status, *more = page.texts("#files li [role=status]")
+    assert status.startswith("3 lines translated Line 2 was not translated and is empty: the text")
+    assert more == []
+    assert downloaded(page, tmp_path, "second.de") == "SHORT\n\nLAST"
+
+
+# ---- A server that refuses, or goes away ----
+
+
+def test_a_token_is_asked_for(browser, models):
+    with serving(models, token="secret") as service:
+        page = browser.page(service.url)
+        page.until("document.querySelector('#token').checkVisibility()")
+        page.click("#token-text")
+        page.type("wrong")
+        page.key("Enter")
+        page.until("document.querySelector('#token-wrong').textContent")
+        page.click("#token-text")
+        page.type("secret")
+        page.key("Enter")
+        page.until(READY)
+        write(page, "A dog")
+        is_translated(page, "DOG A")
+        page.reload()
+        page.until(READY)
+        other = browser.page(service.url + "#token=secret&text=A+cat")
+        is_translated(other, "CAT A")
+        assert other.run("location.hash") == "#text=A+cat"
+        assert page.errors() == other.errors() == []
+
+
+def test_a_server_that_goes_away_and_comes_back(opened, service):
+    page = opened("#text=A+dog")
+    is_translated(page, "DOG A")
+    service.stop()
+    page.click("#source")
+    page.key("End")
+    page.type(" runs. And more.")
+    page.until("document.querySelector('#state').textContent.includes('does not answer')")
+    assert page.run("source.value") == "A dog runs. And more."
+    service.start()
+    is_translated(page, "RUNS. DOG A MORE. AND")
+    page.until("document.querySelector('#state').hidden")
+
+
+def test_a_server_that_is_busy_is_asked_again(opened, models):
+    models[0].busy = 1
+    page = opened("#text=A+dog")
+    page.until("document.querySelector('#state').textContent.includes('busy')")
+    is_translated(page, "DOG A")
+    assert page.text("#state") is None

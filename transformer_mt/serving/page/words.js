@@ -1,0 +1,192 @@
+// The words of the interface in English and in Chinese. A function takes the values that its text
+// contains, already formatted for the language.
+
+const ENGLISH = {
+  title: "Translation",
+  model: "Model",
+  other_language: "中文",
+  swap: "Swap the languages",
+  clear: "Clear the text",
+  source: "Text to translate",
+  source_hint: "Type or paste a text, or drop a .txt file.",
+  target_hint: "The translation appears here.",
+  file: "Translate a file …",
+  share: "Copy a link",
+  shared: "Link copied. It contains the text.",
+  copy: "Copy",
+  copied: "Copied",
+  not_copied: "The browser did not allow copying.",
+  working: "Translating …",
+  hint: "Click a sentence for other translations.",
+  hint_words: "Point at a word to see its source. Click a sentence for more.",
+  caution: "The translation is a machine's. Check names and numbers.",
+  away: "The server does not answer; trying again.",
+  busy: (seconds) => `The server is busy; trying again in ${seconds} s.`,
+  broken: "The connection broke off several times during this request.",
+  not_json: "The server's answer could not be read. Is the address right?",
+  status: (code) => `The server answered with the error ${code}.`,
+  no_models: "The server offers no model.",
+  too_long: (length, most) =>
+    `The text has ${length} characters; at most ${most} are translated while you type. ` +
+    "Save it as a .txt file and drop the file here.",
+  not_translated: (detail) => `A sentence was not translated: ${detail}`,
+  token: "This server asks for a token. Whoever runs it can give you one.",
+  token_use: "Use this token",
+  token_wrong: "The server does not accept this token.",
+  others: "Other translations",
+  others_none: "The model has no other translation of this sentence.",
+  others_wait: "Looking for other translations …",
+  score_note: "The number is the model's score. The nearer to 0, the more likely it finds the text.",
+  map: "Attention map",
+  map_note: "opens in a new tab",
+  close: "Close",
+  drop: "Drop the file to translate it",
+  files: "Files",
+  cancel: "Cancel",
+  remove: "Remove",
+  download: "Download",
+  file_waiting: "Waiting",
+  file_count: (done, all) => `${done} of ${all} lines`,
+  file_done: (all) => `${all} lines translated`,
+  file_missing: (line, detail) => `Line ${line} was not translated and is empty: ${detail}`,
+  file_encoding: "This is not plain text in UTF-8. Save it as a text file with the encoding UTF-8.",
+  file_large: (most) => `The file is larger than ${most} MB. Split it.`,
+  file_empty: "The file is empty.",
+  about: "About this model",
+  about_model: (source, target, name, parameters) =>
+    `The model ${name} translates from ${source} into ${target}. It has ${parameters} parameters.`,
+  about_test: (metric, score) =>
+    `On the test set its score is ${score} ${metric}. ${metric} compares a translation with one by ` +
+    "a person; 100 means the same words.",
+  pairs: (count) => `${count} pairs`,
+  cannot: "What it cannot do",
+  about_limits: (data) =>
+    `It is a small model that has seen one kind of text${data ? `: ${data}` : ""}. It translates ` +
+    "other text too, but then it invents: the translation can read well and still be wrong. Check " +
+    "every name and number. Do not rely on it where a mistake does harm, such as in medicine, in " +
+    "law or at work with machines.",
+  privacy: "Your text is sent only to the server of this page.",
+};
+
+const CHINESE = {
+  title: "翻译",
+  model: "模型",
+  other_language: "English",
+  swap: "交换语言",
+  clear: "清空文本",
+  source: "要翻译的文本",
+  source_hint: "输入或粘贴文本，也可以拖入 .txt 文件。",
+  target_hint: "译文显示在这里。",
+  file: "翻译文件…",
+  share: "复制链接",
+  shared: "链接已复制，其中包含文本。",
+  copy: "复制",
+  copied: "已复制",
+  not_copied: "浏览器不允许复制。",
+  working: "正在翻译…",
+  hint: "点击句子可查看其他译法。",
+  hint_words: "指向一个词可看到它的来源，点击句子可查看更多。",
+  caution: "译文由机器生成，请核对人名和数字。",
+  away: "服务器没有响应，正在重试。",
+  busy: (seconds) => `服务器繁忙，${seconds} 秒后重试。`,
+  broken: "处理该请求时连接多次中断。",
+  not_json: "无法读取服务器的回答。请检查地址是否正确。",
+  status: (code) => `服务器返回错误 ${code}。`,
+  no_models: "服务器没有提供模型。",
+  too_long: (length, most) =>
+    `文本有 ${length} 个字符；边输入边翻译最多支持 ${most} 个字符。` +
+    "请保存为 .txt 文件后拖到这里。",
+  not_translated: (detail) => `有一个句子没有翻译：${detail}`,
+  token: "此服务器需要令牌。请向运行服务器的人索取。",
+  token_use: "使用此令牌",
+  token_wrong: "服务器不接受此令牌。",
+  others: "其他译法",
+  others_none: "模型对这个句子没有其他译法。",
+  others_wait: "正在查找其他译法…",
+  score_note: "数字是模型的评分，越接近 0，模型认为译文越可能。",
+  map: "注意力图",
+  map_note: "在新标签页中打开",
+  close: "关闭",
+  drop: "松开即可翻译文件",
+  files: "文件",
+  cancel: "取消",
+  remove: "移除",
+  download: "下载",
+  file_waiting: "等待中",
+  file_count: (done, all) => `${done} / ${all} 行`,
+  file_done: (all) => `已翻译 ${all} 行`,
+  file_missing: (line, detail) => `第 ${line} 行没有翻译，留为空行：${detail}`,
+  file_encoding: "这不是 UTF-8 编码的纯文本。请另存为 UTF-8 编码的文本文件。",
+  file_large: (most) => `文件超过 ${most} MB，请拆分。`,
+  file_empty: "文件是空的。",
+  about: "关于此模型",
+  about_model: (source, target, name, parameters) =>
+    `模型 ${name} 把${source}翻译成${target}，有 ${parameters}个参数。`,
+  about_test: (metric, score) =>
+    `在测试集上的得分为 ${score} ${metric}。${metric} 把译文与人工译文比较，100 表示用词完全相同。`,
+  pairs: (count) => `${count} 个句对`,
+  cannot: "它做不到什么",
+  about_limits: (data) =>
+    `这是一个小模型，只学过一类文本${data ? `（${data}）` : ""}。` +
+    "遇到其他文本它也会翻译，但会编造：译文可能通顺却是错的。" +
+    "请核对每个人名和数字。在医疗、法律、操作机器等出错会造成伤害的场合，不要依赖它。",
+  privacy: "您的文本只发送给本页面的服务器。",
+};
+
+export const LANGUAGES = { en: ENGLISH, zh: CHINESE };
+const STORED = "transformer_mt.language";
+
+/** The language of the interface, "en" or "zh": the one chosen before, or the browser's. */
+export let language = remembered() ?? (navigator.language.toLowerCase().startsWith("zh") ? "zh" : "en");
+
+/** The text of this name in the language of the interface. */
+export function word(name, ...values) {
+  const text = LANGUAGES[language][name];
+  return typeof text === "function" ? text(...values) : text;
+}
+
+/** Changes to the other language and remembers it. */
+export function switchLanguage() {
+  language = language === "en" ? "zh" : "en";
+  try {
+    localStorage.setItem(STORED, language);
+  } catch {
+    // The browser stores nothing. The language then lasts as long as the page.
+  }
+}
+
+/** Writes the interface's texts and labels into the document. */
+export function writeWords() {
+  document.documentElement.lang = language === "zh" ? "zh-CN" : "en";
+  for (const element of document.querySelectorAll("[data-word]"))
+    element.textContent = word(element.dataset.word);
+  for (const element of document.querySelectorAll("[data-label]")) {
+    element.setAttribute("aria-label", word(element.dataset.label));
+    if (element.tagName === "BUTTON") element.title = word(element.dataset.label);
+  }
+  for (const element of document.querySelectorAll("[data-placeholder]"))
+    element.placeholder = word(element.dataset.placeholder);
+}
+
+/** A number as the language of the interface writes it. */
+export function number(value, options) {
+  return new Intl.NumberFormat(language, options).format(value);
+}
+
+/** The name of a language such as de or zh-CN, or the code itself if it has no name. */
+export function languageName(code) {
+  try {
+    return new Intl.DisplayNames(language, { type: "language" }).of(code) || code;
+  } catch {
+    return code;
+  }
+}
+
+function remembered() {
+  try {
+    const stored = localStorage.getItem(STORED);
+    return stored in LANGUAGES ? stored : null;
+  } catch {
+    return null;
+  }
+}
