@@ -30,6 +30,25 @@ SETTINGS_GROUP = (
 )
 
 
+def add_engine(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--engine",
+        choices=tuple(backends.BACKENDS),
+        help="the library that runs the model. For a model directory, paddle reads its "
+        "checkpoints, and the others use its export in MODEL_DIR/export (default: paddle for a "
+        "model directory, and for an export the engine that it was made for)",
+    )
+
+
+def add_threads(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--threads",
+        metavar="N",
+        type=positive,
+        help="the number of CPU cores to use (default: all)",
+    )
+
+
 def add_model_choice(
     parser: argparse.ArgumentParser, settings: Iterable[str] = SETTINGS, *, ensemble: bool = True
 ) -> None:
@@ -40,13 +59,7 @@ def add_model_choice(
         ensemble: whether several models can be used together.
     """
     group = parser.add_argument_group(MODEL_GROUP)
-    group.add_argument(
-        "--engine",
-        choices=tuple(backends.BACKENDS),
-        help="the library that runs the model. For a model directory, paddle reads its "
-        "checkpoints, and the others use its export in MODEL_DIR/export (default: paddle for a "
-        "model directory, and for an export the engine that it was made for)",
-    )
+    add_engine(group)
     add_checkpoint(group)
     if ensemble:
         group.add_argument(
@@ -60,12 +73,7 @@ def add_model_choice(
         )
     else:
         parser.set_defaults(ensemble=[])
-    group.add_argument(
-        "--threads",
-        metavar="N",
-        type=positive,
-        help="the number of CPU cores to use (default: all)",
-    )
+    add_threads(group)
     add_device(group)
     group = parser.add_argument_group(SETTINGS_GROUP)
     for name in settings:

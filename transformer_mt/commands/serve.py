@@ -29,9 +29,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformer_mt.assembly import backends
 from transformer_mt.commands.arguments import add_device, positive, positive_number
-from transformer_mt.commands.model_choice import MODEL_GROUP
+from transformer_mt.commands.model_choice import MODEL_GROUP, add_engine, add_threads
 from transformer_mt.runtime.console import say
 from transformer_mt.runtime.errors import UsageError
 from transformer_mt.serving.limits import Limits
@@ -100,17 +99,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also prints the text of requests; otherwise, no text is kept anywhere",
     )
     group = parser.add_argument_group(MODEL_GROUP)
-    group.add_argument(
-        "--engine",
-        choices=tuple(backends.BACKENDS),
-        help="the library that runs the models, as in `translate`",
-    )
-    group.add_argument(
-        "--threads",
-        metavar="N",
-        type=positive,
-        help="the number of CPU cores to use (default: all)",
-    )
+    add_engine(group)
+    add_threads(group)
     add_device(group)
     group = parser.add_argument_group("limits (what is beyond them is refused)")
     for field in fields(Limits):

@@ -133,7 +133,12 @@ class Service:
                 f"this page is gone: pages are kept for {KEPT_SECONDS // 60} minutes. Ask for it "
                 "again",
             )
-        return HTMLResponse(found[1], headers={"Content-Security-Policy": ATTENTION_POLICY})
+        headers = {
+            "Content-Security-Policy": ATTENTION_POLICY,
+            # A browser may refuse to show a page that has both `sandbox` and another value of this.
+            "Cross-Origin-Opener-Policy": "unsafe-none",
+        }
+        return HTMLResponse(found[1], headers=headers)
 
     async def _get_models(self, request: Request) -> Response:
         cards = ModelsAnswer(models=[model.card for model in self._models.values()])

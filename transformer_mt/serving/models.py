@@ -251,7 +251,7 @@ class ServedModel:
             parameters=sum(part.parameters for part in model_parts),
             data=", ".join(described) or None,
             pairs=training.pairs,
-            test=TestScore(**training.test._asdict()) if training.test else None,
+            test=_rounded(training.test) if training.test else None,
             n_best=self._decoding.beam_size if self._can(n_best=2, beam_size=2) else 1,
             alignment=self._can(alignment=True),
             attention=self._gives_attention(),
@@ -320,6 +320,12 @@ def _name(folder: Path, checkpoint: str | None) -> str:
     if folder.parent.name == "export":
         name = f"{folder.parent.parent.name}-{name}"
     return f"{name}:{checkpoint}" if checkpoint else name
+
+
+def _rounded(score: card.Score) -> TestScore:
+    """A score as it is printed, with two digits."""
+    interval = None if score.interval is None else round(score.interval, 2)
+    return TestScore(metric=score.metric, score=round(score.score, 2), interval=interval)
 
 
 def _unique(name: str, taken: Iterable[str]) -> str:
