@@ -1,7 +1,6 @@
 """A recipe that fits a text and a time: what the command `new` writes.
 
-The rules come from trainings of this program on corpora of 8,000 to 160,000 pairs on a CPU, and
-from usual settings for larger ones. docs/new.md lists them.
+docs/new.md lists the rules, and compares a recipe with one that was chosen by hand.
 """
 
 from __future__ import annotations
