@@ -48,7 +48,13 @@ class StandIn:
             n_best=N_BEST,
             alignment=True,
             attention=True,
-            limits=CardLimits(lines=1_000, subwords=50_000, body=1 << 20),
+            limits=CardLimits(
+                lines=1_000,
+                line_characters=10_000,
+                characters=200_000,
+                subwords=50_000,
+                body=1 << 20,
+            ),
         )
         self.held: dict[str, threading.Event] = {}
         self.began = threading.Event()
