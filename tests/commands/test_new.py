@@ -6,6 +6,7 @@ import pty
 import random
 import subprocess
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -344,15 +345,18 @@ def at_terminal(folder, *arguments, answers: list[str], before="") -> tuple[int,
     )
     os.close(end)
     left, shown = list(answers), b""
+    overdue = threading.Timer(TIMEOUT, process.kill)
+    overdue.start()
     try:
         # Reading fails when the program has ended.
         with contextlib.suppress(OSError):
             while part := os.read(terminal, 1000):
                 shown += part
-                if left and shown.endswith((b"? ", b"] ")):
+                if left and shown.endswith(b"] "):  # the default
                     os.write(terminal, left.pop(0).encode())
         return process.wait(timeout=TIMEOUT), shown.decode()
     finally:
+        overdue.cancel()
         process.kill()
         os.close(terminal)
 
