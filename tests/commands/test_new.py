@@ -6,6 +6,7 @@ import pty
 import random
 import subprocess
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -323,7 +324,7 @@ QUICK = "from transformer_mt.assembly import recipe; recipe.MEASURED_SECONDS = 0
 
 
 def at_terminal(folder, *arguments, answers: list[str], before="") -> tuple[int, str]:
-    """Runs the command at a terminal, and types an answer to each question.
+    """Runs the command at a terminal, and types an answer to each question that has a default.
 
     Args:
         before: Python that is run before it.
@@ -331,7 +332,11 @@ def at_terminal(folder, *arguments, answers: list[str], before="") -> tuple[int,
     Returns: the exit code, and what the terminal shows.
     """
     terminal, end = pty.openpty()
-    program = f"import sys; from transformer_mt import cli; {before or None}; sys.exit(cli.main())"
+    program = (
+        # The terminal, whose Ctrl-C is a signal, becomes that of the new session.
+        "import os, sys; os.close(os.open(os.ttyname(0), os.O_RDWR)); "
+        f"from transformer_mt import cli; {before or None}; sys.exit(cli.main())"
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", program, "new", "my.yaml", *arguments, "--device", "cpu"],
         cwd=folder,
@@ -340,19 +345,21 @@ def at_terminal(folder, *arguments, answers: list[str], before="") -> tuple[int,
         stdout=end,
         stderr=end,
         start_new_session=True,
-        preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),
     )
     os.close(end)
     left, shown = list(answers), b""
+    overdue = threading.Timer(TIMEOUT, process.kill)
+    overdue.start()
     try:
         # Reading fails when the program has ended.
         with contextlib.suppress(OSError):
             while part := os.read(terminal, 1000):
                 shown += part
-                if left and shown.endswith((b"? ", b"] ")):
+                if left and shown.endswith(b"] "):  # the default
                     os.write(terminal, left.pop(0).encode())
         return process.wait(timeout=TIMEOUT), shown.decode()
     finally:
+        overdue.cancel()
         process.kill()
         os.close(terminal)
 
@@ -382,6 +389,7 @@ def test_no_answer(folder):
 
 
 def test_replacing_is_asked(folder):
+    write_pairs(folder / "corpus", "train", demo_pairs(3))
     (folder / "my.yaml").write_text("mine")
     code, shown = at_terminal(folder, answers=["\n"])
     assert code == 2 and "Replace it? [no]" in shown and "my.yaml was not changed" in shown
