@@ -39,6 +39,7 @@ PAIRS = demo_pairs(200)
 QUANTIZATIONS = ("int8", "int8_float32", "int16", "float16", "bfloat16")
 FILES = {
     "SHA256SUMS",
+    "card.json",
     "checkpoint",
     "config.json",
     "config.yaml",

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from functools import partial
 from pathlib import Path
 
@@ -356,6 +357,8 @@ def at_terminal(folder, *arguments, answers: list[str], before="") -> tuple[int,
             while part := os.read(terminal, 1000):
                 shown += part
                 if left and shown.endswith(b"] "):  # the default
+                    # Ctrl-C is noticed only once Python waits for a key.
+                    time.sleep(0.3)
                     os.write(terminal, left.pop(0).encode())
         return process.wait(timeout=TIMEOUT), shown.decode()
     finally:

@@ -90,13 +90,16 @@ class Newcomer:
     def serve(self, command: str, place: str) -> None:
         """Starts a service on a free port, opens its page, and stops it."""
         with self.started(["bash", "-c", f"exec {command} --port 0"]) as process:
-            line = process.stdout.readline().decode()
-            match = re.search(r"http://\S+:(\d+) serves", line)
-            assert match, f"{place}: {command}\n{line}{process.stdout.read().decode()}"
-            with urllib.request.urlopen(f"http://127.0.0.1:{match[1]}/", timeout=60) as page:
-                assert b"<html" in page.read()
-            process.terminate()
-            process.communicate(timeout=60)
+            try:
+                line = process.stdout.readline().decode()
+                match = re.search(r"http://\S+:(\d+) serves", line)
+                assert match, f"{place}: {command}\n{line}"
+                with urllib.request.urlopen(f"http://127.0.0.1:{match[1]}/", timeout=60) as page:
+                    assert b"<html" in page.read()
+                process.terminate()
+                process.communicate(timeout=60)
+            finally:
+                process.kill()
         assert process.returncode == 0, f"{place}: {command}"
 
     def started(self, command: list[str]) -> subprocess.Popen:
