@@ -34,6 +34,8 @@ from benchmarks.service import Service
 HONEST = 4
 # The number of seconds between two kills of a process that translates.
 KILL_EVERY = 300
+# The threads for requests stay when they were needed once.
+POOL = 40
 
 
 class Soak:
@@ -163,13 +165,13 @@ def measure(options: argparse.Namespace, folder: Path) -> Iterator[str]:
     pairs = list(zip(lines, read_lines(output), strict=True))
     with service.serving(folder / "log", model, "--max-waiting", 300) as running:
         time.sleep(2)
-        idle = running.threads(), len(running.processes())
+        idle = running.threads(), len(running.processes()), connections(running)
         soak = Soak(running, pairs, time.monotonic() + 60 * options.minutes)
         clients = threading.Thread(target=soak.run)
         clients.start()
         minutes = list(watch(running, clients, options.minutes))
         time.sleep(15)  # the time that a slow header has
-        left = running.threads(), len(running.processes())
+        left = running.threads(), len(running.processes()), connections(running)
         status, _ = running.ask(running.connect(), text=lines[0])
         log = running.log()
     yield harness.machine("uvicorn", "fastapi")
@@ -179,15 +181,15 @@ def measure(options: argparse.Namespace, folder: Path) -> Iterator[str]:
         answered[kind].append(f"{code or 'closed'}: {count:,}")
     yield harness.table(["clients", "answers"], [[k, ", ".join(v)] for k, v in answered.items()])
     yield (
-        f"Threads and processes before: {idle}, after: {left}. "
+        f"Threads, processes and open connections before: {idle}, after: {left}. "
         f"Honest answers that were wrong: {len(soak.wrong)}."
     )
     problems = soak.wrong[:5]
     problems += [f"status 500 for {kind}" for kind, code in soak.statuses if code == 500]
     problems += ["a traceback in the log"] * ("Traceback" in log)
     problems += ["the service does not answer at the end"] * (status != 200)
-    if left[1] != idle[1] or left[0] > idle[0] + options.threads:
-        problems.append(f"threads and processes: {idle} before, {left} after")
+    if left[0] > idle[0] + POOL or left[1] != idle[1] or left[2] > idle[2]:
+        problems.append(f"threads, processes, connections: {idle} before, {left} after")
     if problems:
         raise Failure("; ".join(problems))
 
@@ -224,9 +226,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source", metavar="FILE", type=Path, required=True, help="text")
     number = {"metavar": "N", "type": harness.positive(int)}
     parser.add_argument("--minutes", **number, default=30, help="how long (30)")
-    parser.add_argument(
-        "--threads", **number, default=40, help="threads that a pool may have kept (40)"
-    )
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.support import make_config, make_model_directory, train_subwords, wide_model
 from tests.support import words as words_between_spaces
 from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.data.words import Words
 from transformer_mt.decoding import stream
 from transformer_mt.decoding.engine import Hypothesis
 from transformer_mt.decoding.paddle_engine import PaddleEngine
@@ -604,3 +605,21 @@ def test_to_warm_up_says_nothing(words, config, capsys):
     translator_with(engine, words[1], config).warm_up(3)
     assert [len(batch) for batch in engine.batches] == [1, 1, 1]
     assert capsys.readouterr() == ("", "")
+
+
+def test_vocabularies_are_looked_at_once_for_all_settings(model, config, monkeypatch):
+    """The service makes a translator with other settings for each request."""
+    made = []
+
+    def counted(vocabulary, language):
+        made.append(language)
+        return Words(vocabulary, language)
+
+    monkeypatch.setattr("transformer_mt.decoding.translator.Words", counted)
+    translator = make_translator(model, config, 200)
+    for beam_size in (1, 2):
+        other = translator.with_settings(
+            config.decoding.model_copy(update={"beam_size": beam_size})
+        )
+        assert len(list(other.stream(line_windows(["a b"]), need_alignment=True))) == 1
+    assert len(made) == 2  # one for each side

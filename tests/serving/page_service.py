@@ -13,7 +13,7 @@ from transformer_mt.serving.batching import Overloaded, Ticket, TooMuch
 from transformer_mt.serving.guards import Access
 from transformer_mt.serving.limits import Limits
 from transformer_mt.serving.metrics import Metrics
-from transformer_mt.serving.models import Card, CardLimits, TestScore
+from transformer_mt.serving.models import Card, CardLimits
 from transformer_mt.serving.server import Server, address, bind
 
 N_BEST = 4
@@ -44,17 +44,11 @@ class StandIn:
             parameters=11_345_408,
             data="words, 29,000 pairs",
             pairs=29_000,
-            test=TestScore(metric="BLEU", score=39.1, interval=1.6),
+            test={"score": 39.1, "interval": 1.6},
             n_best=N_BEST,
             alignment=True,
             attention=True,
-            limits=CardLimits(
-                lines=1_000,
-                line_characters=10_000,
-                characters=200_000,
-                subwords=50_000,
-                body=1 << 20,
-            ),
+            limits=CardLimits.of(Limits()),
         )
         self.held: dict[str, threading.Event] = {}
         self.began = threading.Event()

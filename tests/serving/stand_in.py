@@ -50,7 +50,7 @@ class StandIn:
             n_best=5,
             alignment=True,
             attention=True,
-            limits=dict.fromkeys(CardLimits.model_fields, 1000),
+            limits=CardLimits.of(Limits()),
         )
 
     def translate(self, lines, ticket, *, n_best=None, beam_size=None, alignment=False):

@@ -163,6 +163,10 @@ def test_an_export_is_served_without_paddle_and_says_what_it_was_trained_on(dire
         '{"pairs": "x", "dataset": "<b>", "test": 3}',
         '{"test": {"score": 1e999}}',
         "[" * 9999,
+        '{"dataset": ["multi30k"]}',
+        '{"dataset": "files"}',
+        '{"pairs": -1}',
+        '{"test": {"score": "NaN"}}',
     ],
 )
 def test_a_damaged_card_says_nothing(tmp_path, content):

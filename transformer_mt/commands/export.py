@@ -98,7 +98,7 @@ def run(options: argparse.Namespace) -> None:
             (folder / VERSION).write_text(f"{FORMAT_VERSION}\n")
             (folder / MADE_OF).write_text(named(chosen))
             training = card.of_training(directory.path, chosen.name)
-            (folder / card.CARD).write_text(card.as_json(training), encoding="utf-8")
+            (folder / card.CARD).write_text(training.model_dump_json() + "\n", encoding="utf-8")
     except OSError as error:
         raise UserError(f"{output}: can't be written: {error.strerror or error}") from None
     print(output)

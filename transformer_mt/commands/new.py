@@ -20,6 +20,7 @@ from pathlib import Path
 
 from transformer_mt.commands.arguments import add_device, positive_number
 from transformer_mt.data.datasets import DATASETS
+from transformer_mt.data.datasets.files import TSV
 from transformer_mt.runtime.console import quoted, say, show
 from transformer_mt.runtime.errors import UsageError
 from transformer_mt.runtime.files import write_atomically
@@ -104,7 +105,7 @@ def _place(options: argparse.Namespace) -> dict[str, str | None]:
         UsageError: a file is missing.
     """
     languages = options.source_lang, options.target_lang
-    if languages[0] == languages[1] and not _is_tsv(options.train):
+    if languages[0] == languages[1] and not options.train.endswith(TSV):
         raise UsageError(f"--target-lang: {languages[1]}: it is also the source language")
     root, train = os.path.split(_prefix(options.train, languages))
     names = {"train": train, "dev": None, "test": None}
@@ -125,10 +126,6 @@ def _place(options: argparse.Namespace) -> dict[str, str | None]:
         "source_lang": languages[0],
         "target_lang": languages[1],
     }
-
-
-def _is_tsv(path: str) -> bool:
-    return path.endswith((".tsv", ".tsv.gz"))
 
 
 def _prefix(path: str, languages: Iterable[str]) -> str:
@@ -156,7 +153,7 @@ def parallel_files(folder: Path) -> dict[str, list[str]]:
         return {}
     for name in names:
         match = _FILE.fullmatch(name)
-        if _is_tsv(name):
+        if name.endswith(TSV):
             found[str(folder / name)] = set()
         elif match and match[2] not in _NO_LANGUAGES:
             found[str(folder / match[1])].add(match[2])

@@ -8,7 +8,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, partial
 from itertools import chain, tee
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -82,9 +82,12 @@ class LineTranslator:
         self._target = subwords.target
         self._decoding = decoding
         self._max_length = max_length
-        self._languages = source_lang, target_lang
         # Stands between the segments of a line.
         self._glue = " " if has_spaces(target_lang) else ""
+        sides = (self._source, source_lang), (self._target, target_lang)
+        # They are made only if they are needed, because that looks at the whole vocabularies, and
+        # only once for all translators that `with_settings` makes.
+        self._sides: Callable[[], list[Words]] = cache(lambda: [Words(*side) for side in sides])
 
     def with_settings(self, decoding: DecodingConfig, run: Runner | None = None) -> Self:
         """The same translator with other settings and, if given, another runner of its batches."""
@@ -239,7 +242,7 @@ class LineTranslator:
         for segment in cut:
             places = self._source.places(_characters(line[segment.start : segment.end]))
             places = places[segment.first : segment.first + len(segment.ids)]
-            words += _moved(self._sides[0].places(segment.ids, places), segment.start)
+            words += _moved(self._sides()[0].places(segment.ids, places), segment.start)
         return words
 
     def _output(self, parts: list[_Part], rank: int, need_alignment: bool) -> Output:
@@ -263,7 +266,7 @@ class LineTranslator:
                 links += ((source_count + i, len(words) + j) for i, j in own.links)
                 source_count += own.source_words
                 places = self._target.decoded_places(hypothesis.ids)
-                words += _moved(self._sides[1].places(hypothesis.ids, places), start)
+                words += _moved(self._sides()[1].places(hypothesis.ids, places), start)
             start += len(text) + len(self._glue)
         return Output(
             text=self._glue.join(texts),
@@ -281,18 +284,12 @@ class LineTranslator:
         # The number of the word that each subword belongs to, for both sides.
         source_words, target_words = (
             side.numbers(np.array(ids, np.int64))
-            for side, ids in zip(self._sides, (source, target), strict=True)
+            for side, ids in zip(self._sides(), (source, target), strict=True)
         )
         links = []
         if attention is not None:
             links = word_alignment(attention, source_words, target_words)
         return Aligned(links, word_count(source_words), word_count(target_words))
-
-    @cached_property
-    def _sides(self) -> list[Words]:
-        # They are made only if they are needed, because that looks at the whole vocabularies.
-        vocabularies = self._source, self._target
-        return [Words(*side) for side in zip(vocabularies, self._languages, strict=True)]
 
     def _warn_of_unknown(self, ids: list[int], line: int) -> None:
         """Warns if most words are unknown, as they are if a model of BPE'd text gets plain text."""

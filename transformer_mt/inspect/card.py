@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
 
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.inspect import record
@@ -15,20 +16,19 @@ from transformer_mt.runtime.errors import UserError
 # The file of an export that holds what its model directory says about the training.
 CARD = "card.json"
 
-
-class Score(NamedTuple):
-    """The score of a model on its test set.
-
-    Attributes:
-        interval: half the width of the 95 % confidence interval; None if it is not known.
-    """
-
-    metric: str
-    score: float
-    interval: float | None
+Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class Training(NamedTuple):
+class Score(BaseModel):
+    """The score of a model on its test set, as it is printed. `interval` is half the width of the
+    95 % confidence interval; None if it is not known."""
+
+    metric: Literal["BLEU"] = "BLEU"
+    score: Number
+    interval: Number | None = None
+
+
+class Training(BaseModel):
     """What is known about the training of a model.
 
     Attributes:
@@ -36,8 +36,8 @@ class Training(NamedTuple):
         dataset: the name of the dataset; None if the text was files of the user.
     """
 
-    pairs: int | None = None
-    dataset: str | None = None
+    pairs: Annotated[int, Field(ge=0)] | None = None
+    dataset: Literal[tuple(sorted(set(DATASETS) - {"files"}))] | None = None
     test: Score | None = None
 
 
@@ -47,42 +47,21 @@ def of_training(model_dir: Path, checkpoint: str) -> Training:
     with contextlib.suppress(UserError, OSError):
         found = record.read(model_dir, model_dir.name)
         tests = [line for line in found.lines("test") if line.get("checkpoint") == checkpoint]
+        pairs = record.number(found.facts.get("pairs"))
         dataset = found.config.data.dataset if found.config else "files"
         return Training(
-            _count(found.facts.get("pairs")),
-            None if dataset == "files" else dataset,
-            _score(tests[-1]) if tests else None,
+            pairs=None if pairs is None else max(0, int(pairs)),
+            dataset=None if dataset == "files" else dataset,
+            test=_score(tests[-1]) if tests else None,
         )
     return Training()
 
 
 def of_export(folder: Path) -> Training:
     """What an export says about the training of its model; nothing if it says nothing."""
-    values = None
-    with contextlib.suppress(UserError, OSError, ValueError, RecursionError):
-        values = json.loads(ModelDirectory(folder).own(CARD).read_bytes())
-    if not isinstance(values, dict):
-        return Training()
-    dataset, test = values.get("dataset"), values.get("test")
-    score = interval = None
-    if isinstance(test, dict):
-        score, interval = record.number(test.get("score")), record.number(test.get("interval"))
-    return Training(
-        _count(values.get("pairs")),
-        dataset if dataset in DATASETS else None,
-        None if score is None else Score("BLEU", score, interval),
-    )
-
-
-def as_json(training: Training) -> str:
-    """The content of CARD."""
-    test = training.test._asdict() if training.test else None
-    return json.dumps({**training._asdict(), "test": test}) + "\n"
-
-
-def _count(value: Any) -> int | None:
-    found = record.number(value)
-    return None if found is None else int(found)
+    with contextlib.suppress(UserError, OSError, ValidationError):
+        return Training.model_validate_json(ModelDirectory(folder).own(CARD).read_bytes())
+    return Training()
 
 
 def _score(line: dict[str, Any]) -> Score | None:
@@ -92,5 +71,5 @@ def _score(line: dict[str, Any]) -> Score | None:
     ends = intervals.get("bleu") if isinstance(intervals, dict) else None
     if isinstance(ends, list) and len(ends) == 2:
         low, high = map(record.number, ends)
-        half = None if low is None or high is None else (high - low) / 2
-    return None if bleu is None else Score("BLEU", bleu, half)
+        half = None if low is None or high is None else round((high - low) / 2, 2)
+    return None if bleu is None else Score(score=round(bleu, 2), interval=half)

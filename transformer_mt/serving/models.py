@@ -19,6 +19,7 @@ from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.languages import has_spaces
 from transformer_mt.decoding.translator import Line, Translation
 from transformer_mt.inspect import card
+from transformer_mt.inspect.card import Score
 from transformer_mt.inspect.parameters import VocabularySizes, parts
 from transformer_mt.runtime.console import progress
 from transformer_mt.runtime.errors import UsageError
@@ -37,14 +38,6 @@ LONGEST_LINE = 10_000
 CHARACTERS_PER_SUBWORD = 4
 
 
-class TestScore(BaseModel):
-    """The score on the test set; `interval` is half the width of its 95 % confidence interval."""
-
-    metric: str
-    score: float
-    interval: float | None
-
-
 class CardLimits(BaseModel):
     """The most that a request may have: lines, characters of a line and of all lines, subwords, and
     bytes of its body."""
@@ -54,6 +47,16 @@ class CardLimits(BaseModel):
     characters: int
     subwords: int
     body: int
+
+    @classmethod
+    def of(cls, limits: Limits) -> CardLimits:
+        return cls(
+            lines=limits.max_lines,
+            line_characters=LONGEST_LINE,
+            characters=CHARACTERS_PER_SUBWORD * limits.max_subwords,
+            subwords=limits.max_subwords,
+            body=limits.max_body,
+        )
 
 
 class Card(BaseModel):
@@ -71,7 +74,7 @@ class Card(BaseModel):
     parameters: int
     data: str | None
     pairs: int | None
-    test: TestScore | None
+    test: Score | None
     n_best: int
     alignment: bool
     attention: bool
@@ -94,13 +97,7 @@ class ServedModel:
     ) -> None:
         self.name = name
         self._spec, self._limits = spec, limits
-        self._card_limits = CardLimits(
-            lines=limits.max_lines,
-            line_characters=LONGEST_LINE,
-            characters=CHARACTERS_PER_SUBWORD * limits.max_subwords,
-            subwords=limits.max_subwords,
-            body=limits.max_body,
-        )
+        self._card_limits = CardLimits.of(limits)
         self._queue = Queue(limits, spec.config.decoding.batch_tokens)
         self.workers = Workers(name, spec, self._queue, limits.timeout, computed)
         # Each sentence is a work of its own, which the queue puts into batches.
@@ -251,7 +248,7 @@ class ServedModel:
             parameters=sum(part.parameters for part in model_parts),
             data=", ".join(described) or None,
             pairs=training.pairs,
-            test=_rounded(training.test) if training.test else None,
+            test=training.test,
             n_best=self._decoding.beam_size if self._can(n_best=2, beam_size=2) else 1,
             alignment=self._can(alignment=True),
             attention=self._gives_attention(),
@@ -320,12 +317,6 @@ def _name(folder: Path, checkpoint: str | None) -> str:
     if folder.parent.name == "export":
         name = f"{folder.parent.parent.name}-{name}"
     return f"{name}:{checkpoint}" if checkpoint else name
-
-
-def _rounded(score: card.Score) -> TestScore:
-    """A score as it is printed, with two digits."""
-    interval = None if score.interval is None else round(score.interval, 2)
-    return TestScore(metric=score.metric, score=round(score.score, 2), interval=interval)
 
 
 def _unique(name: str, taken: Iterable[str]) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import pickle
 import threading
 import time
@@ -179,7 +178,7 @@ class _Process:
         self._connection, theirs = context.Pipe()
         self._stopped = stopped
         self._process = context.Process(
-            target=_work, args=(spec, theirs, os.getpid()), name="translate", daemon=True
+            target=_work, args=(spec, theirs), name="translate", daemon=True
         )
         with signals.blocked():  # as in runtime.process_pool
             self._process.start()
@@ -240,9 +239,9 @@ def _losses(process: multiprocessing.process.BaseProcess):
         ) from None
 
 
-def _work(spec: EngineSpec, connection: Connection, parent: int) -> None:
+def _work(spec: EngineSpec, connection: Connection) -> None:
     """The worker process: loads the engine, and answers each work that it receives."""
-    signals.serve(parent)
+    signals.serve(multiprocessing.parent_process().pid)
     try:
         engine = spec.load()
     except Exception as error:
