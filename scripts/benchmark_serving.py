@@ -106,17 +106,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Iterator[str]:
         harness.program("translate", model, "--input", folder / "source", "--output", output)
         pairs = list(zip(lines, read_lines(output), strict=True))
         yield f"### {name}"
-        yield harness.table(
-            [
-                "clients",
-                "batching",
-                "requests/s",
-                "times one client",
-                *PERCENTILES.values(),
-                "wrong",
-            ],
-            list(rows(options, folder, model, pairs)),
-        )
+        yield harness.table(HEADER, list(rows(options, folder, model, pairs)))
 
 
 def rows(

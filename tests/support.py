@@ -328,3 +328,18 @@ def take_steps(trainer, steps: int) -> list[Outcome]:
             update = trainer.read(epoch, number, sentences)
             outcomes.append(trainer.updater.apply(update, len(outcomes) + 1))
         epoch += 1
+
+
+def files(folder: Path) -> list[str]:
+    """The paths of everything in a folder, relative to it."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def assert_refused(done: subprocess.CompletedProcess, code: int, *words: str) -> None:
+    """That a command gave a clear message, and nothing but that."""
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr and "This should not happen" not in done.stderr
+    assert done.stdout == ""
+    for word in words:
+        assert word in done.stderr
+    assert "error: " in done.stderr

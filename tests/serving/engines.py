@@ -20,7 +20,8 @@ class ReversingSpec:
         broken: a file; while it exists, the engine can't be loaded.
     """
 
-    processes: int = 1
+    threads: int = 1
+    device: str = "cpu"
     seconds: float = 0.0
     broken: str = ""
 

@@ -46,7 +46,7 @@ def ask(queue: Queue, *sentences, seconds=20) -> list:
 
 
 def test_sentences_are_computed_in_other_processes():
-    with working(ReversingSpec(processes=2)) as (queue, workers):
+    with working(ReversingSpec(threads=2)) as (queue, workers):
         assert ask(queue, [1, 2], [3, 4, 5], []) == [[2, 1], [5, 4, 3], []]
         assert workers.ready == workers.count == 2
     assert not multiprocessing.active_children()
@@ -93,7 +93,7 @@ def test_a_model_that_can_not_be_loaded_is_reported_at_once(tmp_path):
     broken.touch()
     with (
         pytest.raises(UserError, match="damaged"),
-        working(ReversingSpec(processes=2, broken=str(broken))),
+        working(ReversingSpec(threads=2, broken=str(broken))),
     ):
         pass
     assert not multiprocessing.active_children()
@@ -126,7 +126,7 @@ def test_closing_waits_for_nothing():
 
 
 def test_while_one_process_computes_another_one_answers():
-    with working(ReversingSpec(processes=2)) as (queue, _):
+    with working(ReversingSpec(threads=2)) as (queue, _):
         slow = threading.Thread(target=ask, args=(queue, [IS_SLOW]))
         slow.start()
         while not queue._computing:

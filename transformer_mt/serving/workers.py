@@ -12,6 +12,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -50,17 +51,20 @@ class Workers:
         hang: float,
         computed: Callable[[int], object] = lambda count: None,
     ) -> None:
-        self._name, self._spec, self._queue, self._hang = name, spec, queue, hang
+        # Each process has one core of a CPU, and a batch of its own. So a sentence that comes alone
+        # need not wait for a batch that is being computed.
+        count = spec.threads if spec.device == "cpu" else 1
+        self._name, self._spec = name, replace(spec, threads=1)
+        self._queue, self._hang = queue, hang
         self._computed = computed
         self._closed = threading.Event()
         self._changed = threading.Condition()
         self._ready = 0
         self._error: Exception | None = None
         self.crashes = 0
-        # A backend whose library uses several cores by itself has one process.
         self._threads = [
             threading.Thread(target=self._keep_serving, name=f"worker {number} of {name}")
-            for number in range(max(1, spec.processes))
+            for number in range(count)
         ]
 
     @property
