@@ -55,6 +55,7 @@ def test_of_what_is_translated_with(driver, model, kind, is_large):
     assert driver.run(*arguments) == expected
 
 
+@pytest.mark.slow
 def test_of_a_run_that_goes_on(driver, recipe, tmp_path, is_large):
     """It ends as it would have, or says what is wrong."""
     root = recipe.parent
@@ -81,6 +82,7 @@ def test_of_a_run_that_goes_on(driver, recipe, tmp_path, is_large):
             shutil.rmtree(work)
 
 
+@pytest.mark.slow
 def test_of_the_cache(driver, recipe, tmp_path, is_large):
     """What is damaged is made anew: training is as it was."""
     root = recipe.parent

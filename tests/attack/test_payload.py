@@ -81,6 +81,7 @@ def concerns(arguments, target: Path) -> bool:
     return reads_export == (target.parts[0] == "export")
 
 
+@pytest.mark.slow
 def test_no_file_of_a_run_and_its_cache_runs_code(driver, recipe, tmp_path, is_large):
     """Going on with a run, fine-tuning from it, and beginning anew with its cache."""
     root = recipe.parent
@@ -114,6 +115,7 @@ def test_no_file_of_a_run_and_its_cache_runs_code(driver, recipe, tmp_path, is_l
         shutil.rmtree(work)
 
 
+@pytest.mark.slow
 def test_no_link_is_written_through(driver, model, recipe, tmp_path, is_large):
     """A link in the place of whatever a command may write: what it leads to stays as it is."""
     victim, folder = tmp_path / "victim", tmp_path / "victims"

@@ -199,6 +199,7 @@ def test_a_non_autoregressive_model_has_no_attention_maps(tmp_path):
     assert "There are no attention maps of run" in page and "<iframe" not in page
 
 
+@pytest.mark.slow
 def test_a_large_test_set(runs, tmp_path, monkeypatch):
     folder = shutil.copytree(runs[0], tmp_path / "run")
     many = [(source * 3, target * 3) for source, target in PAIRS] * 10

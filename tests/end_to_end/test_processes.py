@@ -219,6 +219,7 @@ def test_a_validation_that_fails_in_one_process_leaves_the_checkpoint(recipe, on
 # ---- What the processes share ----
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_a_killed_run(recipe, tmp_path):
     temporary = tmp_path / "temporary"
     temporary.mkdir()

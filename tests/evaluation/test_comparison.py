@@ -95,6 +95,7 @@ def test_equals_the_sacrebleu_command(tmp_path):
     assert difference.value < 0 < difference.gain == -difference.value
 
 
+@pytest.mark.slow
 def test_equals_the_sacrebleu_command_on_real_text(tmp_path, shared_data):
     """Two references, and upper and lower case the same."""
     path = shared_data / "multi30k" / "test2016.de"
