@@ -3,6 +3,7 @@
 import json
 import re
 import socket
+import time
 
 import httpx
 import pytest
@@ -108,6 +109,23 @@ def test_a_client_that_takes_no_answer_is_dropped(monkeypatch):
             except OSError:
                 pass
             wait_for(lambda: not service.server.server_state.connections)
+
+
+def test_a_client_that_is_gone_before_the_end_of_its_refusal_leaves_nothing(monkeypatch):
+    close = server._Transport.close
+
+    def close_late(transport):
+        time.sleep(0.3)  # The client closes the connection meanwhile.
+        close(transport)
+
+    monkeypatch.setattr(server._Transport, "close", close_late)
+    monkeypatch.setattr(server, "LINGER_SECONDS", 0.3)
+    with running() as service:
+        with service.connect() as connection:
+            connection.sendall(HEAD + b"Content-Length: 9000000\r\n\r\n" + bytes(100_000))
+            # What it does not read makes the system reset the connection.
+            assert connection.recv(12) == b"HTTP/1.1 413"
+        wait_for(lambda: not service.server.server_state.connections)
 
 
 def test_idle_connections_do_not_keep_others_out(monkeypatch):

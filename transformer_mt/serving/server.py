@@ -276,9 +276,10 @@ class _Transport:
             return
         self._is_closing = True
         if self._connection.conn.their_state in (h11.SEND_BODY, h11.ERROR):
-            self._transport.write_eof()
-            self._transport.resume_reading()
             self._connection.start_timer("end", LINGER_SECONDS)
+            with contextlib.suppress(OSError):  # The client may be gone.
+                self._transport.write_eof()
+            self._transport.resume_reading()
         else:
             self._transport.close()
             self._connection.start_timer("end", ANSWER_SECONDS)
