@@ -9,7 +9,8 @@ is not there; and now and then a process that translates is killed. The memory o
 the threads of the service are noted each minute.
 
 The exit code is 0 only if every honest answer was right, no answer had the status 500, and at the
-end no thread, process or connection was left of the clients that are gone.
+end no process or connection was left of the clients that are gone. Of the threads, only those may
+be left that the service keeps for later requests.
 """
 
 from __future__ import annotations
