@@ -16,9 +16,14 @@ from paddle.autograd import PyLayer
 ROWS = 16
 
 
+def is_on_cpu(x: Tensor) -> bool:
+    """Whether `x` is in the memory of the host, where reading it waits for nothing."""
+    return x.place.is_cpu_place()
+
+
 def is_float32_on_cpu(x: Tensor) -> bool:
     """Whether the faster way serves `x`. In a graph that is being exported, it does not."""
-    return paddle.in_dynamic_mode() and x.place.is_cpu_place() and x.dtype == paddle.float32
+    return paddle.in_dynamic_mode() and is_on_cpu(x) and x.dtype == paddle.float32
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
