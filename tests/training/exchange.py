@@ -30,6 +30,8 @@ VARIANTS = {
     "sharded, adamw": {**ADAM, "optimizer": "adamw", "weight_decay": 0.1, "sharding": True},
     "sharded, sgd": {**RATE, "optimizer": "sgd", "sharding": True},
     "device": ADAM,
+    "device, adamw": {**ADAM, "optimizer": "adamw", "weight_decay": 0.1},
+    "device, sgd": {**RATE, "optimizer": "sgd"},
     "device, sharded": {**ADAM, "sharding": True},
     "device, one loss is not finite": ADAM,
 }

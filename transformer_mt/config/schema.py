@@ -357,8 +357,10 @@ class TrainingConfig(Section):
     machines, the launcher's --nproc_per_node takes the place of this key."""
 
     gradient_sum_precision: Literal["float32", "bfloat16"] = "float32"
-    """The precision in which several processes add up their gradients. bfloat16 halves the data
-    that they send, and rounds each gradient to 8 bits."""
+    """The precision in which several processes send each other their gradients, to add them up.
+    float32   no loss of precision
+    bfloat16  half as much data, but each gradient is rounded to 8 bits
+    """
 
     sharding: bool = False
     """Whether each of several processes keeps only its share of the optimiser's state. This saves

@@ -26,7 +26,8 @@ def make_optimizer(
 ) -> HostOptimizer | DeviceOptimizer:
     """Returns the optimiser of the config for the device that holds the model."""
     is_on_host = operations.is_on_cpu(next(iter(model.parameters())))
-    if is_on_host and not config.sharding:
+    is_divided = config.sharding and processes.world_size > 1
+    if is_on_host and not is_divided:
         return HostOptimizer(config, model)
     return DeviceOptimizer(config, model, processes)
 
