@@ -46,7 +46,7 @@ def trained(variant: str, processes: Processes, folder: Path) -> dict[str, np.nd
             use_device_path(patch)
         config = make_config(
             folder,
-            training={"batch_tokens": 600, "device_tokens": 300, **VARIANTS[variant]},
+            training={"batch_tokens": 600, "device_tokens": 150, **VARIANTS[variant]},
         )
         data = prepared(config, TRAIN, train_subwords(TRAIN))
         trainer = make_trainer(config, data, processes)
