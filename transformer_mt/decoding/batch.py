@@ -9,7 +9,6 @@ from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Vocabulary
 from transformer_mt.decoding.engine import Hypotheses, Rows, Sentence, length_limits, length_penalty
-from transformer_mt.decoding.log_probs import LogProbs
 from transformer_mt.decoding.search import Stepper, Task, beam_search, sample
 
 # The number of logits that are held at once: 128 MB in float32.
@@ -69,11 +68,10 @@ def rows_at_once(decoder_input: np.ndarray, target: Vocabulary) -> Iterator[slic
         yield slice(start, start + count)
 
 
-def sums_of_log_probs(logits: np.ndarray, labels: np.ndarray, pad: int) -> list[float]:
+def sums_of_log_probs(log_probs: np.ndarray, labels: np.ndarray, pad: int) -> list[float]:
     """The log-probability (in nats) of each row of `labels`, int64 (rows, target_len), without its
-    padding; `logits` are float32 (rows, target_len, vocabulary)."""
-    log_probs = np.where(labels == pad, 0.0, LogProbs(logits, ()).of(labels))
-    return log_probs.sum(axis=1).tolist()
+    padding; `log_probs`, of the same shape, are those of each label."""
+    return np.where(labels == pad, 0.0, log_probs).sum(axis=1).tolist()
 
 
 def without_padding(

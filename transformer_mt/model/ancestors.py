@@ -26,6 +26,11 @@ class AncestorMask:
         self._is_single = True  # whether the width was 1 at every step
         self._next_pruning = 2 * PRUNING
 
+    @property
+    def positions(self) -> int:
+        """The number of positions, dropped ones not counted."""
+        return 0 if self._mask is None else self._mask.shape[2]
+
     def grow(self, parents: np.ndarray) -> np.ndarray | None:
         """Adds a step, in which hypothesis i of a sentence continues hypothesis parents[:, i] of
         the step before.
@@ -55,7 +60,7 @@ class AncestorMask:
         Returns the indices of the positions to keep, int64 (sentences, kept); or None if all are
         kept.
         """
-        positions = 0 if self._mask is None else self._mask.shape[2]
+        positions = self.positions
         if positions < self._next_pruning:
             return None
         alive = ~self._mask.all(axis=1)  # (sentences, positions)

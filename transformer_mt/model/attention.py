@@ -15,6 +15,8 @@ from transformer_mt.model.dropout import Dropout
 # of a row in which all keys are forbidden would be NaN. float16 ends at -65,504.
 FORBIDDEN_SCORE = -1e9
 FORBIDDEN_SCORE_FLOAT16 = -3e4
+# The number of positions that incremental decoding allocates at first.
+SMALLEST_CAPACITY = 32
 
 
 def padding_mask(query_ids: Tensor, key_ids: Tensor, pad_id: int) -> Tensor:
@@ -84,9 +86,67 @@ class KeyValueCache:
 
     def take(self, positions: Tensor) -> None:
         """Keeps the positions of each row with these indices, int64 (batch, kept)."""
-        index = positions.unsqueeze([1, 3])  # (batch, 1, kept, 1), the same for all heads
-        self.key = paddle.take_along_axis(self.key, index, axis=2)
-        self.value = paddle.take_along_axis(self.value, index, axis=2)
+        batch, heads, length, _ = self.key.shape
+        # The numbers of the kept rows among batch * heads * length: (batch, heads, kept).
+        starts = length * paddle.arange(batch * heads).reshape([batch, heads, 1])
+        rows = starts + positions.unsqueeze(1)
+        self.key = self._rows(self.key, rows)
+        self.value = self._rows(self.value, rows)
+
+    @staticmethod
+    def _rows(x: Tensor, rows: Tensor) -> Tensor:
+        # take_along_axis would make an index for each element, twice as large as `x`.
+        taken = x.reshape([-1, x.shape[-1]]).gather(rows.flatten())
+        return taken.reshape([*rows.shape, x.shape[-1]])
+
+
+class BufferedKeyValueCache(KeyValueCache):
+    """A cache for self-attention that is allocated for more positions than it holds.
+
+    `key` and `value` have `capacity(length)` positions, so that few shapes occur, memory is rarely
+    allocated, and a step writes its own positions only. What follows `length` is finite but means
+    nothing: the mask must forbid it. The cache has no gradient.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._length = 0
+
+    @property
+    def length(self) -> int:
+        """As `KeyValueCache.length`."""
+        return self._length
+
+    @paddle.no_grad()
+    def update(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """As `KeyValueCache.update`, but returns all `capacity(length)` positions."""
+        start, self._length = self._length, self._length + key.shape[2]
+        if self.key is None:
+            self.key, self.value = (x[:, :, :0] for x in (key, value))
+        missing = capacity(self._length) - self.key.shape[2]
+        if missing:
+            self.key, self.value = (_extended(x, missing) for x in (self.key, self.value))
+        self.key[:, :, start : self._length] = key  # in place
+        self.value[:, :, start : self._length] = value
+        return self.key, self.value
+
+    def take(self, positions: Tensor) -> None:
+        """As `KeyValueCache.take`."""
+        batch, self._length = positions.shape
+        # What follows the kept positions is a copy of the first one.
+        rest = paddle.zeros([batch, capacity(self._length) - self._length], positions.dtype)
+        super().take(paddle.concat([positions, rest], axis=1))
+
+
+def capacity(length: int) -> int:
+    """The number of positions that are allocated for `length` positions: 32, 64, 128, ..."""
+    return max(SMALLEST_CAPACITY, 1 << (length - 1).bit_length())
+
+
+def _extended(x: Tensor, count: int) -> Tensor:
+    # Appends `count` positions of zeros to (batch, heads, length, d).
+    batch, heads, _, width = x.shape
+    return paddle.concat([x, paddle.zeros([batch, heads, count, width], x.dtype)], axis=2)
 
 
 def has_fused_attention(query: Tensor) -> bool:
