@@ -7,6 +7,13 @@ import numpy as np
 
 # Below this number of live positions, `AncestorMask.prune` costs more than it saves.
 PRUNING = 32
+# The number of positions that a buffer of keys and values has at first.
+SMALLEST_CAPACITY = 32
+
+
+def capacity(positions: int) -> int:
+    """The number of positions that a buffer has which holds `positions`: 32, 64, 128, ..."""
+    return max(SMALLEST_CAPACITY, 1 << (positions - 1).bit_length())
 
 
 class AncestorMask:

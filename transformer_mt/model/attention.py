@@ -9,14 +9,13 @@ import paddle.nn.functional as F
 from paddle import Tensor, nn
 
 from transformer_mt.model import operations
+from transformer_mt.model.ancestors import capacity
 from transformer_mt.model.dropout import Dropout
 
 # The score of a forbidden key. It is far below all other scores, but finite: with -inf, the softmax
 # of a row in which all keys are forbidden would be NaN. float16 ends at -65,504.
 FORBIDDEN_SCORE = -1e9
 FORBIDDEN_SCORE_FLOAT16 = -3e4
-# The number of positions that incremental decoding allocates at first.
-SMALLEST_CAPACITY = 32
 
 
 def padding_mask(query_ids: Tensor, key_ids: Tensor, pad_id: int) -> Tensor:
@@ -136,11 +135,6 @@ class BufferedKeyValueCache(KeyValueCache):
         # What follows the kept positions is a copy of the first one.
         rest = paddle.zeros([batch, capacity(self._length) - self._length], positions.dtype)
         super().take(paddle.concat([positions, rest], axis=1))
-
-
-def capacity(length: int) -> int:
-    """The number of positions that are allocated for `length` positions: 32, 64, 128, ..."""
-    return max(SMALLEST_CAPACITY, 1 << (length - 1).bit_length())
 
 
 def _extended(x: Tensor, count: int) -> Tensor:

@@ -14,10 +14,9 @@ from paddle.distributed.fleet.utils import recompute
 
 from transformer_mt.config.schema import ModelConfig
 from transformer_mt.model import operations
-from transformer_mt.model.ancestors import AncestorMask
+from transformer_mt.model.ancestors import AncestorMask, capacity
 from transformer_mt.model.attention import (
     BufferedKeyValueCache,
-    capacity,
     causal_mask,
     padding_mask,
 )
