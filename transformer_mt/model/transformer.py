@@ -15,11 +15,7 @@ from paddle.distributed.fleet.utils import recompute
 from transformer_mt.config.schema import ModelConfig
 from transformer_mt.model import operations
 from transformer_mt.model.ancestors import AncestorMask, capacity
-from transformer_mt.model.attention import (
-    BufferedKeyValueCache,
-    causal_mask,
-    padding_mask,
-)
+from transformer_mt.model.attention import BufferedKeyValueCache, causal_mask, padding_mask
 from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
 from transformer_mt.model.layers import DecoderLayer, EncoderLayer, LayerCache, LayerNorm
 
@@ -402,9 +398,8 @@ class Transformer(nn.Layer):
         position = cache.ancestors.length
         mask = cache.ancestors.grow(parents)
         positions = cache.ancestors.positions
-        forbidden = np.ones(
-            (*((1, 1, 1) if mask is None else mask.shape[:3]), capacity(positions)), bool
-        )
+        shape = (1, 1, 1) if mask is None else mask.shape[:3]
+        forbidden = np.ones((*shape, capacity(positions)), bool)
         forbidden[..., :positions] = False if mask is None else mask
         self_mask = paddle.to_tensor(forbidden)
         # 3. Embed the ids as (sentences * width, 1, d_model), because all have the same position.
