@@ -4,6 +4,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -93,6 +94,25 @@ def test_paddle_is_not_imported_where_it_is_not_needed(model):
     )
     command = [sys.executable, "-c", code, str(model)]
     assert subprocess.check_output(command, cwd=ROOT, text=True) == "True\nFalse\n"
+
+
+def test_batches_follow_from_the_memory_of_a_gpu(model, monkeypatch):
+    spec = find(model, device="cpu")
+    settings, backend = spec.config.decoding, spec.backend
+    assert settings.batch_tokens is None
+    assert backend.sentences_at_once(spec, settings, 10) == 204  # 2,048 tokens
+    on_gpu = replace(spec, device="gpu:0")
+    counts = []
+    for memory in (10**8, 10**9):
+        monkeypatch.setattr(
+            "transformer_mt.runtime.device.free_memory", lambda memory=memory: memory
+        )
+        counts.append(backend.sentences_at_once(on_gpu, settings, 10))
+    assert counts[1] == pytest.approx(10 * counts[0], rel=0.01)
+    twice = replace(on_gpu, models=2 * spec.models)
+    assert backend.sentences_at_once(twice, settings, 10) < counts[1]
+    # Paddle Inference takes its memory in its own way.
+    assert BACKENDS["paddle_inference"].sentences_at_once(on_gpu, settings, 10) == 204
 
 
 def test_other_decoding_settings(model):

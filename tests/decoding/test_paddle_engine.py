@@ -159,6 +159,34 @@ def test_paddles_layers_find_what_numpy_finds(
     assert different <= 1
 
 
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("ResourceExhaustedError: ...")])
+def test_a_batch_that_does_not_fit_is_halved(engine, sentences, monkeypatch, capsys, error):
+    expected = engine.search(sentences[:11], SETTINGS)
+    stepper, tried = engine._stepper, []
+
+    def narrow(rows):
+        tried.append(len(rows))
+        if len(rows) > 3:
+            raise error
+        return stepper(rows)
+
+    monkeypatch.setattr(engine, "_stepper", narrow)
+    found = engine.search(sentences[:11], SETTINGS)
+    assert tried == [11, 5, 2, 2, 2, 2, 2, 1]
+    assert [own[0].ids for own in found] == [own[0].ids for own in expected]
+    assert "memory ran out with 11 sentences" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [MemoryError(), ValueError("wrong")])
+def test_other_errors_are_errors(engine, sentences, monkeypatch, error):
+    def fail(rows):
+        raise error
+
+    monkeypatch.setattr(engine, "_stepper", fail)
+    with pytest.raises(type(error)):
+        engine.search(sentences[:3], SETTINGS)
+
+
 # ---- Ensembles ----
 
 

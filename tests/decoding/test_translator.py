@@ -197,6 +197,16 @@ def test_the_longest_come_first_and_batches_keep_to_their_size(model, config):
     assert len(rows) < 15
 
 
+def test_without_a_number_of_tokens_memory_decides(model, config):
+    settings = config.decoding.model_copy(update={"batch_tokens": None})
+    sizes = []
+    for at_once in ({}, {"at_once": lambda asked, length: 2 if asked is settings else 0}):
+        engine = Recorded(PaddleEngine([model[0]], model[1]))
+        Translator(engine, model[1], settings, 200, "de", "en", **at_once).translate(ENGLISH)
+        sizes.append([len(batch) for batch in engine.batches])
+    assert sizes == [[5], [2, 2, 1]]
+
+
 def test_the_output_is_as_long_as_the_config_allows(words, config):
     lines = [" ".join(["w1"] * length) for length in (1, 2, 9)]
 

@@ -4,6 +4,7 @@ import numpy as np
 import paddle
 import pytest
 
+from tests.device_path import counted_host_reads, use_device_path
 from tests.support import (
     demo_pairs,
     log_softmax,
@@ -232,6 +233,23 @@ def test_the_batch_does_not_matter(make_engine, sentences, kind):
                 different += hypothesis.ids != together[i][0].ids
     assert different <= 2
     assert len({tuple(own[0].ids) for own in together}) > 25  # they are told apart
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_iteration_on_a_device_reads_one_tensor(make_engine, sentences, monkeypatch, kind):
+    """And finds what the host finds. The logits of a few positions are computed at a time."""
+    engine = make_engine(kind)
+    expected = engine.search(sentences, SETTINGS)
+    monkeypatch.setattr("transformer_mt.mechanisms.mask_predict.engine.POSITIONS", 50)
+    use_device_path(monkeypatch)
+    with counted_host_reads() as reads:
+        found = engine.search(sentences, SETTINGS)
+    # The probabilities of the lengths are read once more.
+    assert dict(reads) == {"numpy": SETTINGS.iterations + (kind == "length")}
+    different = 0
+    for [ours], [theirs] in zip(found, expected, strict=True):
+        different += ours.ids != theirs.ids
+    assert different <= 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

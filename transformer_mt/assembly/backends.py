@@ -39,6 +39,17 @@ class Paddle(Backend):
             models[-1].eval()
         return paddle_engine(models, spec.subwords, spec.config.alignment_heads)
 
+    def sentences_at_once(self, spec: EngineSpec, settings: DecodingConfig, length: int) -> int:
+        """As `Backend.sentences_at_once`; on a GPU as many as fit into its free memory."""
+        if spec.device == "cpu":
+            return super().sentences_at_once(spec, settings, length)
+        from transformer_mt.decoding.memory import sentences_that_fit
+        from transformer_mt.runtime import device as devices
+
+        return sentences_that_fit(
+            devices.free_memory(), list(spec.models), spec.subwords.target.size, settings, length
+        )
+
 
 # Every backend by its name. A new one is one package and one entry here.
 BACKENDS: dict[str, Backend] = {

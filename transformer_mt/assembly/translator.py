@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from inspect import signature
 from pathlib import Path
 from typing import Any, Generic, Literal, TypedDict, overload
@@ -53,7 +53,7 @@ class Settings(TypedDict, total=False):
     seed: int
     iterations: int
     length_candidates: int
-    batch_tokens: int
+    batch_tokens: int | None
 
 
 class LoadOptions(Settings, total=False):
@@ -84,6 +84,7 @@ class Translator(LineTranslator, Generic[Found]):
             config.data.max_length,
             config.data.target_lang,
             config.data.source_lang,
+            partial(spec.backend.sentences_at_once, spec),
         )
 
     @overload

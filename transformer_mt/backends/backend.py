@@ -8,7 +8,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from transformer_mt.config.schema import Config, ModelConfig
+from transformer_mt.config.schema import Config, DecodingConfig, ModelConfig
+from transformer_mt.decoding.engine import default_at_once
 from transformer_mt.runtime.checksums import verify
 from transformer_mt.runtime.errors import UsageError, UserError
 
@@ -72,6 +73,11 @@ class Backend:
     def load(self, spec: EngineSpec) -> Engine:
         """Loads the engine; see `EngineSpec.load`."""
         return self._module("engine").load(spec)
+
+    def sentences_at_once(self, spec: EngineSpec, settings: DecodingConfig, length: int) -> int:
+        """The number of sentences of a length in subwords, with eos, that the engine decodes at
+        once if `settings.batch_tokens` is null."""
+        return default_at_once(settings, length)
 
     def write_model(self, folder: Path, *arguments: Any) -> None:
         """Writes a model into an existing folder.

@@ -9,8 +9,9 @@ from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Vocabulary
 from transformer_mt.decoding.engine import Hypotheses, Rows, Sentence, length_limits, length_penalty
-from transformer_mt.decoding.log_probs import LogProbs
 from transformer_mt.decoding.search import Stepper, Task, beam_search, sample
+from transformer_mt.runtime.console import warn
+from transformer_mt.runtime.errors import is_out_of_memory
 
 # The number of logits that are held at once: 128 MB in float32.
 LOGITS_AT_ONCE = 2**25
@@ -26,25 +27,48 @@ def search(
     settings: DecodingConfig,
     target: Vocabulary,
 ) -> Hypotheses:
-    """As `Engine.search`.
+    """As `Engine.search`. If memory runs out, a batch is searched in halves, with a warning.
 
     Args:
         stepper_of: gives the stepper of some sources.
     """
-    width = settings.n_best if settings.sampling else settings.beam_size
-    count = max(1, PAIRS_AT_ONCE // width**2)
+    count = max(1, PAIRS_AT_ONCE // width(settings) ** 2)
     found: Hypotheses = []
-    for start in range(0, len(sentences), count):
-        some = sentences[start : start + count]
-        stepper = stepper_of([sentence.source for sentence in some])
-        task = _task(some, settings, target)
-        if settings.sampling:
-            uniform = _uniform_numbers(some, task, settings.seed)
-            options = settings.temperature, settings.top_k, settings.top_p
-            found += sample(stepper, task, uniform, *options)
+    left = sentences
+    while left:
+        some = left[:count]
+        try:
+            found += _search(stepper_of, some, settings, target)
+        except Exception as error:
+            if not is_out_of_memory(error) or len(some) == 1:
+                raise
+            count = len(some) // 2
+            warn(
+                f"memory ran out with {len(some)} sentences; they are translated in halves",
+                kind="batches did not fit into memory; a lower decoding.batch_tokens saves time",
+            )
         else:
-            found += beam_search(stepper, task, settings.beam_size)
+            left = left[count:]
     return found
+
+
+def width(settings: DecodingConfig) -> int:
+    """The number of hypotheses of a sentence that are open side by side."""
+    return settings.n_best if settings.sampling else settings.beam_size
+
+
+def _search(
+    stepper_of: Callable[[Rows], Stepper],
+    sentences: list[Sentence],
+    settings: DecodingConfig,
+    target: Vocabulary,
+) -> Hypotheses:
+    stepper = stepper_of([sentence.source for sentence in sentences])
+    task = _task(sentences, settings, target)
+    if not settings.sampling:
+        return beam_search(stepper, task, settings.beam_size)
+    uniform = _uniform_numbers(sentences, task, settings.seed)
+    return sample(stepper, task, uniform, settings.temperature, settings.top_k, settings.top_p)
 
 
 def never_chosen(target: Vocabulary) -> tuple[int, ...]:
@@ -69,11 +93,10 @@ def rows_at_once(decoder_input: np.ndarray, target: Vocabulary) -> Iterator[slic
         yield slice(start, start + count)
 
 
-def sums_of_log_probs(logits: np.ndarray, labels: np.ndarray, pad: int) -> list[float]:
+def sums_of_log_probs(log_probs: np.ndarray, labels: np.ndarray, pad: int) -> list[float]:
     """The log-probability (in nats) of each row of `labels`, int64 (rows, target_len), without its
-    padding; `logits` are float32 (rows, target_len, vocabulary)."""
-    log_probs = np.where(labels == pad, 0.0, LogProbs(logits, ()).of(labels))
-    return log_probs.sum(axis=1).tolist()
+    padding; `log_probs`, of the same shape, are those of each label."""
+    return np.where(labels == pad, 0.0, log_probs).sum(axis=1).tolist()
 
 
 def without_padding(

@@ -1,7 +1,7 @@
 """Log-probabilities of what may follow each hypothesis, where Paddle computes the logits.
 
-On a GPU only the best of each hypothesis are copied to the host: copying all of them would take
-longer than computing a step.
+On a GPU only what the search needs is copied to the host, as one small tensor per step: copying all
+logits would take longer than computing a step, and each copy waits for all work before it.
 """
 
 from __future__ import annotations
@@ -29,36 +29,97 @@ def next_log_probs(
 
 
 class DeviceLogProbs:
-    """As `LogProbs`, for a tensor (sentences, width, vocabulary)."""
+    """As `LogProbs`, for a tensor (sentences, width, vocabulary). Each method reads one tensor on
+    the host."""
 
     def __init__(self, logits: Tensor, never: tuple[int, ...]) -> None:
         self._logits = logits.astype("float32")
         self._never = never
-        self._log_total = paddle.logsumexp(self._logits, axis=-1).numpy().astype(np.float64)
+        # Sums of log-probabilities are float64, as on the host: (sentences, width).
+        self._log_total = paddle.logsumexp(self._logits, axis=-1).astype("float64")
 
     def of(self, ids: np.ndarray) -> np.ndarray:
         """As `LogProbs.of`."""
-        index = paddle.to_tensor(np.ascontiguousarray(ids)).unsqueeze(2)
-        chosen = paddle.take_along_axis(self._logits, index, axis=2)
-        return chosen.numpy()[:, :, 0] - self._log_total
+        return self._of(_on_device(ids)).numpy()
 
-    def best(self, scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def best(
+        self, scores: np.ndarray, count: int, asked: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """As `LogProbs.best`."""
+        totals, parents, ids = self._best(_on_device(scores), count)
+        of_asked = self._of(_on_device(asked))
+        # The host reads (sentences, 3 * count + width) numbers. A float64 holds every id exactly.
+        found = paddle.concat([totals, _float64(parents), _float64(ids), of_asked], axis=1).numpy()
+        count = totals.shape[1]
+        totals, parents, ids, of_asked = np.split(found, [count, 2 * count, 3 * count], axis=1)
+        # Equal totals are in the order of hypotheses and ids, as in `LogProbs.best`.
+        order = np.lexsort((ids, parents, -totals), axis=1)
+        totals, parents, ids = (
+            np.take_along_axis(x, order, axis=1) for x in (totals, parents, ids)
+        )
+        return totals, parents.astype(np.int64), ids.astype(np.int64), of_asked
+
+    def most_probable(self) -> Tensor:
+        """As `LogProbs.most_probable`, but a tensor on the device, so that nothing is read yet."""
+        totals, _, ids = self._best(paddle.zeros_like(self._log_total), 1)
+        return paddle.concat([_float64(ids), totals], axis=1)
+
+    def draw(
+        self,
+        uniform: np.ndarray,
+        temperature: float,
+        top_k: int | None,
+        top_p: float,
+        banned: np.ndarray,
+        banned_id: int,
+        fixed: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As `LogProbs.draw`."""
+        size = self._logits.shape[2]
+        ids = np.arange(size)
+        is_never = np.isin(ids, [i for i in self._never if i != banned_id])
+        # (sentences, width, vocabulary). True forbids.
+        forbidden = _on_device(banned).unsqueeze(2) & paddle.to_tensor(ids == banned_id)
+        forbidden |= paddle.to_tensor(is_never)
+        logits = self._logits / temperature
+        logits = paddle.masked_fill(logits, forbidden | paddle.isnan(logits), -np.inf)
+        places = None  # None: the places along the last axis are the ids
+        if top_k is not None or top_p < 1:
+            logits, places = paddle.topk(logits, min(top_k or size, size), axis=-1)
+        weights = paddle.exp(_float64(logits - logits.max(axis=2, keepdim=True)))
+        if top_p < 1:
+            before = paddle.cumsum(weights, axis=2) - weights
+            kept = before < top_p * weights.sum(axis=2, keepdim=True)
+            weights = paddle.where(kept, weights, paddle.zeros_like(weights))
+        sums = paddle.cumsum(weights, axis=2)
+        drawn = _on_device(uniform).unsqueeze(2) * sums[:, :, -1:]
+        ids = paddle.searchsorted(sums, drawn, right=True).clip(0, logits.shape[2] - 1)
+        if places is not None:
+            ids = paddle.take_along_axis(places, ids, axis=2)
+        fixed_ids = _on_device(fixed)  # (sentences, width)
+        ids = paddle.where(fixed_ids >= 0, fixed_ids, ids.squeeze(2))
+        found = paddle.stack([_float64(ids), self._of(ids)]).numpy()
+        return found[0].astype(np.int64), found[1]
+
+    def _of(self, ids: Tensor) -> Tensor:
+        # The log-probabilities of int64 (sentences, width): float64, same shape.
+        chosen = paddle.take_along_axis(self._logits, ids.unsqueeze(2), axis=2).squeeze(2)
+        return _float64(chosen) - self._log_total
+
+    def _best(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        # As `best`, without `asked`: totals, parents and ids, best first, (sentences, count) each.
         sentences, width, size = self._logits.shape
         # Of the best ones of a hypothesis, at most len(never) may not be chosen.
         most = min(count + len(self._never), size)
-        values, ids = (x.numpy() for x in paddle.topk(self._logits, most, axis=-1))
-        totals = values + (scores - self._log_total)[:, :, np.newaxis]
-        totals[np.isin(ids, self._never) | np.isnan(totals)] = -np.inf
-        # (sentences, width, most) -> (sentences, width * most), of which the best are taken
-        parents = np.broadcast_to(np.arange(width)[:, np.newaxis], ids.shape)
-        totals, parents, ids = (x.reshape(sentences, -1) for x in (totals, parents, ids))
-        order = np.lexsort((ids, parents, -totals), axis=1)[:, :count]
-        return tuple(np.take_along_axis(x, order, axis=1) for x in (totals, parents, ids))
-
-    def draw(self, *arguments) -> np.ndarray:
-        """As `LogProbs.draw`."""
-        return LogProbs(self._logits.numpy(), self._never).draw(*arguments)
+        values, ids = paddle.topk(self._logits, most, axis=-1)  # (sentences, width, most)
+        totals = _float64(values) + (scores - self._log_total).unsqueeze(2)
+        forbidden = paddle.isnan(totals)
+        for never in self._never:
+            forbidden |= ids == never
+        totals = paddle.masked_fill(totals, forbidden, -np.inf).reshape([sentences, width * most])
+        totals, places = paddle.topk(totals, min(count, width * most), axis=-1)
+        ids = paddle.take_along_axis(ids.reshape([sentences, width * most]), places, axis=1)
+        return totals, places // most, ids
 
 
 def device_mixture(all_logits: list[Tensor]) -> Tensor:
@@ -67,3 +128,11 @@ def device_mixture(all_logits: list[Tensor]) -> Tensor:
         return all_logits[0]
     log_probs = paddle.stack([F.log_softmax(logits.astype("float32")) for logits in all_logits])
     return paddle.logsumexp(log_probs, axis=0) - np.log(len(all_logits))
+
+
+def _float64(x: Tensor) -> Tensor:
+    return x.astype("float64")
+
+
+def _on_device(x: np.ndarray) -> Tensor:
+    return paddle.to_tensor(np.ascontiguousarray(x))

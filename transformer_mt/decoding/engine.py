@@ -5,6 +5,7 @@ There are several engines (see `assembly.backends`). Text, batches and the order
 same for all of them, and are the translator's business. Nothing heavy is imported here.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol, overload
 
@@ -70,6 +71,18 @@ class Attention:
 # The ids of some sentences, without bos and eos; and the hypotheses of each sentence, best first.
 Rows = list[list[int]]
 Hypotheses = list[list[Hypothesis]]
+
+
+# The number of sentences of a length in subwords, with eos, that are decoded at once with some
+# settings, if `decoding.batch_tokens` is null.
+AtOnce = Callable[[DecodingConfig, int], int]
+# The number of padded source tokens in a batch, if it is null and memory does not decide.
+BATCH_TOKENS = 2_048
+
+
+def default_at_once(settings: DecodingConfig, length: int) -> int:
+    """As many sentences as fit into BATCH_TOKENS; see `AtOnce`."""
+    return BATCH_TOKENS // length
 
 
 class Engine(Protocol):

@@ -47,17 +47,31 @@ class LogProbs:
         chosen = np.take_along_axis(self._logits, ids[:, :, np.newaxis], axis=2)[:, :, 0]
         return chosen - self._log_total
 
-    def best(self, scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def best(
+        self, scores: np.ndarray, count: int, asked: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """The `count` best continuations of each sentence's hypotheses.
 
         Args:
             scores: the hypotheses' own log-probabilities, float64 (sentences, width).
+            asked: as `ids` in `of`; their log-probabilities are returned as well.
 
-        Returns: (totals, parents, ids), each (sentences, count), or less if there are fewer, best
-            first: the sum of both log-probabilities, the number of the hypothesis that is
-            continued, and the id that continues it. The total is -inf where there is no further
-            continuation, or where it is not a number.
+        Returns: (totals, parents, ids, of_asked). The first three are (sentences, count), or less
+            if there are fewer, best first: the sum of both log-probabilities, the number of the
+            hypothesis that is continued, and the id that continues it. The total is -inf where
+            there is no further continuation, or where it is not a number. `of_asked` is
+            `of(asked)`.
         """
+        return (*self._best(scores, count), self.of(asked))
+
+    def most_probable(self) -> np.ndarray:
+        """The most probable id after the only hypothesis of each sentence (width is 1), and its
+        log-probability: float64 (sentences, 2)."""
+        totals, _, ids = self._best(np.zeros(self._log_total.shape), 1)
+        return np.concatenate([ids, totals], axis=1)
+
+    def _best(self, scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        # As `best`, without `asked`.
         # Not as a decorator, whose state all threads would share.
         with np.errstate(invalid="ignore"):
             sentences, width, size = self._logits.shape
@@ -100,8 +114,9 @@ class LogProbs:
         top_p: float,
         banned: np.ndarray,
         banned_id: int,
-    ) -> np.ndarray:
-        """Draws an id for each hypothesis: (sentences, width), int64.
+        fixed: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Draws an id for each hypothesis.
 
         Args:
             uniform: random numbers in [0, 1), (sentences, width). Equal numbers give equal draws.
@@ -111,6 +126,10 @@ class LogProbs:
             top_p: draws only from the smallest set of ids that together have this probability
                 (Holtzman et al. 2020, arXiv 1904.09751).
             banned: bool (sentences, width), True where `banned_id` must not be drawn.
+            fixed: int64 (sentences, width), the id of a hypothesis that has no choice; -1 where it
+                is drawn.
+
+        Returns: (ids, log_probs), int64 and float64 (sentences, width): the ids and `of(ids)`.
         """
         logits = self._logits / np.float32(temperature)
         logits[:, :, self._never[self._never != banned_id]] = -np.inf
@@ -127,7 +146,9 @@ class LogProbs:
         sums = np.cumsum(weights, axis=2)
         place = (sums <= uniform[:, :, np.newaxis] * sums[:, :, -1:]).sum(axis=2)
         place = np.minimum(place, logits.shape[2] - 1)[:, :, np.newaxis]
-        return (place if ids is None else np.take_along_axis(ids, place, axis=2))[:, :, 0]
+        drawn = (place if ids is None else np.take_along_axis(ids, place, axis=2))[:, :, 0]
+        drawn = np.where(fixed >= 0, fixed, drawn)
+        return drawn, self.of(drawn)
 
     def _members(self, hypotheses: tuple, ids: np.ndarray) -> np.ndarray:
         """The logits of ids of hypotheses; -inf for ids beyond the vocabulary or in `never`."""

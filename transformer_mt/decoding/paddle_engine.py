@@ -16,7 +16,7 @@ from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding import batch
 from transformer_mt.decoding.device_log_probs import DeviceLogProbs, next_log_probs
 from transformer_mt.decoding.engine import Attention, Hypotheses, Rows, Sentence
-from transformer_mt.decoding.log_probs import LogProbs, mixture
+from transformer_mt.decoding.log_probs import LogProbs
 from transformer_mt.model.cpu_decoder import CpuDecoder, CpuDecoderState
 from transformer_mt.model.transformer import Transformer
 
@@ -60,10 +60,11 @@ class PaddleEngine:
             for rows in batch.rows_at_once(decoder_input, self._target):
                 target = paddle.to_tensor(decoder_input[rows])
                 logits = [
-                    model.logits(target, memory[rows], source[rows]).numpy()
+                    model.logits(target, memory[rows], source[rows])
                     for model, memory in zip(self._models, memories, strict=True)
                 ]
-                totals += batch.sums_of_log_probs(mixture(logits), labels[rows], self._target.pad)
+                log_probs = next_log_probs(logits, ()).of(labels[rows])
+                totals += batch.sums_of_log_probs(log_probs, labels[rows], self._target.pad)
         return totals
 
     def cross_attention(self, sources: Rows, targets: Rows) -> list[np.ndarray]:

@@ -15,13 +15,14 @@ DONE_SHARE = 1 / 8
 
 
 class NextLogProbs(Protocol):
-    """The interface of `log_probs.LogProbs`."""
+    """What a search asks of `log_probs.LogProbs`: one of these, once per step. On a GPU, each call
+    waits for the device."""
 
-    def of(self, ids: np.ndarray) -> np.ndarray: ...
+    def best(
+        self, scores: np.ndarray, count: int, asked: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]: ...
 
-    def best(self, scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
-
-    def draw(self, uniform: np.ndarray, *options) -> np.ndarray: ...
+    def draw(self, uniform: np.ndarray, *options) -> tuple[np.ndarray, np.ndarray]: ...
 
 
 class Stepper(Protocol):
@@ -95,18 +96,22 @@ def beam_search(stepper: Stepper, task: Task, beam_size: int) -> Hypotheses:
     while len(open_ones.sentences):
         sentences, scores, length = open_ones.sentences, open_ones.scores, open_ones.length
         log_probs = stepper.step(open_ones.ids, open_ones.parents)
-        # The log-probabilities of the hypotheses that end here: (open, width).
-        ends = scores + log_probs.of(np.full_like(open_ones.ids, task.eos))
-        ends[~task.may_end(length)[sentences]] = -np.inf
-        # The best continuations, each (open, beam_size); within a prefix there is only one.
-        totals, parents, ids = log_probs.best(scores, beam_size)
         forced = task.forced(length)[sentences]
-        if (within_prefix := forced >= 0).any():
-            only = log_probs.of(np.broadcast_to(np.maximum(forced, 0)[:, np.newaxis], scores.shape))
+        within_prefix = forced >= 0
+        # No hypothesis ends within its prefix, so that only one log-probability of each is asked
+        # for: that of the forced id, or that of eos.
+        asked = np.where(within_prefix, forced, task.eos)[:, np.newaxis]
+        asked = np.broadcast_to(asked, scores.shape)
+        # The best continuations, each (open, beam_size); within a prefix there is only one.
+        totals, parents, ids, of_asked = log_probs.best(scores, beam_size, asked)
+        # The log-probabilities of the hypotheses that end here: (open, width).
+        ends = scores + of_asked
+        if within_prefix.any():
             totals[within_prefix] = -np.inf
-            totals[within_prefix, 0] = (scores + only)[within_prefix, 0]
+            totals[within_prefix, 0] = ends[within_prefix, 0]
             parents[within_prefix, 0] = 0
             ids[within_prefix, 0] = forced[within_prefix]
+        ends[~task.may_end(length)[sentences]] = -np.inf
         totals[task.must_end(length)[sentences]] = -np.inf
         ends = _among_best(ends, totals, beam_size)
         if beam_size == 1:
@@ -137,15 +142,14 @@ def sample(
     found = _Found(task)
     while len(open_ones.sentences):
         sentences, scores, length = open_ones.sentences, open_ones.scores, open_ones.length
-        log_probs = stepper.step(open_ones.ids, open_ones.parents)
+        after = stepper.step(open_ones.ids, open_ones.parents)
         may_end = task.may_end(length)[sentences][:, np.newaxis] & np.isfinite(scores)
         numbers = uniform[sentences, :, min(length, uniform.shape[2] - 1)]
         # The ids, (open, n_best), are drawn; a prefix and the longest length leave no choice.
-        ids = log_probs.draw(numbers, temperature, top_k, top_p, ~may_end, task.eos)
-        forced = np.broadcast_to(task.forced(length)[sentences][:, np.newaxis], ids.shape)
-        ids = np.where(forced >= 0, forced, ids)
-        ids = np.where(task.must_end(length)[sentences][:, np.newaxis], task.eos, ids)
-        scores = scores + log_probs.of(ids)
+        fixed = np.where(task.must_end(length), task.eos, task.forced(length))[sentences]
+        fixed = np.broadcast_to(fixed[:, np.newaxis], scores.shape)
+        ids, log_probs = after.draw(numbers, temperature, top_k, top_p, ~may_end, task.eos, fixed)
+        scores = scores + log_probs
         ended = ids == task.eos
         found.add(sentences, np.where(ended, scores, -np.inf), open_ones.outputs)
         scores[ended | np.isnan(scores)] = -np.inf

@@ -21,7 +21,14 @@ from transformer_mt.data.pharaoh import Link
 from transformer_mt.data.subword import Place, Subwords, Vocabulary, WordVocabulary
 from transformer_mt.data.words import Words, word_count
 from transformer_mt.decoding.alignment import word_alignment
-from transformer_mt.decoding.engine import Engine, Search, Sentence, length_penalty
+from transformer_mt.decoding.engine import (
+    AtOnce,
+    Engine,
+    Search,
+    Sentence,
+    default_at_once,
+    length_penalty,
+)
 from transformer_mt.decoding.segments import Segment, segments
 from transformer_mt.decoding.stream import in_windows
 from transformer_mt.decoding.translation import Aligned, Line, Output, Translation
@@ -66,6 +73,7 @@ class LineTranslator:
         max_length: the greatest length of a source in subwords. Longer lines are cut into segments.
         target_lang, source_lang: such as de or zh-CN; they tell whether words have spaces between
             them.
+        at_once: decides how large batches are if `decoding.batch_tokens` is null.
     """
 
     def __init__(
@@ -76,7 +84,9 @@ class LineTranslator:
         max_length: int,
         target_lang: str,
         source_lang: str = "",
+        at_once: AtOnce = default_at_once,
     ) -> None:
+        self._at_once = at_once
         self._run = engine if callable(engine) else _one_by_one(engine)
         self._source = subwords.source
         self._target = subwords.target
@@ -189,7 +199,7 @@ class LineTranslator:
                 # The random numbers of a segment follow from the line and the place in it.
                 sentence = Sentence(segment.ids, [] if place else prefix, (number << 20) + place)
                 parts[index].append(_Part(index, sentence, len(segment.ids) + 1))
-        return _Window(cut_lines, parts, self._decoding.batch_tokens)
+        return _Window(cut_lines, parts, self._rows_at_once)
 
     def _read(
         self, pairs: Iterable[tuple[str, str]], method: str, action: str, finished: Finished
@@ -218,10 +228,15 @@ class LineTranslator:
                             f"line {first + index}: {longest} subwords are not {action}",
                             kind=f"lines are not {action}",
                         )
-                yield _Window(encoded, parts, self._decoding.batch_tokens)
+                yield _Window(encoded, parts, self._rows_at_once)
 
         for pair, parts in self._computed(windows(), partial(_of_pairs, method), finished):
             yield pair, parts[0].result if parts else None
+
+    def _rows_at_once(self, length: int) -> int:
+        # The only place that reads batch_tokens, except for the queue of the service.
+        tokens = self._decoding.batch_tokens
+        return self._at_once(self._decoding, length) if tokens is None else tokens // length
 
     # ---- From results to text ----
 
@@ -338,11 +353,13 @@ class _Window:
 
     Args:
         parts: the parts of each line: one, several or none.
-        batch_tokens: the most subwords that a batch may have with its padding, unless it is a
-            single part.
+        rows_at_once: the most parts that a batch may have if the longest has this length. A batch
+            has at least one.
     """
 
-    def __init__(self, lines: list, parts: list[list[_Part]], batch_tokens: int) -> None:
+    def __init__(
+        self, lines: list, parts: list[list[_Part]], rows_at_once: Callable[[int], int]
+    ) -> None:
         self.lines = lines
         self.parts = parts
         self._parts_left = [len(own) for own in parts]
@@ -352,7 +369,7 @@ class _Window:
         order = sorted(chain.from_iterable(parts), key=lambda part: -part.length)
         start = 0
         while start < len(order):
-            rows = max(1, batch_tokens // order[start].length)
+            rows = max(1, rows_at_once(order[start].length))
             self.batches.append(order[start : start + rows])
             start += rows
 

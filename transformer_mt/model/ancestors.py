@@ -7,6 +7,13 @@ import numpy as np
 
 # Below this number of live positions, `AncestorMask.prune` costs more than it saves.
 PRUNING = 32
+# The number of positions that a buffer of keys and values has at first.
+SMALLEST_CAPACITY = 32
+
+
+def capacity(positions: int) -> int:
+    """The number of positions that a buffer has which holds `positions`: 32, 64, 128, ..."""
+    return max(SMALLEST_CAPACITY, 1 << (positions - 1).bit_length())
 
 
 class AncestorMask:
@@ -25,6 +32,11 @@ class AncestorMask:
         self._mask: np.ndarray | None = None
         self._is_single = True  # whether the width was 1 at every step
         self._next_pruning = 2 * PRUNING
+
+    @property
+    def positions(self) -> int:
+        """The number of positions, dropped ones not counted."""
+        return 0 if self._mask is None else self._mask.shape[2]
 
     def grow(self, parents: np.ndarray) -> np.ndarray | None:
         """Adds a step, in which hypothesis i of a sentence continues hypothesis parents[:, i] of
@@ -55,7 +67,7 @@ class AncestorMask:
         Returns the indices of the positions to keep, int64 (sentences, kept); or None if all are
         kept.
         """
-        positions = 0 if self._mask is None else self._mask.shape[2]
+        positions = self.positions
         if positions < self._next_pruning:
             return None
         alive = ~self._mask.all(axis=1)  # (sentences, positions)

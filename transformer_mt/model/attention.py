@@ -9,6 +9,7 @@ import paddle.nn.functional as F
 from paddle import Tensor, nn
 
 from transformer_mt.model import operations
+from transformer_mt.model.ancestors import capacity
 from transformer_mt.model.dropout import Dropout
 
 # The score of a forbidden key. It is far below all other scores, but finite: with -inf, the softmax
@@ -84,9 +85,62 @@ class KeyValueCache:
 
     def take(self, positions: Tensor) -> None:
         """Keeps the positions of each row with these indices, int64 (batch, kept)."""
-        index = positions.unsqueeze([1, 3])  # (batch, 1, kept, 1), the same for all heads
-        self.key = paddle.take_along_axis(self.key, index, axis=2)
-        self.value = paddle.take_along_axis(self.value, index, axis=2)
+        batch, heads, length, _ = self.key.shape
+        # The numbers of the kept rows among batch * heads * length: (batch, heads, kept).
+        starts = length * paddle.arange(batch * heads).reshape([batch, heads, 1])
+        rows = starts + positions.unsqueeze(1)
+        self.key = self._rows(self.key, rows)
+        self.value = self._rows(self.value, rows)
+
+    @staticmethod
+    def _rows(x: Tensor, rows: Tensor) -> Tensor:
+        # take_along_axis would make an index for each element, twice as large as `x`.
+        taken = x.reshape([-1, x.shape[-1]]).gather(rows.flatten())
+        return taken.reshape([*rows.shape, x.shape[-1]])
+
+
+class BufferedKeyValueCache(KeyValueCache):
+    """A cache for self-attention that is allocated for more positions than it holds.
+
+    `key` and `value` have `capacity(length)` positions, so that few shapes occur, memory is rarely
+    allocated, and a step writes its own positions only. What follows `length` is finite but means
+    nothing: the mask must forbid it. The cache has no gradient.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._length = 0
+
+    @property
+    def length(self) -> int:
+        """As `KeyValueCache.length`."""
+        return self._length
+
+    @paddle.no_grad()
+    def update(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """As `KeyValueCache.update`, but returns all `capacity(length)` positions."""
+        start, self._length = self._length, self._length + key.shape[2]
+        if self.key is None:
+            self.key, self.value = (x[:, :, :0] for x in (key, value))
+        missing = capacity(self._length) - self.key.shape[2]
+        if missing:
+            self.key, self.value = (_extended(x, missing) for x in (self.key, self.value))
+        self.key[:, :, start : self._length] = key  # in place
+        self.value[:, :, start : self._length] = value
+        return self.key, self.value
+
+    def take(self, positions: Tensor) -> None:
+        """As `KeyValueCache.take`."""
+        batch, self._length = positions.shape
+        # What follows the kept positions is a copy of the first one.
+        rest = paddle.zeros([batch, capacity(self._length) - self._length], positions.dtype)
+        super().take(paddle.concat([positions, rest], axis=1))
+
+
+def _extended(x: Tensor, count: int) -> Tensor:
+    # Appends `count` positions of zeros to (batch, heads, length, d).
+    batch, heads, _, width = x.shape
+    return paddle.concat([x, paddle.zeros([batch, heads, count, width], x.dtype)], axis=2)
 
 
 def has_fused_attention(query: Tensor) -> bool:

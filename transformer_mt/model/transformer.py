@@ -14,8 +14,8 @@ from paddle.distributed.fleet.utils import recompute
 
 from transformer_mt.config.schema import ModelConfig
 from transformer_mt.model import operations
-from transformer_mt.model.ancestors import AncestorMask
-from transformer_mt.model.attention import causal_mask, padding_mask
+from transformer_mt.model.ancestors import AncestorMask, capacity
+from transformer_mt.model.attention import BufferedKeyValueCache, causal_mask, padding_mask
 from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
 from transformer_mt.model.layers import DecoderLayer, EncoderLayer, LayerCache, LayerNorm
 
@@ -365,7 +365,7 @@ class Transformer(nn.Layer):
         """
         layer_caches = []
         for layer in self.decoder.layers:
-            layer_cache = LayerCache()
+            layer_cache = LayerCache(BufferedKeyValueCache())
             layer_cache.cross_attention.update(*layer.cross_attention.project(memory, memory))
             layer_caches.append(layer_cache)
         return DecoderCache(layer_caches, self._source_mask(source_ids))
@@ -390,12 +390,18 @@ class Transformer(nn.Layer):
         # 1. Drop the positions that no hypothesis descends from.
         kept = cache.ancestors.prune()
         if kept is not None:
+            index = paddle.to_tensor(kept)
             for layer in cache.layers:
-                layer.self_attention.take(paddle.to_tensor(kept))
-        # 2. Add this step to the mask: (sentences, 1, width, positions).
+                layer.self_attention.take(index)
+        # 2. Add this step to the mask: (sentences, 1, width, capacity), or 1 instead of sentences
+        # and width. The positions that are not filled yet are forbidden, too.
         position = cache.ancestors.length
         mask = cache.ancestors.grow(parents)
-        self_mask = None if mask is None else paddle.to_tensor(mask)
+        positions = cache.ancestors.positions
+        shape = (1, 1, 1) if mask is None else mask.shape[:3]
+        forbidden = np.ones((*shape, capacity(positions)), bool)
+        forbidden[..., :positions] = False if mask is None else mask
+        self_mask = paddle.to_tensor(forbidden)
         # 3. Embed the ids as (sentences * width, 1, d_model), because all have the same position.
         sentences, width = ids.shape
         x = self.target_embedding(ids.reshape([sentences * width, 1]))

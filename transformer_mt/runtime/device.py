@@ -76,6 +76,16 @@ def description() -> dict[str, str | int | float]:
     }
 
 
+def free_memory() -> int:
+    """Returns the bytes of the selected GPU's memory that this process can use: what is free there,
+    and what Paddle keeps of freed tensors to use it again."""
+    import paddle
+
+    free, _ = paddle.cuda.mem_get_info()
+    own = paddle.device.cuda
+    return free + own.memory_reserved() - own.memory_allocated()
+
+
 def _cpu_name() -> str:
     """Returns the name of the processor, as Linux gives it; otherwise its architecture."""
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:

@@ -17,6 +17,7 @@ from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.config.file import with_changes
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.languages import has_spaces
+from transformer_mt.decoding.engine import BATCH_TOKENS
 from transformer_mt.decoding.translator import Line, Translation
 from transformer_mt.inspect import card
 from transformer_mt.inspect.card import Score
@@ -98,7 +99,8 @@ class ServedModel:
         self.name = name
         self._spec, self._limits = spec, limits
         self._card_limits = CardLimits.of(limits)
-        self._queue = Queue(limits, spec.config.decoding.batch_tokens)
+        # The workers hold the GPU, if there is one; this process knows nothing of its memory.
+        self._queue = Queue(limits, spec.config.decoding.batch_tokens or BATCH_TOKENS)
         self.workers = Workers(name, spec, self._queue, limits.timeout, computed)
         # Each sentence is a work of its own, which the queue puts into batches.
         self._decoding = with_changes(spec.config.decoding, {"batch_tokens": 1})

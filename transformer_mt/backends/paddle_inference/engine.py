@@ -22,7 +22,6 @@ from transformer_mt.decoding.device_log_probs import DeviceLogProbs, next_log_pr
 from transformer_mt.decoding.engine import Hypotheses, Rows, Sentence
 from transformer_mt.decoding.log_probs import LogProbs
 from transformer_mt.model.ancestors import AncestorMask
-from transformer_mt.model.operations import array
 from transformer_mt.runtime import device as devices
 from transformer_mt.runtime.errors import UserError
 
@@ -59,8 +58,8 @@ class InferenceEngine:
         decoder_input, labels = batch.target_arrays(targets, self._target)
         totals: list[float] = []
         for rows, logits, _ in self._forward(sources, decoder_input):
-            values = array(logits) if logits.place.is_cpu_place() else logits.numpy()
-            totals += batch.sums_of_log_probs(values, labels[rows], self._target.pad)
+            log_probs = next_log_probs([logits], ()).of(labels[rows])
+            totals += batch.sums_of_log_probs(log_probs, labels[rows], self._target.pad)
         return totals
 
     def cross_attention(self, sources: Rows, targets: Rows) -> list[np.ndarray]:

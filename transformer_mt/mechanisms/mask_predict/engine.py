@@ -93,7 +93,8 @@ class PaddlePredictor:
         hidden = self._model.decode(paddle.to_tensor(ids), memory, source)
         hidden = at_positions(hidden, paddle.to_tensor(np.flatnonzero(masked)))
         may_end = may_end[masked]  # (masked positions,)
-        best_ids, log_probs = np.empty(len(may_end), np.int64), np.empty(len(may_end))
+        found: list[np.ndarray] | list[Tensor] = []
+        order = []
         # The positions that may be eos are computed apart from the others, and some at a time.
         for ending, never in ((True, self._never), (False, (*self._never, self._eos))):
             places = np.flatnonzero(may_end == ending)
@@ -101,6 +102,10 @@ class PaddlePredictor:
                 part = places[start : start + POSITIONS]
                 own = hidden if len(part) == len(may_end) else hidden.gather(paddle.to_tensor(part))
                 logits = self._model.generator(own).unsqueeze(1)  # (positions, 1, vocabulary)
-                found = next_log_probs([logits], never).best(np.zeros((len(part), 1)), 1)
-                log_probs[part], _, best_ids[part] = (x[:, 0] for x in found)
-        return best_ids, log_probs
+                found.append(next_log_probs([logits], never).most_probable())
+                order.append(part)
+        # Nothing is read on the host before everything is computed.
+        on_host = isinstance(found[0], np.ndarray)
+        both = np.concatenate(found) if on_host else paddle.concat(found).numpy()
+        both[np.concatenate(order)] = both.copy()
+        return both[:, 0].astype(np.int64), both[:, 1]
