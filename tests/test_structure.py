@@ -19,6 +19,7 @@ FLOORS = [
     ("inspect", "pages"),
     ("assembly",),
     ("serving",),
+    ("device_check",),
     ("commands",),
     ("cli",),
     ("__init__", "__main__"),

@@ -18,7 +18,8 @@ from transformer_mt.commands import suggestions
 from transformer_mt.runtime import signals
 from transformer_mt.runtime.errors import Interrupted, UserError, describe
 
-# Each command and what it does. `transformer_mt.commands.NAME` holds its `add_arguments` and `run`.
+# Each command and what it does. `transformer_mt.commands.NAME`, with _ for -, holds its
+# `add_arguments` and `run`.
 # The docstring of that module, without its first line, is the text below the arguments in `--help`.
 COMMANDS = {
     "new": "Write a recipe that fits your text and your time. The command looks at the text and "
@@ -46,6 +47,8 @@ COMMANDS = {
     "that can be moved.",
     "info": "Count the parameters, FLOPs and memory of a model, and the hours of its training, "
     "without reading data.",
+    "check-device": "Check a GPU, or the CPU: whether all that training and translation compute "
+    "is right on it, and how fast it is. No data is needed.",
     "convert": "Convert a model directory or an export of an earlier version to the format of this "
     "version, or write a checkpoint as Paddle's own file, for tools that do not read safetensors.",
 }
@@ -145,7 +148,7 @@ def parsers_of(
         description = textwrap.fill(summary, 100)
         own = commands.add_parser(name, help=summary, description=description, **style)
         if name == command:
-            module = import_module(f"transformer_mt.commands.{name}")
+            module = import_module(f"transformer_mt.commands.{name.replace('-', '_')}")
             text = (module.__doc__ or "").partition("\n\n")[2]  # none with `python -OO`
             own.epilog = f"{text}\n{EXIT_CODES}"
             own.set_defaults(run=module.run)
