@@ -19,6 +19,8 @@ LOG_PROB_LIMITS = {"float32": 1e-3, "TF32": 0.05}
 # The largest share of outputs that may differ from those of the reference. Two ids can be equally
 # probable up to rounding.
 DIFFERENT = {"float32": 0.02, "TF32": 0.1}
+# The longest outputs have three ids more than their source.
+LENGTHS = {"max_length_ratio": 1.0, "max_length_extra": 3}
 # Ids that no output contains.
 SPECIAL = [examples.PAD, examples.UNK, examples.BOS]
 # The words of the exhaustive search, and the length of its outputs.
@@ -30,10 +32,9 @@ class _Subject:
 
     def __init__(self, machine: Machine, **decoding: object) -> None:
         self.machine = machine
-        self.config = examples.make_config(decoding={"max_length_extra": 3, **decoding})
+        self.config = examples.make_config(decoding={**LENGTHS, **decoding})
         self.updater = examples.updater(self.config)
-        weights = examples.widened(self.updater)
-        # Only words and the end are probable, as in a trained model.
+        weights = examples.randomised(self.updater)
         self.reference = ReferenceModel(machine, self.config, weights)
         self.engine = self.updater.objective.engine(examples.subwords())
 
@@ -202,9 +203,9 @@ def beside_cpu(machine: Machine) -> Finding:
     share = _limits(machine)[1]
     sentences = [Sentence(ids, number=i) for i, ids in enumerate(examples.sentences(12, 40))]
     for title, (model, decoding) in cases.items():
-        config = examples.make_config(model, decoding={"max_length_extra": 3, **decoding})
+        config = examples.make_config(model, decoding={**LENGTHS, **decoding})
         updater = examples.updater(config)
-        weights = examples.widened(updater)
+        weights = examples.randomised(updater)
         found = _outputs(updater, sentences)
         with machine.on_cpu():
             on_cpu = examples.updater(config)

@@ -25,6 +25,8 @@ GRADIENT_STEP = {
     "learning_rate": 1.0,
 }  # fmt: skip
 ALONE = Processes()
+# The standard deviation of random weights.
+SPREAD = 0.15
 
 
 def subwords(size: int = VOCABULARY_SIZE) -> Any:
@@ -114,14 +116,15 @@ def gradients_of(model: nn.Layer) -> dict[str, np.ndarray]:
     }
 
 
-def widened(updater: Updater, seed: int = 5) -> dict[str, np.ndarray]:
-    """Sets the matrices of a model to larger random weights, so that its outputs depend on its
-    inputs as much as those of a trained model. Returns all weights."""
+def randomised(updater: Updater, seed: int = 5) -> dict[str, np.ndarray]:
+    """Draws all weights of a model at random, also its biases and norms; returns them.
+
+    They are so small that rounding errors hardly grow from layer to layer."""
     random = np.random.default_rng(seed)
     weights = weights_of(updater.model)
     for name, value in weights.items():
         if value.ndim > 1:
-            weights[name] = 0.4 * random.standard_normal(value.shape)
+            weights[name] = SPREAD * random.standard_normal(value.shape)
         else:
             weights[name] = value + 0.2 * random.standard_normal(value.shape)
     weights = {name: value.astype("float32") for name, value in weights.items()}

@@ -81,9 +81,15 @@ class Machine:
         if self.is_gpu:
             paddle.device.synchronize()
 
-    def seconds(self, work: Callable[[], object], repeats: int) -> float:
-        """Measures how long `work` takes: the mean of some calls, after one that is not counted."""
+    def seconds(self, work: Callable[[], object]) -> float:
+        """Measures how long `work` takes, after a call that is not counted. Short work is repeated
+        for about a second."""
         work()
+        seconds = self._seconds(work, 1)
+        repeats = min(100, int(1.0 / seconds))
+        return self._seconds(work, repeats) if repeats > 1 else seconds
+
+    def _seconds(self, work: Callable[[], object], repeats: int) -> float:
         self.synchronize()
         started = time.perf_counter()
         for _ in range(repeats):

@@ -79,11 +79,9 @@ class Finding:
         shown = []
         for title, figure in worst.items():
             detail = f" ({figure.detail})" if figure.detail and not figure.passes else ""
-            text = (
-                f"{figure.value:.1e} of {figure.limit:.0e}"
-                if figure.limit
-                else (f"{figure.value:g} of 0")
-            )
+            text = f"{figure.value:.2g}"
+            if figure.limit:
+                text += f" (limit {figure.limit:.2g})"
             shown.append(f"{title} {text}{detail}".strip())
         passed = all(figure.passes for figure in figures)
         return cls(passed, "; ".join(filter(None, [*shown, more])), tuple(figures))
@@ -136,6 +134,9 @@ class Report:
         self._group = ""
         for title, value in machine.items():
             console.show(f"{title:<12}  {value}")
+        console.show(
+            "\nEach line shows the largest error that was found, and in brackets its limit."
+        )
         self._write(is_finished=False)
 
     @property

@@ -13,6 +13,7 @@ from transformer_mt.device_check.report import Figure, Finding, LeftOut
 from transformer_mt.inspect import gpus
 from transformer_mt.inspect.flops import FlopCounter
 from transformer_mt.runtime import device as devices
+from transformer_mt.runtime.errors import UserError, is_out_of_memory
 
 # The models of the recipes: configs/multi30k_en_de.yaml and those of WMT14.
 MODELS = {
@@ -22,8 +23,8 @@ MODELS = {
 }
 VOCABULARIES = {"tiny": 8000, "base": 32_000, "big": 32_000}
 LENGTH = 32  # of sentences, with eos
-# Target tokens of an update, and its repeats.
-GPU_TOKENS, GPU_REPEATS = 4096, 10
+# Target tokens of an update.
+GPU_TOKENS = 4096
 CPU_TOKENS = {"tiny": 1024, "base": 128}
 
 
@@ -35,9 +36,9 @@ def products(machine: Machine, precision: str) -> Finding:
         size = 4096 if precision == "float32" else 8192
     random = np.random.default_rng(1).standard_normal((size, size)).astype("float32")
     a = paddle.to_tensor(random).astype(precision)
-    seconds = machine.seconds(lambda: paddle.matmul(a, a), repeats=10)
+    seconds = machine.seconds(lambda: paddle.matmul(a, a))
     tflops = 2 * size**3 / seconds / 1e12
-    text = f"{tflops:.3g} TFLOP/s, {size} x {size}"
+    text = f"{_per_second(tflops)}, {size} x {size}"
     if peak := _peak(machine, precision):
         text += f", {tflops / peak:.0%} of the {peak:g} TFLOP/s that NVIDIA states"
         if precision == "float32" and machine.float32 == "TF32":
@@ -56,6 +57,10 @@ def _peak(machine: Machine, precision: str) -> float | None:
     return None
 
 
+def _per_second(tflops: float) -> str:
+    return f"{tflops:.3g} TFLOP/s" if tflops >= 1 else f"{1000 * tflops:.3g} GFLOP/s"
+
+
 def _config(name: str, precision: str = "float32", **decoding: object):
     training = {"optimizer": "adam", "precision": precision, "learning_rate": 1e-4}
     return examples.make_config({**MODELS[name]}, training, decoding=decoding)
@@ -72,12 +77,16 @@ def training(machine: Machine, name: str, precision: str) -> Finding:
     tokens = GPU_TOKENS if machine.is_gpu else CPU_TOKENS[name]
     batch = examples.full_batch(tokens // LENGTH, LENGTH, size)
     update = Update([batch], batch.target_tokens)
-    repeats = GPU_REPEATS if machine.is_gpu else 1
-    seconds = machine.seconds(lambda: updater.apply(update, 1), repeats)
+    try:
+        seconds = machine.seconds(lambda: updater.apply(update, 1))
+    except UserError as error:
+        if is_out_of_memory(error):
+            raise LeftOut(f"{tokens} target tokens at once need more memory") from None
+        raise
     per_second = batch.target_tokens / seconds
     pair = FlopCounter(config.model, size, LENGTH, LENGTH).training().total
     tflops = pair * len(batch.source) / seconds / 1e12
-    text = f"{per_second:,.0f} target tokens/s, {tflops:.3g} TFLOP/s"
+    text = f"{per_second:,.0f} target tokens/s, {_per_second(tflops)}"
     if peak := _peak(machine, precision):
         text += f", {tflops / peak:.0%} of the peak"
     return Finding(True, text, [Figure("tokens/s", per_second, np.inf)])
@@ -97,8 +106,6 @@ def decoding(machine: Machine, name: str, beam_size: int) -> Finding:
     source = examples.full_batch(count, 20, size).source.tolist()
     sentences = [Sentence(ids, number=number) for number, ids in enumerate(source)]
     engine = updater.objective.engine(examples.subwords(size))
-    seconds = machine.seconds(
-        lambda: engine.search(sentences, config.decoding), repeats=2 if machine.is_gpu else 1
-    )
+    seconds = machine.seconds(lambda: engine.search(sentences, config.decoding))
     text = f"{count / seconds:,.1f} sentences/s, {count} at once, 20 words each"
     return Finding(True, text, [Figure("sentences/s", count / seconds, np.inf)])
