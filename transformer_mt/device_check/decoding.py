@@ -21,6 +21,8 @@ LOG_PROB_LIMITS = {"float32": 1e-3, "TF32": 0.05}
 DIFFERENT = {"float32": 0.02, "TF32": 0.1}
 # The longest outputs have three ids more than their source.
 LENGTHS = {"max_length_ratio": 1.0, "max_length_extra": 3}
+# A model whose outputs vary.
+MODEL = {"norm": "pre", "tie_embeddings": False}
 # Ids that no output contains.
 SPECIAL = [examples.PAD, examples.UNK, examples.BOS]
 # The words of the exhaustive search, and the length of its outputs.
@@ -32,9 +34,9 @@ class _Subject:
 
     def __init__(self, machine: Machine, **decoding: object) -> None:
         self.machine = machine
-        self.config = examples.make_config(decoding={**LENGTHS, **decoding})
+        self.config = examples.make_config(MODEL, decoding={**LENGTHS, **decoding})
         self.updater = examples.updater(self.config)
-        weights = examples.randomised(self.updater)
+        weights = _varied(self.updater)
         self.reference = ReferenceModel(machine, self.config, weights)
         self.engine = self.updater.objective.engine(examples.subwords())
 
@@ -55,6 +57,17 @@ class _Subject:
         batch = examples.encoded_rows([source], examples.PAD, examples.EOS)
         rows = self.reference.log_probs(batch, np.array([[examples.BOS, *output]]))
         return np.delete(rows[0, -1], SPECIAL)
+
+
+def _varied(updater: Updater) -> dict[str, np.ndarray]:
+    """Sets the output layer of a model to larger random weights, so that its outputs vary as those
+    of a trained model do; returns all weights."""
+    weights = examples.weights_of(updater.model)
+    random = np.random.default_rng(3)
+    shape = weights["generator.weight"].shape
+    weights["generator.weight"] = (0.3 * random.standard_normal(shape)).astype("float32")
+    examples.set_weights(updater.model, weights)
+    return weights
 
 
 def _limits(machine: Machine) -> tuple[float, float]:
@@ -123,16 +136,12 @@ def beam(machine: Machine) -> Finding:
 
 
 def _forbid(subject: _Subject, ids: list[int]) -> None:
-    """Makes ids improbable: their embeddings are opposite to the sum of all hidden states."""
+    """Makes ids improbable: the first number of all hidden states is large, and theirs is far below
+    0."""
     weights = examples.weights_of(subject.updater.model)
-    norm = next(
-        name for name in reversed(list(weights)) if name.endswith("feed_forward_residual.norm.bias")
-    )
-    weights[norm][0] = 8.0
-    embedding = weights["target_embedding.weight"]
-    embedding[:, 0] = 0.0
-    embedding[ids, 0] = -8.0
-    embedding[SPECIAL, 0] = -8.0
+    weights["decoder.norm.weight"][0], weights["decoder.norm.bias"][0] = 0.0, 8.0
+    weights["generator.weight"][:, 0] = 0.0
+    weights["generator.weight"][ids + SPECIAL, 0] = -8.0
     examples.set_weights(subject.updater.model, weights)
     with subject.machine.on_cpu():
         examples.set_weights(subject.reference.model, weights)
@@ -203,9 +212,9 @@ def beside_cpu(machine: Machine) -> Finding:
     share = _limits(machine)[1]
     sentences = [Sentence(ids, number=i) for i, ids in enumerate(examples.sentences(12, 40))]
     for title, (model, decoding) in cases.items():
-        config = examples.make_config(model, decoding={**LENGTHS, **decoding})
+        config = examples.make_config({**MODEL, **model}, decoding={**LENGTHS, **decoding})
         updater = examples.updater(config)
-        weights = examples.randomised(updater)
+        weights = _varied(updater)
         found = _outputs(updater, sentences)
         with machine.on_cpu():
             on_cpu = examples.updater(config)

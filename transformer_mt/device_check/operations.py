@@ -310,7 +310,7 @@ def guided(machine: Machine) -> Finding:
 def dropout(machine: Machine) -> Finding:
     """Dropout: the share of zeros, the scale of the others, the mask of the gradient, the seed."""
     figures = []
-    count = 2**20
+    count = 2**18
     for precision in machine.precisions:
         for rate in (0.1, 0.3):
             layer = Dropout(rate)
