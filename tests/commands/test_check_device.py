@@ -181,7 +181,7 @@ FAULTS = {
         {"checkpoint, device to CPU", "checkpoint, CPU to device"},
     ),
     "a search that drops an id": (
-        (batch, "never_chosen", lambda target: (*never_chosen(target), 5)),
+        (batch, "never_chosen", lambda target: (*never_chosen(target), 4, 31)),
         checks.DECODING,
         {"greedy search", "beam search", "sampling"},
     ),

@@ -187,10 +187,12 @@ def sampling(machine: Machine) -> Finding:
     squares = ((drawn - pooled) ** 2 / np.maximum(pooled, 1.0)).sum()
     freedom = max(1, len(pooled) - 1)
     deviations = (squares - freedom) / np.sqrt(2 * freedom)
+    largest = np.max(np.abs(drawn - pooled) / np.sqrt(np.maximum(pooled, 1.0)))
     again = subject.search([source] * count)
     same = sum([h.ids for h in a] == [h.ids for h in b] for a, b in zip(found, again, strict=True))
     figures = [
         Figure("deviations:", float(deviations), 5.0, f"chi-squared {squares:.1f} of {freedom}"),
+        Figure("deviations:", float(largest), 6.0, "of one id"),
         Figure("special ids:", special, 0),
         Figure("share that differs", 1 - same / count, 0.0, "with the same seed"),
     ]

@@ -14,7 +14,7 @@ import numpy as np
 import paddle
 
 from transformer_mt import __version__
-from transformer_mt.device_check.report import LeftOut
+from transformer_mt.device_check.report import LeftOut, message_of
 from transformer_mt.runtime import device as devices
 
 # The largest error of each precision, as a share of the largest expected number. TF32 is float32
@@ -111,22 +111,42 @@ class Machine:
         """The memory of a GPU."""
         return int(paddle.device.cuda.get_device_properties(self.device).total_memory)
 
+    @property
+    def gpu_name(self) -> str:
+        """The name of a GPU, such as NVIDIA A100-SXM4-80GB."""
+        return str(paddle.device.cuda.get_device_name(self.device))
+
     def describe(self) -> dict[str, str]:
-        """The device and the versions, by their titles."""
-        own = devices.description()
+        """Returns the device and the versions, by their titles. What cannot be found out is said to
+        be unknown, because the checks are to run all the same."""
         lines = {
-            "Program": f"transformer_mt {__version__}, Python {platform.python_version()}",
-            "Paddle": f"{paddle.__version__}, {_build()}",
-            "System": f"{platform.platform()}; {own['cores']} cores, {own['memory_gb']} GB",
-            "Device": f"{self.device}, {own['device_name']}",
+            "Program": lambda: f"transformer_mt {__version__}, Python {platform.python_version()}",
+            "Paddle": lambda: f"{paddle.__version__}, {_build()}",
+            "System": _system,
+            "Device": lambda: f"{self.device}, {devices.description()['device_name']}",
         }
         if self.is_gpu:
-            found = paddle.device.cuda.get_device_properties(self.device)
-            lines["Device"] += f", compute capability {found.major}.{found.minor}"
-            lines["Memory"] = f"{found.total_memory / 1e9:.1f} GB"
-            lines["Driver"] = _driver()
-            lines["GPUs"] = str(paddle.device.cuda.device_count())
-        return lines
+            lines["GPU"] = self._properties
+            lines["Memory"] = lambda: f"{self.memory_bytes / 1e9:.1f} GB"
+            lines["Driver"] = _driver
+            lines["GPUs"] = lambda: str(paddle.device.cuda.device_count())
+        return {title: _or_unknown(find) for title, find in lines.items()}
+
+    def _properties(self) -> str:
+        found = paddle.device.cuda.get_device_properties(self.device)
+        return f"{self.gpu_name}, compute capability {found.major}.{found.minor}"
+
+
+def _or_unknown(find: Callable[[], str]) -> str:
+    try:
+        return find()
+    except Exception as error:
+        return f"not known ({message_of(error)})"
+
+
+def _system() -> str:
+    own = devices.description()
+    return f"{platform.platform()}; {own['cores']} cores, {own['memory_gb']} GB"
 
 
 def _build() -> str:
@@ -136,14 +156,12 @@ def _build() -> str:
 
 
 def _driver() -> str:
-    """The version of NVIDIA's driver, as nvidia-smi or the kernel tells it."""
+    """Returns the version of NVIDIA's driver, as nvidia-smi or the kernel gives it."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
         return done.stdout.split("\n")[0].strip()
-    with contextlib.suppress(OSError):
-        return Path("/proc/driver/nvidia/version").read_text().split("\n")[0].strip()
-    return "not known: there is no nvidia-smi"
+    return Path("/proc/driver/nvidia/version").read_text().split("\n")[0].strip()
 
 
 def relative_error(found: object, expected: object) -> float:

@@ -11,7 +11,7 @@ from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Update
 from transformer_mt.device_check import examples, updates
 from transformer_mt.device_check.machine import Machine
-from transformer_mt.device_check.report import Figure, Finding
+from transformer_mt.device_check.report import Figure, Finding, message_of
 from transformer_mt.inspect import memory
 from transformer_mt.inspect.parameters import VocabularySizes
 from transformer_mt.runtime.errors import UserError, is_out_of_memory
@@ -100,8 +100,8 @@ def running_out(machine: Machine) -> Finding:
         return Finding(False, "a tensor larger than the memory was made without an error")
     except Exception as error:
         if not is_out_of_memory(error):
-            return Finding(False, f"the error is not known as one of memory: {_start(error)}")
-        message = _start(error)
+            return Finding(False, f"the error is not known as one of memory: {message_of(error)}")
+        message = message_of(error)
     config = examples.make_config({"num_layers": 1, "d_model": 16, "d_ff": 16})
     size, length = 50_000, 32
     updater = examples.updater(config, size)
@@ -114,18 +114,11 @@ def running_out(machine: Machine) -> Finding:
         return Finding(False, "an update larger than the memory was made without an error")
     except UserError as error:
         if "training.device_tokens" not in str(error):
-            return Finding(False, f"the message does not say what to do: {_start(error)}")
+            return Finding(False, f"the message does not say what to do: {message_of(error)}")
     gc.collect()
     paddle.device.cuda.empty_cache()
     updater = examples.updater(config, size)
     outcome = updates.apply(updater, Update([small], small.target_tokens), 2)
     if not np.isfinite(outcome.loss):
         return Finding(False, "the update after it is not finite")
-    return Finding(True, f"seen as {message!r}; the next update works")
-
-
-def _start(error: Exception) -> str:
-    """The part of a message that says what happened."""
-    lines = [line.strip() for line in str(error).split("\n")]
-    telling = [line for line in lines if "memory" in line.lower() or "Error" in line]
-    return (telling or lines)[0][:120]
+    return Finding(True, f"{message}; the next update works")

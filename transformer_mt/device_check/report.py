@@ -16,6 +16,8 @@ from transformer_mt.runtime.files import write_atomically
 
 OK, FAILED, LEFT_OUT = "ok", "FAILED", "left out"
 WIDTH = 100
+# The most characters of an error's message that are shown.
+MESSAGE = 400
 # The columns of a line: the verdict and the name of the check, then what was found.
 VERDICT_WIDTH, NAME_WIDTH = 8, 32
 
@@ -179,6 +181,16 @@ class Report:
             ],
         }
         write_atomically(self.path, json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
+
+
+def message_of(error: Exception) -> str:
+    """Returns the message of an error on one line. Paddle's messages begin with its C++ stack; what
+    has happened stands below it."""
+    lines = [line.strip() for line in str(error).split("\n") if line.strip()]
+    summaries = [n for n, line in enumerate(lines) if line.startswith("Error Message Summary")]
+    if summaries:
+        lines = [line for line in lines[summaries[-1] + 1 :] if set(line) != {"-"}]
+    return f"{type(error).__name__}: {' '.join(lines)}"[:MESSAGE]
 
 
 def _plain(value: object) -> object:

@@ -10,10 +10,15 @@ from pathlib import Path
 
 from transformer_mt.device_check.checks import Check
 from transformer_mt.device_check.machine import Machine
-from transformer_mt.device_check.report import FAILED, LEFT_OUT, OK, LeftOut, Line, Report
-
-# As much of the message of an error as is shown; Paddle's messages contain its C++ stack.
-MESSAGE = 400
+from transformer_mt.device_check.report import (
+    FAILED,
+    LEFT_OUT,
+    OK,
+    LeftOut,
+    Line,
+    Report,
+    message_of,
+)
 
 
 def run(machine: Machine, checks: Iterable[Check], path: Path | None) -> bool:
@@ -44,17 +49,7 @@ def line_of(machine: Machine, check: Check) -> Line:
     except Exception as error:
         if os.environ.get("TRANSFORMER_MT_DEBUG"):
             traceback.print_exc()
-        verdict, found = FAILED, _message(error)
+        verdict, found = FAILED, message_of(error)
     advice = check.advice if verdict == FAILED else ""
     seconds = round(time.perf_counter() - started, 3)
     return Line(check.group, check.name, verdict, found, advice, seconds, figures)
-
-
-def _message(error: Exception) -> str:
-    """The end of an error's message on one line: Paddle puts what happened below its C++ stack."""
-    lines = [line.strip() for line in str(error).split("\n") if line.strip()]
-    summaries = [n for n, line in enumerate(lines) if line.startswith("Error Message Summary")]
-    if summaries:
-        lines = [line for line in lines[summaries[-1] + 1 :] if set(line) != {"-"}]
-    text = " ".join(lines)
-    return f"{type(error).__name__}: {text}"[:MESSAGE]

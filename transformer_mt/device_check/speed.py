@@ -12,7 +12,6 @@ from transformer_mt.device_check.machine import Machine
 from transformer_mt.device_check.report import Figure, Finding, LeftOut
 from transformer_mt.inspect import gpus
 from transformer_mt.inspect.flops import FlopCounter
-from transformer_mt.runtime import device as devices
 from transformer_mt.runtime.errors import UserError, is_out_of_memory
 
 # The models of the recipes: configs/multi30k_en_de.yaml and those of WMT14.
@@ -50,9 +49,8 @@ def _peak(machine: Machine, precision: str) -> float | None:
     """The peak speed of a GPU in 10^12 FLOP/s, if it is known."""
     if not machine.is_gpu:
         return None
-    name = str(devices.description()["device_name"])
     for known in sorted(gpus.GPUS, key=len, reverse=True):  # L40S before L4
-        if known.lower() in name.lower():
+        if known.lower() in machine.gpu_name.lower():
             return gpus.peak(known, precision)
     return None
 
@@ -94,10 +92,8 @@ def training(machine: Machine, name: str, precision: str) -> Finding:
 
 def decoding(machine: Machine, name: str, beam_size: int) -> Finding:
     """The sentences per second of decoding sentences of 20 words to outputs of 20 words."""
-    count = {"tiny": 16, "base": 4}.get(name, 0)
-    if machine.is_gpu:
-        count = 64
-    elif not count:
+    count = 64 if machine.is_gpu else 16
+    if not machine.is_gpu and name != "tiny":
         raise LeftOut("decoding with this model takes too long on a CPU")
     limits = {"min_length_ratio": 1.0, "max_length_ratio": 1.0, "max_length_extra": 0}
     config = _config(name, beam_size=beam_size, **limits)
