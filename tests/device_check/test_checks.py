@@ -4,6 +4,7 @@ for a GPU, as far as a CPU can run them."""
 import contextlib
 import json
 import math
+import re
 
 import numpy as np
 import paddle
@@ -12,7 +13,17 @@ import pytest
 from tests.device_path import use_device_path
 from tests.support import ROOT
 from transformer_mt.config import file as config_file
-from transformer_mt.device_check import checks, examples, memory, model, operations, speed
+from transformer_mt.device_check import (
+    checks,
+    decoding,
+    examples,
+    machine,
+    memory,
+    model,
+    operations,
+    speed,
+    training,
+)
 from transformer_mt.device_check.machine import Machine, relative_error
 from transformer_mt.device_check.report import Figure, Finding, LeftOut, Line, Report
 from transformer_mt.device_check.run import line_of
@@ -285,3 +296,36 @@ def test_peak_speeds_are_found_by_the_name_of_the_gpu(seeming_gpu):
     assert speed._peak(seeming_gpu, "float32") == 19.5
     assert speed._peak(seeming_gpu, "bfloat16") == 312
     assert speed._peak(Machine("cpu"), "float32") is None
+
+
+# ---- The page ----
+
+PAGE = (ROOT / "docs" / "check-device.md").read_text(encoding="utf-8")
+
+
+def test_the_page_shows_every_check():
+    output = PAGE.partition("```text\n")[2].partition("```")[0]
+    found = re.findall(r"(?m)^  (ok      |left out)  (.{32})", output)
+    assert [name.rstrip() for _, name in found] == [check.name for check in checks.all_checks()]
+    for check in checks.all_checks():
+        assert f"\n\n{check.group}\n" in output
+    assert "0 failed" in output
+
+
+def test_the_limits_of_the_page_are_those_of_the_program():
+    rows = {}
+    for line in PAGE.partition("## Limits")[2].partition("\n\n## ")[0].split("\n"):
+        name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        rows[name] = [float(cell) for cell in cells if re.fullmatch(r"[\d.e-]+", cell)]
+    order = ["float32", "TF32", "float16", "bfloat16"]
+    operation = [machine.TOLERANCES[name] for name in order]
+    assert rows["an operation, value and gradient"] == operation
+    whole = [model.MODEL_FACTOR * limit for limit in operation]
+    assert rows["a whole model, value and gradient"] == pytest.approx(whole)
+    assert rows["the loss of each of 50 updates"] == [training.LOSS_LIMITS[n] for n in order]
+    logs = [decoding.LOG_PROB_LIMITS[name] for name in order[:2]]
+    assert rows["a log-probability, in nats"] == logs
+    shares = [decoding.DIFFERENT[name] for name in order[:2]]
+    assert rows["the share of outputs that differ"] == shares
+    usual, half = memory.LIMITS["float32"], memory.LIMITS["float16"]
+    assert rows["the memory of an update"] == [usual, usual, half, memory.LIMITS["bfloat16"]]

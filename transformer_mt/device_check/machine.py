@@ -146,7 +146,8 @@ def _or_unknown(find: Callable[[], str]) -> str:
 
 def _system() -> str:
     own = devices.description()
-    return f"{platform.platform()}; {own['cores']} cores, {own['memory_gb']} GB"
+    system = f"{platform.system()} {platform.machine()}, {' '.join(platform.libc_ver())}"
+    return f"{system}; {own['cores']} cores, {own['memory_gb']} GB"
 
 
 def _build() -> str:
