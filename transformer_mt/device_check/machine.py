@@ -120,7 +120,8 @@ class Machine:
         """Returns the device and the versions, by their titles. What cannot be found out is said to
         be unknown, because the checks are to run all the same."""
         lines = {
-            "Program": lambda: f"transformer_mt {__version__}, Python {platform.python_version()}",
+            "Program": lambda: f"transformer_mt {__version__}",
+            "Python": platform.python_version,
             "Paddle": lambda: f"{paddle.__version__}, {_build()}",
             "System": _system,
             "Device": lambda: f"{self.device}, {devices.description()['device_name']}",
