@@ -13,7 +13,17 @@ from transformer_mt.model import operations
 # work that was queued before is done.
 READS = [
     *("__array__", "__bool__", "__complex__", "__dlpack__", "__float__", "__format__", "__index__"),
-    *("__int__", "__long__", "__nonzero__", "__repr__", "__str__", "cpu", "item", "numpy", "tolist"),
+    *(
+        "__int__",
+        "__long__",
+        "__nonzero__",
+        "__repr__",
+        "__str__",
+        "cpu",
+        "item",
+        "numpy",
+        "tolist",
+    ),
 ]
 
 

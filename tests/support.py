@@ -21,9 +21,10 @@ from transformer_mt.data.prepare import PreparedData
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.engine import Engine
 from transformer_mt.training import checkpoint
+from transformer_mt.training.optimizer import make_optimizer
 from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training.state import Progress, State
-from transformer_mt.training.update import Outcome, make_optimizer
+from transformer_mt.training.update import Outcome
 
 ROOT = Path(__file__).resolve().parent.parent
 # Long enough for a busy machine: a process imports for two to five seconds, then works for one.
@@ -245,7 +246,7 @@ def make_model_directory(path: Path, pairs, config: Config, seed: int = 7) -> Ru
     for step in (5, 10):
         progress = Progress((1, 400), step=step, best=[(1.0, 10), (0.5, 5)])
         path = directory.checkpoints / f"step_{step}"
-        checkpoint.save(path, model, optimizer, State(progress))
+        checkpoint.save(path, model, optimizer.state(), State(progress))
     directory.set_best(path)
     directory.release()
     return directory

@@ -33,9 +33,9 @@ from transformer_mt.model.cpu_decoder import CpuDecoder, CpuDecoderState
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.training import checkpoint
+from transformer_mt.training.optimizer import make_optimizer
 from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training.state import Progress, State
-from transformer_mt.training.update import make_optimizer
 
 # Logits are between -50 and 50. Computed in two ways in float32, they and the log-probabilities of
 # whole targets differ by 1.2e-5 at most.
@@ -339,7 +339,7 @@ def save_model(path, config, subwords, model) -> RunDirectory:
     directory.start(config, subwords, [])
     optimizer = make_optimizer(config.training, model)
     path = directory.checkpoints / "step_1"
-    checkpoint.save(path, model, optimizer, State(Progress((1, 100))))
+    checkpoint.save(path, model, optimizer.state(), State(Progress((1, 100))))
     directory.set_best(path)
     directory.release()
     return directory

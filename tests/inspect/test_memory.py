@@ -66,13 +66,13 @@ def test_weights_gradients_and_optimiser_state_are_those_of_an_update(tmp_path, 
         gradients.extend(parameter.grad for parameter in updater.model.parameters())
         return 0.0
 
-    updater._gradient_norm = note_gradients
+    updater.optimizer._gradient_norm = note_gradients
     updater.apply(full_update(4), 1)
     assert tensor_bytes(updater.model.parameters()) == weight_bytes(config, VOCABULARIES)
     assert tensor_bytes(gradients) == weight_bytes(config, VOCABULARIES)
     state = [
         value
-        for value in updater.optimizer.state_dict().values()
+        for value in updater.optimizer.paddles.state_dict().values()
         if isinstance(value, paddle.Tensor)
     ]
     assert tensor_bytes(state) == optimizer_bytes(config, VOCABULARIES)

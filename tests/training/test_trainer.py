@@ -7,9 +7,12 @@ import numpy as np
 import paddle
 import pytest
 
+from tests.device_path import use_device_path
 from tests.small_trainers import DEV, SHORT, TRAIN, set_losses, update_once, weights
 from tests.support import log_softmax, take_steps
 from transformer_mt.runtime.errors import UserError
+from transformer_mt.training import loss_scale
+from transformer_mt.training.loss_scale import LossScale
 from transformer_mt.training.state import Meter, perplexity
 from transformer_mt.training.validation import dev_loss
 
@@ -149,7 +152,7 @@ def test_an_update_reports_the_loss_before_it(make_trainer):
 def test_the_rate_is_the_schedules(make_trainer, monkeypatch):
     trainer = make_trainer(schedule="noam", warmup_steps=4, learning_rate=None, max_steps=4)
     rates = []
-    optimizer = trainer.updater.optimizer
+    optimizer = trainer.updater.optimizer.paddles
     set_rate = optimizer.set_lr
     monkeypatch.setattr(optimizer, "set_lr", lambda v: rates.append(v) or set_rate(v))
     take_steps(trainer, 6)
@@ -225,52 +228,49 @@ def test_clipping_is_paddles(make_trainer, limit):
 
 @pytest.fixture
 def scaling(monkeypatch):
-    """Makes a trainer scale its loss as for float16. Paddle's scaler computes on a CPU as well, but
-    will only be switched on where it sees a GPU."""
+    """Makes trainers that scale their loss as for float16, on the path of the code for a GPU."""
 
-    class Gpu:
-        is_gpu_place = staticmethod(lambda: True)
-
-    class Tracer:
-        _expected_place = Gpu
-
-    def scale(trainer):
-        with monkeypatch.context() as patch:
-            patch.setattr("paddle.amp.grad_scaler._dygraph_tracer", lambda: Tracer)
-            trainer.updater.scaler = paddle.amp.GradScaler(
-                init_loss_scaling=1024.0, decr_every_n_nan_or_inf=1
-            )
+    def make(make_trainer, **options):
+        use_device_path(monkeypatch)
+        trainer = make_trainer(**options)
+        trainer.updater.scale = LossScale()
+        trainer.updater.scale.load({"scale": [1024.0], "incr_count": 0})
         return trainer
 
-    # What auto_cast sets; without it, a scaler switches itself off.
-    state = paddle.amp.auto_cast.__globals__["amp_global_state"]()
-    monkeypatch.setattr(state, "amp_dtype", "float16")
-
-    return scale
+    return make
 
 
 def test_a_scaled_loss_is_clipped_after_unscaling(make_trainer, scaling):
     rate = {"learning_rate": 1.0, "clip_norm": 0.05, **PLAIN}
     sentences = np.arange(40)
     expected = gradient(make_trainer(**rate), [sentences[:20], sentences[20:]])
-    trainer = scaling(make_trainer(**rate))
+    trainer = scaling(make_trainer, **rate)
     found = gradient(trainer, [sentences[:20], sentences[20:]])
     assert_same_gradient(found, expected)
-    assert trainer.updater.scaler.is_enable()
 
 
 def test_the_scale_falls_when_a_gradient_overflows_and_is_saved(make_trainer, scaling, run_in):
-    trainer = scaling(make_trainer(**SHORT))
+    trainer = scaling(make_trainer, **SHORT)
     set_losses(trainer, {2: np.inf, 3: np.inf})
     directory, lines = run_in(trainer)
     assert [line["step"] for line in lines if line["kind"] == "skipped"] == [2, 3]
-    assert float(trainer.updater.scaler._scale) == 1024 / 4
-    other = scaling(make_trainer(seed=9, **SHORT))
+    assert float(trainer.updater.scale.value) == 1024 / 4
+    other = scaling(make_trainer, seed=9, **SHORT)
     other.start(directory.checkpoint("last"))
-    assert float(other.updater.scaler._scale) == 1024 / 4
-    assert other.updater.scaler.state_dict()["incr_count"] == 9  # the good updates since
+    # 9 good updates came since.
+    assert other.updater.scale.state() == {"scale": [1024 / 4], "incr_count": 9}
     for name, value in weights(other).items():
         np.testing.assert_array_equal(value, weights(trainer)[name], err_msg=name)
+
+
+def test_the_scale_is_that_of_paddles_scaler(monkeypatch):
+    monkeypatch.setattr(loss_scale, "GROWS_AFTER", 3)
+    scale = LossScale()
+    sizes = []
+    for is_finite in (False, True, True, True, True, True, False, True, True, True):
+        scale.update(paddle.to_tensor(is_finite))
+        sizes.append(float(scale.value) / loss_scale.FIRST_SCALE)
+    assert sizes == [0.5, 0.5, 0.5, 1, 1, 1, 0.5, 0.5, 0.5, 1]
 
 
 # ---- Memory ----

@@ -8,11 +8,9 @@ from transformer_mt.config.schema import Config
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.data.subword import Subwords
 from transformer_mt.training.plan import Plan
-from transformer_mt.training.processes import Processes
+from transformer_mt.training.processes import ALONE, Processes
 from transformer_mt.training.trainer import Trainer
 from transformer_mt.training.update import Updater
-
-ALONE = Processes()
 
 
 def make_plan(config: Config, data: PreparedData, batches: tuple[int, int] | None = None) -> Plan:

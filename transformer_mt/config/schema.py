@@ -356,6 +356,17 @@ class TrainingConfig(Section):
     """The number of processes. null means one per GPU, or one per core on a CPU. On several
     machines, the launcher's --nproc_per_node takes the place of this key."""
 
+    gradient_sum_precision: Literal["float32", "bfloat16"] = "float32"
+    """The precision in which several processes send each other their gradients, to add them up.
+    float32   no loss of precision
+    bfloat16  half as much data, but each gradient is rounded to 8 bits
+    """
+
+    sharding: bool = False
+    """Whether each of several processes keeps only its share of the optimiser's state. This saves
+    memory for models that do not fit otherwise, and costs time for sending weights. The trained
+    model is the same."""
+
     init_from: NonEmptyText | None = None
     """The directory of another model, for fine-tuning. Training starts with its weights and its
     subwords, instead of random weights and new subwords. The keys of `model` that the recipe does

@@ -25,12 +25,17 @@ def weight_bytes(config: Config, vocabularies: VocabularySizes) -> int:
 
 
 def optimizer_bytes(config: Config, vocabularies: VocabularySizes) -> int:
-    """Counts a velocity per weight for sgd; otherwise two moments, and two powers per tensor."""
+    """Counts a velocity per weight for sgd; otherwise two moments, and two powers per tensor.
+
+    With `training.sharding`, this is the share of one of `training.devices` processes.
+    """
+    training = config.training
+    processes = (training.devices or 1) if training.sharding else 1
     weights = weight_bytes(config, vocabularies)
-    if config.training.optimizer == "sgd":
-        return weights
+    if training.optimizer == "sgd":
+        return weights // processes
     tensors = sum(part.count * len(part.tensors) for part in parts(config.model, vocabularies))
-    return 2 * weights + 2 * FLOAT32 * tensors
+    return 2 * weights // processes + 2 * FLOAT32 * tensors
 
 
 def half_weight_bytes(config: Config, vocabularies: VocabularySizes) -> int:

@@ -10,20 +10,24 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from transformer_mt.model.operations import array
+from transformer_mt.model.operations import array, is_on_cpu
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime import tensors
 from transformer_mt.runtime.checksums import verify
 from transformer_mt.runtime.console import warn
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.folders import published
+from transformer_mt.training.optimizer import DeviceOptimizer, HostOptimizer
 from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training.state import State
 from transformer_mt.weights import OPTIMIZER, WEIGHTS, load_weights, read_weights
 
 
-def save(path: Path, model: nn.Layer, optimizer: paddle.optimizer.Optimizer, state: State) -> None:
+def save(path: Path, model: nn.Layer, optimizer_state: dict[str, np.ndarray], state: State) -> None:
     """Writes the checkpoint `path`.
+
+    Args:
+        optimizer_state: what the optimiser's `state` returns.
 
     Raises:
         UserError: it could not be written (a full disk); earlier checkpoints are untouched.
@@ -32,53 +36,27 @@ def save(path: Path, model: nn.Layer, optimizer: paddle.optimizer.Optimizer, sta
     weights = {name: _on_host(parameter) for name, parameter in model.named_parameters()}
     with _new_checkpoint(path) as folder:
         tensors.write(folder / WEIGHTS, weights)
-        tensors.write(folder / OPTIMIZER, _optimizer_state(model, optimizer))
+        tensors.write(folder / OPTIMIZER, optimizer_state)
         state.save(folder)
 
 
-def restore(path: Path, model: nn.Layer, optimizer: paddle.optimizer.Optimizer) -> State:
+def restore(path: Path, model: nn.Layer, optimizer: HostOptimizer | DeviceOptimizer) -> State:
     """The inverse of `save`: fills model and optimiser, and returns the state.
 
     Raises:
         UserError: the checkpoint is damaged.
     """
     load_weights(path, model)
-    names = {name: parameter.name for name, parameter in model.named_parameters()}
-    state = {}
     try:
-        arrays = tensors.read(path / OPTIMIZER)
-        while arrays:  # one by one, so that only one tensor is in memory twice
-            key, value = arrays.popitem()
-            name, slash, kind = key.rpartition("/")
-            # Paddle numbers the tensors of each kind per parameter; there is only number 0.
-            state[f"{names[name]}_{kind}_0" if slash else key] = paddle.to_tensor(value)
+        optimizer.load(tensors.read(path / OPTIMIZER))
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{path / OPTIMIZER}: damaged ({error})") from None
-    optimizer.set_state_dict(state)
     return State.restore(path)
-
-
-def _optimizer_state(
-    model: nn.Layer, optimizer: paddle.optimizer.Optimizer
-) -> dict[str, np.ndarray]:
-    """Returns the optimiser's tensors under the model's own names.
-
-    Paddle's own names ("linear_17.w_0_moment1_0") contain a counter of the process, so they depend
-    on which other layers were built in it.
-    """
-    names = {parameter.name: name for name, parameter in model.named_parameters()}
-    state = {}
-    for key, value in optimizer.state_dict().items():
-        owner = max((n for n in names if key.startswith(f"{n}_")), key=len, default=None)
-        if owner is not None:
-            key = f"{names[owner]}/{key[len(owner) + 1 :].removesuffix('_0')}"
-        state[key] = _on_host(value)
-    return state
 
 
 def _on_host(tensor: paddle.Tensor) -> np.ndarray:
     """Returns the values of a tensor; on a CPU without copying them."""
-    return array(tensor) if tensor.place.is_cpu_place() else tensor.numpy()
+    return array(tensor) if is_on_cpu(tensor) else tensor.numpy()
 
 
 @contextmanager

@@ -4,6 +4,8 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
 
+from transformer_mt.model import operations
+
 # Paddle's softmax is clipped at exp(-64), so greater negative log-likelihoods than this may be
 # wrong.
 LARGEST_NLL = 60.0
@@ -53,16 +55,21 @@ class _SmoothedCrossEntropy(paddle.autograd.PyLayer):
     @staticmethod
     def forward(ctx, logits: Tensor, targets: Tensor, epsilon: float, pad_id: int):
         rows, vocabulary = logits.shape
-        nll, probabilities = F.softmax_with_cross_entropy(
-            logits, targets.unsqueeze(1), ignore_index=pad_id, return_softmax=True
-        )  # (rows, 1), (rows, vocabulary)
         at_target = paddle.stack([paddle.arange(rows), targets], axis=1)
         logit = paddle.gather_nd(logits, at_target)  # (rows,)
-        nll = nll.squeeze(1)
-        if float(nll.max()) > LARGEST_NLL:
-            nll = paddle.where(nll > LARGEST_NLL, logits.logsumexp(1) - logit, nll)
-        nll = nll.sum()
         is_real = targets != pad_id
+        if operations.is_on_cpu(logits):
+            nll, probabilities = F.softmax_with_cross_entropy(
+                logits, targets.unsqueeze(1), ignore_index=pad_id, return_softmax=True
+            )  # (rows, 1), (rows, vocabulary)
+            nll = nll.squeeze(1)
+            if float(nll.max()) > LARGEST_NLL:
+                nll = paddle.where(nll > LARGEST_NLL, logits.logsumexp(1) - logit, nll)
+        else:  # without a read on the host
+            log_total = operations.log_sum_exp(logits)  # (rows, 1)
+            nll = paddle.where(is_real, log_total.squeeze(1) - logit, paddle.zeros([]))
+            probabilities = paddle.exp(logits - log_total)
+        nll = nll.sum()
         ctx.save_for_backward(probabilities, at_target, is_real)
         ctx.epsilon = epsilon
         # A product with a vector is the fastest way to compute the mean.
@@ -74,6 +81,11 @@ class _SmoothedCrossEntropy(paddle.autograd.PyLayer):
     def backward(ctx, gradient: Tensor, _):
         probabilities, at_target, is_real = ctx.saved_tensor()
         vocabulary = probabilities.shape[1]
+        if not operations.is_on_cpu(gradient):  # without a read on the host
+            scale = gradient * is_real.astype("float32")  # (rows,), 0 at padding
+            result = (probabilities - ctx.epsilon / vocabulary) * scale.unsqueeze(1)
+            hit = paddle.gather_nd(result, at_target) - scale * (1 - ctx.epsilon)
+            return result.put_along_axis_(at_target[:, 1:], hit.unsqueeze(1), axis=1), None
         scale = float(gradient)
         logits_gradient = probabilities.scale_(scale, bias=-scale * ctx.epsilon / vocabulary)
         hit = paddle.gather_nd(logits_gradient, at_target) - scale * (1 - ctx.epsilon)

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import paddle
-from paddle import nn
+from paddle import Tensor
 
 from transformer_mt.runtime.errors import UserError, describe
 
@@ -51,27 +50,17 @@ class Processes:
     def is_first(self) -> bool:
         return self.rank == 0
 
-    def sum_gradients(self, model: nn.Layer) -> None:
-        """Replaces the gradients of every process by their sum over all processes."""
-        if not self.connected:
-            return
-        parameters = list(model.parameters())
-        for parameter in parameters:
-            if parameter.grad is None:  # this process had no sentence of the update
-                parameter.grad = paddle.zeros_like(parameter)
-        flat = paddle.concat([parameter.grad.flatten() for parameter in parameters])
-        paddle.distributed.all_reduce(flat)  # one message for all parameters
-        sizes = [int(np.prod(parameter.shape)) for parameter in parameters]
-        for parameter, part in zip(parameters, paddle.split(flat, sizes), strict=True):
-            parameter.grad = part.reshape(parameter.shape)
+    def total(self, values: Tensor) -> Tensor:
+        """Returns the sum of the tensor over all processes. It stays on the device."""
+        if self.connected:
+            paddle.distributed.all_reduce(values)  # in place
+        return values
 
     def sum(self, *values: float) -> list[float]:
         """Returns the sum of each value over all processes."""
         if not self.connected:
             return list(values)
-        total = paddle.to_tensor(values, dtype="float64")
-        paddle.distributed.all_reduce(total)
-        return total.tolist()
+        return self.total(paddle.to_tensor(values, dtype="float64")).tolist()
 
     def any(self, flag: bool) -> bool:
         """Returns whether `flag` is true in any process."""
@@ -110,3 +99,7 @@ class Processes:
             if message is not None:
                 raise UserError(message)
         return [value for value, _ in gathered]
+
+
+# The only process of a run.
+ALONE = Processes()

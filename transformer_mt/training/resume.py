@@ -21,7 +21,8 @@ MAY_CHANGE = {
         for key in (
             *("max_steps", "max_epochs", "log_every", "validate_every", "save_every"),
             *("keep_last", "keep_best", "patience", "average_last", "max_skipped"),
-            *("devices", "device_tokens", "recompute", "log_to"),
+            *("devices", "device_tokens", "recompute", "log_to", "gradient_sum_precision"),
+            "sharding",
         )
     ),
 }

@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,12 +32,25 @@ from transformer_mt.training.event_files import EventFiles
 from transformer_mt.training.plan import Plan
 from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training.state import DIVERGING_VALIDATIONS, Meter, Progress, State
-from transformer_mt.training.update import Outcome, Updater
+from transformer_mt.training.update import Outcome, Updater, read
 from transformer_mt.training.validation import DevScores, validate
 from transformer_mt.weights import take_weights
 
 # On a terminal, a line of figures stays after this number of seconds; others are replaced.
 KEPT_LINE_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class _Applied:
+    """An update that has been applied: the numbers of its step (from 1), of its epoch (from 0) and
+    of itself in the epoch (from 1), and the sentence numbers of its batches."""
+
+    step: int
+    epoch: int
+    number: int
+    sentences: list[np.ndarray]
+    update: Update
+    outcome: Outcome
 
 
 class Trainer:
@@ -52,6 +65,7 @@ class Trainer:
         self.processes = updater.processes
         self.progress = Progress(plan.batches)
         self.directory: RunDirectory | None = None  # set by `run`
+        self._uncounted: list[_Applied] = []  # the updates whose outcomes have not been read
         self._event_files = EventFiles({}, [])  # set by `run` in the first process
         self._started = time.monotonic()  # when training would have begun if it was never stopped
         self._last_kept = self._started  # when the last line of figures was printed that stays
@@ -87,7 +101,8 @@ class Trainer:
         """
         if resumed is not None:
             state = checkpoint.restore(resumed, self.model, self.updater.optimizer)
-            self.updater.scaler.load_state_dict(state.scaler)
+            if self.updater.scale is not None:
+                self.updater.scale.load(state.scaler)
             self.progress = state.progress
             if state.progress.plan != self.plan.batches:
                 self.plan = replace(self.plan, batches=state.progress.plan)
@@ -134,14 +149,14 @@ class Trainer:
             yield
 
     def _record(self, kind: str, **values: Any) -> None:
-        """Logs a line about this step."""
+        """Logs a line about this step, unless `values` name another one."""
         seconds = round(time.monotonic() - self._started, 3)
         place = {"step": self.progress.step, "epoch": self.progress.epoch + 1, "seconds": seconds}
-        self._event_files.add(self.directory.log(kind=kind, **place, **values))
+        self._event_files.add(self.directory.log(kind=kind, **place | values))
 
     def _run_epoch(self, bar: TrainingBar) -> None:
         """Trains on the rest of the epoch, or until the run is finished."""
-        now = self.progress
+        now, training, total = self.progress, self.config.training, self.plan.total_steps
         plan = list(enumerate(self.plan.epoch_updates(now.epoch)))
         ahead = read_ahead(lambda item: self.read(now.epoch, *item), plan[now.update :])
         with closing(ahead):
@@ -149,18 +164,20 @@ class Trainer:
             for (_, sentences), update in ahead:
                 outcome = self.updater.apply(update, now.step + 1)
                 if outcome.stopping:
+                    self._count_updates()
                     self._stop()
                 now.step += 1
                 now.update += 1
-                if outcome.is_finite:
-                    now.skipped_in_a_row = 0
-                    now.add(outcome, update)
-                else:
-                    self._count_skipped(outcome, sentences)
+                self._uncounted.append(
+                    _Applied(now.step, now.epoch, now.update, sentences, update, outcome)
+                )
+                is_log_due = now.step % training.log_every == 0 or now.step == total
+                # On a GPU, reading the outcomes would stop its queue of work at every update.
+                if self.updater.reads_at_once or is_log_due or self._needs_counts():
+                    self._count_updates()
                 now.meter.seconds += time.perf_counter() - started
                 bar.update()
-                log_every, total = self.config.training.log_every, self.plan.total_steps
-                if now.step % log_every == 0 or now.step == total:
+                if is_log_due:
                     self._log(bar)
                     now.meter = Meter()
                 self._validate_and_save()
@@ -169,6 +186,29 @@ class Trainer:
                 started = time.perf_counter()
         now.epoch += 1
         now.update = 0
+
+    def _needs_counts(self) -> bool:
+        """Whether this step is validated or saved, for which all updates must be counted."""
+        training = self.config.training
+        return any(
+            self.progress.step % n == 0 for n in (training.validate_every, training.save_every)
+        )
+
+    def _count_updates(self) -> None:
+        """Reads and counts the outcomes of the updates since the last call.
+
+        Raises:
+            UserError: too many updates in a row were skipped.
+        """
+        now, uncounted = self.progress, self._uncounted
+        self._uncounted = []
+        outcomes = read([applied.outcome for applied in uncounted])
+        for applied, outcome in zip(uncounted, outcomes, strict=True):
+            if outcome.is_finite:
+                now.skipped_in_a_row = 0
+                now.add(outcome, applied.update)
+            else:
+                self._count_skipped(applied, outcome)
 
     def _stop(self) -> NoReturn:
         """Saves a checkpoint and ends the run, because a process was asked to stop."""
@@ -187,7 +227,7 @@ class Trainer:
         # If only another process was asked, Paddle's launcher asked it, and it uses SIGTERM.
         raise Interrupted(signals.pending() or signal.SIGTERM)
 
-    def _count_skipped(self, outcome: Outcome, sentences: list[np.ndarray]) -> None:
+    def _count_skipped(self, applied: _Applied, outcome: Outcome) -> None:
         """Counts and reports an update whose loss or gradient was not finite.
 
         Raises:
@@ -197,16 +237,24 @@ class Trainer:
         now.skipped += 1
         now.skipped_in_a_row += 1
         what = "loss" if not np.isfinite(outcome.loss) else "gradient"
-        pairs = [int(sentence) for batch in sentences for sentence in batch]
+        pairs = [int(sentence) for batch in applied.sentences for sentence in batch]
         if self.processes.is_first:
             example = self.data.subwords.source.decode(self.data.train.source[pairs[0]])
             warn(
-                f"step {now.step}: the {what} is not finite, so the update is skipped "
+                f"step {applied.step}: the {what} is not finite, so the update is skipped "
                 f"({now.skipped_in_a_row} in a row, {now.skipped} in all). It is update "
-                f"{now.update} of epoch {now.epoch + 1}, of {len(pairs)} pairs such as {example!r}",
+                f"{applied.number} of epoch {applied.epoch + 1}, of {len(pairs)} pairs such as "
+                f"{example!r}",
                 kind="updates were skipped, which metrics.jsonl lists",
             )
-            self._record("skipped", update=now.update, what=what, pairs=pairs)
+            self._record(
+                "skipped",
+                step=applied.step,
+                epoch=applied.epoch + 1,
+                update=applied.number,
+                what=what,
+                pairs=pairs,
+            )
         if now.skipped_in_a_row >= self.config.training.max_skipped:
             raise UserError(
                 f"{now.skipped_in_a_row} updates in a row were not finite: training has diverged. "
@@ -332,12 +380,20 @@ class Trainer:
             stopped: whether it is saved only because training stops here.
         """
         path = self.directory.checkpoints / f"step_{self.progress.step}"
-        if not self.processes.is_first or (path.is_dir() and path != self._stopped_at):
+        is_saved = path.is_dir() and path != self._stopped_at
+        is_shared = self.config.training.sharding  # then all processes give their part of the state
+        if is_shared:
+            is_saved = self.processes.gather(is_saved)[0]
+        if is_saved or not (is_shared or self.processes.is_first):
+            return path
+        optimizer_state = self.updater.optimizer.state()
+        if not self.processes.is_first:
             return path
         self.progress.seconds = time.monotonic() - self._started
-        scaler = self.updater.scaler.state_dict()
+        scale = self.updater.scale
+        scaler = {} if scale is None else scale.state()
         state = State(self.progress, scaler, self.data.key, stopped)
-        checkpoint.save(path, self.model, self.updater.optimizer, state)
+        checkpoint.save(path, self.model, optimizer_state, state)
         if self._stopped_at not in (None, path):
             checkpoint.remove(self._stopped_at)
         self._stopped_at = path if stopped else None
@@ -357,7 +413,8 @@ def seconds_per_step(trainer: Trainer, seconds: float = 10.0) -> float:
     middle = trainer.plan.total_steps // 2 + 1
 
     def apply_next() -> None:
-        trainer.updater.apply(trainer.read(0, *next(updates)), middle)
+        # Reading the outcome waits until a GPU has finished the update.
+        read([trainer.updater.apply(trainer.read(0, *next(updates)), middle)])
 
     apply_next()  # the first update allocates memory, so it is not measured
     started, count, spent = time.perf_counter(), 0, 0.0

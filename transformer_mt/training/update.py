@@ -3,20 +3,27 @@
 import contextlib
 import math
 import random
-import sys
 from dataclasses import dataclass
 
 import numpy as np
 import paddle
 from paddle import Tensor
 
-from transformer_mt.config.schema import Config, TrainingConfig
+from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Batch, Update
+from transformer_mt.model import operations
 from transformer_mt.runtime import signals
 from transformer_mt.runtime.errors import UserError, is_out_of_memory
+from transformer_mt.training.gradients import Gradients
+from transformer_mt.training.loss_scale import LossScale
 from transformer_mt.training.objective import Objective
+from transformer_mt.training.optimizer import make_optimizer
 from transformer_mt.training.processes import Processes
 from transformer_mt.training.schedule import learning_rate
+
+# Several GPUs agree at every this many updates whether they stop, because the agreement is read on
+# the host.
+AGREE_EVERY = 10
 
 
 @dataclass(frozen=True)
@@ -27,27 +34,26 @@ class Outcome:
         loss, nll: sums over its target tokens, in nats, with the weights before the update.
         gradient_norm: the norm of the whole gradient, before clipping.
         stopping: whether the update was abandoned because a process was asked to stop.
+        unread: float64 (3,), the loss, nll and gradient norm while they are still on the device.
+            `read` reads them.
     """
 
     loss: float = 0.0
     nll: float = 0.0
     gradient_norm: float = 0.0
     stopping: bool = False
+    unread: Tensor | None = None
 
     @property
     def is_finite(self) -> bool:
         return math.isfinite(self.loss) and math.isfinite(self.gradient_norm)
 
 
-def make_optimizer(config: TrainingConfig, model: paddle.nn.Layer) -> paddle.optimizer.Optimizer:
-    """Returns the optimiser of the config. Its learning rate is set before every update."""
-    common = {"learning_rate": 0.0, "parameters": model.parameters()}
-    if config.optimizer == "sgd":
-        return paddle.optimizer.Momentum(momentum=config.momentum, **common)
-    common |= {"beta1": config.betas[0], "beta2": config.betas[1], "epsilon": config.epsilon}
-    if config.optimizer == "adam":
-        return paddle.optimizer.Adam(**common)
-    return paddle.optimizer.AdamW(weight_decay=config.weight_decay, **common)
+def read(outcomes: list[Outcome]) -> list[Outcome]:
+    """Returns the outcomes with their numbers, which are read from the device all at once."""
+    tensors = [outcome.unread for outcome in outcomes if outcome.unread is not None]
+    rows = iter(paddle.stack(tensors).tolist() if tensors else [])
+    return [outcome if outcome.unread is None else Outcome(*next(rows)) for outcome in outcomes]
 
 
 def seed_generators(*numbers: int) -> None:
@@ -78,11 +84,12 @@ class Updater:
         self.model = objective.model
         self.total_steps = total_steps
         self.processes = processes
-        self.optimizer = make_optimizer(config.training, self.model)
-        # Only float16 is so narrow that small gradients would vanish.
-        self.scaler = paddle.amp.GradScaler(
-            enable=config.training.precision == "float16", decr_every_n_nan_or_inf=1
-        )
+        training = config.training
+        self.gradients = Gradients(self.model, processes, training.gradient_sum_precision)
+        self.optimizer = make_optimizer(training, self.model, processes)
+        self.scale = LossScale() if training.precision == "float16" else None
+        # On a CPU, every number of an update is read at once.
+        self.reads_at_once = operations.is_on_cpu(next(iter(self.model.parameters())))
 
     def apply(self, update: Update, step: int) -> Outcome:
         """Changes the weights once, as update number `step`, from 1.
@@ -92,48 +99,54 @@ class Updater:
         finite, the weights and the optimiser do not change. All processes reach the same result, so
         none waits for another that has ended.
 
+        On a GPU, nothing is read on the host, so that the GPU never waits for it. The outcome is
+        then still to be read (see `read`). Several GPUs agree at each AGREE_EVERY updates whether
+        they stop, which is read.
+
         Raises:
             UserError: memory ran out.
         """
         seed_generators(self.config.training.seed, step, self.processes.rank)
         self.model.train()
-        # The gradients of all batches add up.
-        loss_sum = nll_sum = 0.0
-        for batch in update.batches:
-            if signals.pending() is not None:
+        # 1. The gradients of all batches add up. Before the last one, the processes agree whether
+        #    they stop, because none can stop alone once their gradients are being added up.
+        may_stop = self.reads_at_once or not self.processes.connected or step % AGREE_EVERY == 0
+        sums = []
+        for batch in update.batches[:-1]:
+            if may_stop and signals.pending() is not None:
                 break
-            try:
-                loss, nll = self.losses(batch, step)
-                with self._precision():  # outside of it, the scaler switches itself off
-                    scaled = self.scaler.scale(loss / update.target_tokens)
-                scaled.backward()
-            except Exception as error:
-                if is_out_of_memory(error):
-                    raise UserError(self._out_of_memory(batch, step)) from None
-                raise
-            loss_sum += float(loss)
-            nll_sum += float(nll)
-        loss_sum, nll_sum, stopping = self.processes.sum(
-            loss_sum, nll_sum, signals.pending() is not None
-        )
-        if stopping:
-            self.optimizer.clear_grad(set_to_zero=False)
+            sums.append(self._add_gradient(batch, update, step))
+        if may_stop and self.processes.any(signals.pending() is not None):
+            self.gradients.clear()
             return Outcome(stopping=True)
+        with self.gradients.last_pass():
+            for batch in update.batches[-1:]:  # a process may have no batch
+                sums.append(self._add_gradient(batch, update, step))
+        loss_and_nll = self.processes.total(self._sum(sums))
+        # 2. The gradients of all processes have been added up; they are clipped and applied.
+        norm = self.optimizer.apply(self.gradients, loss_and_nll[0], self.rate(step), self.scale)
+        outcome = Outcome(unread=paddle.concat([loss_and_nll, norm.reshape([1])]))
+        return read([outcome])[0] if self.reads_at_once else outcome
 
-        # The gradients of all processes add up, then they are clipped and applied.
-        self.processes.sum_gradients(self.model)
-        self.scaler.unscale_(self.optimizer)
-        outcome = Outcome(loss_sum, nll_sum, self._gradient_norm())
-        if outcome.is_finite:
-            self._clip(outcome.gradient_norm)
-        # An enabled scaler skips a step that is not finite by itself, and lowers its scale.
-        if outcome.is_finite or self.scaler.is_enable():
-            self.optimizer.set_lr(self.rate(step))
-            self.scaler.step(self.optimizer)
-        with contextlib.redirect_stdout(sys.stderr):  # Paddle may print a message
-            self.scaler.update()
-        self.optimizer.clear_grad(set_to_zero=False)
-        return outcome
+    def _add_gradient(self, batch: Batch, update: Update, step: int) -> tuple[Tensor, Tensor]:
+        """Adds the gradient of a batch; returns its loss and nll, without a gradient."""
+        try:
+            loss, nll = self.losses(batch, step)
+            mean = loss / update.target_tokens
+            (mean if self.scale is None else mean * self.scale.value).backward()
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise UserError(self._out_of_memory(batch, step)) from None
+            raise
+        return loss.detach(), nll.detach()
+
+    @staticmethod
+    def _sum(losses: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """Returns the sums of the losses and of the nlls, float64 (2,)."""
+        total = paddle.zeros([2], "float64")
+        for pair in losses:
+            total = total + paddle.stack(pair).astype("float64")
+        return total
 
     def losses(self, batch: Batch, step: int | None = None) -> tuple[Tensor, Tensor]:
         """As `Objective.losses`, in the precision of the config."""
@@ -150,21 +163,6 @@ class Updater:
         if precision == "float32":
             return contextlib.nullcontext()
         return paddle.amp.auto_cast(dtype=precision, level="O1")
-
-    def _gradients(self) -> list[Tensor]:
-        return [p.grad for p in self.model.parameters() if p.grad is not None]
-
-    def _gradient_norm(self) -> float:
-        squares = [paddle.square(gradient).sum() for gradient in self._gradients()]
-        return math.sqrt(float(paddle.stack(squares).sum())) if squares else 0.0
-
-    def _clip(self, norm: float) -> None:
-        """Scales the gradient down to clip_norm (Pascanu et al. 2013, arXiv 1211.5063)."""
-        limit = self.config.training.clip_norm
-        if limit is not None and norm > limit:
-            with paddle.no_grad():  # otherwise Paddle refuses to write to some of them
-                for gradient in self._gradients():
-                    gradient.scale_(limit / norm)
 
     def _out_of_memory(self, batch: Batch, step: int) -> str:
         training = self.config.training

@@ -103,11 +103,16 @@ def dev_loss(config: Config, data: PreparedData, updater: Updater) -> tuple[floa
 
     def own_share() -> np.ndarray:
         sums = np.zeros(3)  # of the negative log-likelihood, the loss and the target tokens
+        found = []
         with paddle.no_grad():
             for sentences in batches[processes.rank :: processes.world_size]:
                 batch = collate(corpus, sentences, data.subwords)
                 loss, nll = updater.losses(batch)
-                sums += float(nll), float(loss), batch.target_tokens
+                found.append(paddle.stack([nll, loss]))
+                sums[2] += batch.target_tokens
+        # They are read at the end, so that a GPU does not wait after each batch.
+        for losses in paddle.stack(found).numpy() if found else ():
+            sums[:2] += losses
         return sums
 
     nll, loss, tokens = sum(processes.gather_work(own_share)).tolist()

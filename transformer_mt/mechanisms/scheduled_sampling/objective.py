@@ -62,28 +62,22 @@ class ScheduledSampling(Term):
         self.pad_id = subwords.target.pad
         self._places = np.empty(0, np.int64)  # of the batch that is being trained on
 
-    def batch(self, batch: Batch, step: int) -> Batch:
-        """As `Term.batch`: leaves the batch as it is, and chooses the positions to be replaced.
-
-        This happens before the encoder runs because its dropout draws from the same generator.
-        """
-        self._places = self._chosen_places(batch, true_share(step, self.settings))
-        return batch
-
     def decoder_input(
         self, target: Tensor, batch: Batch, memory: Tensor, source: Tensor, step: int
     ) -> Tensor:
         """As `Term.decoder_input`."""
-        return self._mixture(target, memory, source, self._places) if len(self._places) else target
+        places = self._chosen_places(batch, true_share(step, self.settings))
+        return self._mixture(target, memory, source, places) if len(places) else target
 
     def _chosen_places(self, batch: Batch, share: float) -> np.ndarray:
         """Chooses the positions of batch * target_len that are replaced: int64 (count,).
 
-        The first token of a row, bos, is never replaced, since nothing comes before it.
+        The first token of a row, bos, is never replaced, since nothing comes before it. NumPy's
+        generator draws, because their number must be known on the host.
         """
         candidates = batch.target_input != self.pad_id
         candidates[:, 0] = False
-        drawn = paddle.rand(batch.target_input.shape).numpy() >= share
+        drawn = np.random.random_sample(batch.target_input.shape) >= share
         return np.flatnonzero(candidates & drawn)
 
     def _mixture(self, true: Tensor, memory: Tensor, source: Tensor, places: np.ndarray) -> Tensor:

@@ -1,0 +1,135 @@
+"""The training code for a GPU, run on a CPU: it reads nothing on the host between the lines of the
+log, and trains the same model."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.device_path import counted_host_reads, use_device_path
+from tests.small_trainers import SHORT, TRAIN, set_losses, weights
+from tests.support import make_config, prepared, take_steps, train_subwords, write_lines
+from transformer_mt.assembly.training import make_trainer as assembled
+from transformer_mt.data.alignments import encoded_alignments
+from transformer_mt.training import update
+
+# Half of the words are predicted from the first step on.
+PREDICTED = {"decay": "linear", "k": 0.5}
+MECHANISMS = {
+    "plain": {},
+    "adamw and clipping": {"training": {"optimizer": "adamw", "clip_norm": 0.1}},
+    "sgd": {"training": {"optimizer": "sgd"}},
+    "several batches": {"training": {"device_tokens": 100}},
+    "recompute": {"training": {"recompute": True}},
+    "pre-norm": {"model": {"norm": "pre"}},
+    "subword sampling": {"subword": {"sampling": 0.1}},
+    "copying": {"model": {"copying": True}},
+    "guided, diagonal": {"guided_attention": {"by": "diagonal"}},
+    "guided, alignment": {"guided_attention": {"by": "alignment", "alignments": "links"}},
+    "scheduled, argmax": {"scheduled_sampling": {**PREDICTED, "mixing": "argmax"}},
+    "scheduled, sampled": {"scheduled_sampling": {**PREDICTED, "mixing": "sampled", "passes": 3}},
+    "scheduled, top_k": {
+        "scheduled_sampling": {**PREDICTED, "mixing": "top_k", "backpropagate": True}
+    },
+    "non-autoregressive, length": {"model": {"non_autoregressive": "length"}},
+    "non-autoregressive, end": {"model": {"non_autoregressive": "end"}},
+}
+
+
+def trainer_of(folder, name):
+    config = make_config(folder, **MECHANISMS[name])
+    subwords = train_subwords(TRAIN)
+    data = prepared(config, TRAIN, subwords)
+    if config.guided_attention.by == "alignment":
+        path = write_lines(folder / "links", ["0-0 1-1"] * len(TRAIN))
+        own = encoded_alignments(path, data.train, subwords, ("en", "de"), folder)
+        data = replace(data, alignments=own)
+    return assembled(config, data)
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_no_update_reads_the_device(tmp_path, monkeypatch, name):
+    """And the losses are those of the CPU's way: sums in another order differ by some 1e-6."""
+    monkeypatch.chdir(tmp_path)
+    expected = take_steps(trainer_of(tmp_path, name), 4)
+    use_device_path(monkeypatch)
+    trainer = trainer_of(tmp_path, name)
+    trainer.updater.model.train()
+    with counted_host_reads() as reads:
+        outcomes = take_steps(trainer, 4)
+    assert sum(reads.values()) == 0, reads
+    assert all(outcome.unread is not None for outcome in outcomes)
+    for found, own in zip(update.read(outcomes), expected, strict=True):
+        assert found.loss == pytest.approx(own.loss, rel=1e-4)
+        assert found.nll == pytest.approx(own.nll, rel=1e-4)
+        assert found.gradient_norm == pytest.approx(own.gradient_norm, rel=1e-3)
+
+
+def test_the_counter_counts(tmp_path):
+    """On a CPU, an update reads its numbers at once, which costs nothing there."""
+    with counted_host_reads() as reads:
+        take_steps(trainer_of(tmp_path, "plain"), 4)
+    assert sum(reads.values()) >= 4 * 4
+
+
+def log_of(lines):
+    kept = ("kind", "step", "epoch", "loss", "nll", "gradient_norm", "skipped", "what", "pairs")
+    return [{key: line[key] for key in kept if key in line} for line in lines]
+
+
+def test_a_run_logs_what_the_host_would(make_trainer, run_in, monkeypatch, tmp_path):
+    """With two updates that are not finite: their losses are in no mean, and the log says which
+    they were, though they are read later."""
+    broken = {3: np.inf, 8: np.nan}
+    trainer = make_trainer(**SHORT)
+    set_losses(trainer, broken)
+    _, expected = run_in(trainer)
+    (tmp_path / "run").rename(tmp_path / "host")
+    use_device_path(monkeypatch)
+    trainer = make_trainer(**SHORT)
+    set_losses(trainer, broken)
+    directory, found = run_in(trainer)
+    assert [line["step"] for line in found if line["kind"] == "skipped"] == [3, 8]
+    for line, own in zip(log_of(found), log_of(expected), strict=True):
+        assert line.pop("kind") == own.pop("kind")
+        for key, value in own.items():
+            exact = isinstance(value, list | str)
+            assert line[key] == (value if exact else pytest.approx(value, rel=1e-4)), key
+    # What was saved goes on, on the host too.
+    state = json.loads((directory.checkpoint("last") / "state.json").read_text())
+    assert state["progress"]["skipped"] == 2
+
+
+def test_a_run_reads_once_per_line_of_the_log(make_trainer, run_in, monkeypatch):
+    """The losses of all updates since the last line in one read; and what a checkpoint copies."""
+    use_device_path(monkeypatch)
+    trainer = make_trainer(**{**SHORT, "log_every": 4, "save_every": 12})
+    with counted_host_reads() as reads:
+        run_in(trainer)
+    assert reads["tolist"] == 12 / 4
+    assert not any(reads[name] for name in ("__float__", "__int__", "__bool__", "item"))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+@pytest.mark.parametrize("first", ["host", "device"])
+def test_checkpoints_go_from_one_to_the_other(make_trainer, monkeypatch, run_in, optimizer, first):
+    """Saved by the CPU's way and resumed by a GPU's, and the other way round."""
+
+    def made(way, steps):
+        with pytest.MonkeyPatch.context() as patch:
+            if way == "device":
+                use_device_path(patch)
+            return make_trainer(**{**SHORT, "optimizer": optimizer, "max_steps": steps})
+
+    whole = made(first, 12)
+    take_steps(whole, 8)
+    directory, _ = run_in(made(first, 4))
+    other = made("device" if first == "host" else "host", 12)
+    other.start(directory.checkpoint("last"))
+    plan = list(enumerate(other.plan.epoch_updates(0)))
+    for step in range(4, 8):
+        other.updater.apply(other.read(0, *plan[step]), step + 1)
+    for name, value in weights(other).items():
+        if "key_projection.bias" not in name:  # its gradient is 0 but for rounding
+            np.testing.assert_allclose(value, weights(whole)[name], atol=1e-4, err_msg=name)
