@@ -27,6 +27,7 @@ from transformer_mt.device_check import (
 from transformer_mt.device_check.machine import Machine, relative_error
 from transformer_mt.device_check.report import Figure, Finding, LeftOut, Line, Report
 from transformer_mt.device_check.run import line_of
+from transformer_mt.runtime import device as devices
 
 RECIPES = sorted((ROOT / "configs").glob("*.yaml"))
 NAMED = {check.name: check for check in checks.all_checks()}
@@ -124,6 +125,23 @@ def test_the_operations_for_a_gpu_pass_too(monkeypatch):
     machine = Machine("cpu")
     lines = [line_of(machine, NAMED[name]) for name in ON_A_CPU]
     assert {line.check: line.found for line in lines if line.verdict != "ok"} == {}
+
+
+@pytest.mark.filterwarnings("ignore:amp_guard can only be enabled")
+@pytest.mark.parametrize(
+    "name", ["50 updates", "skipped update", "an update", "loss and gradients"]
+)
+def test_the_code_for_half_precision_runs(monkeypatch, name):
+    """Paddle casts nothing on a CPU, so that the results are those in float32. The factor of the
+    loss is that of float16."""
+    use_device_path(monkeypatch)
+    monkeypatch.setattr(devices, "require_precision", lambda precision, device: None)
+    seeming = Machine("cpu")
+    found = [check for check in NAMED.values() if check.name.startswith(name)]
+    for check in found:
+        line = line_of(seeming, check)
+        assert line.verdict == "ok", line.found
+        assert "float16" in line.check + line.found or check.name.endswith("float32")
 
 
 @pytest.fixture

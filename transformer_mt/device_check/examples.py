@@ -13,7 +13,7 @@ from paddle import nn
 from transformer_mt.assembly.training import make_updater
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Batch, Update, encoded_rows
-from transformer_mt.training.processes import Processes
+from transformer_mt.training.processes import ALONE, Processes
 from transformer_mt.training.update import Updater
 
 VOCABULARY_SIZE = 40
@@ -24,7 +24,6 @@ GRADIENT_STEP = {
     "optimizer": "sgd", "momentum": 0.0, "schedule": "constant", "warmup_steps": 0,
     "learning_rate": 1.0,
 }  # fmt: skip
-ALONE = Processes()
 # The standard deviation of random weights.
 SPREAD = 0.15
 

@@ -18,7 +18,7 @@ from transformer_mt.device_check.reference import compare_arrays
 from transformer_mt.device_check.report import Finding, LeftOut
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime import tensors
-from transformer_mt.training.processes import Processes
+from transformer_mt.training.processes import ALONE, Processes
 from transformer_mt.training.workers import run_workers
 
 # On a CPU. On GPUs there is a process for each, and at most this many.
@@ -84,7 +84,7 @@ def gradients(machine: Machine) -> Finding:
         run_workers(ShortTrainer, config, Job(), directory, machine.name, count, None)
         found = tensors.read(directory.path / AFTER)
     for step in range(1, UPDATES + 1):
-        updates.apply(alone, _share(step, examples.ALONE), step)
+        updates.apply(alone, _share(step, ALONE), step)
     expected = examples.weights_of(alone.model)
     moves = [
         {name: before[name].astype(np.float64) - after[name] for name in before}

@@ -103,7 +103,7 @@ def skipping(machine: Machine, precision: str) -> Finding:
     updater = examples.updater(config)
     update = examples.make_update(6)
     updates.apply(updater, update, 1)
-    scale = updates.loss_scale(updater) if precision == "float16" else 1.0
+    scale = float(updater.scale.value) if precision == "float16" else 1.0
     losses = updater.objective.losses
 
     def infinite(*arguments):
@@ -123,7 +123,7 @@ def skipping(machine: Machine, precision: str) -> Finding:
         Figure("reported as finite:", int(outcome.is_finite), 0),
     ]
     if precision == "float16":
-        ratio = updates.loss_scale(updater) / scale
+        ratio = float(updater.scale.value) / scale
         figures.append(Figure("factor of the loss:", abs(ratio - 0.5), 0, f"times {ratio:g}"))
     updates.apply(updater, update, 3)
     again = examples.weights_of(updater.model)
