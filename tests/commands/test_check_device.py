@@ -137,12 +137,12 @@ FAULTS = {
     "layer norm off by 1 %": (
         (operations, "layer_norm", of_all(layer_norm, lambda x: x * 1.01)),
         checks.OPERATIONS,
-        {"layer norm", "residual and norm"},
+        {"layer norm", "residual and norm", "residual with dropout"},
     ),
     "dropout at a wrong rate": (
         (operations, "dropout", lambda x, rate: dropout(x, rate + 0.01)),
         checks.OPERATIONS,
-        {"dropout"},
+        {"dropout", "residual with dropout"},
     ),
     "a wrong gradient of copying": (
         (operations, "plus_softmax", of_all(plus_softmax, lambda x: x * 1.01)),

@@ -275,16 +275,25 @@ def test_fused_attention_beside_plain(seeming_gpu, monkeypatch):
         # float64 stands for a second precision: both sides see the same rounded inputs.
         return attention.fused_beside_plain(seeming_gpu, precision)
 
+    plain = attention.ScaledDotProductAttention.forward
+    assert "plain instead of fused: 15" in check("float64").text
+
+    def fused(self, query, key, value, mask=None, need_weights=True):
+        if not need_weights:
+            attention.F.scaled_dot_product_attention(query)
+        return plain(self, query, key, value, mask, need_weights)
+
+    monkeypatch.setattr(attention.F, "scaled_dot_product_attention", lambda *_: None)
+    monkeypatch.setattr(attention.ScaledDotProductAttention, "forward", fused)
     finding = check("float64")
     assert finding.passed, finding.text
     kinds = len(operations.attention_masks(4))
-    assert len(finding.figures) == len(operations.HEAD_WIDTHS) * kinds * 4
+    assert len(finding.figures) == len(operations.HEAD_WIDTHS) * kinds * 4 + 1
     with pytest.raises(LeftOut):
         check("float32")
-    plain = attention.ScaledDotProductAttention.forward
 
     def wrong(self, query, key, value, mask=None, need_weights=True):
-        return plain(self, query, key, value, mask if need_weights else None, need_weights)
+        return fused(self, query, key, value, mask if need_weights else None, need_weights)
 
     monkeypatch.setattr(attention.ScaledDotProductAttention, "forward", wrong)
     assert not check("float64").passed

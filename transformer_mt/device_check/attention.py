@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import numpy as np
 import paddle
+import paddle.nn.functional as F
 
 from transformer_mt.device_check.machine import Machine, relative_error
 from transformer_mt.device_check.operations import HEAD_WIDTHS, attention_masks
@@ -21,6 +25,7 @@ def fused_beside_plain(machine: Machine, precision: str) -> Finding:
     if precision == "float32":
         raise LeftOut("fused attention computes in half precision only")
     layer = ScaledDotProductAttention()
+    plain_instead = 0
     random = np.random.default_rng(2)
     figures = []
     for width in HEAD_WIDTHS:
@@ -36,7 +41,9 @@ def fused_beside_plain(machine: Machine, precision: str) -> Finding:
                 )
                 for tensor in (query, key, value):
                     tensor.stop_gradient = False
-                output = layer(query, key, value, own, need_weights=is_plain)[0]
+                with _counted_calls() as calls:
+                    output = layer(query, key, value, own, need_weights=is_plain)[0]
+                plain_instead += not is_plain and not calls
                 (output.astype("float32") * paddle.to_tensor(arrays[3])).sum().backward()
                 tensors = {"value": output, "gradient of the queries": query.grad}
                 tensors |= {"gradient of the keys": key.grad, "gradient of the values": value.grad}
@@ -49,4 +56,23 @@ def fused_beside_plain(machine: Machine, precision: str) -> Finding:
                 figures.append(
                     Figure(f"widths {HEAD_WIDTHS}:", error, machine.tolerance(precision), detail)
                 )
-    return Finding.of(figures, f"{len(figures)} comparisons")
+    text = f"{len(figures)} comparisons"
+    figures.append(Figure("plain instead of fused:", plain_instead, 0))
+    return Finding.of(figures, text)
+
+
+@contextlib.contextmanager
+def _counted_calls() -> Iterator[list[None]]:
+    """Yields a list that gets an element for each call of Paddle's fused attention in the block."""
+    calls: list[None] = []
+    fused = F.scaled_dot_product_attention
+
+    def counted(*arguments: object, **options: object) -> object:
+        calls.append(None)
+        return fused(*arguments, **options)
+
+    F.scaled_dot_product_attention = counted
+    try:
+        yield calls
+    finally:
+        F.scaled_dot_product_attention = fused

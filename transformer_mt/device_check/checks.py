@@ -55,6 +55,7 @@ def _operations() -> list[Check]:
         "output layer": operations.logits,
         "layer norm": operations.layer_norm,
         "residual and norm": operations.residual,
+        "residual with dropout": operations.residual_with_dropout,
         "feed-forward network": operations.feed_forward,
         "embedding and positions": operations.embedding,
         "positions without padding": operations.gathering,
@@ -111,10 +112,16 @@ def _training() -> list[Check]:
         ),
         Check(TRAINING, "checkpoint, device to CPU", partial(training.checkpoint, to_cpu=True)),
         Check(TRAINING, "checkpoint, CPU to device", partial(training.checkpoint, to_cpu=False)),
-        Check(
-            TRAINING, "processes beside one process", processes.gradients,
-            f"{REPORT}. Until then, set training.devices: 1. With NCCL_DEBUG=INFO in the "
-            "environment, the log says how the GPUs are connected.",
+        *(
+            Check(
+                TRAINING, name, partial(processes.updates_together, sharding=sharding),
+                f"{REPORT}. Until then, {other}. With NCCL_DEBUG=INFO in the environment, the log "
+                "says how the GPUs are connected.",
+            )
+            for name, sharding, other in (
+                ("processes beside one process", False, "set training.devices: 1"),
+                ("processes with sharding", True, "leave training.sharding: false"),
+            )
         ),
     ]  # fmt: skip
 

@@ -101,6 +101,29 @@ def residual(machine: Machine) -> Finding:
     return Finding.of(figures)
 
 
+def residual_with_dropout(machine: Machine) -> Finding:
+    """The residual connection with dropout, which a GPU may compute with its norm in one operation.
+    The elements that were dropped are those without a gradient."""
+    rate, width, figures = 0.3, 128, []
+    x, output, slopes = (_random(8, 64, width, seed=seed).astype("float32") for seed in range(3))
+    for norm in ("post", "pre"):
+        layer = ResidualNorm(width, rate, norm)
+        layer.train()
+        given = paddle.to_tensor(output, stop_gradient=False)
+        result = layer.leave(paddle.to_tensor(x), given)
+        (result * paddle.to_tensor(slopes)).sum().backward()
+        kept = given.grad.numpy() != 0
+        expected = x + output * kept / (1 - rate)
+        if norm == "post":
+            expected = _norm(expected, np.ones(width), np.zeros(width))
+        title, deviation = f"{norm}:", np.sqrt(rate * (1 - rate) / kept.size)
+        share = abs(1 - kept.mean() - rate)
+        figures.append(Figure(title, share, 5 * deviation + 1 / 65536, "share of zeros"))
+        # On a CPU the rate is rounded, and with it the scale.
+        figures.append(Figure(title, relative_error(result.numpy(), expected), 1e-3, "value"))
+    return Finding.of(figures)
+
+
 def feed_forward(machine: Machine) -> Finding:
     layer = PositionwiseFeedForward(16, 40)
     own = {name: _random(*value.shape, seed=4) / 4 for name, value in layer.named_parameters()}
