@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 
 from transformer_mt.assembly.objective import make_objective
+from transformer_mt.data.batches import encoded_rows
 from transformer_mt.decoding.engine import Hypothesis, Sentence, length_penalty
 from transformer_mt.device_check import examples
 from transformer_mt.device_check.machine import Machine, relative_error
@@ -44,17 +45,17 @@ class _Subject:
         numbered = [Sentence(ids, number=number) for number, ids in enumerate(sentences)]
         return self.engine.search(numbered, self.config.decoding)
 
-    def log_prob(self, source: list[int], output: list[int], is_ended: bool = True) -> float:
+    def log_prob(self, source: list[int], output: list[int]) -> float:
         """The log-probability of an output with its end, in float64."""
-        batch = examples.encoded_rows([source], examples.PAD, examples.EOS)
+        batch = encoded_rows([source], examples.PAD, examples.EOS)
         ids = np.array([[examples.BOS, *output]])
         rows = self.reference.log_probs(batch, ids)[0]
-        labels = [*output, examples.EOS] if is_ended else output
+        labels = [*output, examples.EOS]
         return float(sum(rows[place, label] for place, label in enumerate(labels)))
 
     def next_log_probs(self, source: list[int], output: list[int]) -> np.ndarray:
         """The log-probabilities of what follows an output, without the ids that never do."""
-        batch = examples.encoded_rows([source], examples.PAD, examples.EOS)
+        batch = encoded_rows([source], examples.PAD, examples.EOS)
         rows = self.reference.log_probs(batch, np.array([[examples.BOS, *output]]))
         return np.delete(rows[0, -1], SPECIAL)
 
@@ -114,7 +115,7 @@ def beam(machine: Machine) -> Finding:
     figures, different = [], 0
     sentences = examples.sentences(9, 6)
     for source, found in zip(sentences, subject.search(sentences), strict=True):
-        rows = examples.encoded_rows([source] * len(outputs), examples.PAD, examples.EOS)
+        rows = encoded_rows([source] * len(outputs), examples.PAD, examples.EOS)
         ids = np.array(
             [[examples.BOS, *output, *[0] * (SHORT - len(output))] for output in outputs]
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import paddle
 
+from transformer_mt.data.batches import Update
 from transformer_mt.device_check import examples
 from transformer_mt.device_check.machine import Machine, relative_error
 from transformer_mt.device_check.reference import Arrays, ReferenceModel, compare_arrays
@@ -36,7 +37,7 @@ MECHANISMS = {
 }
 
 
-def losses_and_gradients(updater: Updater, update) -> tuple[float, Arrays]:
+def losses_and_gradients(updater: Updater, update: Update) -> tuple[float, Arrays]:
     """The loss of an update per target token, and its gradients, in the precision of the config."""
     updater.model.train()
     seed_generators(1)
@@ -74,8 +75,8 @@ def padding(machine: Machine) -> Finding:
     examples.randomised(updater)
     batch = examples.make_batch(sentences)
     alone = [examples.make_batch([sentence]) for sentence in sentences]
-    loss, gradients = losses_and_gradients(updater, examples.Update([batch], batch.target_tokens))
-    update = examples.Update(alone, batch.target_tokens)
+    loss, gradients = losses_and_gradients(updater, Update([batch], batch.target_tokens))
+    update = Update(alone, batch.target_tokens)
     expected_loss, expected = losses_and_gradients(updater, update)
     limit = machine.tolerance() * MODEL_FACTOR
     figures = [Figure("float32", abs(loss / expected_loss - 1), limit, "loss")]
@@ -129,7 +130,7 @@ def mechanism(machine: Machine, name: str) -> Finding:
     return Finding.of(figures + compare_arrays("float32", gradients, expected, limit))
 
 
-def _slope(updater: Updater, update, weights: Arrays, gradients: Arrays) -> Figure:
+def _slope(updater: Updater, update: Update, weights: Arrays, gradients: Arrays) -> Figure:
     """The error of the gradient: along it, the loss must rise by the norm of the gradient."""
     norm = np.sqrt(sum((gradient.astype(np.float64) ** 2).sum() for gradient in gradients.values()))
     losses = []

@@ -15,7 +15,7 @@ from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Batch, Update
 from transformer_mt.device_check import examples
 from transformer_mt.device_check.machine import Machine, relative_error
-from transformer_mt.device_check.report import Figure, Finding
+from transformer_mt.device_check.report import Figure
 
 Arrays = dict[str, np.ndarray]
 # The step of differences, which are wrong by about its square and by the rounding of float64.
@@ -186,8 +186,3 @@ def compare_arrays(
         )
         for name in expected
     ]
-
-
-def found(figures: list[Figure], more: str = "") -> Finding:
-    """The finding of a check that compares figures with their tolerances."""
-    return Finding.of(figures, more)

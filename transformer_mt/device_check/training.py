@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from transformer_mt.data.batches import Update
 from transformer_mt.device_check import examples, updates
 from transformer_mt.device_check.machine import Machine, relative_error
 from transformer_mt.device_check.model import MODEL_FACTOR, losses_and_gradients
@@ -61,11 +62,11 @@ def fifty_updates(machine: Machine, precision: str) -> Finding:
     return Finding.of(figures, f"the loss falls from {losses[0]:.2f} to {losses[-1]:.2f}")
 
 
-def step_of(updater: Updater, update, step: int = 1) -> tuple[Arrays, float]:
+def step_of(updater: Updater, update: Update) -> tuple[Arrays, float]:
     """Makes an update by plain gradient descent with a rate of 1; returns by how much each weight
     fell, which is its clipped gradient, and the reported norm."""
     before = examples.weights_of(updater.model)
-    outcome = updates.apply(updater, update, step)
+    outcome = updates.apply(updater, update, 1)
     after = examples.weights_of(updater.model)
     return {name: before[name] - after[name] for name in before}, outcome.gradient_norm
 
