@@ -18,8 +18,8 @@ from transformer_mt.commands import suggestions
 from transformer_mt.runtime import signals
 from transformer_mt.runtime.errors import Interrupted, UserError, describe
 
-# Each command and what it does. `transformer_mt.commands.NAME` holds its `add_arguments` and `run`.
-# The docstring of that module, without its first line, is the text below the arguments in `--help`.
+# Each command and what it does. The module that `module_of` names holds its `add_arguments` and
+# `run`. Its docstring, without the first line, is the text below the arguments in `--help`.
 COMMANDS = {
     "new": "Write a recipe that fits your text and your time. The command looks at the text and "
     "measures the speed of this computer.",
@@ -46,6 +46,8 @@ COMMANDS = {
     "that can be moved.",
     "info": "Count the parameters, FLOPs and memory of a model, and the hours of its training, "
     "without reading data.",
+    "check-device": "Check a GPU, or the CPU: whether all that training and translation compute "
+    "is right on it, and how fast it is. No data is needed.",
     "convert": "Convert a model directory or an export of an earlier version to the format of this "
     "version, or write a checkpoint as Paddle's own file, for tools that do not read safetensors.",
 }
@@ -126,6 +128,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_intermixed_args(arguments, argparse.Namespace(command=command))
 
 
+def module_of(command: str) -> str:
+    """Returns the name of the module of a command."""
+    return f"transformer_mt.commands.{command.replace('-', '_')}"
+
+
 def parsers_of(
     command: str | None,
 ) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser | None]:
@@ -145,7 +152,7 @@ def parsers_of(
         description = textwrap.fill(summary, 100)
         own = commands.add_parser(name, help=summary, description=description, **style)
         if name == command:
-            module = import_module(f"transformer_mt.commands.{name}")
+            module = import_module(module_of(name))
             text = (module.__doc__ or "").partition("\n\n")[2]  # none with `python -OO`
             own.epilog = f"{text}\n{EXIT_CODES}"
             own.set_defaults(run=module.run)

@@ -409,7 +409,7 @@ def test_commands_in_a_recipe_are_understood(name, scripts):
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_examples_in_the_help_are_understood(name, scripts):
-    text = importlib.import_module(f"transformer_mt.commands.{name}").__doc__
+    text = importlib.import_module(cli.module_of(name)).__doc__
     examples = text.partition("\nexamples:\n")[2]
     found = commands_of_text(examples)
     assert found and len(found) >= examples.count("python -m transformer_mt")
