@@ -2,11 +2,11 @@
 
 On a CPU, a tensor is a copy in the same memory, and nothing here but `paddle.to_tensor` runs.
 
-On a GPU, `paddle.to_tensor` waits until all work that was queued before is done: Paddle copies with
-cudaMemcpy in CUDA's default stream, for which the stream that Paddle computes in waits, and which
-waits for it. Therefore arrays are first copied to pinned memory, from which a GPU copies by itself
-while Python goes on. The arrays of the next update are sent before the current one is computed, in
-a stream of their own. They arrive while the update before is computed.
+On a GPU, `paddle.to_tensor` waits until all work that was queued before is done. (According to its
+source, Paddle copies with cudaMemcpy in CUDA's default stream, which waits for the stream that
+Paddle computes in. No GPU has been measured.) Therefore arrays are first copied to pinned memory,
+from which a GPU copies by itself while Python goes on. The arrays of the next update are sent
+before the current update is queued, in a stream of their own, so they arrive while it is computed.
 
 paddle.io.DataLoader would copy like this, too. But in Paddle 3.3.1, if reading raises an error in
 its thread, the training waits for ever instead of ending with this error.
