@@ -107,7 +107,7 @@ def test_the_diagonal_loss_is_the_papers():
                 for t in range(1, T + 1)
             ]
             expected += T * np.mean(products) / 3
-    penalty = guided_attention.diagonal_penalty(source_lengths, target_lengths, width)
+    penalty = guided_attention.diagonal_penalty(source_lengths, target_lengths, width, (7, 9))
     found = guided_attention.diagonal_loss(
         paddle.to_tensor(weights.astype("float32")), paddle.to_tensor(penalty)
     )
@@ -118,11 +118,11 @@ def test_the_diagonal_loss_is_the_papers():
 
 def test_on_the_diagonal_nothing_is_lost():
     length = np.array([6])
-    penalty = guided_attention.diagonal_penalty(length, length, 0.2)[0]
+    penalty = guided_attention.diagonal_penalty(length, length, 0.2, (6, 6))[0]
     np.testing.assert_allclose(np.diag(penalty), 0, atol=1e-7)
     # Far from it, nearly the whole weight, of which the mean over the source is taken.
     assert penalty[0, 5] == pytest.approx(1 / 6, rel=1e-3)
-    wide = guided_attention.diagonal_penalty(length, length, 0.8)[0]
+    wide = guided_attention.diagonal_penalty(length, length, 0.8, (6, 6))[0]
     assert wide[0, 5] < penalty[0, 5]
 
 

@@ -222,7 +222,7 @@ def _parameters(config: Config, data: PreparedData) -> int:
 
 def _report(config: Config, data: PreparedData, plan: Plan, output: Callable[[str], None]) -> None:
     """Outputs what is trained on and what is trained, and warns of what is odd about it."""
-    count, tokens = plan.batches
+    count, tokens = plan.batches[:2]
     lines = [
         *data.report(),
         f"model           {_parameters(config, data):,} parameters",

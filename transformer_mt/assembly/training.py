@@ -4,7 +4,7 @@ import paddle
 
 from transformer_mt.assembly.model import build_model
 from transformer_mt.assembly.objective import decoded_lengths, make_objective
-from transformer_mt.config.schema import Config
+from transformer_mt.config.schema import Config, TrainingConfig
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.data.subword import Subwords
 from transformer_mt.training.plan import Plan
@@ -12,8 +12,11 @@ from transformer_mt.training.processes import ALONE, Processes
 from transformer_mt.training.trainer import Trainer
 from transformer_mt.training.update import Updater
 
+# Matrix products of half precision use tensor cores best if sizes are multiples of 8.
+GPU_LENGTH_MULTIPLE = 8
 
-def make_plan(config: Config, data: PreparedData, batches: tuple[int, int] | None = None) -> Plan:
+
+def make_plan(config: Config, data: PreparedData, batches: tuple[int, ...] | None = None) -> Plan:
     """Returns the plan of a run; no model is built.
 
     Args:
@@ -21,7 +24,13 @@ def make_plan(config: Config, data: PreparedData, batches: tuple[int, int] | Non
     """
     source, target = data.train.source.lengths, data.train.target.lengths
     decoded = decoded_lengths(config, source, target)
-    return Plan(config.training, source, decoded, batches or config.training.batch_plan)
+    return Plan(config.training, source, decoded, batches or _new_batches(config.training))
+
+
+def _new_batches(training: TrainingConfig) -> tuple[int, ...]:
+    default = 1 if paddle.get_device() == "cpu" else GPU_LENGTH_MULTIPLE
+    multiple = training.length_multiple or default
+    return training.batch_plan if multiple == 1 else (*training.batch_plan, multiple)
 
 
 def make_updater(

@@ -252,6 +252,12 @@ class TrainingConfig(Section):
     """The number of padded target tokens that one process computes at once. Lower it if memory runs
     out. If batch_tokens is larger, a step adds up the gradients of several batches."""
 
+    length_multiple: PositiveInt | None = None
+    """The padded length of a batch is rounded up to a multiple of this number. The tensor cores of
+    a GPU are fast if sizes are multiples of 8. Besides, batches then have few different shapes, for
+    which memory and kernels are reused. The added padding counts as tokens of batch_tokens. A run
+    keeps the multiple that it began with. null means 8 on a GPU and 1 on a CPU."""
+
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     """The rule that updates the weights.
     adam   Adam, as in the paper

@@ -32,6 +32,7 @@ class Batch:
         target_tokens: the number of positions in `target_output` that are not padding.
         alignment: the result of `Alignments.matrix`; None if training reads no alignments.
         padding: the number of positions in `source` and `target_input` that are padding.
+        multiple: the number that both lengths of the arrays are multiples of.
     """
 
     source: np.ndarray
@@ -40,10 +41,21 @@ class Batch:
     target_tokens: int
     alignment: np.ndarray | None = None
     padding: int = 0
+    multiple: int = 1
+
+
+def rounded(length: T, multiple: int) -> T:
+    """Rounds an integer, or an array of integers, up to a multiple."""
+    return (length + (multiple - 1)) // multiple * multiple
 
 
 def epoch_batches(
-    source_lengths: np.ndarray, target_lengths: np.ndarray, max_tokens: int, seed: int, epoch: int
+    source_lengths: np.ndarray,
+    target_lengths: np.ndarray,
+    max_tokens: int,
+    seed: int,
+    epoch: int,
+    multiple: int = 1,
 ) -> list[np.ndarray]:
     """Returns the batches of an epoch as arrays of sentence numbers. Each sentence is in one batch.
 
@@ -52,11 +64,12 @@ def epoch_batches(
             (sentences,).
         max_tokens: the largest number of padded tokens, with eos, on either side of a batch. A
             longer sentence makes a batch of its own.
+        multiple: the padded lengths are multiples of this number.
     """
     random = np.random.default_rng((seed, epoch))
     order = random.permutation(len(target_lengths))
     # The sort is stable, so sentences of equal lengths are in a new order in each epoch.
-    batches = ordered_batches(source_lengths, target_lengths, max_tokens, order)
+    batches = ordered_batches(source_lengths, target_lengths, max_tokens, order, multiple)
     return [batches[i] for i in random.permutation(len(batches))]
 
 
@@ -65,6 +78,7 @@ def ordered_batches(
     target_lengths: np.ndarray,
     max_tokens: int,
     order: np.ndarray | None = None,
+    multiple: int = 1,
 ) -> list[np.ndarray]:
     """Returns batches as `epoch_batches` does, but sorted by length, so always the same ones.
 
@@ -72,13 +86,14 @@ def ordered_batches(
     both sides.
 
     Args:
-        source_lengths, target_lengths, max_tokens: as in `epoch_batches`.
+        source_lengths, target_lengths, max_tokens, multiple: as in `epoch_batches`.
         order: all sentence numbers. Sentences of equal lengths keep this order. None: 0, 1, ...
     """
     if order is None:
         order = np.arange(len(target_lengths))
     order = order[np.lexsort((source_lengths[order], target_lengths[order]))]
     longer_side = np.maximum(source_lengths, target_lengths)[order] + 1  # with eos
+    longer_side = rounded(longer_side, multiple)
     batches = []
     start = 0
     while start < len(order):
@@ -111,41 +126,57 @@ def collate(
     sentences: np.ndarray,
     subwords: Subwords,
     alignments: Alignments | None = None,
+    multiple: int = 1,
 ) -> Batch:
-    """Returns the padded arrays of a batch, with the `alignments` of its sentences."""
-    batch = _padded([(corpus.source[i], corpus.target[i]) for i in sentences], subwords)
+    """Returns the padded arrays of a batch, with the `alignments` of its sentences.
+
+    Args:
+        multiple: the lengths of the arrays are rounded up to a multiple of this number.
+    """
+    pairs = [(corpus.source[i], corpus.target[i]) for i in sentences]
+    batch = _padded(pairs, subwords, multiple)
     if alignments is None:
         return batch
     lengths = batch.target_input.shape[1], batch.source.shape[1]
     return replace(batch, alignment=alignments.matrix(sentences, *lengths))
 
 
-def _padded(pairs: list[EncodedPair], subwords: Subwords) -> Batch:
+def _padded(pairs: list[EncodedPair], subwords: Subwords, multiple: int) -> Batch:
     sources, targets = zip(*pairs, strict=True)
     source, target = subwords.source, subwords.target
-    target_input = _padded_rows(targets, target.pad, first=1)
+    target_input = _padded_rows(targets, target.pad, multiple, first=1)
     target_input[:, 0] = target.bos
-    source_input = encoded_rows(sources, source.pad, source.eos)
+    source_input = encoded_rows(sources, source.pad, source.eos, multiple)
     source_tokens, target_tokens = (len(pairs) + sum(map(len, side)) for side in (sources, targets))
     return Batch(
         source_input,
         target_input,
-        encoded_rows(targets, target.pad, target.eos),
+        encoded_rows(targets, target.pad, target.eos, multiple),
         target_tokens,
         padding=source_input.size + target_input.size - source_tokens - target_tokens,
+        multiple=multiple,
     )
 
 
-def encoded_rows(rows: Sequence[Sequence[int]], pad: int, eos: int) -> np.ndarray:
-    """Returns sentences, padded to the longest: (batch, length), int64. Each ends in eos."""
-    array = _padded_rows(rows, pad)
+def encoded_rows(
+    rows: Sequence[Sequence[int]], pad: int, eos: int, multiple: int = 1
+) -> np.ndarray:
+    """Returns sentences, padded to the longest: (batch, length), int64. Each ends in eos.
+
+    The length is rounded up to a multiple of `multiple`.
+    """
+    array = _padded_rows(rows, pad, multiple)
     array[np.arange(len(rows)), [len(row) for row in rows]] = eos
     return array
 
 
-def _padded_rows(rows: Sequence[Sequence[int]], pad: int, first: int = 0) -> np.ndarray:
-    """Returns padded sentences from column `first` on: (batch, longest length + 1), int64."""
-    array = np.full((len(rows), max(map(len, rows)) + 1), pad, np.int64)
+def _padded_rows(
+    rows: Sequence[Sequence[int]], pad: int, multiple: int, first: int = 0
+) -> np.ndarray:
+    """Returns padded sentences from column `first` on: int64 (batch, longest length + 1), where the
+    length is rounded up to a multiple of `multiple`."""
+    length = rounded(max(map(len, rows)) + 1, multiple)
+    array = np.full((len(rows), length), pad, np.int64)
     for index, row in enumerate(rows):
         array[index, first : first + len(row)] = row
     return array
@@ -184,6 +215,7 @@ def read_update(
     sampling: float | None = None,
     seed: tuple[int, ...] = (),
     alignments: Alignments | None = None,
+    multiple: int = 1,
 ) -> Update:
     """Reads one process's share of an update.
 
@@ -201,25 +233,28 @@ def read_update(
         seed: the seed of the draw. Every update needs another one.
         alignments: the alignments of the corpus. They link the subwords of the corpus, so they are
             not read with sampling.
+        multiple: as in `collate`.
     """
     numbers = np.concatenate(sentences)
     if sampling is None:
         batches = share(sentences, rank, world_size)
         tokens = int((corpus.target.lengths[numbers] + 1).sum())
-        return Update([collate(corpus, batch, subwords, alignments) for batch in batches], tokens)
+        read = [collate(corpus, batch, subwords, alignments, multiple) for batch in batches]
+        return Update(read, tokens)
     drawn = seeded(seed, lambda: [_draw(corpus, i, subwords, sampling) for i in numbers])
     source_lengths = np.array([len(source) for source, _ in drawn])
     target_lengths = np.array([len(target) for _, target in drawn])
-    planned = max(_padded_tokens(corpus, batch) for batch in sentences)
-    batches = share(ordered_batches(source_lengths, target_lengths, planned), rank, world_size)
-    padded = [_padded([drawn[i] for i in batch], subwords) for batch in batches]
+    planned = max(_padded_tokens(corpus, batch, multiple) for batch in sentences)
+    batches = ordered_batches(source_lengths, target_lengths, planned, multiple=multiple)
+    own = share(batches, rank, world_size)
+    padded = [_padded([drawn[i] for i in batch], subwords, multiple) for batch in own]
     return Update(padded, int((target_lengths + 1).sum()))
 
 
-def _padded_tokens(corpus: EncodedCorpus, batch: np.ndarray) -> int:
+def _padded_tokens(corpus: EncodedCorpus, batch: np.ndarray, multiple: int) -> int:
     """Returns the number of padded tokens of a batch on its longer side."""
     longest = max(side.lengths[batch].max() for side in (corpus.source, corpus.target))
-    return len(batch) * (int(longest) + 1)
+    return len(batch) * rounded(int(longest) + 1, multiple)
 
 
 def _draw(corpus: EncodedCorpus, number: int, subwords: Subwords, rate: float) -> EncodedPair:

@@ -17,6 +17,7 @@ from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.engine import Engine
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.training.feeding import to_tensor
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,8 @@ class Objective:
             batch = term.batch(batch, step)
 
         # The encoder runs, and the terms may replace the input of the decoder.
-        source = paddle.to_tensor(batch.source)  # (batch, source_len)
-        target = paddle.to_tensor(batch.target_input)  # (batch, target_len)
+        source = to_tensor(batch.source)  # (batch, source_len)
+        target = to_tensor(batch.target_input)  # (batch, target_len)
         memory = self.model.encode(source)  # (batch, source_len, d_model)
         for term in terms:
             target = term.decoder_input(target, batch, memory, source, step)
@@ -122,7 +123,7 @@ class Objective:
         # Logits, the costliest part, are computed only at positions that are not padding.
         labels = batch.target_output.reshape(-1)
         positions = np.flatnonzero(labels != self.criterion.pad_id)
-        labels, positions = paddle.to_tensor(labels[positions]), paddle.to_tensor(positions)
+        labels, positions = to_tensor(labels[positions]), to_tensor(positions)
         layers = {layer for term in terms for layer in term.cross_attention_layers}
         found = self.model.logits(target, memory, source, positions, need_weights=layers)
         logits, cross_weights = found if layers else (found, [])

@@ -17,13 +17,14 @@ class Plan:
     Attributes:
         source_lengths: the source length of each training sentence, in subwords without eos.
         decoded_lengths: how many tokens the decoder reads of each, without eos.
-        batches: `TrainingConfig.batch_plan` when the run began.
+        batches: `TrainingConfig.batch_plan` when the run began, and as a third number
+            `length_multiple` if it is more than 1.
     """
 
     training: TrainingConfig
     source_lengths: np.ndarray
     decoded_lengths: np.ndarray
-    batches: tuple[int, int]
+    batches: tuple[int, ...]
 
     def epoch_updates(self, epoch: int) -> list[list[np.ndarray]]:
         """Returns the updates of an epoch; each is a list of batches of sentence numbers.
@@ -34,9 +35,9 @@ class Plan:
         Raises:
             UserError: the corpus is too small for a single update.
         """
-        count, tokens = self.batches
-        seed = self.training.seed
-        batches = epoch_batches(self.source_lengths, self.decoded_lengths, tokens, seed, epoch)
+        count, tokens = self.batches[:2]
+        seed, lengths = self.training.seed, (self.source_lengths, self.decoded_lengths)
+        batches = epoch_batches(*lengths, tokens, seed, epoch, self.length_multiple)
         plan = group_batches(batches, count)
         if not plan:
             raise UserError("there is no batch to train on")
@@ -48,6 +49,11 @@ class Plan:
                 for update in plan
             ]
         return plan
+
+    @property
+    def length_multiple(self) -> int:
+        """The number that the padded lengths of the batches are multiples of."""
+        return self.batches[2] if len(self.batches) > 2 else 1
 
     @cached_property
     def updates_per_epoch(self) -> int:

@@ -75,7 +75,7 @@ class Progress:
     """How far a run has come: everything that the training loop counts.
 
     Attributes:
-        plan: batches per update, and padded tokens of each, as the run began.
+        plan: `Plan.batches` of the run.
         step: updates done, including those that were skipped.
         epoch: the epoch that is being read, from 0.
         update: updates of it that are done.
@@ -93,7 +93,7 @@ class Progress:
         seconds: how long the run has trained, with validations and saving.
     """
 
-    plan: tuple[int, int]
+    plan: tuple[int, ...]
     step: int = 0
     epoch: int = 0
     update: int = 0

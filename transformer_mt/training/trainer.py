@@ -29,6 +29,7 @@ from transformer_mt.runtime.console import (
 from transformer_mt.runtime.errors import Interrupted, UserError
 from transformer_mt.training import checkpoint
 from transformer_mt.training.event_files import EventFiles
+from transformer_mt.training.feeding import feed
 from transformer_mt.training.plan import Plan
 from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training.state import DIVERGING_VALIDATIONS, Meter, Progress, State
@@ -89,6 +90,7 @@ class Trainer:
             self.config.subword.sampling,
             (self.config.training.seed, epoch, number),
             self.data.alignments,
+            self.plan.length_multiple,
         )
 
     def start(self, resumed: Path | None = None) -> None:
@@ -158,8 +160,8 @@ class Trainer:
         """Trains on the rest of the epoch, or until the run is finished."""
         now, training, total = self.progress, self.config.training, self.plan.total_steps
         plan = list(enumerate(self.plan.epoch_updates(now.epoch)))
-        ahead = read_ahead(lambda item: self.read(now.epoch, *item), plan[now.update :])
-        with closing(ahead):
+        read = read_ahead(lambda item: self.read(now.epoch, *item), plan[now.update :])
+        with closing(feed(read)) as ahead:
             started = time.perf_counter()
             for (_, sentences), update in ahead:
                 outcome = self.updater.apply(update, now.step + 1)

@@ -8,6 +8,7 @@ from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Batch
 from transformer_mt.data.subword import Subwords
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.training.feeding import to_tensor
 from transformer_mt.training.objective import Forward, Term
 
 # Smaller weights are replaced by this one, because the logarithm of 0 is infinite.
@@ -37,13 +38,14 @@ class GuidedAttention(Term):
             weights: float32 (batch, heads, target_len, source_len).
         """
         if self.guided.by == "alignment":
-            return alignment_loss(weights, paddle.to_tensor(batch.alignment))
+            return alignment_loss(weights, to_tensor(batch.alignment))
         penalty = diagonal_penalty(
             (batch.source != self.source_pad).sum(axis=1),
             (batch.target_output != self.target_pad).sum(axis=1),
             self.guided.width,
+            (batch.target_output.shape[1], batch.source.shape[1]),
         )
-        return diagonal_loss(weights, paddle.to_tensor(penalty))
+        return diagonal_loss(weights, to_tensor(penalty))
 
 
 def alignment_loss(weights: Tensor, alignment: Tensor) -> Tensor:
@@ -80,7 +82,7 @@ def diagonal_loss(weights: Tensor, penalty: Tensor) -> Tensor:
 
 
 def diagonal_penalty(
-    source_lengths: np.ndarray, target_lengths: np.ndarray, width: float
+    source_lengths: np.ndarray, target_lengths: np.ndarray, width: float, shape: tuple[int, int]
 ) -> np.ndarray:
     """Computes W_nt / N, where W_nt = 1 - exp(-(n / N - t / T)^2 / (2 width^2)).
 
@@ -88,10 +90,11 @@ def diagonal_penalty(
 
     Args:
         source_lengths, target_lengths: N and T per sentence, with eos, integers (batch,).
+        shape: the padded lengths (target_len, source_len).
 
     Returns: float32 (batch, target_len, source_len), 0 at padding.
     """
-    n, t = (np.arange(1, lengths.max() + 1) for lengths in (source_lengths, target_lengths))
+    t, n = (np.arange(1, length + 1) for length in shape)
     source, target = source_lengths[:, np.newaxis], target_lengths[:, np.newaxis]
     distance = (n / source)[:, np.newaxis, :] - (t / target)[:, :, np.newaxis]
     penalty = (1 - np.exp(-(distance**2) / (2 * width**2))) / source[:, :, np.newaxis]

@@ -9,11 +9,12 @@ import paddle.nn.functional as F
 from paddle import Tensor, nn
 
 from transformer_mt.config.schema import Config, DecodingConfig
-from transformer_mt.data.batches import Batch
+from transformer_mt.data.batches import Batch, rounded
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.engine import Engine, length_limits
 from transformer_mt.mechanisms.mask_predict.engine import MaskPredictEngine
 from transformer_mt.mechanisms.mask_predict.model import NonAutoregressiveTransformer
+from transformer_mt.training.feeding import to_tensor
 
 
 class MaskPrediction:
@@ -66,9 +67,9 @@ class MaskPrediction:
         labels = self.labels(batch)  # (batch, target_len)
         is_real = labels != self.target.pad
         masked = is_real if step is None else random_masks(is_real)
-        source = paddle.to_tensor(batch.source)
+        source = to_tensor(batch.source)
         # A non-autoregressive decoder never reads bos, so bos can stand for a mask.
-        target = paddle.to_tensor(np.where(masked, self.target.bos, labels))
+        target = to_tensor(np.where(masked, self.target.bos, labels))
         memory, length_logits = self.model.encode_with_lengths(source)
         length_loss = 0.0
         if length_logits is not None:
@@ -77,21 +78,23 @@ class MaskPrediction:
         positions = np.flatnonzero(masked)
         if not len(positions):  # all targets are empty
             return length_loss * scale, length_loss * scale
-        logits = self.model.logits(target, memory, source, paddle.to_tensor(positions))
-        loss, nll = self.criterion(logits, paddle.to_tensor(labels.reshape(-1)[positions]))
+        logits = self.model.logits(target, memory, source, to_tensor(positions))
+        loss, nll = self.criterion(logits, to_tensor(labels.reshape(-1)[positions]))
         return (loss + length_loss) * scale, (nll + length_loss) * scale
 
     def labels(self, batch: Batch) -> np.ndarray:
         """Returns the correct token of every target position, padded: int64 (batch, target_len)."""
         lengths_with_eos = (batch.target_output != self.target.pad).sum(axis=1)
         if self.model.predicts_length:
-            tokens = batch.target_output[:, : max(1, batch.target_output.shape[1] - 1)]
-            is_token = np.arange(tokens.shape[1]) < lengths_with_eos[:, np.newaxis] - 1
+            length = rounded(max(1, lengths_with_eos.max() - 1), batch.multiple)
+            tokens = batch.target_output[:, :length]
+            is_token = np.arange(length) < lengths_with_eos[:, np.newaxis] - 1
             return np.where(is_token, tokens, self.target.pad)
         source_lengths = (batch.source != self.source.pad).sum(axis=1) - 1  # without eos
         lengths = _filled_lengths(self.decoding, source_lengths, lengths_with_eos - 1)
-        labels = np.full((len(lengths), lengths.max()), self.target.eos, np.int64)
-        own = batch.target_output[:, : labels.shape[1]]
+        length = rounded(lengths.max(), batch.multiple)
+        labels = np.full((len(lengths), length), self.target.eos, np.int64)
+        own = batch.target_output[:, :length]
         np.copyto(labels[:, : own.shape[1]], own, where=own != self.target.pad)
         labels[np.arange(labels.shape[1]) >= lengths[:, np.newaxis]] = self.target.pad
         return labels
@@ -103,7 +106,7 @@ class MaskPrediction:
         Args:
             logits: (batch, longest), of the lengths from 1.
         """
-        labels = paddle.to_tensor(np.clip(lengths, 1, logits.shape[1]) - 1)
+        labels = to_tensor(np.clip(lengths, 1, logits.shape[1]) - 1)
         with paddle.amp.auto_cast(enable=False):
             return F.cross_entropy(logits.astype("float32"), labels, reduction="sum")
 

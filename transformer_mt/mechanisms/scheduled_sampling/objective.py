@@ -19,6 +19,7 @@ from transformer_mt.data.batches import Batch
 from transformer_mt.data.subword import Subwords
 from transformer_mt.mechanisms.scheduled_sampling.config import ScheduledSamplingConfig
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.training.feeding import to_tensor
 from transformer_mt.training.objective import Term
 
 
@@ -82,8 +83,8 @@ class ScheduledSampling(Term):
 
     def _mixture(self, true: Tensor, memory: Tensor, source: Tensor, places: np.ndarray) -> Tensor:
         """Returns what the last pass reads: int64 (batch, target_len), or embeddings of it."""
-        before = paddle.to_tensor(places - 1)  # a token is predicted at the position before it
-        index = paddle.to_tensor(places)
+        before = to_tensor(places - 1)  # a token is predicted at the position before it
+        index = to_tensor(places)
         draws = paddle.rand([len(places), 1])
         mixture = true
         for _ in range(self.settings.passes - 1):

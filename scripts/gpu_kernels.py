@@ -1,0 +1,358 @@
+"""Which of Paddle's operations this project runs, and whether a GPU has a kernel for each.
+
+    .venv/bin/python scripts/gpu_kernels.py > kernels.md
+    .venv/bin/python scripts/gpu_kernels.py --record PYTHON
+
+The operations are those that Paddle's profiler sees while tiny models are trained with every
+mechanism, and translate in every way, and those in the programs of an export. The code takes the
+way that it takes on a GPU, but Paddle computes on the CPU.
+
+Kernels are registered per operation, device and data type. The wheel of paddlepaddle-gpu lists them
+on a machine without a GPU, too. --record asks PYTHON, the Python of an environment of its own in
+which paddlepaddle-gpu is installed, and writes what concerns this project to
+scripts/gpu_kernels.json. Without --record, that file is read.
+
+The table goes to stdout as Markdown. The exit code is 1 if a kernel is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import paddle
+
+from transformer_mt.backends.paddle_inference.export import write_model
+from transformer_mt.decoding.engine import Sentence
+from transformer_mt.decoding.paddle_engine import PaddleEngine
+from transformer_mt.device_check import examples
+from transformer_mt.model import operations
+
+RECORD = Path(__file__).with_suffix(".json")
+SEED = 1
+DTYPES = ("float32", "float16", "bfloat16", "float64")
+MECHANISMS = {
+    "plain": {},
+    "post-norm, dropout, clipping": {
+        "model": {"dropout": 0.1, "attention_dropout": 0.1, "norm": "post"},
+        "training": {"clip_norm": 0.01, "optimizer": "adam"},
+    },
+    "pre-norm, adamw, recompute": {
+        "model": {"norm": "pre"},
+        "training": {"optimizer": "adamw", "weight_decay": 0.1, "recompute": True},
+    },
+    "without biases, not tied": {"model": {"bias": False, "tie_embeddings": False}},
+    "copying": {"model": {"copying": True}},
+    "guided attention, diagonal": {"guided_attention": {"by": "diagonal"}},
+    "guided attention, alignment": {
+        "guided_attention": {"by": "alignment", "alignments": "links", "weight": 1.0}
+    },
+    **{
+        f"scheduled sampling, {mixing}": {
+            "scheduled_sampling": {
+                "decay": "linear", "k": 0.5, "mixing": mixing, "backpropagate": mixing == "top_k",
+            }
+        }
+        for mixing in ("argmax", "sampled", "top_k")
+    },
+    "non-autoregressive, length": {"model": {"non_autoregressive": "length"}},
+    "non-autoregressive, end": {"model": {"non_autoregressive": "end"}},
+}  # fmt: skip
+SEARCHES = {
+    "beam": {"beam_size": 4},
+    "greedy": {"beam_size": 1},
+    "sampling": {"sampling": True},
+    "sampling, top_k": {"sampling": True, "top_k": 5},
+    "sampling, top_p": {"sampling": True, "top_p": 0.9},
+}
+# Instructions of an exported program that compute nothing.
+STRUCTURE = {"data", "fetch", "builtin.combine", "builtin.parameter"}
+# Operations of a model that never get half precision, and why.
+FLOAT32_ONLY = {
+    "any": "it reads a mask",
+    "mean": "copying and word alignments average attention in float32",
+}
+# Operations that the wheel does not know, and what says that a GPU has them.
+NEWER = {
+    "masked_fill": "Paddle 3.3.1 documents float32, float64, float16, bfloat16 and integers",
+    "masked_fill_grad": "the gradient of masked_fill",
+    "div_scale": "a number divided by a tensor, since Paddle 3; in float32 or float64",
+    "shape64": "the shape of a tensor, since Paddle 3; in an exported program only",
+}
+# The names under which the wheel lists an operation, where they differ.
+OLD_NAMES = {
+    "add": "elementwise_add",
+    "add_grad": "elementwise_add_grad",
+    "divide": "elementwise_div",
+    "divide_grad": "elementwise_div_grad",
+    "cast": "transfer_dtype",
+    "embedding": "lookup_table_v2",
+    "embedding_grad": "lookup_table_v2_grad",
+    "expand": "expand_v2",
+    "expand_grad": "expand_v2_grad",
+    "flatten": "flatten_contiguous_range",
+    "flatten_grad": "flatten_contiguous_range_grad",
+    "full": "fill_constant",
+    "full_like": "fill_any_like",
+    "floor_divide": "elementwise_floordiv",
+    "gaussian": "gaussian_random",
+    "matmul": "matmul_v2",
+    "matmul_grad": "matmul_v2_grad",
+    "max": "reduce_max",
+    "mean": "reduce_mean",
+    "mean_grad": "reduce_mean_grad",
+    "maximum": "elementwise_max",
+    "minimum": "elementwise_min",
+    "multiply": "elementwise_mul",
+    "multiply_grad": "elementwise_mul_grad",
+    "any": "reduce_any",
+    "all": "reduce_all",
+    "arange": "range",
+    "argmax": "arg_max",
+    "cross_entropy_with_softmax": "softmax_with_cross_entropy",
+    "cross_entropy_with_softmax_grad": "softmax_with_cross_entropy_grad",
+    "remainder": "elementwise_mod",
+    "reshape": "reshape2",
+    "reshape_grad": "reshape2_grad",
+    "isfinite": "isfinite_v2",
+    "isnan": "isnan_v2",
+    "squeeze": "squeeze2",
+    "squeeze_grad": "squeeze2_grad",
+    "subtract": "elementwise_sub",
+    "subtract_grad": "elementwise_sub_grad",
+    "sum": "reduce_sum",
+    "sum_grad": "reduce_sum_grad",
+    "topk": "top_k_v2",
+    "topk_grad": "top_k_v2_grad",
+    "transpose": "transpose2",
+    "transpose_grad": "transpose2_grad",
+    "uniform": "uniform_random",
+    "unsqueeze": "unsqueeze2",
+    "unsqueeze_grad": "unsqueeze2_grad",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--record", metavar="PYTHON", help="read the kernels with this Python")
+    options = parser.parse_args()
+    used = operations_used()
+    if options.record:
+        record(options.record, used)
+    table, missing = report(used, json.loads(RECORD.read_text("utf-8")))
+    print(table)
+    for line in missing:
+        print(line, file=sys.stderr)
+    return 1 if missing else 0
+
+
+# ---- What is run ----
+
+
+def operations_used() -> dict[str, set[str]]:
+    """Returns the operations, each with what runs it: "model" is what autocasting sees, the forward
+    and backward pass of a model; "training", "decoding" and "export" are everything there."""
+    paddle.set_device("cpu")
+    used: dict[str, set[str]] = defaultdict(set)
+    with as_on_a_gpu():
+        for name, sections in MECHANISMS.items():
+            for what, run in (("model", model_passes), ("training", updates)):
+                for operation in traced(partial(run, updater_of(sections))):
+                    used[operation].add(what)
+            for operation in traced(partial(searches, name)):
+                used[operation].add("decoding")
+    for operation in exported():
+        used[operation].add("export")
+    return dict(used)
+
+
+@contextlib.contextmanager
+def as_on_a_gpu() -> Iterator[None]:
+    """A block in which the code treats every tensor as if it were on a GPU."""
+    plain = operations.is_on_cpu
+    operations.is_on_cpu = lambda x: False
+    try:
+        yield
+    finally:
+        operations.is_on_cpu = plain
+
+
+def updater_of(sections: dict) -> object:
+    return examples.updater(examples.make_config(**{"training": {}, **sections}))
+
+
+def model_passes(updater) -> None:
+    """The forward and backward pass of the model alone."""
+    model = updater.model
+    model.train()
+    batch = examples.make_batch(examples.sentences(SEED, 6))
+    source, target = paddle.to_tensor(batch.source), paddle.to_tensor(batch.target_input)
+    need_weights = updater.config.layers_read_by_the_loss
+    found = model.logits(target, model.encode(source), source, need_weights=need_weights)
+    logits, weights = found if need_weights else (found, [])
+    total = logits.sum()
+    for own in weights:
+        if own is not None:
+            total = total + own.sum()
+    total.backward()
+
+
+def updates(updater) -> None:
+    for step in (1, 2):
+        updater.apply(examples.make_update(step, batches=2, rows=6), step)
+
+
+def searches(name: str) -> None:
+    """Translates in every way, with one model and with two, with prefixes; scores and aligns."""
+    updater = updater_of(MECHANISMS[name])
+    engine = updater.objective.engine(examples.subwords())
+    sources = examples.sentences(SEED, 4)
+    sentences = [Sentence(source, source[:1], number) for number, source in enumerate(sources)]
+    decoding = updater.config.decoding
+    if updater.config.model.non_autoregressive:
+        engine.search([Sentence(source) for source in sources], decoding)
+        return
+    engines = [engine, PaddleEngine([updater.model] * 2, examples.subwords())]
+    for own in engines:
+        for search in SEARCHES.values():
+            own.search(sentences, decoding.model_copy(update=search))
+        own.log_probs(sources, sources)
+        own.cross_attention(sources, sources)
+
+
+def traced(run: Callable[[], None]) -> set[str]:
+    """The operations whose kernels a function launches, by the names of Paddle's profiler."""
+    suffix = " kernel launch"
+    profiler = paddle.profiler.Profiler(
+        targets=[paddle.profiler.ProfilerTarget.CPU], on_trace_ready=lambda profiler: None
+    )
+    profiler.start()
+    run()
+    profiler.stop()
+    found = set()
+
+    def visit(node) -> None:
+        if node.name.endswith(suffix):
+            found.add(node.name.removesuffix(suffix))
+        for child in node.children_node:
+            visit(child)
+
+    for root in profiler.profiler_result.get_data().values():
+        visit(root)
+    return found
+
+
+def exported() -> set[str]:
+    """The operations of the programs of an export for Paddle Inference."""
+    found = set()
+    with tempfile.TemporaryDirectory() as folder:
+        updater = updater_of({})
+        write_model(Path(folder), updater.model, updater.config, examples.subwords())
+        paddle.enable_static()
+        try:
+            executor = paddle.static.Executor(paddle.CPUPlace())
+            for path in Path(folder).glob("*.json"):
+                program, *_ = paddle.static.load_inference_model(
+                    str(path.with_suffix("")), executor
+                )
+                for operation in program.global_block().ops:
+                    found.add(operation.name().removeprefix("pd_op."))
+        finally:
+            paddle.disable_static()
+    return found - STRUCTURE
+
+
+# ---- What a GPU has ----
+
+
+def record(python: str, used: dict[str, set[str]]) -> None:
+    """Writes scripts/gpu_kernels.json: the data types of the GPU's kernels of each operation, or
+    null for an operation that the wheel does not know."""
+    code = """
+import json, zlib, paddle
+kernels = paddle.base.core._get_all_register_op_kernels("phi")
+print(json.dumps({"version": paddle.__version__, "kernels": kernels}))
+"""
+    done = subprocess.run([python, "-W", "ignore", "-c", code], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{python}: it can't list the kernels: {done.stderr[-500:]}")
+    listed = json.loads(done.stdout.strip().split("\n")[-1])
+    kernels = {}
+    for operation in sorted(used):
+        name = operation if operation in listed["kernels"] else OLD_NAMES.get(operation)
+        own = listed["kernels"].get(name)
+        kernels[operation] = None if own is None else sorted(dtypes_on_a_gpu(own))
+    content = {"wheel": f"paddlepaddle-gpu {listed['version']}", "kernels": kernels}
+    RECORD.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def dtypes_on_a_gpu(kernels: list[str]) -> set[str]:
+    names = {"float": "float32", "double": "float64"}
+    found = set()
+    for kernel in kernels:
+        if "place[Place(gpu" in kernel:
+            dtype = kernel.split("data_type[")[1].split("]")[0].removeprefix("::paddle::platform::")
+            found.add(names.get(dtype, dtype))
+    return found
+
+
+# ---- What is missing ----
+
+
+def report(used: dict[str, set[str]], recorded: dict) -> tuple[str, list[str]]:
+    """Returns the table, and a line for each kernel that is missing."""
+    lines = [
+        f"{len(used)} operations; the kernels of {recorded['wheel']}.",
+        "",
+        f"| operation | run by | {' | '.join(DTYPES)} |",
+        f"| --- | --- |{' --- |' * len(DTYPES)}",
+    ]
+    missing = []
+    for operation, users in sorted(used.items()):
+        dtypes = recorded["kernels"].get(operation)
+        row = f"| {operation} | {', '.join(sorted(users))} |"
+        if problem := problem_of(operation, users, recorded["kernels"]):
+            missing.append(f"{operation} ({', '.join(sorted(users))}): {problem}")
+        if dtypes is None:
+            lines.append(f"{row} {NEWER.get(operation, 'unknown')} |" + " |" * (len(DTYPES) - 1))
+        else:
+            marks = ("yes" if dtype in dtypes else "–" for dtype in DTYPES)
+            lines.append(f"{row} {' | '.join(marks)} |")
+    return "\n".join(lines), missing
+
+
+def problem_of(operation: str, users: set[str], kernels: dict[str, list[str] | None]) -> str | None:
+    """Returns what is missing for an operation on a GPU, or None."""
+    if operation not in kernels:
+        return "it is not in the record. Run scripts/gpu_kernels.py --record PYTHON"
+    dtypes = kernels[operation]
+    if dtypes is None:
+        return None if operation in NEWER else "the wheel does not know it. See NEWER"
+    if not dtypes:
+        return "it has no kernel for a GPU"
+    is_floating = any(dtype.startswith(("float", "bfloat")) for dtype in dtypes)
+    if not is_floating:  # of integers or bools
+        return None
+    needed = ["float32"]
+    if "model" in users and operation not in FLOAT32_ONLY:
+        needed += ["float16", "bfloat16"]
+    lacking = [dtype for dtype in needed if dtype not in dtypes]
+    return f"a GPU has no kernel for {' and '.join(lacking)}" if lacking else None
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore")
+    np.random.seed(SEED)
+    sys.exit(main())

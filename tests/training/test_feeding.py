@@ -1,0 +1,250 @@
+"""Arrays on their way to the device. The copy to a GPU is played by one on the CPU."""
+
+import gc
+import threading
+from collections import namedtuple
+from dataclasses import replace
+
+import numpy as np
+import paddle
+import pytest
+
+from tests.device_path import counted_host_reads
+from tests.support import demo_pairs, make_config, prepared, train_subwords
+from transformer_mt.assembly.training import make_trainer
+from transformer_mt.data.batches import Batch, Update, read_ahead
+from transformer_mt.training import feeding, trainer
+from transformer_mt.training.feeding import feed, sent_ahead, to_tensor
+from transformer_mt.training.run_directory import RunDirectory
+
+PAIRS = demo_pairs(60)
+
+
+def update_of(number: int) -> Update:
+    """An update of two batches that hold a number."""
+    array = np.full((2, 3), number)
+    batches = [Batch(array + 10 * i, array, array, 6) for i in range(2)]
+    return Update([batches[0], replace(batches[1], alignment=np.ones((2, 3, 3), "float32"))], 12)
+
+
+class Sender:
+    """Copies on the CPU, and keeps what happened in order."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, int]] = []
+
+    def __call__(self, arrays):
+        number = int(arrays[1][0, 0])
+        self.events.append(("sent", number))
+        return [paddle.to_tensor(a) for a in arrays], lambda: self.events.append(("due", number))
+
+
+def test_a_cpu_copies_nothing_ahead():
+    updates = read_ahead(update_of, range(3))
+    assert feed(updates) is updates
+    array = np.arange(6).reshape(2, 3)
+    np.testing.assert_array_equal(to_tensor(array).numpy(), array)
+
+
+def test_each_update_is_sent_before_the_one_before_it_is_trained_on():
+    send = Sender()
+    items = []
+    for item, update in sent_ahead(read_ahead(update_of, range(4)), send):
+        send.events.append(("trained", item))
+        items.append(item)
+        assert update.target_tokens == 12 and update.batches[1].target_tokens == 6
+        for i, batch in enumerate(update.batches):
+            for array in (batch.source, batch.target_input, batch.alignment):
+                if array is not None:
+                    assert to_tensor(array) is array.tensor
+                    np.testing.assert_array_equal(array.tensor.numpy(), array)
+            assert (batch.source == item + 10 * i).all()
+    assert items == [0, 1, 2, 3]
+    order = {event: place for place, event in enumerate(send.events)}
+    for item in items:
+        assert order["sent", item] < order["trained", item]
+        assert send.events.index(("due", item)) < order["trained", item]
+        if item:
+            assert order["sent", item] < order["trained", item - 1]
+        if item > 1:  # one ahead, because each takes memory
+            assert order["sent", item] > order["trained", item - 2]
+
+
+def test_an_array_that_is_computed_from_a_sent_one_is_sent_itself():
+    (_, update), *_ = sent_ahead(read_ahead(update_of, range(1)), Sender())
+    source = update.batches[0].source
+    for other in (source + 1, source[:, :2], source.reshape(-1), source.copy(), source != 0):
+        assert getattr(other, "tensor", None) is None
+        found = to_tensor(other)
+        assert found is not source.tensor
+        np.testing.assert_array_equal(found.numpy(), np.asarray(other))
+    with pytest.raises(ValueError, match="read-only"):
+        source[0, 0] = 7
+
+
+@pytest.mark.parametrize("where", ["reading", "sending"])
+def test_an_error_comes_at_its_turn(where):
+    before = threading.active_count()
+    send = Sender()
+
+    def read(number: int) -> Update:
+        if where == "reading" and number == 3:
+            raise ZeroDivisionError
+        return update_of(number)
+
+    def sending(arrays):
+        if where == "sending" and arrays[1][0, 0] == 3:
+            raise ZeroDivisionError
+        return send(arrays)
+
+    seen = []
+    with pytest.raises(ZeroDivisionError):
+        for item, _ in sent_ahead(read_ahead(read, range(9)), sending):
+            seen.append(item)
+    assert seen == [0, 1, 2] and threading.active_count() == before
+
+
+def test_no_update_is_no_error():
+    assert list(sent_ahead(read_ahead(update_of, []), Sender())) == []
+
+
+def test_leaving_early_leaves_no_thread_and_no_copy_unawaited():
+    before = threading.active_count()
+    send = Sender()
+    updates = sent_ahead(read_ahead(update_of, range(100)), send)
+    for item, _ in updates:
+        if item == 3:
+            break
+    updates.close()
+    gc.collect()
+    assert threading.active_count() == before
+    sent, due = ({n for what, n in send.events if what == kind} for kind in ("sent", "due"))
+    assert sent == due == {0, 1, 2, 3, 4}
+
+
+# ---- The GPU's own lines, with streams that write down what they are asked ----
+
+
+class Device:
+    """Plays a GPU: `log` holds what was asked of it, and `done` which events are over."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.log: list[tuple] = []
+        self.done: set[int] = set()
+        self.events = 0
+        self.computing, self.copying = Stream(self, "computing"), Stream(self, "copying")
+        self.current = self.computing
+        device = self
+
+        class guard:
+            def __init__(self, stream):
+                self.stream = stream
+
+            def __enter__(self):
+                self.before, device.current = device.current, self.stream
+
+            def __exit__(self, *_):
+                device.current = self.before
+
+        def cuda(tensor, device_id=None, blocking=True):
+            self.log.append(("copy", self.current.name, blocking))
+            return tensor.clone()
+
+        patch.setattr(feeding, "_made", [])
+        patch.setattr(feeding, "_on_cpu", lambda: False)
+        patch.setattr(paddle.device, "Stream", lambda: self.copying)
+        patch.setattr(paddle.device, "current_stream", lambda: self.current)
+        patch.setattr(paddle.device, "stream_guard", guard)
+        patch.setattr(paddle, "CUDAPinnedPlace", paddle.CPUPlace)
+        patch.setattr(paddle.Tensor, "cuda", cuda)
+
+
+class Stream(namedtuple("Stream", "device name")):
+    def record_event(self):
+        self.device.events += 1
+        self.device.log.append(("record", self.name))
+        number = self.device.events
+        return namedtuple("Event", "number query")(number, lambda: number in self.device.done)
+
+    def wait_event(self, event):
+        self.device.log.append(("wait", self.name, event.number))
+
+    def wait_stream(self, stream):
+        self.device.log.append(("wait", self.name, stream.name))
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    return Device(monkeypatch)
+
+
+def test_the_two_streams_wait_for_each_other(gpu):
+    copies = feeding._copies()
+    assert feeding._copies() is copies
+    tensors, receive = copies.ahead([np.arange(3), np.ones((2, 2), "float32")])
+    copy = ("copy", "copying", False)
+    expected = [("wait", "copying", "computing"), copy, copy, ("record", "copying")]
+    assert gpu.log == expected and gpu.current is gpu.computing
+    receive()
+    assert gpu.log[len(expected) :] == [("wait", "computing", 1)]
+    assert [tensor.dtype for tensor in tensors] == [paddle.int64, paddle.float32]
+    assert tensors[0].tolist() == [0, 1, 2]
+
+
+def test_what_is_drawn_in_the_step_is_copied_in_the_stream_of_computation(gpu):
+    tensor = to_tensor(np.arange(4) == 2)
+    assert tensor.tolist() == [False, False, True, False]
+    assert gpu.log == [("copy", "computing", False), ("record", "computing")]
+
+
+def test_pinned_memory_is_kept_until_its_copy_is_done(gpu):
+    copies = feeding._copies()
+    for number in range(4):
+        copies.now(np.array([number]))
+    kept = [[int(array) for array in arrays] for _, arrays in copies._pinned]
+    assert kept == [[0], [1], [2], [3]]
+    gpu.done |= {1, 3}  # 2 is not done, so what was copied after it is kept, too
+    copies.now(np.array([4]))
+    assert [event.number for event, _ in copies._pinned] == [2, 3, 4, 5]
+    gpu.done |= {2}
+    copies.now(np.array([5]))
+    assert [event.number for event, _ in copies._pinned] == [4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"guided_attention": {"by": "diagonal"}},
+        {"scheduled_sampling": {"decay": "linear", "k": 0.5}},
+        {"model": {"non_autoregressive": "length", "dropout": 0.1}},
+    ],
+    ids=str,
+)
+def test_a_run_that_is_fed_ahead_is_the_same(tmp_path, monkeypatch, sections):
+    """The whole loop of training, with the same weights at its end to the last bit."""
+    subwords = train_subwords(PAIRS)
+    weights = []
+    for fed in (False, True):
+        with monkeypatch.context() as patch:
+            device = Device(patch) if fed else None
+            folder = tmp_path / str(fed)
+            config = make_config(folder, training={"max_steps": 5, "save_every": 5}, **sections)
+            own = make_trainer(config, prepared(config, PAIRS, subwords, PAIRS[:2]))
+            patch.setattr(trainer.Trainer, "_validate_and_save", lambda self: None)
+            directory = RunDirectory(folder / "model")
+            directory.claim()
+            own.start()
+            own.run(directory)
+            directory.release()
+            weights.append([p.numpy() for _, p in own.model.named_parameters()])
+    assert ("copy", "copying", False) in device.log and ("copy", "computing", False) in device.log
+    assert all((one == other).all() for one, other in zip(*weights, strict=True))
+
+
+def test_feeding_reads_no_tensor_on_the_host(gpu):
+    updates = feed(read_ahead(update_of, range(3)))
+    with counted_host_reads() as counts:
+        for _, update in updates:
+            to_tensor(update.batches[0].source)
+            to_tensor(update.batches[0].target_output)
+    assert sum(counts.values()) == 0
