@@ -8,12 +8,12 @@ import numpy as np
 import paddle
 import pytest
 
+from transformer_mt.model import fused as fused_operations
 from transformer_mt.model.attention import (
     KeyValueCache,
     MultiHeadAttention,
     ScaledDotProductAttention,
     causal_mask,
-    has_fused_attention,
     padding_mask,
 )
 
@@ -273,9 +273,7 @@ class TestFusedAttention:
 
         def attend(*arguments):
             plain, _ = attention(*arguments)
-            monkeypatch.setattr(
-                "transformer_mt.model.attention.has_fused_attention", lambda query: True
-            )
+            monkeypatch.setattr(fused_operations, "has_attention", lambda query, value: True)
             fused, weights = attention(*arguments, need_weights=False)
             assert weights is None
             return fused, plain
@@ -327,9 +325,7 @@ class TestFusedAttention:
         assert bool(paddle.isfinite(x.grad).all())
 
     def test_dropout_only_in_training(self, monkeypatch, normal):
-        monkeypatch.setattr(
-            "transformer_mt.model.attention.has_fused_attention", lambda query: True
-        )
+        monkeypatch.setattr(fused_operations, "has_attention", lambda query, value: True)
         x = normal(2, 2, 3, 4)
         attention = ScaledDotProductAttention(dropout=0.5)
         dropped, _ = attention(x, x, x, need_weights=False)
@@ -339,5 +335,6 @@ class TestFusedAttention:
         np.testing.assert_array_equal(plain, attention(x, x, x, need_weights=False)[0])
 
     def test_a_cpu_has_none(self, normal):
-        assert not has_fused_attention(normal(1, 1, 1, 1))
-        assert not has_fused_attention(normal(1, 1, 1, 1).astype("float16"))
+        for dtype in ("float32", "float16"):
+            x = normal(1, 1, 1, 8).astype(dtype)
+            assert not fused_operations.has_attention(x, x)

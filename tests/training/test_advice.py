@@ -103,3 +103,36 @@ def test_copies_of_the_source(tmp_path):
     assert advised(tmp_path, FACTS | {"copies": {"count": 99}}) == []
     (message,) = advised(tmp_path, FACTS | {"copies": {"count": 1_500}})
     assert message.startswith("data.train: in 1,500 pairs (1.5%), the target is a copy")
+
+
+@pytest.mark.parametrize(("heads", "d_model", "advised_key"), [
+    (8, 96, "num_heads 6"),  # width 12; 16 fits
+    (1, 512, "num_heads 2"),  # wider than 256
+    (4, 100, "d_model 96"),  # no number of heads of 100 fits
+])  # fmt: skip
+def test_heads_that_the_fused_attention_does_not_take(tmp_path, heads, d_model, advised_key):
+    def messages(precision, heads, d_model):
+        config = make_config(
+            tmp_path,
+            training=STEPS | {"precision": precision},
+            model={"num_heads": heads, "d_model": d_model},
+        )
+        return advice(config, FACTS, 1000)
+
+    assert messages("float32", heads, d_model) == []
+    (message,) = messages("bfloat16", heads, d_model)
+    assert f"head has width {d_model // heads}," in message and advised_key in message
+    key, value = advised_key.split()
+    changed = {"heads": heads, "d_model": d_model} | {key.removeprefix("num_"): int(value)}
+    assert messages("float16", **changed) == []
+
+
+def test_layers_whose_weights_are_read_have_no_fused_attention(tmp_path):
+    config = make_config(
+        tmp_path,
+        training=STEPS | {"precision": "bfloat16"},
+        model={"copying": True, "num_heads": 2, "d_model": 32},
+    )
+    (message,) = advice(config, FACTS, 1000)
+    layers = config.model.decoder_layers
+    assert f"decoder layer {layers} is" in message and "copying" in message

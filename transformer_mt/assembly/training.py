@@ -7,6 +7,7 @@ from transformer_mt.assembly.objective import decoded_lengths, make_objective
 from transformer_mt.config.schema import Config, TrainingConfig
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.data.subword import Subwords
+from transformer_mt.model import fused
 from transformer_mt.training.plan import Plan
 from transformer_mt.training.processes import ALONE, Processes
 from transformer_mt.training.trainer import Trainer
@@ -41,6 +42,10 @@ def make_updater(
     paddle.seed(config.training.seed)
     model = build_model(config.model, subwords, config.training.recompute)
     objective = make_objective(config, model, subwords)
+    # Fused operations are tested now, because the test reads on the host.
+    sizes = config.model
+    dtype = getattr(paddle, config.training.precision)
+    fused.prepare(sizes.d_model // sizes.num_heads, sizes.d_model, dtype)
     return Updater(config, objective, total_steps, processes)
 
 

@@ -8,14 +8,9 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
 
-from transformer_mt.model import operations
+from transformer_mt.model import fused, operations
 from transformer_mt.model.ancestors import capacity
 from transformer_mt.model.dropout import Dropout
-
-# The score of a forbidden key. It is far below all other scores, but finite: with -inf, the softmax
-# of a row in which all keys are forbidden would be NaN. float16 ends at -65,504.
-FORBIDDEN_SCORE = -1e9
-FORBIDDEN_SCORE_FLOAT16 = -3e4
 
 
 def padding_mask(query_ids: Tensor, key_ids: Tensor, pad_id: int) -> Tensor:
@@ -143,18 +138,6 @@ def _extended(x: Tensor, count: int) -> Tensor:
     return paddle.concat([x, paddle.zeros([batch, heads, count, width], x.dtype)], axis=2)
 
 
-def has_fused_attention(query: Tensor) -> bool:
-    """Whether Paddle's fused attention, which does not return the weights, computes `query`.
-
-    It runs on a GPU in float16 or bfloat16, and is not used in a graph that is being exported.
-    """
-    return (
-        paddle.in_dynamic_mode()
-        and query.place.is_gpu_place()
-        and query.dtype in (paddle.float16, paddle.bfloat16)
-    )
-
-
 class ScaledDotProductAttention(nn.Layer):
     """softmax(Q K^T / sqrt(d_k)) V, formula (1) of section 3.2.1, with dropout of the weights.
 
@@ -193,40 +176,22 @@ class ScaledDotProductAttention(nn.Layer):
         """
         if mask is not None:
             mask = self._fitted(mask, query)
-        if query.ndim == 4 and not need_weights and has_fused_attention(query):
-            return self._fused(query, key, value, mask), None
+        if not need_weights and fused.has_attention(query, value):
+            rate = self.dropout.p
+            return fused.attention(query, key, value, mask, rate, self.training), None
         # Scaling the query is the same as scaling the scores, and the query is usually smaller.
         scaled_query = query * query.shape[-1] ** -0.5
         scores = paddle.matmul(scaled_query, key, transpose_y=True)  # (..., query_len, key_len)
         if mask is None:
             weights = F.softmax(scores, axis=-1)
         else:
-            scores = paddle.masked_fill(scores, mask, lowest_score(scores))
+            scores = paddle.masked_fill(scores, mask, fused.lowest_score(scores))
             # Paddle's softmax on a CPU gives no weight below exp(-64), however low the score is.
             # Filling both its input and its output stops the value and the gradient of forbidden
             # keys.
             weights = paddle.masked_fill(F.softmax(scores, axis=-1), mask, 0.0)
         output = paddle.matmul(self.dropout(weights), value)  # (..., query_len, d_v)
         return output, weights if need_weights else None
-
-    def _fused(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        # Paddle's operation takes tensors (batch, len, heads, d), and adds its mask to the scores.
-        # The mask has its full size (batch, 1, query_len, key_len), because not every kernel
-        # broadcasts over batch and queries.
-        added = None
-        if mask is not None:
-            zeros = paddle.zeros([query.shape[0], 1, query.shape[2], key.shape[2]], query.dtype)
-            added = paddle.masked_fill(zeros, mask, lowest_score(query))
-        output = F.scaled_dot_product_attention(
-            *(x.transpose([0, 2, 1, 3]) for x in (query, key, value)),
-            attn_mask=added,
-            dropout_p=self.dropout.p,
-            training=self.training,
-        ).transpose([0, 2, 1, 3])  # (batch, heads, query_len, d_v)
-        if mask is None:
-            return output
-        # If all keys of a query are forbidden, the softmax weighs them equally.
-        return paddle.masked_fill(output, mask.all(axis=-1, keepdim=True), 0.0)
 
     @staticmethod
     def _fitted(mask: Tensor, query: Tensor) -> Tensor:
@@ -240,11 +205,6 @@ class ScaledDotProductAttention(nn.Layer):
         if mask.ndim == 3 and query.ndim == 4:
             mask = mask.unsqueeze(1)  # (batch, 1, query_len, key_len)
         return mask
-
-
-def lowest_score(scores: Tensor) -> float:
-    """The score of a forbidden key, in the dtype of `scores`."""
-    return FORBIDDEN_SCORE_FLOAT16 if scores.dtype == paddle.float16 else FORBIDDEN_SCORE
 
 
 class Linear(nn.Linear):

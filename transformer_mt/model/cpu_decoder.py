@@ -18,13 +18,13 @@ from paddle import Tensor, nn
 
 from transformer_mt.model.ancestors import AncestorMask
 from transformer_mt.model.attention import (
-    FORBIDDEN_SCORE,
     Linear,
     MultiHeadAttention,
     ScaledDotProductAttention,
 )
 from transformer_mt.model.dropout import Dropout
 from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
+from transformer_mt.model.fused import FORBIDDEN_SCORE
 from transformer_mt.model.layers import (
     DecoderLayer,
     LayerNorm,

@@ -10,7 +10,7 @@ from typing import Literal
 import paddle.nn.functional as F
 from paddle import Tensor, nn
 
-from transformer_mt.model import operations
+from transformer_mt.model import fused, operations
 from transformer_mt.model.attention import KeyValueCache, Linear, MultiHeadAttention
 from transformer_mt.model.dropout import Dropout
 
@@ -44,6 +44,13 @@ class LayerNorm(nn.LayerNorm):
     def forward(self, x: Tensor) -> Tensor:
         """Normalises `x` (..., d_model); same shape."""
         return operations.layer_norm(x, self.weight, self.bias, self._epsilon)
+
+    def of_sum(self, x: Tensor, output: Tensor, rate: float) -> Tensor:
+        """Normalises x + dropout(output) in a fused operation; same shape.
+
+        It may be called only where `fused.has_dropout_add_norm`.
+        """
+        return fused.dropout_add_norm(x, output, self.weight, self.bias, rate, self._epsilon)
 
 
 class ResidualNorm(nn.Layer):
@@ -79,6 +86,8 @@ class ResidualNorm(nn.Layer):
 
     def leave(self, x: Tensor, output: Tensor) -> Tensor:
         """Adds the sublayer's `output` to `x`, and normalises the sum if the norm is "post"."""
+        if not self.is_pre_norm and fused.has_dropout_add_norm(x, self.training):
+            return self.norm.of_sum(x, output, self.dropout.p)
         x = x + self.dropout(output)
         return x if self.is_pre_norm else self.norm(x)
 

@@ -6,6 +6,7 @@ the data.
 
 from collections.abc import Iterator
 
+from transformer_mt.config.fused import LARGEST, STEP, takes_head_width
 from transformer_mt.config.schema import Config
 from transformer_mt.data.facts import RARE, Facts
 
@@ -21,7 +22,11 @@ def advice(config: Config, facts: Facts, total_steps: int) -> list[str]:
         facts: the facts about the data, as `data.facts.facts_of` returns them.
         total_steps: the number of steps of the whole run.
     """
-    return [*_about_steps(config, total_steps, facts["dev"] > 0), *_about_text(config, facts)]
+    return [
+        *_about_steps(config, total_steps, facts["dev"] > 0),
+        *_about_attention(config),
+        *_about_text(config, facts),
+    ]
 
 
 def _about_steps(config: Config, total_steps: int, has_dev: bool) -> Iterator[str]:
@@ -50,6 +55,38 @@ def _about_steps(config: Config, total_steps: int, has_dev: bool) -> Iterator[st
             f"training.average_last: {training.average_last}: {end}, and only {saved} checkpoints "
             f"will have been saved (training.save_every: {training.save_every}){advised}"
         )
+
+
+def _about_attention(config: Config) -> Iterator[str]:
+    model, precision = config.model, config.training.precision
+    if precision == "float32":
+        return  # the fused attention is for half precision
+    end = "the result is the same, but it is slower and needs more memory"
+    width = model.d_model // model.num_heads
+    if not takes_head_width(width):
+        yield (
+            f"model.num_heads: {model.num_heads}: with d_model {model.d_model}, a head has width "
+            f"{width}, and Paddle's fused attention takes multiples of {STEP} up to {LARGEST}. "
+            f"Attention is computed without it: {end}. {_other_width(config)}"
+        )
+    elif layers := sorted(config.layers_read_by_the_loss):
+        numbers = ", ".join(str(layer + 1) for layer in layers)
+        yield (
+            f"training.precision: {precision}: attention in decoder layer {numbers} is computed "
+            "without Paddle's fused attention, because copying or guided attention reads its "
+            f"weights: {end}"
+        )
+
+
+def _other_width(config: Config) -> str:
+    d_model, heads = config.model.d_model, config.model.num_heads
+    fitting = [
+        n for n in range(1, d_model + 1) if d_model % n == 0 and takes_head_width(d_model // n)
+    ]
+    if fitting:
+        return f"Use num_heads {min(fitting, key=lambda n: (abs(n - heads), n))}, for example"
+    width = min(max(STEP, round(d_model / heads / STEP) * STEP), LARGEST)
+    return f"Use d_model {heads * width}, for example"
 
 
 def _about_text(config: Config, facts: Facts) -> Iterator[str]:
