@@ -76,11 +76,12 @@ SEARCHES = {
     "sampling, top_p": {"sampling": True, "top_p": 0.9},
 }
 # Instructions of an exported program that compute nothing.
-STRUCTURE = {"data", "fetch", "builtin.combine", "builtin.parameter"}
+STRUCTURE = {"data", "fetch", "full_int_array", "builtin.combine", "builtin.parameter"}
 # Operations of a model that never get half precision, and why.
 FLOAT32_ONLY = {
     "any": "it reads a mask",
-    "mean": "copying and word alignments average attention in float32",
+    "mean": "copying averages attention in float32, and so do word alignments",
+    "mean_grad": "copying averages attention in float32",
 }
 # Operations that the wheel does not know, and what says that a GPU has them.
 NEWER = {

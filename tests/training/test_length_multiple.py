@@ -72,7 +72,7 @@ def test_losses_and_gradients_are_the_same(trainer_of, monkeypatch, sections):
             for name, parameter in trainer.model.named_parameters()
             if parameter.grad is not None
         }
-        trainer.updater.optimizer.clear_grad(set_to_zero=False)
+        trainer.updater.gradients.clear()
         results.append((float(loss), float(nll), gradients, batch))
     (loss, nll, gradients, own), (wider_loss, wider_nll, wider_gradients, wider) = results
     shapes = [array.shape[1] for array in (wider.source, wider.target_input, wider.target_output)]
@@ -154,7 +154,7 @@ def test_a_resumed_run_has_the_same_batches(trainer_of, monkeypatch, tmp_path):
     take_steps(begun, 2)
     begun.progress.step = begun.progress.update = 2
     path = tmp_path / "step_2"
-    checkpoint.save(path, begun.model, begun.updater.optimizer, State(begun.progress))
+    checkpoint.save(path, begun.model, begun.updater.optimizer.state(), State(begun.progress))
 
     resumed = trainer_of(**{**options, "training": {}})  # null, whose default is 1 here
     assert resumed.plan.length_multiple == 1
