@@ -330,7 +330,8 @@ def test_lengths(one_kind, beam_size):
         )
         for hypothesis, log_prob in zip(found, log_probs, strict=True):
             assert shortest <= len(hypothesis.ids) <= longest
-            assert hypothesis.log_prob == pytest.approx(log_prob)  # that of eos included
+            # That of eos included. On some processors, sums depend on the shape of the batch.
+            assert hypothesis.log_prob == pytest.approx(log_prob, rel=1e-5)
             lengths.add(len(hypothesis.ids) - shortest)
     assert len(lengths) > 2
 
@@ -356,18 +357,21 @@ def test_prefixes(one_kind, beam_size):
     for number, found in enumerate(one_kind.engine.search(sentences, settings)):
         sentence = sentences[number]
         if not sentence.prefix:
-            assert found == without[number]
+            plain_ones = without[number]
+            assert [own.ids for own in found] == [own.ids for own in plain_ones]
+            scores = [own.score for own in plain_ones]
+            assert [own.score for own in found] == pytest.approx(scores, rel=1e-5)
             continue
         ids = found[0].ids
         assert ids[: len(sentence.prefix)] == sentence.prefix
         longest = length_limits(len(sentence.source), settings)[1]
         assert len(ids) <= max(longest, len(sentence.prefix))
         (log_prob,) = one_kind.engine.log_probs([sentence.source], [ids])
-        assert found[0].log_prob == pytest.approx(log_prob)
+        assert found[0].log_prob == pytest.approx(log_prob, rel=1e-5)
         if beam_size > 1:  # it may also end at once
             (bare,) = one_kind.engine.log_probs([sentence.source], [sentence.prefix])
             penalty = length_penalty(len(sentence.prefix) + 1, settings)
-            assert found[0].score >= bare / penalty - 1e-6
+            assert found[0].score >= bare / penalty - 1e-4
 
 
 def test_the_prefix_of_a_translation_changes_nothing(one_kind):

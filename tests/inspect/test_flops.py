@@ -171,6 +171,9 @@ def test_decoding_by_hand():
 
 
 def test_decoding_is_what_the_model_computes_step_by_step(monkeypatch):
+    """Without the positions for which buffers are allocated, but which no step has filled yet."""
+    for module in ("attention", "transformer"):
+        monkeypatch.setattr(f"transformer_mt.model.{module}.capacity", lambda positions: positions)
     transformer = model()
     transformer.eval()
     counted = Multiplications(monkeypatch, transformer)

@@ -199,6 +199,7 @@ def test_as_many_passes_as_tokens_predict_one_after_another(objective_of, batch,
     counts = []
     for seed in range(5):
         paddle.seed(seed)
+        np.random.seed(seed)
         places = objective.terms[0]._chosen_places(batch, 0.5)
         draws = dict(zip(places.tolist(), paddle.rand([len(places), 1]).numpy()[:, 0], strict=True))
         expected = batch.target_input.copy()
@@ -215,6 +216,7 @@ def test_as_many_passes_as_tokens_predict_one_after_another(objective_of, batch,
                 edges = weights.cumsum() / weights.sum()
                 expected[row, column] = np.searchsorted(edges, draw_at)
         paddle.seed(seed)
+        np.random.seed(seed)
         read, _ = seen(objective, batch)
         np.testing.assert_array_equal(read, expected)
         counts.append((read != batch.target_input).sum())
