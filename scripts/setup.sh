@@ -175,7 +175,7 @@ pick_python() {
     die "Another Python can be given: PYTHON=/path/to/python bash scripts/setup.sh"
 }
 
-# Turns "12.6" into 1206 and "cu126" too, so that versions can be compared.
+# Prints 1206 for "12.6" and for "cu126", so that versions can be compared.
 number_of() { # VERSION or BUILD
     case $1 in
     cu*) echo $((${1:2:2} * 100 + ${1:4})) ;;
@@ -185,8 +185,8 @@ number_of() { # VERSION or BUILD
 version_of() { echo "${1:2:2}.${1:4}"; } # BUILD
 
 # Sets `cuda` to the newest build of PaddlePaddle that the driver and the GPUs of this machine support.
-# NVIDIA's drivers run what was built for their own CUDA version or an older one. To run a newer minor
-# version is possible with limits, which are not relied on here.
+# A driver runs everything that was built for its own CUDA version or for an older one. It runs newer
+# minor versions only with limits, so they are not chosen.
 pick_cuda() {
     local header driver line build number capability lowest='' highest=''
     if [ -n "${TRANSFORMER_MT_CUDA-}" ]; then return; fi
@@ -268,8 +268,8 @@ failed() {
 }
 
 # Writes a copy of requirements-gpu.txt that names the index of the build `cuda`, in place of the
-# usual one. The indexes hold different wheels of the same name and version, so that pip may only know
-# one of them. The file of constraints is given to pip itself, because its path would be another one.
+# usual one. The indexes hold different wheels of the same name and version, so pip must know only one
+# of them. The copy does not name the constraints, because their path is relative to the file.
 list_for_build() {
     local text
     text=$(<"$root/$list")
