@@ -13,6 +13,10 @@ usage='Usage: scripts/setup.sh [--dev]
 Environment variables:
   PYTHON=/path/to/python          the Python to use, 3.10 to 3.12 (default: search the PATH)
   TRANSFORMER_MT_DEVICE=cpu|gpu   which PaddlePaddle to install (default: gpu if nvidia-smi works)
+  TRANSFORMER_MT_CUDA=cu118|cu126|cu129|cu130
+                                  the build of PaddlePaddle to install for the GPU, here for CUDA
+                                  11.8, 12.6, 12.9 and 13.0 (default: the newest one that the
+                                  driver supports, according to nvidia-smi)
   PIP_INDEX_URL, ...              settings of pip, for example a mirror; pip.conf is read too'
 
 set -euo pipefail
@@ -23,6 +27,10 @@ venv=$root/.venv
 python=$venv/bin/python
 stamp=$venv/.setup_stamp # records what was installed, and where; written at the very end
 log=$venv/setup.log
+# PaddlePaddle's builds for NVIDIA GPUs, the newest first. Each is named after its CUDA version. The
+# list of packages, requirements-gpu.txt, names the index of the usual one.
+cuda_builds='cu130 cu129 cu126 cu118'
+usual_cuda=cu126
 
 say() { printf '%s\n' "$*" >&2; }
 die() {
@@ -79,10 +87,16 @@ sum_of() { (cd "$root" && cat "$@" | cksum | tr ' ' '-'); }
 #   make    start with an empty .venv
 look() {
     local have made_for='' made_with='' old_base='' old_dev=none
+    local asked=${TRANSFORMER_MT_CUDA-}
     made_in='' # the project folder that .venv was made in
     if [ -f "$stamp" ]; then
         read -r made_for made_with old_base old_dev made_in <"$stamp" || true
     fi
+    made_cuda='' # the build of PaddlePaddle in .venv
+    case $made_for in
+    gpu-*) made_cuda=${made_for#gpu-} made_for=gpu ;;
+    gpu) made_cuda=$usual_cuda ;; # there was no other build when this was written
+    esac
     # A finished .venv keeps its device, because a machine without a GPU may share it.
     device=${TRANSFORMER_MT_DEVICE:-$made_for}
     if [ -z "$device" ]; then
@@ -93,6 +107,13 @@ look() {
     gpu) list=requirements-gpu.txt cost='some minutes, 6.5 GB' ;;
     *) wrong_usage "TRANSFORMER_MT_DEVICE is \"$device\", but it must be cpu or gpu." ;;
     esac
+    case " $cuda_builds " in
+    *" ${asked:-$usual_cuda} "*) ;;
+    *) wrong_usage "TRANSFORMER_MT_CUDA is \"$asked\", but it must be one of $cuda_builds." ;;
+    esac
+    # A finished .venv keeps its build as well.
+    cuda=''
+    if [ "$device" = gpu ]; then cuda=${asked:-$made_cuda}; fi
     if [ "$old_dev" != none ]; then dev=yes; fi # once added, it is kept up to date
     version=$made_with base_sum=$(sum_of requirements.txt "$list") dev_sum=none
     if [ "$dev" = yes ]; then
@@ -111,6 +132,8 @@ look() {
         why="it was made with Python $made_with and now has $have"
     elif [ "$made_for" != "$device" ]; then
         why="it was made for the $made_for"
+    elif [ "$device" = gpu ] && [ "$made_cuda" != "$cuda" ]; then
+        why="it was made with the build $made_cuda of PaddlePaddle"
     elif [ -n "${PYTHON-}" ] && pick_python && [ "$version" != "$made_with" ]; then
         why="it was made with Python $made_with"
     elif [ "$base_sum" != "$old_base" ]; then
@@ -150,6 +173,57 @@ pick_python() {
     say "  Fedora, RHEL:    dnf install python3.12 libstdc++ libgomp"
     say "  conda:           conda create -n py312 python=3.12 && conda activate py312"
     die "Another Python can be given: PYTHON=/path/to/python bash scripts/setup.sh"
+}
+
+# Prints 1206 for "12.6" and for "cu126", so that versions can be compared.
+number_of() { # VERSION or BUILD
+    case $1 in
+    cu*) echo $((${1:2:2} * 100 + ${1:4})) ;;
+    *) echo $((10#${1%.*} * 100 + 10#${1#*.})) ;;
+    esac
+}
+version_of() { echo "${1:2:2}.${1:4}"; } # BUILD
+
+# Sets `cuda` to the newest build of PaddlePaddle that the driver and the GPUs of this machine support.
+# A driver runs everything that was built for its own CUDA version or for an older one. It runs newer
+# minor versions only with limits, so they are not chosen.
+pick_cuda() {
+    local header driver line build number capability lowest='' highest=''
+    if [ -n "${TRANSFORMER_MT_CUDA-}" ]; then return; fi
+    header=$(nvidia-smi 2>/dev/null) || header=''
+    # Recent drivers write "CUDA UMD Version".
+    if ! [[ $header =~ CUDA\ (UMD\ )?Version:\ *([0-9]+\.[0-9]+) ]]; then
+        cuda=${made_cuda:-$usual_cuda}
+        say "nvidia-smi does not show which CUDA version the driver supports, so the build $cuda of" \
+            "PaddlePaddle is installed, for CUDA $(version_of "$cuda"). Another one can be given:" \
+            "TRANSFORMER_MT_CUDA=cu118 bash scripts/setup.sh"
+        return
+    fi
+    driver=${BASH_REMATCH[2]}
+    while IFS= read -r line; do
+        if ! [[ $line =~ ^[0-9]+\.[0-9]+$ ]]; then continue; fi
+        capability=$(number_of "$line")
+        if [ "$capability" -lt "${lowest:-9999}" ]; then lowest=$capability; fi
+        if [ "$capability" -gt "${highest:-0}" ]; then highest=$capability; fi
+    done <<<"$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null || true)"
+    for build in $cuda_builds; do
+        number=$(number_of "$build")
+        if [ "$number" -gt "$(number_of "$driver")" ]; then continue; fi
+        # CUDA 13 has dropped the GPUs before Turing (7.5). CUDA 12.8 is the first for Blackwell (10).
+        if [ "$number" -ge 1300 ] && [ "${lowest:-9999}" -lt 705 ]; then continue; fi
+        if [ "$number" -lt 1208 ] && [ "${highest:-0}" -ge 1000 ]; then continue; fi
+        cuda=$build
+        say "The driver supports CUDA $driver, so the build $cuda of PaddlePaddle is installed, for" \
+            "CUDA $(version_of "$cuda")."
+        return
+    done
+    if [ "${highest:-0}" -ge 1000 ]; then build=cu129; fi # otherwise it is the oldest of all
+    say "No build of PaddlePaddle runs with this machine's NVIDIA driver. The driver supports CUDA" \
+        "$driver, and the oldest build that fits the GPU needs CUDA $(version_of "$build")." \
+        "You can do one of these:"
+    say "  Update the NVIDIA driver, until nvidia-smi shows CUDA $(version_of "$build") or newer."
+    say "  Install without GPU support:  TRANSFORMER_MT_DEVICE=cpu bash scripts/setup.sh"
+    die "  Try that build all the same:  TRANSFORMER_MT_CUDA=$build bash scripts/setup.sh"
 }
 
 # ---- Installing ----
@@ -193,6 +267,17 @@ failed() {
     exit 1
 }
 
+# Writes a copy of requirements-gpu.txt that names the index of the build `cuda`, in place of the
+# usual one. The indexes hold different wheels of the same name and version, so pip must know only one
+# of them. The copy does not name the constraints, because their path is relative to the file.
+list_for_build() {
+    local text
+    text=$(<"$root/$list")
+    text=${text/"/stable/$usual_cuda/"/"/stable/$cuda/"}
+    text=${text/$'\n'"-c requirements.txt"/}
+    printf '%s\n' "$text" >"$venv/tmp/$list"
+}
+
 install() {
     [ -w "$root" ] || die "$root can't be written: it is read-only, or it belongs to someone else."
     # Another folder of this project may use the environment, and it runs its own code with it.
@@ -205,6 +290,7 @@ install() {
         [ ! -L "$venv" ] || is_empty "$venv" ||
             die "$venv is a link to a folder that is neither empty nor a finished environment of" \
                 "this project ($why). Nothing was changed. Remove the link, or empty the folder."
+        if [ "$device" = gpu ]; then pick_cuda; fi
         pick_python
         say "Making .venv, because $why: $base ($version), for the $device. It takes about $cost" \
             "(longer on a slow network)."
@@ -217,13 +303,18 @@ install() {
         rm -f "$stamp" # if this is interrupted, the next run starts with an empty .venv
         # The build tools come first, in the locked versions, because jieba and seqeval need them.
         pip install -c requirements.txt pip setuptools setuptools-scm
-        pip install --no-build-isolation -r "$list" -e .
+        local packages=(-r "$list")
+        if [ "${cuda:-$usual_cuda}" != "$usual_cuda" ]; then
+            list_for_build || failed
+            packages=(-c requirements.txt -r "$venv/tmp/$list")
+        fi
+        pip install --no-build-isolation "${packages[@]}" -e .
     fi
     if [ "$dev" = yes ]; then pip install --no-build-isolation -r requirements-dev.txt; fi
     pip check
     run venv_python -W ignore -c 'import paddle, paddlenlp, transformer_mt' || failed
     rm -rf "$venv/tmp"
-    echo "$device $version $base_sum $dev_sum $root" >"$stamp" || failed
+    echo "$device${cuda:+-$cuda} $version $base_sum $dev_sum $root" >"$stamp" || failed
 }
 
 # Prevents two runs at the same time. The lock is on the project folder itself, so that no file is
