@@ -52,6 +52,8 @@ MECHANISMS = {
         "training": {"optimizer": "adamw", "weight_decay": 0.1, "recompute": True},
     },
     "without biases, not tied": {"model": {"bias": False, "tie_embeddings": False}},
+    # Autocasting casts nothing on a CPU, but the loss is scaled.
+    "float16": {"training": {"precision": "float16"}},
     "copying": {"model": {"copying": True}},
     "guided attention, diagonal": {"guided_attention": {"by": "diagonal"}},
     "guided attention, alignment": {
@@ -78,11 +80,7 @@ SEARCHES = {
 # Instructions of an exported program that compute nothing.
 STRUCTURE = {"data", "fetch", "full_int_array", "builtin.combine", "builtin.parameter"}
 # Operations of a model that never get half precision, and why.
-FLOAT32_ONLY = {
-    "any": "it reads a mask",
-    "mean": "copying averages attention in float32, and so do word alignments",
-    "mean_grad": "copying averages attention in float32",
-}
+FLOAT32_ONLY = {"any": "it reads a mask"}
 # Operations that the wheel does not know, and what says that a GPU has them.
 NEWER = {
     "masked_fill": "Paddle 3.3.1 documents float32, float64, float16, bfloat16 and integers",
@@ -90,57 +88,9 @@ NEWER = {
     "div_scale": "a number divided by a tensor, since Paddle 3; in float32 or float64",
     "shape64": "the shape of a tensor, since Paddle 3; in an exported program only",
 }
-# The names under which the wheel lists an operation, where they differ.
-OLD_NAMES = {
-    "add": "elementwise_add",
-    "add_grad": "elementwise_add_grad",
-    "divide": "elementwise_div",
-    "divide_grad": "elementwise_div_grad",
-    "cast": "transfer_dtype",
-    "embedding": "lookup_table_v2",
-    "embedding_grad": "lookup_table_v2_grad",
-    "expand": "expand_v2",
-    "expand_grad": "expand_v2_grad",
-    "flatten": "flatten_contiguous_range",
-    "flatten_grad": "flatten_contiguous_range_grad",
-    "full": "fill_constant",
-    "full_like": "fill_any_like",
-    "floor_divide": "elementwise_floordiv",
-    "gaussian": "gaussian_random",
-    "matmul": "matmul_v2",
-    "matmul_grad": "matmul_v2_grad",
-    "max": "reduce_max",
-    "mean": "reduce_mean",
-    "mean_grad": "reduce_mean_grad",
-    "maximum": "elementwise_max",
-    "minimum": "elementwise_min",
-    "multiply": "elementwise_mul",
-    "multiply_grad": "elementwise_mul_grad",
-    "any": "reduce_any",
-    "all": "reduce_all",
-    "arange": "range",
-    "argmax": "arg_max",
-    "cross_entropy_with_softmax": "softmax_with_cross_entropy",
-    "cross_entropy_with_softmax_grad": "softmax_with_cross_entropy_grad",
-    "remainder": "elementwise_mod",
-    "reshape": "reshape2",
-    "reshape_grad": "reshape2_grad",
-    "isfinite": "isfinite_v2",
-    "isnan": "isnan_v2",
-    "squeeze": "squeeze2",
-    "squeeze_grad": "squeeze2_grad",
-    "subtract": "elementwise_sub",
-    "subtract_grad": "elementwise_sub_grad",
-    "sum": "reduce_sum",
-    "sum_grad": "reduce_sum_grad",
-    "topk": "top_k_v2",
-    "topk_grad": "top_k_v2_grad",
-    "transpose": "transpose2",
-    "transpose_grad": "transpose2_grad",
-    "uniform": "uniform_random",
-    "unsqueeze": "unsqueeze2",
-    "unsqueeze_grad": "unsqueeze2_grad",
-}
+# Operations whose kernels the profiler does not see, by their nodes of the backward pass, which it
+# does see. Found by comparing it with Paddle's log (GLOG_v=6).
+UNSEEN = {"EmbeddingGradNode": "embedding_grad"}
 
 
 def main() -> int:
@@ -247,6 +197,7 @@ def traced(run: Callable[[], None]) -> set[str]:
     def visit(node) -> None:
         if node.name.endswith(suffix):
             found.add(node.name.removesuffix(suffix))
+        found.update(UNSEEN[name] for name in UNSEEN if node.name.endswith(f"_{name}"))
         for child in node.children_node:
             visit(child)
 
@@ -283,7 +234,7 @@ def record(python: str, used: dict[str, set[str]]) -> None:
     null for an operation that the wheel does not know."""
     code = """
 import json, zlib, paddle
-kernels = paddle.base.core._get_all_register_op_kernels("phi")
+kernels = paddle.base.core._get_registered_phi_kernels("function")
 print(json.dumps({"version": paddle.__version__, "kernels": kernels}))
 """
     done = subprocess.run([python, "-W", "ignore", "-c", code], capture_output=True, text=True)
@@ -292,21 +243,17 @@ print(json.dumps({"version": paddle.__version__, "kernels": kernels}))
     listed = json.loads(done.stdout.strip().split("\n")[-1])
     kernels = {}
     for operation in sorted(used):
-        name = operation if operation in listed["kernels"] else OLD_NAMES.get(operation)
-        own = listed["kernels"].get(name)
+        own = listed["kernels"].get(operation)
         kernels[operation] = None if own is None else sorted(dtypes_on_a_gpu(own))
     content = {"wheel": f"paddlepaddle-gpu {listed['version']}", "kernels": kernels}
     RECORD.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def dtypes_on_a_gpu(kernels: list[str]) -> set[str]:
-    names = {"float": "float32", "double": "float64"}
-    found = set()
-    for kernel in kernels:
-        if "place[Place(gpu" in kernel:
-            dtype = kernel.split("data_type[")[1].split("]")[0].removeprefix("::paddle::platform::")
-            found.add(names.get(dtype, dtype))
-    return found
+    """Returns the dtypes of the kernels "(backend, layout, dtype)" for a GPU, with or without
+    cuDNN."""
+    listed = (kernel.strip("()").split(", ") for kernel in kernels)
+    return {dtype for backend, _, dtype in listed if backend in ("GPU", "GPUDNN")}
 
 
 # ---- What is missing ----

@@ -42,6 +42,16 @@ def test_the_page_has_the_table(used, recorded):
     assert table in (ROOT / "docs" / "gpu-kernels.md").read_text("utf-8"), ADVICE
 
 
+def test_the_trace_sees_the_gradient_of_an_embedding():
+    """Its kernel is the one that the profiler does not see."""
+    weight = paddle.ones([5, 3])
+    weight.stop_gradient = False
+    found = gpu_kernels.traced(
+        lambda: paddle.nn.functional.embedding(paddle.to_tensor([1, 4]), weight).sum().backward()
+    )
+    assert {"embedding", "embedding_grad"} <= found
+
+
 def test_the_trace_sees_forward_and_backward_and_nothing_else():
     x = paddle.ones([2, 3])
     x.stop_gradient = False
@@ -68,7 +78,7 @@ def test_the_trace_sees_forward_and_backward_and_nothing_else():
         ("relu", {"model"}, {}, "not in the record"),
         ("masked_fill", {"model"}, {"masked_fill": None}, None),
         ("bitwise_or", {"model"}, {"bitwise_or": ["bool", "int"]}, None),
-        ("mean", {"model"}, {"mean": ["float32"]}, None),
+        ("any", {"model"}, {"any": ["float32"]}, None),
     ],
 )
 def test_what_is_missing(operation, users, kernels, problem):
@@ -77,11 +87,11 @@ def test_what_is_missing(operation, users, kernels, problem):
 
 
 def test_dtypes_are_read_from_what_a_wheel_lists():
-    kernel = "{data_type[%s]; data_layout[Undefined(AnyLayout)]; place[Place(%s)]; library_type[X]}"
     listed = [
-        kernel % ("float", "gpu:0"),
-        kernel % ("::paddle::platform::bfloat16", "gpu:0"),
-        kernel % ("double", "cpu"),
+        "(GPU, Undefined(AnyLayout), float32)",
+        "(GPUDNN, Undefined(AnyLayout), bfloat16)",
+        "(CPU, Undefined(AnyLayout), float64)",
+        "(ONEDNN, ONEDNN, int8)",
     ]
     assert gpu_kernels.dtypes_on_a_gpu(listed) == {"float32", "bfloat16"}
 
