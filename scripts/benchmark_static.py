@@ -5,7 +5,7 @@
 The forward and backward pass of one model is computed in four ways: by the program as it is on a
 CPU; by Paddle's plain operations, as on a GPU; by the same operations as one graph, which
 paddle.jit.to_static makes; and by such a graph compiled by CINN, Paddle's compiler, if this Paddle
-has it. The ways take turns, each in a process of its own with one thread.
+has it. The ways take turns, each in a process of its own on one core.
 
 How to read the results
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,8 @@ class Steps:
         from transformer_mt.model import operations
 
         paddle.set_device("cpu")
+        # Training has a process per core, but Paddle runs a graph with several threads.
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         if way != OURS:
             operations.is_on_cpu = lambda x: False
         model, vocabulary_size, rows, length = sizes
