@@ -98,6 +98,18 @@ def held_at_the_loss(updater, rows, vocab_size):
     return found[0] - before
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_sharding_divides_the_optimisers_state(tmp_path, optimizer):
+    """Adam's powers of beta, two numbers of 4 bytes per tensor, are in every process."""
+    training = {"optimizer": optimizer, "devices": 4}
+    config = make_config(tmp_path, training=training)
+    sharded = make_config(tmp_path, training={**training, "sharding": True})
+    whole, share = (optimizer_bytes(own, VOCABULARIES) for own in (config, sharded))
+    powers = whole - 2 * weight_bytes(config, VOCABULARIES) if optimizer == "adam" else 0
+    assert powers >= 0
+    assert share == (whole - powers) // 4 + powers < 0.3 * whole
+
+
 @pytest.mark.parametrize(
     ("model", "training", "sections"),
     [

@@ -1,13 +1,10 @@
 """Options that may be on together, trained together."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from tests.support import demo_pairs, make_config, prepared, take_steps, train_subwords, write_lines
+from tests.support import demo_pairs, make_config, prepared, take_steps, train_subwords, with_links
 from transformer_mt.assembly.training import make_trainer
-from transformer_mt.data.alignments import encoded_alignments
 from transformer_mt.data.batches import collate
 from transformer_mt.mechanisms.copying.model import CopyingTransformer
 from transformer_mt.mechanisms.guided_attention.objective import GuidedAttention
@@ -35,9 +32,7 @@ def test_a_model_that_copies_is_trained_in_other_ways_too(tmp_path, monkeypatch,
     subwords = train_subwords(PAIRS)
     data = prepared(config, PAIRS, subwords)
     if "alignments" in options:
-        path = write_lines(tmp_path / "links", ["0-0 1-1"] * len(PAIRS))
-        aligned = encoded_alignments(path, data.train, subwords, ("en", "de"), tmp_path)
-        data = replace(data, alignments=aligned)
+        data = with_links(data, tmp_path)
     trainer = make_trainer(config, data)
     assert type(trainer.model) is CopyingTransformer
     (term,) = trainer.updater.objective.terms

@@ -2,16 +2,14 @@
 log, and trains the same model."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tests.device_path import counted_host_reads, use_device_path
 from tests.small_trainers import SHORT, TRAIN, set_losses, weights
-from tests.support import make_config, prepared, take_steps, train_subwords, write_lines
+from tests.support import make_config, prepared, take_steps, train_subwords, with_links
 from transformer_mt.assembly.training import make_trainer as assembled
-from transformer_mt.data.alignments import encoded_alignments
 from transformer_mt.training import update
 
 # Half of the words are predicted from the first step on.
@@ -42,9 +40,7 @@ def trainer_of(folder, name):
     subwords = train_subwords(TRAIN)
     data = prepared(config, TRAIN, subwords)
     if config.guided_attention.by == "alignment":
-        path = write_lines(folder / "links", ["0-0 1-1"] * len(TRAIN))
-        own = encoded_alignments(path, data.train, subwords, ("en", "de"), folder)
-        data = replace(data, alignments=own)
+        data = with_links(data, folder)
     return assembled(config, data)
 
 

@@ -5,15 +5,13 @@ here, and whether auto_cast would have been allowed to cast is noted where it mu
 """
 
 import contextlib
-from dataclasses import replace
 
 import numpy as np
 import paddle
 import pytest
 
-from tests.support import demo_pairs, make_config, prepared, train_subwords, wide_model, write_lines
+from tests.support import demo_pairs, make_config, prepared, train_subwords, wide_model, with_links
 from transformer_mt.assembly.objective import make_objective
-from transformer_mt.data.alignments import encoded_alignments
 from transformer_mt.data.batches import collate
 from transformer_mt.mechanisms.copying import model as copying
 
@@ -84,9 +82,7 @@ def test_the_loss_is_in_float32(tmp_path, monkeypatch, allowed, option):
     subwords = train_subwords(PAIRS)
     data = prepared(config, PAIRS, subwords)
     if config.guided_attention.by == "alignment":
-        path = write_lines(tmp_path / "links", ["0-0 1-1"] * len(PAIRS))
-        own = encoded_alignments(path, data.train, subwords, ("en", "de"), tmp_path)
-        data = replace(data, alignments=own)
+        data = with_links(data, tmp_path)
     batch = collate(data.train, np.arange(20), subwords, data.alignments)
     model = wide_model(config, subwords)
     objective = make_objective(config, model, subwords)

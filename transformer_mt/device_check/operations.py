@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import paddle
-from paddle import Tensor
+from paddle import Tensor, nn
 
 from transformer_mt.device_check.examples import PAD
 from transformer_mt.device_check.machine import Machine, relative_error
@@ -33,6 +33,14 @@ EPSILON = 1e-5  # of the layer norm
 
 def _random(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng((seed, *shape)).standard_normal(shape)
+
+
+def _randomised(layer: nn.Layer, seed: int) -> dict[str, np.ndarray]:
+    # Draws all weights of a layer; returns them in float64, by their names.
+    own = {n: _random(*value.shape, seed=seed) / 4 for n, value in layer.named_parameters()}
+    for name, value in layer.named_parameters():
+        value.set_value(own[name].astype("float32"))
+    return own
 
 
 def products(machine: Machine) -> Finding:
@@ -126,9 +134,7 @@ def residual_with_dropout(machine: Machine) -> Finding:
 
 def feed_forward(machine: Machine) -> Finding:
     layer = PositionwiseFeedForward(16, 40)
-    own = {name: _random(*value.shape, seed=4) / 4 for name, value in layer.named_parameters()}
-    for name, value in layer.named_parameters():
-        value.set_value(own[name].astype("float32"))
+    own = _randomised(layer, seed=4)
 
     def expected(x: np.ndarray) -> np.ndarray:
         inner = x @ own["inner_projection.weight"] + own["inner_projection.bias"]
@@ -241,9 +247,7 @@ def attention(machine: Machine) -> Finding:
 def heads(machine: Machine) -> Finding:
     """Attention of several heads with its four projections."""
     layer = MultiHeadAttention(24, 3)
-    own = {name: _random(*value.shape, seed=6) / 4 for name, value in layer.named_parameters()}
-    for name, value in layer.named_parameters():
-        value.set_value(own[name].astype("float32"))
+    own = _randomised(layer, seed=6)
     mask = ~np.tri(4, dtype=bool)
 
     def project(x: np.ndarray, name: str) -> np.ndarray:

@@ -101,9 +101,8 @@ class Gradients:
         self._send_the_rest()  # one process alone sends nothing; this makes its flat tensors
         for task in self._tasks:
             task.wait()  # on a GPU, its queue waits, not this process
-        sums = [flat.astype("float32") for flat in self._sums]
-        self._sums, self._tasks = [], []
-        return sums
+        sums, self._sums, self._tasks = self._sums, [], []
+        return sums if self._precision == "float32" else [s.astype("float32") for s in sums]
 
     def sum_in_place(self) -> None:
         """Replaces the gradients of the parameters by their sums over all processes."""
@@ -138,6 +137,7 @@ class Gradients:
                 ]
             )
             if self._processes.connected:
-                flat = flat.astype(self._precision)
+                if self._precision != "float32":
+                    flat = flat.astype(self._precision)
                 self._tasks.append(paddle.distributed.all_reduce(flat, sync_op=False))
             self._sums.append(flat)

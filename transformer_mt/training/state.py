@@ -162,7 +162,7 @@ class State:
 
     Attributes:
         progress: how far the run has come.
-        scaler: the state of Paddle's loss scaler.
+        scaler: `LossScale.state`; empty unless training is in float16.
         corpus: `PreparedData.key` of the text that is trained on.
         stopped: whether the checkpoint was saved because training was stopped. A run that is not
             stopped does not have it, so the next checkpoint replaces it.
@@ -181,8 +181,7 @@ class State:
         values = asdict(self)
         if not self.average_of:
             del values["average_of"]
-        # Paddle's scaler keeps its scale in an array.
-        (checkpoint / STATE).write_text(json.dumps(values, default=np.ndarray.tolist))
+        (checkpoint / STATE).write_text(json.dumps(values))
 
     @classmethod
     def restore(cls, checkpoint: Path) -> State:

@@ -160,8 +160,8 @@ class Trainer:
         """Trains on the rest of the epoch, or until the run is finished."""
         now, training, total = self.progress, self.config.training, self.plan.total_steps
         plan = list(enumerate(self.plan.epoch_updates(now.epoch)))
-        read = read_ahead(lambda item: self.read(now.epoch, *item), plan[now.update :])
-        with closing(feed(read)) as ahead:
+        updates = read_ahead(lambda item: self.read(now.epoch, *item), plan[now.update :])
+        with closing(feed(updates)) as ahead:
             started = time.perf_counter()
             for (_, sentences), update in ahead:
                 outcome = self.updater.apply(update, now.step + 1)
