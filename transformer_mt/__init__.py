@@ -5,6 +5,8 @@ import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from transformer_mt.runtime.processor import is_amd_with_avx2
+
 if TYPE_CHECKING:
     from transformer_mt.assembly.translator import Translator
     from transformer_mt.decoding.translation import Aligned, Line, Output, Translation
@@ -28,6 +30,10 @@ __all__ = [
 os.environ.setdefault("FLAGS_use_stride_kernel", "0")
 # A process is to use one core: there are as many processes as cores.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# The MKL in Paddle's CPU build (of 2019) computes with SSE2 on processors of AMD, unless it is told
+# to use AVX2, with which matrix products are 3 to 4 times as fast.
+if is_amd_with_avx2():
+    os.environ.setdefault("MKL_DEBUG_CPU_TYPE", "5")
 # Warnings of Paddle's own code to its developers, such as on an export.
 os.environ.setdefault("GLOG_minloglevel", "2")
 

@@ -10,7 +10,8 @@ from tests.device_path import counted_host_reads, use_device_path
 from tests.small_trainers import SHORT, TRAIN, set_losses, weights
 from tests.support import make_config, prepared, take_steps, train_subwords, with_links
 from transformer_mt.assembly.training import make_trainer as assembled
-from transformer_mt.training import update
+from transformer_mt.decoding.paddle_engine import PaddleEngine
+from transformer_mt.training import update, validation
 
 # Half of the words are predicted from the first step on.
 PREDICTED = {"decay": "linear", "k": 0.5}
@@ -129,3 +130,27 @@ def test_checkpoints_go_from_one_to_the_other(make_trainer, monkeypatch, run_in,
     for name, value in weights(other).items():
         if "key_projection.bias" not in name:  # its gradient is 0 but for rounding
             np.testing.assert_allclose(value, weights(whole)[name], atol=1e-4, err_msg=name)
+
+
+def test_a_validation_takes_as_many_lines_as_fit_into_the_memory(make_trainer, monkeypatch):
+    """On a GPU. The translations are those of a CPU."""
+    trainer = make_trainer(dev=True, **SHORT)
+    trainer.updater.model.eval()
+    batches = []
+    search = PaddleEngine.search
+
+    def recorded(self, sentences, settings):
+        batches.append(len(sentences))
+        return search(self, sentences, settings)
+
+    monkeypatch.setattr(PaddleEngine, "search", recorded)
+    arguments = trainer.config, trainer.data, trainer.updater
+    expected = validation.dev_hypotheses(*arguments)
+    on_cpu = len(batches)
+    monkeypatch.setattr("paddle.get_device", lambda: "gpu:0")
+    for memory, count in ((0, len(expected)), (10**10, 1)):
+        monkeypatch.setattr("transformer_mt.runtime.device.free_memory", lambda free=memory: free)
+        batches.clear()
+        assert validation.dev_hypotheses(*arguments) == expected
+        assert len(batches) == count
+    assert on_cpu < len(expected)

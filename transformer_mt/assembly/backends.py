@@ -43,12 +43,10 @@ class Paddle(Backend):
         """As `Backend.sentences_at_once`; on a GPU as many as fit into its free memory."""
         if spec.device == "cpu":
             return super().sentences_at_once(spec, settings, length)
-        from transformer_mt.decoding.memory import sentences_that_fit
-        from transformer_mt.runtime import device as devices
+        from transformer_mt.decoding.memory import sentences_in_free_memory
 
-        return sentences_that_fit(
-            devices.free_memory(), list(spec.models), spec.subwords.target.size, settings, length
-        )
+        vocab_size = spec.subwords.target.size
+        return sentences_in_free_memory(list(spec.models), vocab_size, settings, length)
 
 
 # Every backend by its name. A new one is one package and one entry here.

@@ -459,8 +459,8 @@ class DecodingConfig(Section):
     batch_tokens: PositiveInt | None = None
     """The number of padded source tokens that one process decodes at once. A higher value needs
     more memory. It is not faster on a CPU, but may be on a GPU. null means 2,048 on a CPU. On a GPU
-    it means as many as fit into the memory that is free there, where lines are translated; the
-    service, validation and the engines of exports use 2,048."""
+    it means as many as fit into the memory that is free there; the service and the engines of
+    exports use 2,048."""
 
 
 class EvaluationConfig(Section):

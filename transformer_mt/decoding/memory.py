@@ -9,6 +9,7 @@ from transformer_mt.config.schema import DecodingConfig, ModelConfig
 from transformer_mt.decoding.batch import width
 from transformer_mt.decoding.engine import length_limits
 from transformer_mt.model.ancestors import capacity
+from transformer_mt.runtime import device
 
 FLOAT32, FLOAT64, INT64 = 4, 8, 8
 # The share of the free memory that a batch may need by this count. Paddle's allocator and the
@@ -17,6 +18,14 @@ SHARE = 0.8
 # The arrays of the size of attention weights that are held while they are computed: scores, the
 # same with the mask, the output of the softmax, and the same with the mask.
 WEIGHTS = 4
+
+
+def sentences_in_free_memory(
+    models: list[ModelConfig], vocab_size: int, settings: DecodingConfig, length: int
+) -> int:
+    """The number of sentences of a length in subwords, with eos, that can be decoded at once in the
+    free memory of the selected GPU; the other arguments are as in `sentences_that_fit`."""
+    return sentences_that_fit(device.free_memory(), models, vocab_size, settings, length)
 
 
 def sentences_that_fit(

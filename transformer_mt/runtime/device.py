@@ -1,11 +1,10 @@
 """The device that Paddle computes on."""
 
-import contextlib
 import ctypes
 import os
-import platform
 import re
 
+from transformer_mt.runtime import processor
 from transformer_mt.runtime.errors import UsageError
 
 # Constants of glibc's malloc.h.
@@ -64,7 +63,7 @@ def description() -> dict[str, str | int | float]:
     import paddle
 
     device = paddle.get_device()
-    name = _cpu_name()
+    name = processor.name()
     if device.startswith("gpu"):
         name = paddle.device.cuda.get_device_name()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -84,16 +83,6 @@ def free_memory() -> int:
     free, _ = paddle.cuda.mem_get_info()
     own = paddle.device.cuda
     return free + own.memory_reserved() - own.memory_allocated()
-
-
-def _cpu_name() -> str:
-    """Returns the name of the processor, as Linux gives it; otherwise its architecture."""
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
-        for line in file:
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                return value.strip()
-    return platform.machine()
 
 
 def require_precision(precision: str, device: str) -> None:

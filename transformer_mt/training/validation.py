@@ -10,6 +10,8 @@ import paddle
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import collate, ordered_batches
 from transformer_mt.data.prepare import PreparedData
+from transformer_mt.decoding.engine import default_at_once
+from transformer_mt.decoding.memory import sentences_in_free_memory
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation.metrics import (
     DEFAULT_METRICS,
@@ -25,6 +27,7 @@ from transformer_mt.training.update import Updater
 
 # The number of lines that a process translates between checks whether it was asked to stop.
 DEV_LINES = 100
+GPU_DEV_LINES = 1_000
 
 
 @dataclass(frozen=True)
@@ -123,22 +126,29 @@ def dev_hypotheses(config: Config, data: PreparedData, updater: Updater) -> list
     """Translates the dev set; None if a process was asked to stop."""
     processes = updater.processes
     beam_size = config.evaluation.validation_beam_size
+    if paddle.get_device() == "cpu":
+        lines, at_once = DEV_LINES, default_at_once
+    else:
+        vocab_size = data.subwords.target.size
+        lines = GPU_DEV_LINES
+        at_once = partial(sentences_in_free_memory, [config.model], vocab_size)
     translator = Translator(
         updater.objective.engine(data.subwords),
         data.subwords,
         config.decoding.model_copy(update={"beam_size": beam_size, "n_best": 1, "sampling": False}),
         config.data.max_length,
         config.data.target_lang,
+        at_once=at_once,
     )
     sources = data.dev_split.text[0]
     hypotheses = [""] * len(sources)
     count = processes.world_size
     with progress(total=len(sources), title="validating", unit="lines") as bar:
-        for window in range(0, len(sources), DEV_LINES * count):
+        for window in range(0, len(sources), lines * count):
             if processes.any(signals.pending() is not None):
                 return None
             # Each process translates every `count`th line of a window.
-            end = min(window + DEV_LINES * count, len(sources))
+            end = min(window + lines * count, len(sources))
             own = slice(window + processes.rank, end, count)
             shares = processes.gather_work(partial(translator.translate, sources[own]))
             for rank, share in enumerate(shares):
