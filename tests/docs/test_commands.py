@@ -386,7 +386,7 @@ def known_variables() -> set[str]:
     sources = [*(ROOT / "scripts").glob("*.sh"), *(ROOT / "transformer_mt").rglob("*.py")]
     text = "\n".join(path.read_text(encoding="utf-8") for path in sources)
     own = set(re.findall(r"\b(?:TRANSFORMER_MT_\w+|FLAGS_\w+|PYTHON|PIP_INDEX_URL|TMPDIR)\b", text))
-    return own | {"CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTHONPATH"}
+    return own | {"CUDA_VISIBLE_DEVICES", "MKL_DEBUG_CPU_TYPE", "OMP_NUM_THREADS", "PYTHONPATH"}
 
 
 # ---- The pages ----

@@ -113,7 +113,10 @@ class Gradients:
                 parameter.grad = part
 
     def clear(self) -> None:
-        """Deletes the gradients."""
+        """Deletes the gradients, and their sums if those were not used."""
+        for task in self._tasks:
+            task.wait()
+        self._sums, self._tasks = [], []
         for parameter in self._parameters:
             parameter.clear_gradient(set_to_zero=False)
 

@@ -68,6 +68,11 @@ def seed_generators(*numbers: int) -> None:
     random.seed(int(words[2]))
 
 
+def is_asked_to_stop() -> bool:
+    """Returns whether a signal has asked this process to stop."""
+    return signals.pending() is not None
+
+
 class Updater:
     """A model with its objective and optimiser, which together update its weights.
 
@@ -108,24 +113,27 @@ class Updater:
         """
         seed_generators(self.config.training.seed, step, self.processes.rank)
         self.model.train()
-        # 1. The gradients of all batches add up. Before the last one, the processes agree whether
-        #    they stop, because none can stop alone once their gradients are being added up.
+        # 1. The gradients of all batches add up. A process that was asked to stop leaves out the
+        #    rest of its batches, but still exchanges what the others wait for.
         may_stop = self.reads_at_once or not self.processes.connected or step % AGREE_EVERY == 0
         sums = []
         for batch in update.batches[:-1]:
-            if may_stop and signals.pending() is not None:
-                break
-            sums.append(self._add_gradient(batch, update, step))
-        if may_stop and self.processes.any(signals.pending() is not None):
-            self.gradients.clear()
-            return Outcome(stopping=True)
+            if not (may_stop and is_asked_to_stop()):
+                sums.append(self._add_gradient(batch, update, step))
         with self.gradients.last_pass():
             for batch in update.batches[-1:]:  # a process may have no batch
-                sums.append(self._add_gradient(batch, update, step))
-        loss_and_nll = self.processes.total(self._sum(sums))
+                if not (may_stop and is_asked_to_stop()):
+                    sums.append(self._add_gradient(batch, update, step))
+        is_stopping = may_stop and is_asked_to_stop()
+        totals = self.processes.total(self._sum(sums, is_stopping))
+        if may_stop and self.processes.connected:
+            is_stopping = float(totals[2]) > 0
+        if is_stopping:
+            self.gradients.clear()
+            return Outcome(stopping=True)
         # 2. The gradients of all processes have been added up; they are clipped and applied.
-        norm = self.optimizer.apply(self.gradients, loss_and_nll[0], self.rate(step), self.scale)
-        outcome = Outcome(unread=paddle.concat([loss_and_nll, norm.reshape([1])]))
+        norm = self.optimizer.apply(self.gradients, totals[0], self.rate(step), self.scale)
+        outcome = Outcome(unread=paddle.concat([totals[:2], norm.reshape([1])]))
         return read([outcome])[0] if self.reads_at_once else outcome
 
     def _add_gradient(self, batch: Batch, update: Update, step: int) -> tuple[Tensor, Tensor]:
@@ -141,12 +149,13 @@ class Updater:
         return loss.detach(), nll.detach()
 
     @staticmethod
-    def _sum(losses: list[tuple[Tensor, Tensor]]) -> Tensor:
-        """Returns the sums of the losses and of the nlls, float64 (2,)."""
+    def _sum(losses: list[tuple[Tensor, Tensor]], is_stopping: bool) -> Tensor:
+        """Returns the sums of the losses and of the nlls, and 1 if this process was asked to stop
+        or else 0: float64 (3,)."""
         total = paddle.zeros([2], "float64")
         for pair in losses:
             total = total + paddle.stack(pair).astype("float64")
-        return total
+        return paddle.concat([total, paddle.full([1], float(is_stopping), "float64")])
 
     def losses(self, batch: Batch, step: int | None = None) -> tuple[Tensor, Tensor]:
         """As `Objective.losses`, in the precision of the config."""
