@@ -12,8 +12,8 @@ import pytest
 
 from tests.support import ROOT, TIMEOUT
 from tests.training.exchange import STEPS, VARIANTS, trained
-from transformer_mt.training.gradients import Bucket, buckets_of
-from transformer_mt.training.processes import ALONE
+from transformer_mt.training.gradients import Bucket, Gradients, buckets_of
+from transformer_mt.training.processes import ALONE, Processes
 
 
 def launched(count, folder):
@@ -141,3 +141,17 @@ def test_a_bucket_is_flattened_and_divided_again():
     assert flat.shape == [bucket.size] == [11]
     for part, value in zip(bucket.parts(flat), values, strict=True):
         np.testing.assert_array_equal(part.numpy(), value.numpy())
+
+
+def test_the_error_of_a_lost_process_is_not_replaced(monkeypatch):
+    """It is raised within Paddle's backward pass, which would raise a SystemError instead."""
+
+    def lost(tensor, sync_op=True):
+        raise RuntimeError("Connection closed by peer")
+
+    monkeypatch.setattr("paddle.distributed.all_reduce", lost)
+    layer = paddle.nn.Linear(2, 3)
+    gradients = Gradients(layer, Processes(rank=0, world_size=2, connected=True))
+    loss = layer(paddle.ones([4, 2])).sum()
+    with pytest.raises(RuntimeError, match="closed by peer"), gradients.last_pass():
+        loss.backward()

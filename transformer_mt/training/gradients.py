@@ -76,6 +76,7 @@ class Gradients:
         self._sums: list[Tensor] = []  # of the first buckets, in their order
         self._tasks: list[Any] = []  # of the messages that are on their way
         self._is_last_pass = False
+        self._error: Exception | None = None  # of a message that was sent in the backward pass
         self._missing = [0] * len(self.buckets)
         if processes.connected:
             for number, bucket in enumerate(self.buckets):
@@ -91,6 +92,8 @@ class Gradients:
         self._is_last_pass = self._processes.connected
         try:
             yield
+            if self._error is not None:
+                raise self._error
             if self._is_last_pass:
                 self._send_the_rest()  # of parameters without a gradient
         finally:
@@ -121,11 +124,16 @@ class Gradients:
             parameter.clear_gradient(set_to_zero=False)
 
     def _completed(self, number: int) -> None:
-        if not self._is_last_pass:
+        if not self._is_last_pass or self._error is not None:
             return
         self._missing[number] -= 1
-        while len(self._sums) < len(self.buckets) and self._missing[len(self._sums)] == 0:
-            self._send(self.buckets[len(self._sums)])
+        try:
+            while len(self._sums) < len(self.buckets) and self._missing[len(self._sums)] == 0:
+                self._send(self.buckets[len(self._sums)])
+        except Exception as error:
+            # Another process has ended. Paddle's backward pass, which calls this, would replace the
+            # error by one of its own that says nothing.
+            self._error = error
 
     def _send_the_rest(self) -> None:
         for bucket in self.buckets[len(self._sums) :]:
