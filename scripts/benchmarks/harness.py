@@ -95,7 +95,7 @@ def clear_settings() -> None:
     for name in list(os.environ):
         if name.startswith(("FLAGS_", "OMP_", "MKL_", "KMP_", "MALLOC_", "GLIBC_TUNABLES")):
             del os.environ[name]
-    # transformer_mt makes this setting for itself. Its competitors are as fast with it.
+    # transformer_mt makes this setting for itself, so its competitors get it, too.
     with contextlib.suppress(OSError):
         if "AuthenticAMD" in Path("/proc/cpuinfo").read_text():
             os.environ["MKL_DEBUG_CPU_TYPE"] = "5"

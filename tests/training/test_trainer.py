@@ -1,7 +1,9 @@
 """The training loop, on tiny models and real sentences."""
 
 import math
+import signal
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import paddle
@@ -9,10 +11,12 @@ import pytest
 
 from tests.device_path import use_device_path
 from tests.small_trainers import DEV, SHORT, TRAIN, set_losses, update_once, weights
-from tests.support import log_softmax, take_steps
+from tests.support import log_softmax, make_config, prepared, take_steps
+from transformer_mt.assembly.training import make_trainer as assembled
 from transformer_mt.runtime.errors import UserError
 from transformer_mt.training import loss_scale
 from transformer_mt.training.loss_scale import LossScale
+from transformer_mt.training.processes import Processes
 from transformer_mt.training.state import Meter, perplexity
 from transformer_mt.training.validation import dev_loss
 
@@ -311,3 +315,46 @@ def test_pieces_of_small_batches_stay_in_their_updates(make_trainer):
     trainer.plan = replace(trainer.plan, batches=(20, 50))
     for update, whole in zip(trainer.plan.epoch_updates(0), plan, strict=True):
         assert list(np.concatenate(update)) == list(np.concatenate(whole))
+
+
+# ---- Whether to stop ----
+
+
+@pytest.mark.parametrize("batch_tokens", [300, 900], ids=["one batch", "several batches"])
+def test_processes_stop_together(make_trainer, tmp_path, subwords, monkeypatch, batch_tokens):
+    """If any of them was asked, none changes the weights. All send the same messages whether they
+    stop or not, so that none waits for another. The other process is made up here."""
+    asked = {"here": False, "elsewhere": False}
+    messages = []
+
+    def all_reduce(tensor, sync_op=True):
+        messages.append(tensor.shape)
+        if tensor.shape == [3]:  # loss, nll, and how many were asked to stop
+            tensor[2] += float(asked["elsewhere"])
+        return SimpleNamespace(wait=lambda: None)
+
+    monkeypatch.setattr("paddle.distributed.all_reduce", all_reduce)
+    monkeypatch.setattr(
+        "transformer_mt.runtime.signals.pending", lambda: signal.SIGINT if asked["here"] else None
+    )
+    config = make_config(tmp_path, training={**SHORT, "batch_tokens": batch_tokens})
+    data = prepared(config, TRAIN, subwords)
+    trainer = assembled(config, data, Processes(rank=0, world_size=2, connected=True))
+
+    def updated(here, elsewhere):
+        asked.update(here=here, elsewhere=elsewhere)
+        messages.clear()
+        (outcome,) = take_steps(trainer, 1)
+        # Paddle clears a gradient by making it 0 when it is next read.
+        assert not any(p.grad is not None and p.grad.any() for p in trainer.model.parameters())
+        return outcome.stopping, list(messages)
+
+    before = weights(trainer)
+    for where in ((True, False), (False, True), (True, True)):
+        is_stopping, sent = updated(*where)
+        assert is_stopping
+        assert sent == [[sum(value.size for value in before.values())], [3]]
+        for name, value in weights(trainer).items():
+            np.testing.assert_array_equal(value, before[name])
+    assert updated(False, False) == (False, sent)
+    assert any(not np.array_equal(v, before[name]) for name, v in weights(trainer).items())

@@ -68,11 +68,6 @@ def seed_generators(*numbers: int) -> None:
     random.seed(int(words[2]))
 
 
-def is_asked_to_stop() -> bool:
-    """Returns whether a signal has asked this process to stop."""
-    return signals.pending() is not None
-
-
 class Updater:
     """A model with its objective and optimiser, which together update its weights.
 
@@ -116,15 +111,19 @@ class Updater:
         # 1. The gradients of all batches add up. A process that was asked to stop leaves out the
         #    rest of its batches, but still exchanges what the others wait for.
         may_stop = self.reads_at_once or not self.processes.connected or step % AGREE_EVERY == 0
+
+        def is_asked_to_stop() -> bool:
+            return may_stop and signals.pending() is not None
+
         sums = []
         for batch in update.batches[:-1]:
-            if not (may_stop and is_asked_to_stop()):
+            if not is_asked_to_stop():
                 sums.append(self._add_gradient(batch, update, step))
         with self.gradients.last_pass():
             for batch in update.batches[-1:]:  # a process may have no batch
-                if not (may_stop and is_asked_to_stop()):
+                if not is_asked_to_stop():
                     sums.append(self._add_gradient(batch, update, step))
-        is_stopping = may_stop and is_asked_to_stop()
+        is_stopping = is_asked_to_stop()
         totals = self.processes.total(self._sum(sums, is_stopping))
         if may_stop and self.processes.connected:
             is_stopping = float(totals[2]) > 0
