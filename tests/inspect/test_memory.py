@@ -33,7 +33,7 @@ def make_updater(tmp_path, model=(), training=(), vocabularies=VOCABULARIES, **s
     )
     target = SimpleNamespace(size=vocabularies.target, pad=0)
     subwords = SimpleNamespace(source=target, target=target, joint=True)
-    return config, assembly.make_updater(config, subwords, 1)
+    return config, assembly.make_updater(config, subwords)
 
 
 def full_update(rows, vocab_size=VOCABULARIES.target):

@@ -91,7 +91,7 @@ def test_an_update_of_5000_types_and_6_layers_of_512_2048(random_ids):
         }
     )
     side = SimpleNamespace(size=types, pad=PAD)
-    updater = make_updater(config, SimpleNamespace(source=side, target=side, joint=False), 1)
+    updater = make_updater(config, SimpleNamespace(source=side, target=side, joint=False))
     # As above, with 4 x (512 x 512 + 512), 2 x 512 x 2048 + 2048 + 512, and 2 x 512.
     encoder_layer = 1_050_624 + 2_099_712 + 2 * 1024
     decoder_layer = 2 * 1_050_624 + 2_099_712 + 3 * 1024

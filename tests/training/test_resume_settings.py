@@ -1,13 +1,11 @@
 """Which settings may change when a run goes on."""
 
-from dataclasses import replace
-
 import pytest
 
 from tests.support import make_config
 from transformer_mt.config.schema import SECTIONS, DecodingConfig, EvaluationConfig
 from transformer_mt.training.resume import differences
-from transformer_mt.training.schedule import SCHEDULES, learning_rate
+from transformer_mt.training.schedule import learning_rate
 
 
 @pytest.fixture
@@ -63,28 +61,13 @@ def test_what_a_model_is_trained_to_put_out_may_not(changed):
     assert extra.startswith("decoding.max_length_extra: ") and extra.endswith(", now 50")
 
 
-def test_the_length_of_a_run_may_change_unless_the_schedule_uses_it(tmp_path, monkeypatch):
-    """Otherwise the rate would jump at the step from which the run is resumed."""
-
-    def decay(step, settings, total_steps):
-        return 1 - (step - 1) / total_steps
-
-    options = {"schedule": "constant", "warmup_steps": 0, "learning_rate": 1.0}
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_the_length_of_a_run_may_change_and_the_rate_does_not_jump(tmp_path, schedule):
+    options = {"schedule": schedule, "warmup_steps": 10, "decay_steps": 100, "learning_rate": 1.0}
     short = make_config(tmp_path, training=options | {"max_steps": 100})
     long = make_config(tmp_path, training=options | {"max_steps": 200, "max_epochs": 9})
     assert differences(short, long) == []
-
-    # A schedule gets the number of updates only if its entry says that it uses it.
-    schedule = replace(SCHEDULES["constant"], after_warmup=decay)
-    monkeypatch.setitem(SCHEDULES, "constant", schedule)
-    with pytest.raises(TypeError):
-        learning_rate(51, short.training, 64, 100)
-
-    schedule = replace(schedule, uses_total_steps=True)
-    monkeypatch.setitem(SCHEDULES, "constant", schedule)
-    assert learning_rate(51, short.training, 64, 100) == 0.5
-    assert learning_rate(51, long.training, 64, 200) == 0.75
-    assert differences(short, short) == []
-    steps, epochs = sorted(differences(short, long), reverse=True)
-    assert steps == "training.max_steps: 100, now 200"
-    assert epochs == "training.max_epochs: null, now 9"
+    rates = [[learning_rate(s, c.training, 64) for s in range(1, 201)] for c in (short, long)]
+    assert rates[0] == rates[1]
+    later = make_config(tmp_path, training=options | {"decay_steps": 101})
+    assert differences(long, later) == ["training.decay_steps: 100, now 101"]

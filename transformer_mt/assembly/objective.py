@@ -10,12 +10,15 @@ from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.loss import LabelSmoothedCrossEntropy
 from transformer_mt.training.objective import Objective
 
-# The terms of the objective. A term is on if this key of the config, whose section has the name of
-# the mechanism, is not null; the value is the name of its class in the mechanism's objective.py. A
-# mechanism that is off is not imported. Terms that change the batch come first.
+# The terms of the objective: the names of their classes in the objective.py of the mechanism, by
+# the mechanism's section of the config, which says whether it is on. A mechanism that is off is not
+# imported. The term that repeats the rows of a batch comes first, so that the others draw each of
+# them by itself.
 TERMS = {
-    "scheduled_sampling.decay": "ScheduledSampling",
-    "guided_attention.by": "GuidedAttention",
+    "consistency": "Consistency",
+    "word_noise": "WordNoise",
+    "scheduled_sampling": "ScheduledSampling",
+    "guided_attention": "GuidedAttention",
 }
 
 
@@ -25,9 +28,8 @@ def make_objective(config: Config, model: Transformer, subwords: Subwords) -> Ob
     if config.model.non_autoregressive is not None:
         return _mask_prediction()(config, model, subwords, criterion)
     terms = []
-    for option, name in TERMS.items():
-        section, key = option.split(".")
-        if getattr(getattr(config, section), key) is not None:
+    for section, name in TERMS.items():
+        if getattr(config, section).is_on:
             mechanism = import_module(f"transformer_mt.mechanisms.{section}.objective")
             terms.append(getattr(mechanism, name)(config, model, subwords))
     return Objective(model, criterion, terms)

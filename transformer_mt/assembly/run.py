@@ -32,7 +32,6 @@ from transformer_mt.training.advice import advice
 from transformer_mt.training.plan import Plan
 from transformer_mt.training.processes import Processes, is_one_of_several, own_device
 from transformer_mt.training.run_directory import RunDirectory
-from transformer_mt.training.schedule import SCHEDULES
 from transformer_mt.training.state import Progress
 from transformer_mt.training.trainer import Trainer, run_on_several_machines, seconds_per_step
 
@@ -172,9 +171,9 @@ def _begin(
 
 def _how_to_go_on(config: Config) -> str:
     """Returns what the user can do after the end of a run."""
-    keys = ["patience"]
-    if not SCHEDULES[config.training.schedule].uses_total_steps:  # else the length is fixed
-        keys = ["max_steps", "max_epochs", "patience"]
+    keys = ["max_steps", "max_epochs", "patience"]
+    if config.training.decay_steps is not None:  # beyond it, the rate is 0
+        keys = []
     keys = [f"training.{key}" for key in keys if getattr(config.training, key)]
     how = f"raise {' or '.join(keys)}"
     if not keys:

@@ -34,9 +34,7 @@ def _new_batches(training: TrainingConfig) -> tuple[int, ...]:
     return training.batch_plan if multiple == 1 else (*training.batch_plan, multiple)
 
 
-def make_updater(
-    config: Config, subwords: Subwords, total_steps: int, processes: Processes = ALONE
-) -> Updater:
+def make_updater(config: Config, subwords: Subwords, processes: Processes = ALONE) -> Updater:
     """Builds model, objective and optimiser."""
     # The same weights in every process, whatever was drawn before.
     paddle.seed(config.training.seed)
@@ -46,11 +44,11 @@ def make_updater(
     sizes = config.model
     dtype = getattr(paddle, config.training.precision)
     fused.prepare(sizes.d_model // sizes.num_heads, sizes.d_model, dtype)
-    return Updater(config, objective, total_steps, processes)
+    return Updater(config, objective, processes)
 
 
 def make_trainer(config: Config, data: PreparedData, processes: Processes = ALONE) -> Trainer:
     """Builds all that is needed to train on prepared data, as one of `processes`."""
     plan = make_plan(config, data)
-    updater = make_updater(config, data.subwords, plan.total_steps, processes)
+    updater = make_updater(config, data.subwords, processes)
     return Trainer(config, data, plan, updater)

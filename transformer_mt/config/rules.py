@@ -3,10 +3,12 @@
 from transformer_mt.config.schema import Config
 from transformer_mt.config.section import Problems, needs
 from transformer_mt.data.datasets import DATASETS
+from transformer_mt.mechanisms.consistency import config as consistency
 from transformer_mt.mechanisms.copying import config as copying
 from transformer_mt.mechanisms.guided_attention import config as guided_attention
 from transformer_mt.mechanisms.mask_predict import config as mask_predict
 from transformer_mt.mechanisms.scheduled_sampling import config as scheduled_sampling
+from transformer_mt.mechanisms.word_noise import config as word_noise
 from transformer_mt.training.schedule import SCHEDULES
 
 
@@ -76,7 +78,9 @@ def training_rules(config: Config) -> Problems:
     """
     - At least one of `training.max_steps` and `training.max_epochs` must be given.
     - `training.schedule: noam` and `inverse_sqrt` need `training.warmup_steps` of at least 1.
-    - `training.schedule: inverse_sqrt` and `constant` need `training.learning_rate`.
+    - All values of `training.schedule` but `noam` need `training.learning_rate`.
+    - `training.schedule: linear` and `cosine` need `training.decay_steps`, which must be more than
+      `training.warmup_steps`; the others do not use it.
     - `training.average_last` must be at most `training.keep_last`.
     - `training.weight_decay` needs `training.optimizer: adamw`.
     """
@@ -90,6 +94,14 @@ def training_rules(config: Config) -> Problems:
     if schedule.default_peak is None and training.learning_rate is None:
         message = f"schedule {training.schedule} needs a rate"
         yield ("training.learning_rate", "training.schedule"), message
+    about_decay = "training.decay_steps", "training.schedule"
+    if schedule.ends and training.decay_steps is None:
+        yield about_decay, f"schedule {training.schedule} needs the step at which the rate is 0"
+    if not schedule.ends and training.decay_steps is not None:
+        yield about_decay, "needs training.schedule: linear or cosine"
+    if training.decay_steps is not None and training.decay_steps <= training.warmup_steps:
+        message = f"must be more than training.warmup_steps ({training.warmup_steps})"
+        yield ("training.decay_steps", "training.warmup_steps"), message
     if (training.average_last or 0) > training.keep_last:
         message = f"is more than training.keep_last ({training.keep_last})"
         yield ("training.average_last", "training.keep_last"), message
@@ -109,4 +121,5 @@ def decoding_rules(config: Config) -> Problems:
 RULES = [
     *(data_rules, subword_rules, model_rules, training_rules, decoding_rules),
     *(module.rules for module in (scheduled_sampling, guided_attention, copying, mask_predict)),
+    *(module.rules for module in (consistency, word_noise)),
 ]

@@ -24,9 +24,11 @@ from transformer_mt.config.section import (
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.evaluation.metrics import METRICS
 from transformer_mt.evaluation.tokenizers import TOKENIZERS
+from transformer_mt.mechanisms.consistency.config import ConsistencyConfig
 from transformer_mt.mechanisms.guided_attention.config import GuidedAttentionConfig
 from transformer_mt.mechanisms.mask_predict.config import LONGEST_TARGET
 from transformer_mt.mechanisms.scheduled_sampling.config import ScheduledSamplingConfig
+from transformer_mt.mechanisms.word_noise.config import WordNoiseConfig
 from transformer_mt.training.schedule import SCHEDULES
 
 # The four special subwords, and at least one for text. SentencePiece crashes from some 2 * 10^9 on.
@@ -268,11 +270,17 @@ class TrainingConfig(Section):
     schedule: Literal[tuple(SCHEDULES)] = "noam"
     """The schedule of the learning rate. It rises linearly for warmup_steps, up to learning_rate.
     noam, inverse_sqrt  it then falls with `1 / sqrt(step)`
+    linear              it then falls along a line, to 0 at decay_steps
+    cosine              it then falls along half a cosine wave, to 0 at decay_steps
     constant            it then stays the same
     With noam, learning_rate can be null, as in the paper."""
 
     warmup_steps: NaturalNumber = 4000
     """The number of steps in which the learning rate rises."""
+
+    decay_steps: PositiveInt | None = None
+    """The step at which the learning rate of linear and cosine is 0. It is usually max_steps. It is
+    a key of its own, so that max_steps may change when a run is resumed."""
 
     learning_rate: Annotated[float, Field(gt=0, le=100)] | None = None
     """The learning rate at the end of the warm-up. null is possible with noam only, and means
@@ -343,6 +351,11 @@ class TrainingConfig(Section):
     """Averages the weights of this number of newest checkpoints at the end of training. The final
     score and translation use the average, or the best checkpoint if that is better on the dev set
     by more than chance. null means that they use the best checkpoint."""
+
+    ema: Annotated[Decay, Field(gt=0)] | None = None
+    """The decay of the exponential moving average of the weights, such as 0.999. Validation,
+    checkpoints and translation then use the average instead of the weights of the last update. null
+    turns it off."""
 
     max_skipped: PositiveInt = 10
     """The number of skipped updates in a row after which training stops. An update is skipped if
@@ -499,6 +512,8 @@ class Config(Section):
     subword: SubwordConfig = Field(default_factory=SubwordConfig)
     model: ModelConfig = Field(default_factory=ModelConfig)
     training: TrainingConfig
+    consistency: ConsistencyConfig = Field(default_factory=ConsistencyConfig)
+    word_noise: WordNoiseConfig = Field(default_factory=WordNoiseConfig)
     scheduled_sampling: ScheduledSamplingConfig = Field(default_factory=ScheduledSamplingConfig)
     guided_attention: GuidedAttentionConfig = Field(default_factory=GuidedAttentionConfig)
     decoding: DecodingConfig = Field(default_factory=DecodingConfig)

@@ -43,6 +43,22 @@ class Batch:
     padding: int = 0
     multiple: int = 1
 
+    def repeated(self, count: int) -> "Batch":
+        """Returns the batch with all of its rows `count` times, one copy after the other."""
+
+        def times(array: np.ndarray | None) -> np.ndarray | None:
+            return None if array is None else np.concatenate([array] * count)
+
+        return replace(
+            self,
+            source=times(self.source),
+            target_input=times(self.target_input),
+            target_output=times(self.target_output),
+            target_tokens=count * self.target_tokens,
+            alignment=times(self.alignment),
+            padding=count * self.padding,
+        )
+
 
 def rounded(length: T, multiple: int) -> T:
     """Rounds an integer, or an array of integers, up to a multiple."""

@@ -90,7 +90,7 @@ def full_batch(rows: int, length: int, vocabulary_size: int, seed: int = 1) -> B
 
 def updater(config: Config, size: int = VOCABULARY_SIZE, processes: Processes = ALONE) -> Updater:
     """The updater of a config, on the device that is selected."""
-    return make_updater(config, subwords(size), config.training.max_steps, processes)
+    return make_updater(config, subwords(size), processes)
 
 
 def weights_of(model: nn.Layer) -> dict[str, np.ndarray]:

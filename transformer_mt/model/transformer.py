@@ -276,14 +276,17 @@ class Transformer(nn.Layer):
         return self.generate(hidden, cross_weights, source_ids), weights
 
     def encode(
-        self, source_ids: Tensor, need_weights: bool = False
+        self, source_ids: Tensor, need_weights: bool = False, embedded: Tensor | None = None
     ) -> Tensor | tuple[Tensor, list[Tensor]]:
         """Encodes `source_ids` (batch, source_len) into the memory (batch, source_len, d_model).
 
         With `need_weights`, returns (memory, weights), where the weights are one
-        (batch, heads, source_len, source_len) per layer.
+        (batch, heads, source_len, source_len) per layer. `embedded` (batch, source_len, d_model),
+        without positions, is read in place of the embeddings of the ids.
         """
-        x = self.positional_encoding(self.source_embedding(source_ids))
+        if embedded is None:
+            embedded = self.source_embedding(source_ids)
+        x = self.positional_encoding(embedded)
         # x: (batch, source_len, d_model); memory: the same shape
         memory, weights = self.encoder(x, self._source_mask(source_ids), need_weights)
         return (memory, weights) if need_weights else memory

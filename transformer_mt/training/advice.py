@@ -37,6 +37,13 @@ def _about_steps(config: Config, total_steps: int, has_dev: bool) -> Iterator[st
             f"training.warmup_steps: {training.warmup_steps}: {end}, while the learning rate still "
             f"rises. Lower warmup_steps, to {max(1, total_steps // 5)} for example, or train longer"
         )
+    if training.decay_steps is not None and total_steps != training.decay_steps:
+        odd = (
+            "before the learning rate is 0"
+            if total_steps < training.decay_steps
+            else (f"but the learning rate is 0 from step {training.decay_steps:,} on")
+        )
+        yield f"training.decay_steps: {training.decay_steps}: {end}, {odd}. Set it to {total_steps}"
     if has_dev and total_steps < training.validate_every:
         yield (
             f"training.validate_every: {training.validate_every}: {end}, so no validation comes "

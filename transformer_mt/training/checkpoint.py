@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import paddle
@@ -17,17 +18,23 @@ from transformer_mt.runtime.checksums import verify
 from transformer_mt.runtime.console import warn
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.folders import published
-from transformer_mt.training.optimizer import DeviceOptimizer, HostOptimizer
 from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training.state import State
 from transformer_mt.weights import OPTIMIZER, WEIGHTS, load_weights, read_weights
+
+
+class Stateful(Protocol):
+    """An updater, or its optimiser alone."""
+
+    def load(self, arrays: dict[str, np.ndarray]) -> None:
+        """Takes the tensors that `save` has written for it."""
 
 
 def save(path: Path, model: nn.Layer, optimizer_state: dict[str, np.ndarray], state: State) -> None:
     """Writes the checkpoint `path`.
 
     Args:
-        optimizer_state: what the optimiser's `state` returns.
+        optimizer_state: what the updater's `state` returns, or that of its optimiser alone.
 
     Raises:
         UserError: it could not be written (a full disk); earlier checkpoints are untouched.
@@ -40,15 +47,15 @@ def save(path: Path, model: nn.Layer, optimizer_state: dict[str, np.ndarray], st
         state.save(folder)
 
 
-def restore(path: Path, model: nn.Layer, optimizer: HostOptimizer | DeviceOptimizer) -> State:
-    """The inverse of `save`: fills model and optimiser, and returns the state.
+def restore(path: Path, model: nn.Layer, updater: Stateful) -> State:
+    """The inverse of `save`: fills the model and its updater, and returns the state.
 
     Raises:
         UserError: the checkpoint is damaged.
     """
     load_weights(path, model)
     try:
-        optimizer.load(tensors.read(path / OPTIMIZER))
+        updater.load(tensors.read(path / OPTIMIZER))
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{path / OPTIMIZER}: damaged ({error})") from None
     return State.restore(path)

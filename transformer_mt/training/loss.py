@@ -58,17 +58,7 @@ class _SmoothedCrossEntropy(paddle.autograd.PyLayer):
         at_target = paddle.stack([paddle.arange(rows), targets], axis=1)
         logit = paddle.gather_nd(logits, at_target)  # (rows,)
         is_real = targets != pad_id
-        if operations.is_on_cpu(logits):
-            nll, probabilities = F.softmax_with_cross_entropy(
-                logits, targets.unsqueeze(1), ignore_index=pad_id, return_softmax=True
-            )  # (rows, 1), (rows, vocabulary)
-            nll = nll.squeeze(1)
-            if float(nll.max()) > LARGEST_NLL:
-                nll = paddle.where(nll > LARGEST_NLL, logits.logsumexp(1) - logit, nll)
-        else:  # without a read on the host
-            log_total = operations.log_sum_exp(logits)  # (rows, 1)
-            nll = paddle.where(is_real, log_total.squeeze(1) - logit, paddle.zeros([]))
-            probabilities = paddle.exp(logits - log_total)
+        nll, probabilities = nll_and_probabilities(logits, targets, logit, pad_id)
         nll = nll.sum()
         ctx.save_for_backward(probabilities, at_target, is_real)
         ctx.epsilon = epsilon
@@ -93,3 +83,28 @@ class _SmoothedCrossEntropy(paddle.autograd.PyLayer):
         if not bool(is_real.all()):
             logits_gradient.multiply_(is_real.astype("float32").unsqueeze(1))
         return logits_gradient, None
+
+
+def nll_and_probabilities(
+    logits: Tensor, targets: Tensor, logit: Tensor, pad_id: int = -100
+) -> tuple[Tensor, Tensor]:
+    """Returns the negative log-likelihood of each target, float32 (rows,), which is 0 at padding,
+    and the probabilities of all tokens, float32 (rows, vocabulary).
+
+    Args:
+        logits: float32 (rows, vocabulary).
+        targets: int64 (rows,).
+        logit: (rows,), the logits of the targets.
+    """
+    if operations.is_on_cpu(logits):
+        nll, probabilities = F.softmax_with_cross_entropy(
+            logits, targets.unsqueeze(1), ignore_index=pad_id, return_softmax=True
+        )  # (rows, 1), (rows, vocabulary)
+        nll = nll.squeeze(1)
+        if float(nll.max()) > LARGEST_NLL:
+            nll = paddle.where(nll > LARGEST_NLL, logits.logsumexp(1) - logit, nll)
+        return nll, probabilities
+    # Without a read on the host.
+    log_total = operations.log_sum_exp(logits)  # (rows, 1)
+    nll = paddle.where(targets != pad_id, log_total.squeeze(1) - logit, paddle.zeros([]))
+    return nll, paddle.exp(logits - log_total)

@@ -40,6 +40,11 @@ class Forward:
     cross_weights: list[Tensor | None]
 
 
+# Which source ids and which ids of the decoder's input are read as zero vectors: bool arrays
+# (batch, source_len) and (batch, target_len); None: no id.
+Dropped = tuple[np.ndarray | None, np.ndarray | None]
+
+
 class Term:
     """An addition to teacher forcing. Subclasses override some of its hooks.
 
@@ -49,11 +54,17 @@ class Term:
 
     # The decoder layers, from 0, whose attention to the source `loss` reads.
     cross_attention_layers: Collection[int] = ()
+    # Takes the place of the objective's criterion, with the same interface. One term may have one.
+    criterion: nn.Layer | None = None
 
     def batch(self, batch: Batch, step: int) -> Batch:
         """Returns the batch to train on in place of `batch`. If it has another number of target
         tokens, the loss is scaled so that the batch keeps its weight in the update."""
         return batch
+
+    def dropped(self, batch: Batch) -> Dropped:
+        """Returns which embeddings of the batch are replaced by zeros."""
+        return None, None
 
     def decoder_input(
         self, target: Tensor, batch: Batch, memory: Tensor, source: Tensor, step: int
@@ -116,9 +127,17 @@ class Objective:
         # The encoder runs, and the terms may replace the input of the decoder.
         source = to_tensor(batch.source)  # (batch, source_len)
         target = to_tensor(batch.target_input)  # (batch, target_len)
-        memory = self.model.encode(source)  # (batch, source_len, d_model)
+        source_dropped, target_dropped = _all_dropped(terms, batch)
+        embedded = None
+        if source_dropped is not None:
+            embedded = _without(self.model.source_embedding(source), source_dropped)
+        memory = self.model.encode(source, embedded=embedded)  # (batch, source_len, d_model)
         for term in terms:
             target = term.decoder_input(target, batch, memory, source, step)
+        if target_dropped is not None:
+            if target.ndim == 2:
+                target = self.model.target_embedding(target)
+            target = _without(target, target_dropped)
 
         # Logits, the costliest part, are computed only at positions that are not padding.
         labels = batch.target_output.reshape(-1)
@@ -128,7 +147,9 @@ class Objective:
         found = self.model.logits(target, memory, source, positions, need_weights=layers)
         logits, cross_weights = found if layers else (found, [])
 
-        loss, nll = self.criterion(logits, labels)
+        criteria = [term.criterion for term in terms if term.criterion is not None]
+        (criterion,) = criteria or [self.criterion]
+        loss, nll = criterion(logits, labels)
         forward = Forward(batch, logits, positions, labels, cross_weights)
         with paddle.amp.auto_cast(enable=False):  # in float32, like the criterion
             for term in terms:
@@ -137,3 +158,19 @@ class Objective:
             share = target_tokens / batch.target_tokens
             loss, nll = loss * share, nll * share
         return loss, nll
+
+
+def _all_dropped(terms: Collection[Term], batch: Batch) -> Dropped:
+    """Returns what at least one of the terms drops."""
+    sides: list[np.ndarray | None] = [None, None]
+    for term in terms:
+        for side, mask in enumerate(term.dropped(batch)):
+            if mask is not None:
+                sides[side] = mask if sides[side] is None else sides[side] | mask
+    return sides[0], sides[1]
+
+
+def _without(embedded: Tensor, dropped: np.ndarray) -> Tensor:
+    """Replaces embeddings (batch, len, d_model) by zeros where `dropped` (batch, len) is True."""
+    kept = to_tensor(~dropped).astype(embedded.dtype)
+    return embedded * kept.unsqueeze(-1)

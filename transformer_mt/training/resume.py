@@ -8,7 +8,6 @@ from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.console import quoted
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.training.checkpoint import newest_whole
-from transformer_mt.training.schedule import SCHEDULES
 from transformer_mt.training.state import State
 
 # Settings that may change when a run is resumed. Paths of the text and its alignments may change,
@@ -29,8 +28,6 @@ MAY_CHANGE = {
 SECTIONS_THAT_MAY_CHANGE = ("decoding", "evaluation")
 # These may not change with model.non_autoregressive: end, whose decoder is trained on this length.
 LENGTHS_TRAINED_ON = {"decoding.max_length_ratio", "decoding.max_length_extra"}
-# These may not change with a schedule that uses the number of updates of the whole run.
-LENGTH_OF_THE_RUN = {"training.max_steps", "training.max_epochs"}
 
 
 def checkpoint_to_resume(directory: ModelDirectory, config: Config) -> Path | None:
@@ -59,8 +56,6 @@ def differences(old: Config, new: Config) -> list[str]:
     may_not_change = set()
     if new.model.non_autoregressive == "end":
         may_not_change |= LENGTHS_TRAINED_ON
-    if SCHEDULES[new.training.schedule].uses_total_steps:
-        may_not_change |= LENGTH_OF_THE_RUN
     for section in SECTIONS:
         for key, value in new_values[section].items():
             before, name = old_values[section][key], f"{section}.{key}"

@@ -5,6 +5,7 @@ module imports nothing heavy, because the config takes the names of the schedule
 need, from here.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,6 +16,7 @@ class ScheduleSettings(Protocol):
 
     schedule: str
     warmup_steps: int
+    decay_steps: int | None
     learning_rate: float | None
 
 
@@ -23,24 +25,38 @@ class Schedule:
     """The rate rises linearly to its peak over warmup_steps, and then follows `after_warmup`.
 
     Attributes:
-        after_warmup: maps (step, settings, total_steps) to the rate as a share of the peak, for
-            steps from warmup_steps on. Steps count from 1. total_steps is None unless
-            `uses_total_steps`.
-        uses_total_steps: whether the rate depends on the number of updates of the whole run. A run
-            with such a schedule can't be resumed with another length, at which the rate would jump.
+        after_warmup: maps (step, settings) to the rate as a share of the peak, for steps from
+            warmup_steps on. Steps count from 1.
         needs_warmup: whether warmup_steps must be at least 1.
+        ends: whether the rate is 0 from decay_steps on. That is a setting of its own, so the rate
+            does not jump if a run is resumed with another length.
         default_peak: maps (d_model, warmup_steps) to the peak if learning_rate is null; None if
             learning_rate must be given.
     """
 
-    after_warmup: Callable[[int, ScheduleSettings, int | None], float]
-    uses_total_steps: bool = False
+    after_warmup: Callable[[int, ScheduleSettings], float]
     needs_warmup: bool = False
+    ends: bool = False
     default_peak: Callable[[int, int], float] | None = None
 
 
-def _inverse_sqrt(step: int, settings: ScheduleSettings, total_steps: int | None) -> float:
+def _inverse_sqrt(step: int, settings: ScheduleSettings) -> float:
     return (settings.warmup_steps / step) ** 0.5
+
+
+def _linear(step: int, settings: ScheduleSettings) -> float:
+    return 1.0 - _share_done(step, settings)
+
+
+def _cosine(step: int, settings: ScheduleSettings) -> float:
+    # Loshchilov and Hutter 2017 (arXiv 1608.03983), formula 5, without restarts.
+    return 0.5 * (1.0 + math.cos(math.pi * _share_done(step, settings)))
+
+
+def _share_done(step: int, settings: ScheduleSettings) -> float:
+    """Returns how much of the way from warmup_steps to decay_steps is done: 0 to 1."""
+    length = settings.decay_steps - settings.warmup_steps
+    return min(1.0, (step - settings.warmup_steps) / length)
 
 
 def _peak_of_the_paper(d_model: int, warmup_steps: int) -> float:
@@ -51,21 +67,18 @@ SCHEDULES = {
     # Formula 3 of Vaswani et al. 2017: d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).
     "noam": Schedule(_inverse_sqrt, needs_warmup=True, default_peak=_peak_of_the_paper),
     "inverse_sqrt": Schedule(_inverse_sqrt, needs_warmup=True),
-    "constant": Schedule(lambda step, settings, total_steps: 1.0),
+    "linear": Schedule(_linear, ends=True),
+    "cosine": Schedule(_cosine, ends=True),
+    "constant": Schedule(lambda step, settings: 1.0),
 }
 
 
-def learning_rate(step: int, settings: ScheduleSettings, d_model: int, total_steps: int) -> float:
-    """Returns the rate of update number `step`. Steps count from 1, so no rate is zero.
-
-    Args:
-        total_steps: the number of updates of the whole run.
-    """
+def learning_rate(step: int, settings: ScheduleSettings, d_model: int) -> float:
+    """Returns the rate of update number `step`. Steps count from 1."""
     schedule, warmup = SCHEDULES[settings.schedule], settings.warmup_steps
     peak = settings.learning_rate
     if peak is None:
         peak = schedule.default_peak(d_model, warmup)
     if step < warmup:
         return peak * step / warmup
-    known_steps = total_steps if schedule.uses_total_steps else None
-    return peak * schedule.after_warmup(step, settings, known_steps)
+    return peak * schedule.after_warmup(step, settings)

@@ -102,17 +102,18 @@ class Trainer:
             UserError: the file is damaged, or its weights do not fit the model.
         """
         if resumed is not None:
-            state = checkpoint.restore(resumed, self.model, self.updater.optimizer)
+            state = checkpoint.restore(resumed, self.model, self.updater)
             if self.updater.scale is not None:
                 self.updater.scale.load(state.scaler)
             self.progress = state.progress
             if state.progress.plan != self.plan.batches:
                 self.plan = replace(self.plan, batches=state.progress.plan)
-                self.updater.total_steps = self.plan.total_steps
             self._stopped_at = resumed if state.stopped else None
         elif self.config.training.init_from is not None:
             path = ModelDirectory(self.config.training.init_from).checkpoint()
             random = take_weights(path, self.model)
+            if self.updater.average is not None:
+                self.updater.average.restart()
             if self.processes.connected:
                 return  # of workers, the parent process has printed the lines below
             count = len(list(self.model.named_parameters()))
@@ -388,14 +389,15 @@ class Trainer:
             is_saved = self.processes.gather(is_saved)[0]
         if is_saved or not (is_shared or self.processes.is_first):
             return path
-        optimizer_state = self.updater.optimizer.state()
+        optimizer_state = self.updater.state()
         if not self.processes.is_first:
             return path
         self.progress.seconds = time.monotonic() - self._started
         scale = self.updater.scale
         scaler = {} if scale is None else scale.state()
         state = State(self.progress, scaler, self.data.key, stopped)
-        checkpoint.save(path, self.model, optimizer_state, state)
+        with self.updater.final_weights():
+            checkpoint.save(path, self.model, optimizer_state, state)
         if self._stopped_at not in (None, path):
             checkpoint.remove(self._stopped_at)
         self._stopped_at = path if stopped else None

@@ -16,6 +16,7 @@ from transformer_mt.runtime import signals
 from transformer_mt.runtime.errors import UserError, is_out_of_memory
 from transformer_mt.training.gradients import Gradients
 from transformer_mt.training.loss_scale import LossScale
+from transformer_mt.training.moving_average import MovingAverage
 from transformer_mt.training.objective import Objective
 from transformer_mt.training.optimizer import make_optimizer
 from transformer_mt.training.processes import Processes
@@ -73,21 +74,18 @@ class Updater:
 
     Args:
         objective: the objective of the model, with the interface of `training.objective.Objective`.
-        total_steps: the number of updates of the whole run, which a schedule may depend on.
     """
 
-    def __init__(
-        self, config: Config, objective: Objective, total_steps: int, processes: Processes
-    ) -> None:
+    def __init__(self, config: Config, objective: Objective, processes: Processes) -> None:
         self.config = config
         self.objective = objective
         self.model = objective.model
-        self.total_steps = total_steps
         self.processes = processes
         training = config.training
         self.gradients = Gradients(self.model, processes, training.gradient_sum_precision)
         self.optimizer = make_optimizer(training, self.model, processes)
         self.scale = LossScale() if training.precision == "float16" else None
+        self.average = None if training.ema is None else MovingAverage(self.model, training.ema)
         # On a CPU, every number of an update is read at once.
         self.reads_at_once = operations.is_on_cpu(next(iter(self.model.parameters())))
 
@@ -132,6 +130,8 @@ class Updater:
             return Outcome(stopping=True)
         # 2. The gradients of all processes have been added up; they are clipped and applied.
         norm = self.optimizer.apply(self.gradients, totals[0], self.rate(step), self.scale)
+        if self.average is not None:
+            self.average.update(step)
         outcome = Outcome(unread=paddle.concat([totals[:2], norm.reshape([1])]))
         return read([outcome])[0] if self.reads_at_once else outcome
 
@@ -161,10 +161,29 @@ class Updater:
         with self._precision():
             return self.objective.losses(batch, step)
 
+    def final_weights(self) -> contextlib.AbstractContextManager:
+        """A block in which the model has the weights that are validated and saved."""
+        return contextlib.nullcontext() if self.average is None else self.average.in_model()
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Returns the state of the optimiser, and with training.ema the trained weights. With
+        sharding, all processes call it."""
+        return self.optimizer.state() | ({} if self.average is None else self.average.state())
+
+    def load(self, arrays: dict[str, np.ndarray]) -> None:
+        """The inverse of `state`, for a model with the weights that were saved.
+
+        Raises:
+            KeyError: the state is that of another model.
+        """
+        if self.average is not None:
+            self.average.load(arrays)
+        self.optimizer.load(arrays)
+
     def rate(self, step: int) -> float:
         """Returns the learning rate of update number `step`."""
         training = self.config.training
-        return learning_rate(step, training, self.config.model.d_model, self.total_steps)
+        return learning_rate(step, training, self.config.model.d_model)
 
     def _precision(self) -> contextlib.AbstractContextManager:
         precision = self.config.training.precision

@@ -88,8 +88,9 @@ def metrics_of(config: Config) -> list[str]:
 
 def validate(config: Config, data: PreparedData, updater: Updater) -> DevScores | None:
     """Measures the dev set, shared by all processes; None if one of them was asked to stop."""
-    nll, loss = dev_loss(config, data, updater)
-    hypotheses = dev_hypotheses(config, data, updater)
+    with updater.final_weights():
+        nll, loss = dev_loss(config, data, updater)
+        hypotheses = dev_hypotheses(config, data, updater)
     if hypotheses is None:
         return None
     scores = score_for(config, hypotheses, data.dev_split.text[1], metrics=metrics_of(config))

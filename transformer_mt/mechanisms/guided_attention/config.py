@@ -41,6 +41,11 @@ class GuidedAttentionConfig(Section):
     width: Annotated[float, Field(ge=1e-3, le=100)] = 0.2
     """The width of the diagonal, as a share of the sentence length."""
 
+    @property
+    def is_on(self) -> bool:
+        """Whether training uses it."""
+        return self.by is not None
+
     @field_validator("weight")
     @classmethod
     def _default_weight(cls, weight: float | None, info: ValidationInfo) -> float | None:

@@ -62,6 +62,11 @@ class ScheduledSamplingConfig(Section):
     second is trained on the mixture. With more, words are predicted again from the previous
     mixture, which is closer to translation."""
 
+    @property
+    def is_on(self) -> bool:
+        """Whether training uses it."""
+        return self.decay is not None
+
     @field_validator("k")
     @classmethod
     def _default_k(cls, k: float | None, info: ValidationInfo) -> float | None:

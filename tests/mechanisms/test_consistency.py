@@ -1,0 +1,119 @@
+"""Consistency training against NumPy in float64, and against two passes one after the other."""
+
+import numpy as np
+import paddle
+import pytest
+
+from tests.device_path import use_device_path
+from tests.small_trainers import TRAIN
+from tests.support import make_config, prepared, take_steps, train_subwords
+from transformer_mt.assembly.training import make_trainer
+from transformer_mt.mechanisms.consistency.loss import ConsistencyLoss
+from transformer_mt.mechanisms.consistency.objective import Consistency
+
+METHODS = ("r_drop", "sim_cut", "cutoff")
+EPSILON, WEIGHT = 0.1, 2.5
+
+
+def log_softmax(x):
+    shifted = x - x.max(1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+
+
+def kl(log_p, log_q):
+    return (np.exp(log_p) * (log_p - log_q)).sum()
+
+
+def expected(logits, targets, method):
+    """The formulas of the papers, as they are written there: float64 (loss, nll)."""
+    log_probs = log_softmax(logits)
+    half = len(logits) // 2
+    log_p, log_q = log_probs[:half], log_probs[half:]
+    nll = -log_probs[np.arange(len(targets)), targets]
+    smoothed = (1 - EPSILON) * nll - EPSILON * log_probs.mean(1)
+    if method == "r_drop":
+        divergence = (kl(log_p, log_q) + kl(log_q, log_p)) / 2
+        return smoothed.sum() + WEIGHT * divergence, nll.sum()
+    if method == "cutoff":
+        log_m = np.log((np.exp(log_p) + np.exp(log_q)) / 2)
+        divergence = (kl(log_p, log_m) + kl(log_q, log_m)) / 2
+        return smoothed.sum() + WEIGHT * divergence, nll.sum()
+    # The formula has one sum over the targets; the loss counts them twice.
+    return 2 * (smoothed[:half].sum() + WEIGHT * kl(log_p, log_q)), 2 * nll[:half].sum()
+
+
+def example(scale=2.0):
+    random = np.random.default_rng(1)
+    logits = scale * random.normal(size=(10, 7))
+    return logits, np.tile(random.integers(1, 7, 5), 2)
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("scale", [0.01, 2.0, 20.0])
+def test_value_and_gradient(monkeypatch, method, scale, on_device):
+    if on_device:
+        use_device_path(monkeypatch)
+    logits, targets = example(scale)
+    given = paddle.to_tensor(logits.astype("float32"), stop_gradient=False)
+    loss, nll = ConsistencyLoss(EPSILON, 0, method, WEIGHT)(given, paddle.to_tensor(targets))
+    value, nll_value = expected(logits, targets, method)
+    assert float(loss) == pytest.approx(value, rel=1e-5)
+    assert float(nll) == pytest.approx(nll_value, rel=1e-5)
+    (3 * loss).backward()
+    step, slopes = 1e-6, np.empty_like(logits)
+    for place in np.ndindex(logits.shape):
+        moved = [logits.copy(), logits.copy()]
+        moved[0][place] += step
+        moved[1][place] -= step
+        up, down = (expected(one, targets, method)[0] for one in moved)
+        slopes[place] = 3 * (up - down) / (2 * step)
+    # float32 keeps about 7 digits; the differences of float64 about 8.
+    assert np.abs(given.grad.numpy() - slopes).max() <= 2e-5 * max(1.0, np.abs(slopes).max())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_equal_passes_have_no_divergence(method):
+    logits, targets = example()
+    logits[5:] = logits[:5]
+    losses = [
+        float(ConsistencyLoss(EPSILON, 0, method, weight)(
+            paddle.to_tensor(logits.astype("float32")), paddle.to_tensor(targets)
+        )[0])
+        for weight in (0.0, 1000.0)
+    ]  # fmt: skip
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+def trainer_of(folder, **sections):
+    config = make_config(folder, **sections)
+    return make_trainer(config, prepared(config, TRAIN, train_subwords(TRAIN)))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("copying", [False, True])
+def test_without_noise_the_loss_is_the_plain_one(tmp_path, method, copying):
+    """Both passes are then the same, so the divergence is 0 and the loss is that of one pass."""
+    model = {"dropout": 0.0, "copying": copying}
+    plain = trainer_of(tmp_path, model=model)
+    other = trainer_of(tmp_path, model=model, consistency={"method": method, "cut": 0.0})
+    for expected_, found in zip(take_steps(plain, 3), take_steps(other, 3), strict=True):
+        assert found.loss == pytest.approx(expected_.loss, rel=1e-4)
+        assert found.nll == pytest.approx(expected_.nll, rel=1e-4)
+        assert found.gradient_norm == pytest.approx(expected_.gradient_norm, rel=1e-3)
+
+
+def test_the_second_pass_is_cut_and_the_first_is_not(tmp_path):
+    trainer = trainer_of(tmp_path, consistency={"method": "sim_cut", "cut": 0.3})
+    (term,) = trainer.updater.objective.terms
+    assert isinstance(term, Consistency)
+    update = trainer.read(0, 0, trainer.plan.epoch_updates(0)[0])
+    batch = term.batch(update.batches[0], 1)
+    rows = len(update.batches[0].source)
+    assert len(batch.source) == 2 * rows
+    assert np.array_equal(batch.source[:rows], batch.source[rows:])
+    assert np.array_equal(batch.target_output[:rows], batch.target_output[rows:])
+    np.random.seed(1)
+    for mask, ids in zip(term.dropped(batch), (batch.source, batch.target_input), strict=True):
+        assert mask.shape == ids.shape and not mask[:rows].any()
+        assert 0.2 < mask[rows:].mean() < 0.4

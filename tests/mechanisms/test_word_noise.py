@@ -1,0 +1,89 @@
+"""Word dropout and word replacement."""
+
+import numpy as np
+import paddle
+import pytest
+
+from tests.small_trainers import TRAIN
+from tests.support import make_config, prepared, take_steps, train_subwords
+from transformer_mt.assembly.training import make_trainer
+
+
+def trainer_of(folder, model=None, **noise):
+    config = make_config(folder, model=model or {}, word_noise=noise)
+    return make_trainer(config, prepared(config, TRAIN, train_subwords(TRAIN)))
+
+
+def first_batch(trainer):
+    return trainer.read(0, 0, trainer.plan.epoch_updates(0)[0]).batches[0]
+
+
+def test_without_noise_there_is_no_term(tmp_path):
+    assert not trainer_of(tmp_path).updater.objective.terms
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_replacement(tmp_path, side):
+    """Only words change, in about their share, and the labels stay."""
+    trainer = trainer_of(tmp_path, **{f"{side}_replacement": 0.4})
+    (term,) = trainer.updater.objective.terms
+    batch = first_batch(trainer)
+    np.random.seed(1)
+    changed = term.batch(batch, 1)
+    assert changed.target_output is batch.target_output
+    names = {"source": "source", "target": "target_input"}
+    own, other = names.pop(side), next(iter(names.values()))
+    assert np.array_equal(getattr(changed, other), getattr(batch, other))
+    before, after = getattr(batch, own), getattr(changed, own)
+    vocabulary = getattr(trainer.data.subwords, side)
+    special = np.isin(before, [vocabulary.pad, vocabulary.bos, vocabulary.eos])
+    assert np.array_equal(before[special], after[special])
+    assert 0.3 < (before != after)[~special].mean() < 0.5
+    assert not np.isin(after[~special], [vocabulary.pad, vocabulary.bos, vocabulary.eos]).any()
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_word_that_is_dropped_is_not_read(tmp_path, side):
+    """The gradient of its embedding is 0, if the embeddings are not those of the output layer."""
+    model = {"dropout": 0.0, "tie_embeddings": False}
+    trainer = trainer_of(tmp_path, model, **{f"{side}_dropout": 0.5})
+    objective, batch = trainer.updater.objective, first_batch(trainer)
+    (term,) = objective.terms
+    masks = {}
+    drawn = term.dropped
+
+    def recorded(batch):
+        masks["source"], masks["target"] = drawn(batch)
+        return masks["source"], masks["target"]
+
+    term.dropped = recorded
+    np.random.seed(2)
+    loss, _ = objective.losses(batch, 1)
+    loss.backward()
+    assert masks[{"source": "target", "target": "source"}[side]] is None
+    ids = batch.source if side == "source" else batch.target_input
+    read = np.unique(ids[~masks[side]])
+    gradient = getattr(trainer.model, f"{side}_embedding").weight.grad.numpy()
+    if trainer.data.subwords.joint:
+        other = batch.target_input if side == "source" else batch.source
+        read = np.union1d(read, other)
+    unread = np.setdiff1d(ids, read)
+    assert len(unread) and not gradient[unread].any()
+
+
+def test_the_share_of_sentences(tmp_path):
+    trainer = trainer_of(tmp_path, source_replacement=0.9, sentences=0.5)
+    (term,) = trainer.updater.objective.terms
+    batch = first_batch(trainer).repeated(20)
+    np.random.seed(1)
+    changed = (term.batch(batch, 1).source != batch.source).any(1)
+    assert 0.4 < changed.mean() < 0.6
+
+
+def test_the_noise_follows_from_the_step(tmp_path):
+    """A run that is resumed draws the same."""
+    noise = {"source_dropout": 0.1, "target_dropout": 0.1, "source_replacement": 0.1}
+    losses = [[o.loss for o in take_steps(trainer_of(tmp_path, **noise), 3)] for _ in range(2)]
+    assert losses[0] == losses[1]
+    assert losses[0] != [o.loss for o in take_steps(trainer_of(tmp_path), 3)]
+    assert paddle.get_device() == "cpu"

@@ -1,0 +1,51 @@
+"""The config section `consistency`."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from transformer_mt.config.section import Probability, Problems, Section, needs
+
+# The weights of the papers.
+DEFAULT_WEIGHT = {"r_drop": 5.0, "sim_cut": 3.0, "cutoff": 1.0}
+
+
+class ConsistencyConfig(Section):
+    """Consistency training: the model reads each batch twice, with different noise, and is trained
+    to predict the same both times. This helps most on small corpora. A step takes about twice as
+    long. See configs/multi30k_en_de_best.yaml."""
+
+    method: Literal["r_drop", "sim_cut", "cutoff"] | None = None
+    """What differs between the two passes, and how they are compared. In all three, the dropout
+    differs.
+    r_drop   nothing else; the symmetric KL divergence is added to the loss of both passes
+    sim_cut  some embeddings of the second pass are zero; the KL divergence from the first pass is
+             added to the loss of the first pass
+    cutoff   some embeddings of the second pass are zero; the Jensen-Shannon divergence is added to
+             the loss of both passes
+    null turns consistency training off."""
+
+    weight: Annotated[float, Field(gt=0, le=1000)] | None = None
+    """The weight of the divergence. null means the value of the papers: 5 with r_drop, 3 with
+    sim_cut, 1 with cutoff."""
+
+    cut: Probability = 0.05
+    """The share of the embeddings, on both sides, that are zero with sim_cut and cutoff."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether training uses it."""
+        return self.method is not None
+
+    @field_validator("weight")
+    @classmethod
+    def _default_weight(cls, weight: float | None, info: ValidationInfo) -> float | None:
+        return DEFAULT_WEIGHT.get(info.data.get("method")) if weight is None else weight
+
+
+def rules(config: Any) -> Problems:
+    """
+    - `consistency.method` cannot be combined with `model.non_autoregressive`.
+    """
+    reason = "its masks would differ between the two passes"
+    yield from needs(config, "consistency.method", "model.non_autoregressive", None, reason)
