@@ -7,6 +7,7 @@ backend that ignores a key fails here.
 """
 
 import functools
+import random
 import types
 import zlib
 from collections.abc import Callable
@@ -78,6 +79,9 @@ KEYS = {
     "embedding_dropout": Key((0.0, 0.3), only_in_training=True),
     "attention_dropout": Key((0.3,), only_in_training=True),
     "feed_forward_dropout": Key((0.3,), only_in_training=True),
+    "projection_dropout": Key((0.3,), only_in_training=True),
+    "output_dropout": Key((0.3,), only_in_training=True),
+    "layer_dropout": Key((0.9,), only_in_training=True),
     "tie_embeddings": Key((False,)),
     "bias": Key((False,)),
     "copying": Key((True,), refused_by=EXPORTS),
@@ -114,6 +118,9 @@ CASES = {
             "embedding_dropout": 0.2,
             "attention_dropout": 0.3,
             "feed_forward_dropout": 0.3,
+            "projection_dropout": 0.3,
+            "output_dropout": 0.3,
+            "layer_dropout": 0.3,
             "tie_embeddings": False,
             "bias": False,
         },
@@ -584,6 +591,7 @@ def test_a_value_changes_what_the_table_says(name, value, build, tmp_path):
 def outputs(model: Transformer, built: Built, training: bool = False) -> np.ndarray:
     """Logits of the padded batch, with the same random numbers in every call."""
     paddle.seed(1)
+    random.seed(1)
     model.train() if training else model.eval()
     with paddle.no_grad():
         logits = model(paddle.to_tensor(built.source_ids), paddle.to_tensor(built.decoder_input))

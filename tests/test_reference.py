@@ -191,9 +191,10 @@ def test_a_rule_names_its_keys(rule):
 
 def test_the_rules_name_the_schedules_that_they_are_about():
     lines = {}
-    for line in training_rules.__doc__.splitlines():
-        if "training.schedule" in line:
-            lines |= dict.fromkeys(re.findall(r"training\.(\w+)`", line), line)
+    for line in inspect.getdoc(training_rules).replace("\n  ", " ").splitlines():
+        if needed := re.search(r"training\.schedule.* need `training\.(\w+)`", line):
+            lines[needed[1]] = line
     for name, schedule in SCHEDULES.items():
         assert (f"{name}`" in lines["warmup_steps"]) == schedule.needs_warmup
         assert (f"{name}`" in lines["learning_rate"]) == (schedule.default_peak is None)
+        assert (f"{name}`" in lines["decay_steps"]) == schedule.ends

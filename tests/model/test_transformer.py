@@ -4,6 +4,9 @@ Logits of the small models here are of the order of 1 to 10, at the end of some 
 operations of relative rounding 1e-7 each: two correct computations agree to 1e-5.
 """
 
+import itertools
+import random
+
 import numpy as np
 import paddle
 import paddle.nn.functional as F
@@ -478,7 +481,10 @@ class TestOptions:
 
     @pytest.mark.parametrize(
         "rate_name",
-        ["dropout", "embedding_dropout", "attention_dropout", "feed_forward_dropout"],
+        [
+            *("dropout", "embedding_dropout", "attention_dropout", "feed_forward_dropout"),
+            *("projection_dropout", "output_dropout"),
+        ],
     )
     def test_each_dropout_acts_only_where_it_should(self, source_ids, target_ids, rate_name):
         rates = {"dropout": 0.0, "embedding_dropout": 0.0, rate_name: 0.25}
@@ -488,6 +494,8 @@ class TestOptions:
             "embedding_dropout": "positional_encoding.dropout",
             "attention_dropout": "_attention.attention.dropout",
             "feed_forward_dropout": "feed_forward.dropout",
+            "projection_dropout": "projection_dropout",
+            "output_dropout": "output_dropout",
         }
         for name, layer in model.named_sublayers():
             if isinstance(layer, paddle.nn.Dropout):
@@ -497,6 +505,35 @@ class TestOptions:
         plain = model(source_ids, target_ids)
         assert not np.allclose(training, plain, atol=1e-3)
         np.testing.assert_array_equal(plain, model(source_ids, target_ids))
+
+    def test_layer_dropout_leaves_out_whole_layers(self, source_ids, target_ids):
+        """Against the same model with those layers taken out by hand. A layer whose attention is
+        needed stays."""
+        model = small_model(layer_dropout=0.5)
+        encoder, decoder = model.encoder.layers, model.decoder.layers
+        by_hand = {}
+        for kept in itertools.product((False, True), repeat=4):
+            model.eval()
+            model.encoder.layers = paddle.nn.LayerList(itertools.compress(encoder, kept[:2]))
+            model.decoder.layers = paddle.nn.LayerList(itertools.compress(decoder, kept[2:]))
+            by_hand[kept] = model(source_ids, target_ids).numpy()
+            model.encoder.layers, model.decoder.layers = encoder, decoder
+        model.train()
+        random.seed(1)
+        kept_layers = []
+        for _ in range(200):
+            logits = model(source_ids, target_ids).numpy()
+            matches = [k for k, other in by_hand.items() if np.allclose(logits, other, atol=1e-5)]
+            # Without a layer of the decoder, nothing reads the source: four ways look the same.
+            assert len(matches) == (1 if any(matches[0][2:]) else 4)
+            kept_layers.append(matches[0])
+            logits, _ = model(source_ids, target_ids, need_weights=True)
+            np.testing.assert_allclose(logits, by_hand[(True,) * 4], atol=1e-5)
+        # Each layer was kept in half of the passes, within 4 standard deviations.
+        decoder_kept = np.array([kept[2:] for kept in kept_layers])
+        encoder_kept = np.array([kept[:2] for kept in kept_layers if any(kept[2:])])
+        for kept in (decoder_kept, encoder_kept):
+            np.testing.assert_allclose(kept.mean(0), 0.5, atol=4 * 0.5 / len(kept) ** 0.5)
 
     def test_embedding_dropout_follows_dropout_unless_given(self):
         assert small_model(dropout=0.25).positional_encoding.dropout.p == 0.25
@@ -509,6 +546,8 @@ class TestOptions:
             {"embedding_dropout": -0.1},
             {"attention_dropout": 2},
             {"feed_forward_dropout": 1.5},
+            {"projection_dropout": 1.0},
+            {"output_dropout": -0.5},
             {"num_heads": 3},
         ],
     )

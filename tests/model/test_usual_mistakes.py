@@ -83,18 +83,25 @@ def test_the_rate_of_dropout_is_what_is_dropped_and_not_what_is_kept():
         "positional_encoding.dropout": 0.15,
         "_attention.attention.dropout": 0.2,
         "feed_forward.dropout": 0.25,
+        "projection_dropout": 0.3,
+        "output_dropout": 0.35,
     }
     model = small_model(
-        dropout=0.1, embedding_dropout=0.15, attention_dropout=0.2, feed_forward_dropout=0.25
+        dropout=0.1,
+        embedding_dropout=0.15,
+        attention_dropout=0.2,
+        feed_forward_dropout=0.25,
+        projection_dropout=0.3,
+        output_dropout=0.35,
     )
     layers = [
         (name, layer)
         for name, layer in model.named_sublayers()
         if isinstance(layer, paddle.nn.Dropout)
     ]
-    # In each layer of the encoder 2 residuals, an attention and a feed-forward; in the decoder 3, 2
-    # and one; and of the embeddings.
-    assert len(layers) == 2 * (2 + 1 + 1) + 2 * (3 + 2 + 1) + 1
+    # In each layer of the encoder 2 residuals, an attention with 2 and a feed-forward; in the
+    # decoder 3, 2 attentions and one; that of the embeddings on both sides, and of the output.
+    assert len(layers) == 2 * (2 + 2 + 1) + 2 * (3 + 4 + 1) + 2
     ones = paddle.ones([200, 200])
     for name, layer in layers:
         (rate,) = (rate for end, rate in rates.items() if name.endswith(end))

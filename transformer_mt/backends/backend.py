@@ -32,6 +32,9 @@ TRANSFORMER_KEYS = frozenset(
         "embedding_dropout",
         "attention_dropout",
         "feed_forward_dropout",
+        "projection_dropout",
+        "output_dropout",
+        "layer_dropout",
         "tie_embeddings",
         "bias",
     }

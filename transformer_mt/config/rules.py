@@ -78,7 +78,8 @@ def training_rules(config: Config) -> Problems:
     """
     - At least one of `training.max_steps` and `training.max_epochs` must be given.
     - `training.schedule: noam` and `inverse_sqrt` need `training.warmup_steps` of at least 1.
-    - All values of `training.schedule` but `noam` need `training.learning_rate`.
+    - `training.schedule: inverse_sqrt`, `linear`, `cosine` and `constant` need
+      `training.learning_rate`.
     - `training.schedule: linear` and `cosine` need `training.decay_steps`, which must be more than
       `training.warmup_steps`; the others do not use it.
     - `training.average_last` must be at most `training.keep_last`.

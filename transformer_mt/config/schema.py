@@ -204,6 +204,16 @@ class ModelConfig(Section):
     feed_forward_dropout: Probability = 0.0
     """The dropout inside the feed-forward layers."""
 
+    projection_dropout: Probability = 0.0
+    """The dropout on the queries, keys and values of attention."""
+
+    output_dropout: Probability = 0.0
+    """The dropout on the input of the output layer."""
+
+    layer_dropout: Probability = 0.0
+    """The probability with which training leaves out a layer for a batch (LayerDrop, Fan et al.
+    2020, arXiv 1909.11556)."""
+
     tie_embeddings: bool = True
     """Whether the output layer uses the target embedding as its weights. With a joint vocabulary,
     the source embedding is the same too (section 3.4 of the paper)."""

@@ -157,6 +157,8 @@ class _Kept:
             return size + pairs * model.num_heads * (2 * FLOAT32 + HALF)
         # The output of the softmax and the same with the mask; with dropout, also its factors and
         # the product.
+        if model.projection_dropout:
+            size += (queries + 2 * keys) * model.d_model * FLOAT32  # the factors
         weights = 4 if model.attention_dropout else 2
         return size + weights * pairs * model.num_heads * FLOAT32
 

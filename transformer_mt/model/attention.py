@@ -232,6 +232,7 @@ class MultiHeadAttention(nn.Layer):
         dropout: rate of dropout of the attention weights.
         d_k, d_v: width of a head's keys and of its values; by default d_model // num_heads.
         bias: whether the four projections have a bias.
+        projection_dropout: rate of dropout of the projected queries, keys and values.
 
     Raises: ValueError if d_model is not a multiple of num_heads and d_k is not given.
     """
@@ -244,6 +245,7 @@ class MultiHeadAttention(nn.Layer):
         d_k: int | None = None,
         d_v: int | None = None,
         bias: bool = True,
+        projection_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         if d_k is None and d_model % num_heads:
@@ -261,6 +263,7 @@ class MultiHeadAttention(nn.Layer):
         self.value_projection = Linear(d_model, num_heads * self.d_v, bias)
         self.output_projection = Linear(num_heads * self.d_v, d_model, bias)
         self.attention = ScaledDotProductAttention(dropout)
+        self.projection_dropout = Dropout(projection_dropout)
 
     def forward(
         self,
@@ -310,6 +313,7 @@ class MultiHeadAttention(nn.Layer):
 
     def _split_heads(self, x: Tensor) -> Tensor:
         # (batch, len, heads * d) -> (batch, heads, len, d). A 0 in reshape keeps the dimension.
+        x = self.projection_dropout(x)
         return x.reshape([0, 0, self.num_heads, x.shape[-1] // self.num_heads]).transpose(
             [0, 2, 1, 3]
         )

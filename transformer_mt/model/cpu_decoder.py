@@ -73,7 +73,10 @@ _KINDS = {
     Transformer: _MODEL,
     TokenEmbedding: _Kind(settings=("scale",)),
     PositionalEncoding: _Kind({"dropout": Dropout}),
-    Decoder: _Kind({"layers": nn.LayerList, "norm": LayerNorm}, ("norm", "recompute")),
+    Decoder: _Kind(
+        {"layers": nn.LayerList, "norm": LayerNorm, "output_dropout": Dropout},
+        ("norm", "recompute", "layer_dropout"),
+    ),
     DecoderLayer: _Kind(
         {
             "self_attention": MultiHeadAttention,
@@ -85,7 +88,11 @@ _KINDS = {
         }
     ),
     MultiHeadAttention: _Kind(
-        {**dict.fromkeys(_PROJECTIONS, Linear), "attention": ScaledDotProductAttention},
+        {
+            **dict.fromkeys(_PROJECTIONS, Linear),
+            "attention": ScaledDotProductAttention,
+            "projection_dropout": Dropout,
+        },
         ("num_heads", "d_k", "d_v"),
     ),
     ScaledDotProductAttention: _Kind({"dropout": Dropout}),

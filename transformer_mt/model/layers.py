@@ -102,6 +102,7 @@ class _Layer(nn.Layer):
         feed_forward_dropout: the rate inside the feed-forward network, after the ReLU.
         norm: "post" or "pre", see `ResidualNorm`.
         bias: whether the linear layers have a bias.
+        projection_dropout: the rate for the queries, keys and values.
 
     Raises: ValueError as `MultiHeadAttention` and `ResidualNorm` do.
     """
@@ -118,15 +119,24 @@ class _Layer(nn.Layer):
         feed_forward_dropout: float = 0.0,
         norm: Norm = "post",
         bias: bool = True,
+        projection_dropout: float = 0.0,
     ) -> None:
         super().__init__()
+
+        def attention() -> MultiHeadAttention:
+            return MultiHeadAttention(
+                d_model,
+                num_heads,
+                attention_dropout,
+                bias=bias,
+                projection_dropout=projection_dropout,
+            )
+
         # The order of these lines decides which random numbers initialise which weight.
-        self.self_attention = MultiHeadAttention(d_model, num_heads, attention_dropout, bias=bias)
+        self.self_attention = attention()
         self.self_attention_residual = ResidualNorm(d_model, dropout, norm)
         if self.attends_to_memory:
-            self.cross_attention = MultiHeadAttention(
-                d_model, num_heads, attention_dropout, bias=bias
-            )
+            self.cross_attention = attention()
             self.cross_attention_residual = ResidualNorm(d_model, dropout, norm)
         self.feed_forward = PositionwiseFeedForward(d_model, d_ff, feed_forward_dropout, bias)
         self.feed_forward_residual = ResidualNorm(d_model, dropout, norm)

