@@ -84,7 +84,10 @@ def held_at_the_loss(updater, rows, vocab_size):
     updater.apply(full_update(2, vocab_size), 1)  # the optimiser makes its state
     update = full_update(rows, vocab_size)
     found = []
-    hook = updater.objective.criterion.register_forward_post_hook(lambda *_: found.append(held()))
+    objective = updater.objective
+    criteria = [term.criterion for term in objective.terms if term.criterion is not None]
+    (criterion,) = criteria or [objective.criterion]
+    hook = criterion.register_forward_post_hook(lambda *_: found.append(held()))
     gc.collect()
     gc.disable()
     tracemalloc.start()
@@ -133,6 +136,9 @@ def test_sharding_divides_the_optimisers_state(tmp_path, optimizer):
         ({"dropout": 0.1}, {}, {"scheduled_sampling": BACKPROPAGATED}),
         ({"norm": "pre"}, {}, {"scheduled_sampling": {**BACKPROPAGATED, "passes": 3}}),
         ({}, {"recompute": True}, {"scheduled_sampling": BACKPROPAGATED}),
+        ({"dropout": 0.1, "projection_dropout": 0.1, "output_dropout": 0.1}, {}, {}),
+        ({"dropout": 0.1}, {}, {"consistency": {"method": "r_drop"}}),
+        ({"dropout": 0.1, "norm": "pre"}, {}, {"consistency": {"method": "sim_cut"}}),
     ],
 )
 def test_activations_are_what_is_held_when_the_loss_is_known(tmp_path, model, training, sections):

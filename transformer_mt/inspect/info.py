@@ -149,7 +149,8 @@ def _training_flops(config: Config, counter: FlopCounter) -> Flops:
         counts.append(counter.recomputed(len(config.layers_read_by_the_loss)))
     if sampling.decay is not None:
         counts.append(counter.predictions(sampling.passes - 1, sampling.backpropagate))
-    return Flops(*(sum(part) for part in zip(*counts, strict=True)))
+    passes = config.consistency.passes
+    return Flops(*(passes * sum(part) for part in zip(*counts, strict=True)))
 
 
 def _memory(config: Config, vocabularies: VocabularySizes, lengths: list[int]) -> Iterator[str]:
@@ -183,6 +184,8 @@ def _held(config: Config, vocabularies: VocabularySizes) -> dict[str, int]:
         "gradients": weights,
         f"optimiser ({training.optimizer})": memory.optimizer_bytes(config, vocabularies),
     }
+    if training.ema is not None:
+        held["moving average"] = weights
     if training.precision != "float32":
         copies = memory.half_weight_bytes(config, vocabularies)
         held[f"weights in {training.precision}"] = copies

@@ -64,6 +64,7 @@ def activation_bytes(
     as replaced.
     """
     model, training = config.model, config.training
+    rows *= config.consistency.passes
     source, target = rows * source_len, rows * target_len
     kept = _Kept(model, is_half=training.precision != "float32")
     encoder_layer = (
@@ -97,7 +98,7 @@ def activation_bytes(
         )
         at_the_end = max(loss, layer + FLOAT32 * source * model.d_model)
     encoder += kept.ends_of_stack(source)
-    decoder += kept.ends_of_stack(target)
+    decoder += kept.ends_of_stack(target) + kept.output_dropout(target)
     sampling, replaced = config.scheduled_sampling, rows * (target_len - 1)
     mixture = 0
     if sampling.decay is not None and sampling.mixing == "top_k":
@@ -133,6 +134,10 @@ class _Kept:
         size = FLOAT32 * (2 if model.norm == "pre" else 1) + (self._dropout if rate else 0)
         return tokens * model.d_model * size
 
+    def output_dropout(self, tokens: int) -> int:
+        """Counts what the dropout before the output layer keeps."""
+        return tokens * self._model.d_model * (self._dropout if self._model.output_dropout else 0)
+
     def residual(self, tokens: int) -> int:
         """Counts what the norm reads and writes, and what dropout keeps."""
         written = 0 if self._is_half else FLOAT32
@@ -147,6 +152,8 @@ class _Kept:
         """
         model = self._model
         size = (2 * queries + 2 * keys) * model.d_model * self._product
+        if model.projection_dropout:
+            size += (queries + 2 * keys) * model.d_model * self._dropout
         if self._is_half:
             # The inputs of the projections, and the output before its heads are joined.
             copies = (queries + 2 * keys) * self._copy + queries * HALF
@@ -157,8 +164,6 @@ class _Kept:
             return size + pairs * model.num_heads * (2 * FLOAT32 + HALF)
         # The output of the softmax and the same with the mask; with dropout, also its factors and
         # the product.
-        if model.projection_dropout:
-            size += (queries + 2 * keys) * model.d_model * FLOAT32  # the factors
         weights = 4 if model.attention_dropout else 2
         return size + weights * pairs * model.num_heads * FLOAT32
 

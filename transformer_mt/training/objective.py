@@ -172,5 +172,4 @@ def _all_dropped(terms: Collection[Term], batch: Batch) -> Dropped:
 
 def _without(embedded: Tensor, dropped: np.ndarray) -> Tensor:
     """Replaces embeddings (batch, len, d_model) by zeros where `dropped` (batch, len) is True."""
-    kept = to_tensor(~dropped).astype(embedded.dtype)
-    return embedded * kept.unsqueeze(-1)
+    return paddle.masked_fill(embedded, to_tensor(dropped).unsqueeze(-1), 0.0)

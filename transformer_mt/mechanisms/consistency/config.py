@@ -37,6 +37,11 @@ class ConsistencyConfig(Section):
         """Whether training uses it."""
         return self.method is not None
 
+    @property
+    def passes(self) -> int:
+        """How often training reads each batch."""
+        return 2 if self.is_on else 1
+
     @field_validator("weight")
     @classmethod
     def _default_weight(cls, weight: float | None, info: ValidationInfo) -> float | None:

@@ -14,7 +14,11 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
 
+from transformer_mt.model import operations
 from transformer_mt.training.loss import nll_and_probabilities
+
+# The number of targets that are read at once on a CPU.
+CPU_PART = 64
 
 # The factors of the two passes' cross-entropies. The second pass of sim_cut has none, so the first
 # counts twice. Thus every sum is over as many targets as there are rows of logits.
@@ -57,39 +61,62 @@ class ConsistencyLoss(nn.Layer):
 
 
 class _Loss(paddle.autograd.PyLayer):
-    """The gradient of a scalar loss is computed with it, in one pass over the logits. The backward
-    pass only multiplies it."""
+    """The gradient of a scalar loss is computed with it. The backward pass only multiplies it.
+
+    On a CPU, the targets are read in parts, whose temporary arrays fit in its caches. This takes
+    less than half of the time, and a fraction of the memory.
+    """
 
     @staticmethod
     def forward(ctx, logits: Tensor, targets: Tensor, epsilon: float, weight: float, method: str):
-        rows, vocabulary = logits.shape
-        half = rows // 2
-        at_target = paddle.stack([paddle.arange(rows), targets], axis=1)
-        logit = paddle.gather_nd(logits, at_target)  # (rows,)
-        nll, probabilities = nll_and_probabilities(logits, targets, logit)
-        first, second = PASSES[method]
-        share = paddle.concat([paddle.full([half], first), paddle.full([half], second)])
-        # 1. The smoothed cross-entropy, as in training/loss.py.
-        mean = paddle.matmul(logits, paddle.full([vocabulary], 1 / vocabulary))
-        loss = ((nll + epsilon * (logit - mean)) * share).sum()
-        gradient = (probabilities - epsilon / vocabulary) * share.unsqueeze(1)
-        hit = paddle.gather_nd(gradient, at_target) - (1 - epsilon) * share
-        gradient.put_along_axis_(at_target[:, 1:], hit.unsqueeze(1), axis=1)
-        # 2. The divergence and its gradients with respect to both halves of the logits. The
-        #    logarithm of a probability is its logit minus the logarithm of the sum of exponentials.
-        log_total = (nll + logit).unsqueeze(1)
-        p, q = paddle.split(probabilities, 2)
-        log_ratio = _difference(logits) - _difference(log_total)  # log p - log q
-        divergence, of_p, of_q = _DIVERGENCES[method](p, q, log_ratio)
-        factor = weight * first
-        gradient.add_(paddle.concat([of_p, of_q]).scale_(factor))
+        half = logits.shape[0] // 2
+        size = CPU_PART if operations.is_on_cpu(logits) else half
+        gradient = paddle.empty_like(logits)
+        sums = paddle.zeros([2])
+        for start in range(0, half, size):
+            end = min(start + size, half)
+            first, second = slice(start, end), slice(half + start, half + end)
+            part = paddle.concat([logits[first], logits[second]])
+            labels = paddle.concat([targets[first], targets[second]])
+            loss, nll, of_part = _loss_and_gradient(part, labels, epsilon, weight, method)
+            gradient[first], gradient[second] = paddle.split(of_part, 2)
+            sums = sums + paddle.stack([loss, nll])
         ctx.save_for_backward(gradient)
-        return loss + factor * divergence, (nll * share).sum()
+        return sums[0], sums[1]
 
     @staticmethod
     def backward(ctx, scale: Tensor, _):
         (gradient,) = ctx.saved_tensor()
         return gradient.multiply_(scale), None
+
+
+def _loss_and_gradient(
+    logits: Tensor, targets: Tensor, epsilon: float, weight: float, method: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the loss, the negative log-likelihood, both scalars, and the loss's gradient with
+    respect to the logits. The arguments are those of `ConsistencyLoss`."""
+    rows, vocabulary = logits.shape
+    half = rows // 2
+    at_target = paddle.stack([paddle.arange(rows), targets], axis=1)
+    logit = paddle.gather_nd(logits, at_target)  # (rows,)
+    nll, probabilities = nll_and_probabilities(logits, targets, logit)
+    first, second = PASSES[method]
+    share = paddle.concat([paddle.full([half], first), paddle.full([half], second)])
+    # 1. The smoothed cross-entropy, as in training/loss.py.
+    mean = paddle.matmul(logits, paddle.full([vocabulary], 1 / vocabulary))
+    loss = ((nll + epsilon * (logit - mean)) * share).sum()
+    gradient = (probabilities - epsilon / vocabulary) * share.unsqueeze(1)
+    hit = paddle.gather_nd(gradient, at_target) - (1 - epsilon) * share
+    gradient.put_along_axis_(at_target[:, 1:], hit.unsqueeze(1), axis=1)
+    # 2. The divergence and its gradients with respect to both halves of the logits. The logarithm
+    #    of a probability is its logit minus the logarithm of the sum of exponentials.
+    log_total = (nll + logit).unsqueeze(1)
+    p, q = paddle.split(probabilities, 2)
+    log_ratio = _difference(logits) - _difference(log_total)  # log p - log q
+    divergence, of_p, of_q = _DIVERGENCES[method](p, q, log_ratio)
+    factor = weight * first
+    gradient.add_(paddle.concat([of_p, of_q]).scale_(factor))
+    return loss + factor * divergence, (nll * share).sum(), gradient
 
 
 def _difference(x: Tensor) -> Tensor:
