@@ -138,7 +138,6 @@ def test_sharding_divides_the_optimisers_state(tmp_path, optimizer):
         ({}, {"recompute": True}, {"scheduled_sampling": BACKPROPAGATED}),
         ({"dropout": 0.1, "projection_dropout": 0.1, "output_dropout": 0.1}, {}, {}),
         ({"dropout": 0.1}, {}, {"consistency": {"method": "r_drop"}}),
-        ({"dropout": 0.1, "norm": "pre"}, {}, {"consistency": {"method": "sim_cut"}}),
     ],
 )
 def test_activations_are_what_is_held_when_the_loss_is_known(tmp_path, model, training, sections):

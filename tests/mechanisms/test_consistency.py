@@ -8,6 +8,8 @@ from tests.device_path import use_device_path
 from tests.small_trainers import TRAIN
 from tests.support import make_config, prepared, take_steps, train_subwords
 from transformer_mt.assembly.training import make_trainer
+from transformer_mt.data.batches import collate
+from transformer_mt.mechanisms.consistency import loss as loss_module
 from transformer_mt.mechanisms.consistency.loss import ConsistencyLoss
 from transformer_mt.mechanisms.consistency.objective import Consistency
 
@@ -73,6 +75,22 @@ def test_value_and_gradient(monkeypatch, method, scale, on_device):
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_parts_make_no_difference(monkeypatch, method, size):
+    """Of 5 targets. The order of the sums differs, and nothing else."""
+    found = []
+    for part in (64, size):
+        monkeypatch.setattr(loss_module, "CPU_PART", part)
+        logits, targets = example()
+        given = paddle.to_tensor(logits.astype("float32"), stop_gradient=False)
+        loss, nll = ConsistencyLoss(EPSILON, 0, method, WEIGHT)(given, paddle.to_tensor(targets))
+        loss.backward()
+        found.append((float(loss), float(nll), given.grad.numpy()))
+    assert found[1][:2] == pytest.approx(found[0][:2], rel=1e-6)
+    np.testing.assert_allclose(found[1][2], found[0][2], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_equal_passes_have_no_divergence(method):
     logits, targets = example()
     logits[5:] = logits[:5]
@@ -117,3 +135,43 @@ def test_the_second_pass_is_cut_and_the_first_is_not(tmp_path):
     for mask, ids in zip(term.dropped(batch), (batch.source, batch.target_input), strict=True):
         assert mask.shape == ids.shape and not mask[:rows].any()
         assert 0.2 < mask[rows:].mean() < 0.4
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_shares_of_processes_add_up_to_the_whole(tmp_path, monkeypatch, method):
+    """What is cut follows from the ids here, so that a row is cut alike in every batch."""
+    monkeypatch.setattr(Consistency, "_cut", lambda self, ids: cut_by_id(ids))
+    section = {"method": method, "cut": 0.3}
+    trainer = trainer_of(tmp_path, model={"dropout": 0.0}, consistency=section)
+    (sentences,) = trainer.plan.epoch_updates(0)[0]
+    parameters = trainer.model.parameters()
+
+    def gradient(batches):
+        for rows in batches:
+            batch = collate(trainer.data.train, rows, trainer.data.subwords)
+            trainer.updater.losses(batch, 1)[0].backward()
+        found = np.concatenate([p.grad.numpy().ravel() for p in parameters])
+        trainer.updater.gradients.clear()
+        return found
+
+    whole, parts = gradient([sentences]), gradient([sentences[0::2], sentences[1::2]])
+    assert np.abs(whole).max() > 1
+    np.testing.assert_allclose(parts, whole, atol=1e-4 * np.abs(whole).max())
+
+
+def cut_by_id(ids):
+    mask = ids % 3 == 0
+    mask[: len(ids) // 2] = False
+    return mask
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_with_sampled_subwords_both_passes_read_the_same_ones(tmp_path, method):
+    trainer = trainer_of(tmp_path, subword={"sampling": 0.3}, consistency={"method": method})
+    (term,) = trainer.updater.objective.terms
+    update = trainer.read(0, 0, trainer.plan.epoch_updates(0)[0])
+    assert sum(batch.target_tokens for batch in update.batches) == update.target_tokens
+    for batch in update.batches:
+        repeated = term.batch(batch, 1)
+        np.testing.assert_array_equal(repeated.source, np.tile(batch.source, (2, 1)))
+    assert all(outcome.is_finite for outcome in take_steps(trainer, 3))

@@ -61,7 +61,8 @@ def activation_bytes(
     """Counts the activations for a batch of `rows` sentence pairs of equal length.
 
     Lengths are in tokens, including end-of-sentence. With scheduled sampling, all words are counted
-    as replaced.
+    as replaced. Copies of embeddings of which some are zero (see training/objective.py) are not
+    counted.
     """
     model, training = config.model, config.training
     rows *= config.consistency.passes

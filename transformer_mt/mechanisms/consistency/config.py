@@ -13,7 +13,7 @@ DEFAULT_WEIGHT = {"r_drop": 5.0, "sim_cut": 3.0, "cutoff": 1.0}
 class ConsistencyConfig(Section):
     """Consistency training: the model reads each batch twice, with different noise, and is trained
     to predict the same both times. This helps most on small corpora. A step takes about twice as
-    long. See configs/multi30k_en_de_best.yaml."""
+    long."""
 
     method: Literal["r_drop", "sim_cut", "cutoff"] | None = None
     """What differs between the two passes, and how they are compared. In all three, the dropout of
