@@ -32,6 +32,8 @@ COMMANDS = {
     "side, or of a file.",
     "compare": "Compare systems with a baseline and decide which one is better: paired "
     "significance tests, a verdict in a sentence, and where the systems differ.",
+    "tune": "Choose the length penalty and the beam size of a model on its dev set, and write them "
+    "into its config.",
     "report": "Write a report of a run, or of several side by side, as an HTML page: curves, "
     "scores, translations, config and data. A run can still be training.",
     "score": "Show how probable given translations are for a model.",

@@ -15,6 +15,7 @@ visualdl/            metrics.jsonl for VisualDL; tensorboard/ for TensorBoard
 test.source          the test set (also test.reference) and its translation at the end of training
 test.hypothesis
 report.html          the report of the run
+tune.json            the decoding settings that `tune` tried, and its choice
 export/              the model in other formats, where it was exported to them
 
 No file in it can run code when it is read, and links that lead out of it are not followed. This
@@ -47,6 +48,7 @@ PICKLE_FORMAT_VERSION = 1
 CONFIG = "config.yaml"
 LOG = "metrics.jsonl"
 REPORT = "report.html"
+TUNING = "tune.json"
 DATA_FACTS = "data.json"
 VERSION = "format_version"
 SUBWORDS = "subword.*"

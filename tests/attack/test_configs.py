@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support import ROOT
 from transformer_mt.config import file as config_file
-from transformer_mt.config.schema import SECTIONS, DecodingConfig
+from transformer_mt.config.schema import SEARCH_KEYS, SECTIONS
 from transformer_mt.runtime.errors import UsageError
 
 DEMO = yaml.safe_load((ROOT / "configs" / "demo.yaml").read_text(encoding="utf-8"))
@@ -98,7 +98,7 @@ NUMBERS += ["9" * 5000, "", "x", "null", "true", "2147483648", "1e-9", "100", "g
 @pytest.mark.parametrize("engine", ["paddle", "ctranslate2", "paddle_inference"])
 def test_flags_of_all_sorts(driver, model, engine, is_large):
     drawn = random.Random(engine)
-    names = [name for name in DecodingConfig.model_fields if name != "batch_tokens"]
+    names = [name for name in SEARCH_KEYS if name != "batch_tokens"]
     for _ in range(400 if is_large else 25):
         arguments = []
         for name in drawn.sample(names, drawn.randrange(1, 4)):

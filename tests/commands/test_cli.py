@@ -20,7 +20,7 @@ from transformer_mt import __version__
 from transformer_mt.assembly import run as training_run
 from transformer_mt.cli import main
 from transformer_mt.config.file import dump
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.schema import SEARCH_KEYS
 from transformer_mt.runtime.checksums import sealed
 from transformer_mt.training.trainer import seconds_per_step
 
@@ -55,7 +55,7 @@ def recipe(tmp_path):
 
 # ---- Help ----
 
-SETTINGS = ["--" + name.replace("_", "-") for name in DecodingConfig.model_fields]
+SETTINGS = ["--" + name.replace("_", "-") for name in SEARCH_KEYS]
 
 
 @pytest.mark.parametrize(

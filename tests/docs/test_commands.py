@@ -35,7 +35,7 @@ from tests.docs.pages import (
 )
 from transformer_mt import cli
 from transformer_mt.config import file as config_file
-from transformer_mt.config.schema import SECTIONS, DecodingConfig
+from transformer_mt.config.schema import SEARCH_KEYS, SECTIONS, DecodingConfig
 from transformer_mt.runtime.errors import UsageError
 
 # Programs that pages may use, besides those of the project.
@@ -304,7 +304,7 @@ def _check_program(arguments: list[str]) -> None:
 
 def _check_decoding(options: argparse.Namespace) -> None:
     """The flags that stand for keys of `decoding` have values that the schema accepts."""
-    keys = DecodingConfig.model_fields
+    keys = SEARCH_KEYS
     changes = {name: value for name, value in vars(options).items() if name in keys}
     try:
         decoding = config_file.with_changes(DecodingConfig(), changes)

@@ -1,8 +1,11 @@
-"""The end of a training run: the choice of the model to translate with, and the score of the test
-set."""
+"""The end of a training run: the choice of the model to translate with and of its decoding
+settings, and the score of the test set."""
+
+import os
 
 import paddle
 
+from transformer_mt.assembly import tuning
 from transformer_mt.assembly.translator import Translator
 from transformer_mt.config.schema import Config
 from transformer_mt.data.corpus import Split
@@ -20,9 +23,12 @@ from transformer_mt.training.validation import metrics_of
 
 
 def finish(config: Config, data: PreparedData, directory: RunDirectory) -> None:
-    """Averages checkpoints, if the config asks for it, and scores the test set."""
+    """Averages checkpoints and chooses decoding settings, if the config asks for it, and scores the
+    test set."""
     if config.training.average_last is not None:
         _average(config, data, directory)
+    if config.decoding.tune:
+        tuning.choose(directory, threads=len(os.sched_getaffinity(0)), device=paddle.get_device())
     if data.test_split is not None:
         score_test(config, data, directory)
 

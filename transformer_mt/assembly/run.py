@@ -15,6 +15,7 @@ from transformer_mt.assembly.data import prepare_for
 from transformer_mt.assembly.finish import finish
 from transformer_mt.assembly.report import write_report
 from transformer_mt.assembly.training import make_plan, make_trainer
+from transformer_mt.assembly.tuning import keep_choice, require_tunable
 from transformer_mt.config import file as config_file
 from transformer_mt.config.problems import printable
 from transformer_mt.config.schema import SECTIONS, Config
@@ -53,6 +54,7 @@ def check(config: Config, device: str | None, verbose: bool = False) -> None:
     devices.require_precision(config.training.precision, used)
     require_tokenizer(config)
     data = prepare_for(config, subwords_to_keep(config))
+    _require_tunable(config, data)
     processes = devices.processes(config.training.devices, used)
     trainer = make_trainer(config, data, Processes(world_size=processes))
     trainer.start()
@@ -138,6 +140,7 @@ def _begin(
         raise UsageError(f"training.init_from: {other} is model_dir itself; give another model_dir")
     resumed = None if restart else resume.checkpoint_to_resume(directory, config)
     data = prepare_for(config, directory.load_subwords() if resumed else subwords_to_keep(config))
+    _require_tunable(config, data)
     state = resume.checked_state(resumed, data, directory) if resumed else None
     trainer = None
     if trains_here or (other is not None and resumed is None):
@@ -150,7 +153,7 @@ def _begin(
     if state is None:
         directory.start(config, data.subwords, data.held_out_files)
     else:
-        directory.resume(config, state.progress, data.held_out_files)
+        directory.resume(keep_choice(config, directory), state.progress, data.held_out_files)
         say(f"going on from {resumed}")
     directory.keep_terminal_log()
     data = data.with_held_out_in(directory.held_out)
@@ -167,6 +170,11 @@ def _begin(
         and not state.stopped  # if it was stopped, a validation may be due
     )
     return data, resumed, has_ended, trainer if trains_here else None
+
+
+def _require_tunable(config: Config, data: PreparedData) -> None:
+    if config.decoding.tune:
+        require_tunable(config, data.dev_split is not None, "decoding.tune")
 
 
 def _how_to_go_on(config: Config) -> str:

@@ -17,7 +17,7 @@ from transformer_mt.assembly import backends
 from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.config import file as config_file
 from transformer_mt.config.problems import nearest
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.schema import SEARCH_KEYS
 from transformer_mt.decoding.engine import Engine
 from transformer_mt.decoding.stream import in_windows
 from transformer_mt.decoding.translation import Line, Translation
@@ -239,14 +239,14 @@ def _require_known(method: Callable[..., object], settings: Iterable[str]) -> No
     """
     arguments = list(signature(method).parameters)
     for name in settings:
-        if name in DecodingConfig.model_fields:
+        if name in SEARCH_KEYS:
             continue
         if near := nearest("decoding", name, arguments):
             hint = f"did you mean {near}?"
         elif name in signature(Translator.load).parameters:
             hint = "it is an argument of Translator.load"
         else:
-            hint = f"the settings are {', '.join(DecodingConfig.model_fields)}"
+            hint = f"the settings are {', '.join(SEARCH_KEYS)}"
         raise TypeError(f"{method.__name__}() has no argument {name!r}; {hint}")
 
 

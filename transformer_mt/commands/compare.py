@@ -33,7 +33,7 @@ from transformer_mt.commands.arguments import (
 from transformer_mt.commands.line_files import require_equal
 from transformer_mt.commands.model_choice import add_model_choice
 from transformer_mt.commands.translations import find_model, translate
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.schema import SEARCH_KEYS
 from transformer_mt.decoding.stream import input_lines
 from transformer_mt.evaluation.comparison import compare
 from transformer_mt.evaluation.comparison_text import as_text
@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     about = f"the metrics to compare, of {', '.join(METRICS)}. The first one decides"
     add_score_options(parser, tuple(METRICS), about, "the words of the reference are counted")
-    add_model_choice(parser, [name for name in DecodingConfig.model_fields if name != "n_best"])
+    add_model_choice(parser, [name for name in SEARCH_KEYS if name != "n_best"])
 
 
 def run(options: argparse.Namespace) -> None:

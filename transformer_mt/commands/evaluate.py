@@ -30,7 +30,7 @@ from transformer_mt.commands.arguments import (
 from transformer_mt.commands.line_files import require_equal
 from transformer_mt.commands.model_choice import add_model_choice
 from transformer_mt.commands.translations import find_model, translate
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.schema import SEARCH_KEYS
 from transformer_mt.decoding.stream import input_lines
 from transformer_mt.evaluation.comet import Comet
 from transformer_mt.evaluation.groups import groupings
@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sentences="writes the scores of each line to this file, as a table with tabs (TSV)",
     )
     _add_scoring(parser)
-    settings = [name for name in DecodingConfig.model_fields if name != "n_best"]
+    settings = [name for name in SEARCH_KEYS if name != "n_best"]
     add_model_choice(parser, settings)
 
 

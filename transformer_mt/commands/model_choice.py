@@ -14,7 +14,7 @@ from tqdm import tqdm
 from transformer_mt.assembly import backends
 from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.commands.arguments import add_checkpoint, add_device, positive
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.schema import SEARCH_KEYS, DecodingConfig
 from transformer_mt.config.section import one_line
 from transformer_mt.runtime.console import progress, warn
 from transformer_mt.runtime.errors import UsageError
@@ -50,7 +50,7 @@ def add_threads(parser: argparse._ActionsContainer) -> None:
 
 
 def add_model_choice(
-    parser: argparse.ArgumentParser, settings: Iterable[str] = SETTINGS, *, ensemble: bool = True
+    parser: argparse.ArgumentParser, settings: Iterable[str] = SEARCH_KEYS, *, ensemble: bool = True
 ) -> None:
     """Adds the arguments that say how to use a model.
 

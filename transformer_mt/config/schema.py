@@ -485,6 +485,15 @@ class DecodingConfig(Section):
     it means as many as fit into the memory that is free there; the service and the engines of
     exports use 2,048."""
 
+    tune: bool = False
+    """Chooses length_penalty, length_penalty_kind and beam_size on the dev set at the end of
+    training, before the test set is scored, as the command `tune` does. It needs a dev set, and
+    takes about 16 translations of it."""
+
+
+# The keys that describe a search, and that can be replaced for each translation.
+SEARCH_KEYS = tuple(key for key in DecodingConfig.model_fields if key != "tune")
+
 
 class EvaluationConfig(Section):
     """How translations are scored."""

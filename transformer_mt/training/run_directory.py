@@ -23,6 +23,7 @@ from transformer_mt.model_directory import (
     LOG,
     REPORT,
     SUBWORDS,
+    TUNING,
     VERSION,
     ModelDirectory,
     entries,
@@ -54,7 +55,7 @@ _FIRST_FILES = {
     *("subword.model", "subword.source.model", "subword.target.model", "subword.txt"),
 }
 # What a run writes later.
-_LATER_FILES = {"best", "test.source", "test.reference", "test.hypothesis", REPORT}
+_LATER_FILES = {"best", "test.source", "test.reference", "test.hypothesis", REPORT, TUNING}
 _CHECKPOINT_FILES = {
     *(WEIGHTS, OPTIMIZER, STATE, CHECKSUMS),
     *("model.pdparams", "optimizer.pdopt"),  # of format version 1

@@ -1,0 +1,44 @@
+"""The command `tune`.
+
+The dev set that the model directory keeps is translated with about 16 settings. First come length
+penalties of both kinds, and then beam sizes with the best penalty. The metric is that of
+training.best_metric. The choice is written into the model's config.yaml, so that all commands use
+it, and everything that was tried into tune.json. If nothing is better than the values of the
+recipe, they stay. Of settings with equal scores, the smaller beam is chosen, because it is faster.
+
+examples:
+  python -m transformer_mt tune runs/demo
+  python -m transformer_mt tune runs/demo --checkpoint last --dry-run
+"""
+
+import argparse
+import os
+
+from transformer_mt.commands.arguments import add_checkpoint, add_device, add_model_dir
+from transformer_mt.commands.model_choice import add_threads
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model_dir(parser)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="shows what would be chosen, and writes nothing"
+    )
+    add_checkpoint(parser)
+    add_threads(parser)
+    add_device(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    # These import what takes long.
+    from transformer_mt.assembly.tuning import choose
+    from transformer_mt.training.run_directory import RunDirectory
+
+    directory = RunDirectory(options.model_dir)
+    directory.load_config()  # reports if this is no model directory, before it is locked
+    if not options.dry_run:
+        directory.lock()  # a training would replace the config
+    try:
+        threads = options.threads or len(os.sched_getaffinity(0))
+        choose(directory, options.checkpoint, threads, options.device, options.dry_run)
+    finally:
+        directory.release()
