@@ -23,8 +23,8 @@ from pydantic.fields import FieldInfo
 from transformer_mt.cli import COMMANDS, EXIT_CODES, parsers_of
 from transformer_mt.commands.model_choice import MODEL_GROUP, SETTINGS_GROUP
 from transformer_mt.config.rules import RULES
-from transformer_mt.config.schema import SECTIONS, Config
-from transformer_mt.config.section import Section, parts
+from transformer_mt.config.schema import SECTIONS, Config, DataConfig
+from transformer_mt.config.section import Bound, Section, parts
 
 ROOT = Path(__file__).resolve().parents[1]
 # Of demo.yaml: the longest line, and the column of the comments that stand beside a value.
@@ -210,8 +210,8 @@ def _values(annotation: Any, metadata: tuple = ()) -> list[str]:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
         return _values(arguments[0], arguments[1:])
-    if annotation == str | list[str]:
-        return ["text or list of texts"]
+    if annotation == DataConfig.model_fields["train"].annotation:
+        return ["text, or list of texts and mappings"]
     if origin in (types.UnionType, typing.Union):
         (other,) = (argument for argument in arguments if argument is not types.NoneType)
         first, *rest = _values(other)
@@ -220,6 +220,8 @@ def _values(annotation: Any, metadata: tuple = ()) -> list[str]:
         return [", ".join(f"`{name}`" for name in arguments)]
     if origin is list and typing.get_origin(arguments[0]) is Literal:
         return [f"list of {', '.join(_values(arguments[0]))}"]
+    if origin is list and _values(arguments[0]) == ["text"]:
+        return ["list of texts"]
     if origin is list:
         (length,) = (one.min_length for one in _constraints(metadata) if isinstance(one, MinLen))
         return [f"list of {length} numbers", *_values(arguments[0])[1:]]
@@ -246,7 +248,8 @@ def _limits(metadata: tuple, is_whole: bool) -> list[str]:
                 most = f"at most {value:,}"
             case Lt(lt=value) if value != 2**31:
                 most = f"below {value:,}"
-    for bound in (one.func for one in metadata if isinstance(one, AfterValidator)):
+    functions = (one.func for one in metadata if isinstance(one, AfterValidator))
+    for bound in (function for function in functions if isinstance(function, Bound)):
         if bound.limit.startswith("at least"):
             least = f"{bound.limit} ({bound.reason})"
         else:

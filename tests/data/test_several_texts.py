@@ -110,7 +110,8 @@ def test_wrong_lists(recipe, text):
         config_file.load(recipe, [f"data.train={text}"])
     message = str(error.value)
     assert message.count("data.train") == 1 and "1 problem" in message
-    assert message.endswith("expected text, or a list of texts as in [news, web]")
+    expected = "expected text, or a list of texts as in [news, {text: web, weight: 2}]"
+    assert message.endswith(expected)
 
 
 def test_a_list_that_is_not_closed_is_text(recipe):
@@ -127,6 +128,21 @@ def test_only_the_training_text_can_be_a_list(recipe):
         config_file.load(recipe)
 
 
-def test_a_dataset_with_splits_has_no_list(recipe):
-    with pytest.raises(UsageError, match="multi30k has the splits train, dev, test"):
-        config_file.load(recipe, ["data.dataset=multi30k", "data.train=[train,dev]"])
+@pytest.mark.parametrize("dataset", ["multi30k", "wmt14ende"])
+def test_several_splits_of_a_dataset(tmp_path, dataset):
+    names = {"multi30k": ("train", "val"), "wmt14ende": ("train.tok.clean", "newstest2013.tok")}
+    ending = {"multi30k": "", "wmt14ende": ".bpe.33708"}[dataset]
+    folder = tmp_path / {"multi30k": "", "wmt14ende": "wmt14_ende_data_bpe"}[dataset]
+    for name, pairs in zip(names[dataset], (NEWS, WEB), strict=True):
+        write_pairs(folder, name + ending, pairs)
+    train = ["train", {"text": "dev", "tag": "<bt>", "reverse": True}]
+    split = open_corpus(data_config(tmp_path, dataset=dataset, train=train)).train
+    assert list(split) == NEWS + [(f"<bt> {target}", source) for source, target in WEB]
+
+
+def test_the_texts_of_a_dataset_are_its_splits(recipe):
+    config = config_file.load(recipe, ["data.dataset=multi30k", "data.train=[train,dev]"])
+    assert config.data.train == ["train", "dev"]
+    for text in ("[train,news]", "[train, {text: news}]"):
+        with pytest.raises(UsageError, match="multi30k has the splits train, dev, test"):
+            config_file.load(recipe, ["data.dataset=multi30k", f"data.train={text}"])

@@ -25,7 +25,8 @@ def make_plan(config: Config, data: PreparedData, batches: tuple[int, ...] | Non
     """
     source, target = data.train.source.lengths, data.train.target.lengths
     decoded = decoded_lengths(config, source, target)
-    return Plan(config.training, source, decoded, batches or _new_batches(config.training))
+    batches = batches or _new_batches(config.training)
+    return Plan(config.training, source, decoded, batches, data.texts)
 
 
 def _new_batches(training: TrainingConfig) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from transformer_mt.config import yaml_text
 from transformer_mt.config.problems import describe, printable, shown, unknown_key
 from transformer_mt.config.rules import RULES
-from transformer_mt.config.schema import SECTIONS, Config, DecodingConfig
+from transformer_mt.config.schema import FORMS, SECTIONS, Config, DataConfig, DecodingConfig
 from transformer_mt.runtime.errors import UsageError
 
 Complete = Callable[[dict[str, Any]], None]
@@ -99,9 +99,9 @@ def changed(config: Config) -> dict[str, Any]:
     "model_dir"."""
     values = {"model_dir": config.model_dir}
     for name, section in SECTIONS.items():
-        given = getattr(config, name)
+        given = getattr(config, name).model_dump()
         for key, field in section.model_fields.items():
-            value = getattr(given, key)
+            value = given[key]
             if field.is_required() or value != field.default:
                 values[f"{name}.{key}"] = value
     return values
@@ -123,9 +123,12 @@ def _validate(given: dict[str, Any], only: str | None = None) -> tuple[Any, list
     except ValidationError as error:
         for item in error.errors():
             item["loc"] = item["loc"] if only is None else (only, *item["loc"])
+            item["loc"] = tuple(part for part in item["loc"] if part not in FORMS)
             path = [str(part) for part in item["loc"]]
             if item["type"] == "extra_forbidden":
                 unknown.append(".".join(path))
+                if len(path) > 2:  # a key of a text in data.train
+                    wrong.add(".".join(path[:2]))
             else:
                 problems.append(describe(item))
                 wrong.add(".".join(path[:2]))
@@ -228,8 +231,9 @@ def _apply_override(values: dict[str, Any], override: str) -> str | None:
     target[key] = text
     field = SECTIONS[section].model_fields.get(key)
     kind = None if field is None else field.annotation
-    is_list = kind == str | list[str] and text.startswith("[")
-    if kind not in (str, str | None, str | list[str]) or is_list:
+    training_texts = DataConfig.model_fields["train"].annotation
+    is_list = kind == training_texts and text.startswith("[")
+    if kind not in (str, str | None, training_texts) or is_list:
         # For text that is no YAML, the schema reports what it expected.
         with contextlib.suppress(*yaml_text.ERRORS):
             target[key] = yaml_text.parse(text)

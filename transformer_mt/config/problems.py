@@ -5,7 +5,7 @@ import reprlib
 from collections.abc import Iterable
 from typing import Any
 
-from transformer_mt.config.schema import SECTIONS, Config
+from transformer_mt.config.schema import SECTIONS, Config, TrainingText
 from transformer_mt.config.section import first_sentence
 
 # Names that other toolkits use for a key, in lower case.
@@ -91,6 +91,8 @@ def describe(item: dict[str, Any]) -> str:
 
 def unknown_key(path: str) -> str:
     """One line about a key that does not exist."""
+    if path.startswith("data.train."):
+        return f"{printable(path)}: unknown key; known keys: {', '.join(TrainingText.model_fields)}"
     return f"{printable(path)}: unknown key{_suggestion(path)}"
 
 
@@ -141,6 +143,8 @@ def _missing(location: tuple) -> str:
     """What the schema expects at a path where nothing is given."""
     section = SECTIONS.get(location[0])
     fields = Config.model_fields if section is None else section.model_fields
+    if len(location) > 2:  # a text in data.train
+        fields = TrainingText.model_fields
     if section is None or len(location) > 1:
         text = first_sentence(fields[location[-1]].description)
         return f"it must be given: {text[0].lower()}{text[1:]}"

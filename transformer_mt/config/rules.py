@@ -26,8 +26,9 @@ def data_rules(config: Config) -> Problems:
     if dataset.needs_root and data.root is None:
         message = f"data.dataset: {name} needs the folder that holds the files"
         yield ("data.root", "data.dataset"), message
-    for key in ("train", "dev", "test"):
-        if dataset.splits and getattr(data, key) not in (*dataset.splits, None):
+    names = {"train": [text.text for text in data.texts], "dev": [data.dev], "test": [data.test]}
+    for key, given in names.items():
+        if dataset.splits and not {*given} <= {*dataset.splits, None}:
             message = f"{name} has the splits {', '.join(dataset.splits)}. {own_text}"
             yield (f"data.{key}", "data.dataset"), message
     if data.target_lang == data.source_lang:
@@ -48,8 +49,19 @@ def subword_rules(config: Config) -> Problems:
       `data.dataset` has a vocabulary of its own.
     - `subword.vocabulary` needs `subword.type: vocabulary`.
     - `subword.source_vocab_size` and `subword.target_vocab_size` need `subword.joint: false`.
+    - `subword.user_symbols` needs `subword.type: bpe`, `unigram` or `char`.
+    - With these types, each tag of `data.train` must be one of `subword.user_symbols`, unless the
+      subwords are those of `training.init_from`.
     """
     subword = config.subword
+    has_symbols = subword.type in ("bpe", "unigram", "char")
+    if subword.user_symbols and not has_symbols:
+        yield ("subword.user_symbols", "subword.type"), "needs subword.type: bpe, unigram or char"
+    tags = {text.tag: None for text in config.data.texts if text.tag is not None}
+    missing = [tag for tag in tags if tag not in subword.user_symbols]
+    if missing and has_symbols and config.training.init_from is None:
+        keys = "subword.user_symbols", "subword.type", "data.train", "training.init_from"
+        yield keys, f"must have the tags of data.train; missing: {', '.join(missing)}"
     if subword.sampling is not None and subword.type not in ("bpe", "unigram"):
         yield ("subword.sampling", "subword.type"), "needs subword.type: bpe or unigram"
     if not subword.joint and subword.type == "vocabulary":

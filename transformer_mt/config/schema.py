@@ -5,19 +5,20 @@ between keys.
 scripts/write_reference.py.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
 
 from transformer_mt.config.heads import Heads
 from transformer_mt.config.section import (
     NaturalNumber,
     NonEmptyText,
-    OneOrSeveralTexts,
     PositiveFloat,
     PositiveInt,
     Probability,
     Section,
+    Symbol,
     at_least,
     at_most,
 )
@@ -45,6 +46,76 @@ LengthRatio = Annotated[float, Field(le=100)]
 ExtraLength = Annotated[int, Field(ge=0, le=10_000)]
 
 
+class TrainingText(Section):
+    """One of several training texts."""
+
+    text: NonEmptyText
+    """The name of the text."""
+
+    weight: Annotated[
+        float, Field(gt=0), at_most(1000, "an epoch would read each of its pairs this often")
+    ] = 1.0
+    """How often an epoch reads each pair. With 0.5, each epoch reads half of the pairs, drawn
+    anew."""
+
+    tag: Symbol | None = None
+    """A word that is put before each source (tagged back-translation, Caswell et al. 2019, arXiv
+    1906.06442)."""
+
+    reverse: bool = False
+    """Whether source and target change places (Ding et al. 2021, arXiv 2109.07780)."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the pairs are read as the files have them."""
+        return self.tag is None and not self.reverse
+
+    def as_read(self, source: str, target: str) -> tuple[str, str]:
+        """Returns a pair of the files as training reads it. A blank source gets no tag, so that it
+        stays blank."""
+        if self.reverse:
+            source, target = target, source
+        if self.tag is not None and source.strip():
+            source = f"{self.tag} {source}"
+        return source, target
+
+
+# The forms of data.train and of its items. pydantic puts their names into the place of an error,
+# from which config/file.py removes them.
+FORMS = A_NAME, A_LIST, A_MAPPING = ("<name>", "<list>", "<mapping>")
+
+
+def _form(value: Any) -> str:
+    return {list: A_LIST, str: A_NAME}.get(type(value), A_MAPPING)
+
+
+def _name_or_list(value: Any) -> Any:
+    is_list = isinstance(value, list) and value and all(value)
+    if isinstance(value, str) or (
+        is_list and all(isinstance(item, str | dict | TrainingText) for item in value)
+    ):
+        return value
+    raise PydanticCustomError(
+        "texts", "expected text, or a list of texts as in [news, {text: web, weight: 2}]"
+    )
+
+
+OneOrSeveralTexts = Annotated[
+    Annotated[str, Tag(A_NAME)]
+    | Annotated[
+        list[
+            Annotated[
+                Annotated[str, Tag(A_NAME)] | Annotated[TrainingText, Tag(A_MAPPING)],
+                Discriminator(_form),
+            ]
+        ],
+        Tag(A_LIST),
+    ],
+    Discriminator(_form),
+    BeforeValidator(_name_or_list),
+]
+
+
 class DataConfig(Section):
     """Where the parallel text is, and which of its pairs are used. Training leaves out pairs that
     are empty on one side, and pairs that the keys below exclude. It prints how many."""
@@ -64,7 +135,13 @@ class DataConfig(Section):
     PREFIX.LANG or PREFIX.LANG.gz: train stands for train.en and train.de. It can also be one file
     NAME.tsv or NAME.tsv.gz, whose lines are `source<TAB>target`. Files are UTF-8 and have one
     sentence per line. A list such as [news, web] names several texts, which follow one another.
-    With the other datasets, it is train, dev or test."""
+    With the other datasets, the names are train, dev and test. An item of the list can also be a
+    mapping such as `{text: web, weight: 2, tag: <web>, reverse: true}`, of which only text is
+    required; see docs/data.md.
+    weight   how often an epoch reads each pair; with 0.5, each epoch draws half of the pairs anew
+    tag      a word that is put before each source; it must be one of subword.user_symbols
+    reverse  whether source and target change places
+    The defaults are a weight of 1, no tag, and false."""
 
     dev: str | None = None
     """The dev set, given like `train`. It decides which checkpoint is the best. With null, pairs of
@@ -99,6 +176,27 @@ class DataConfig(Section):
 
     cache: str = "data/cache"
     """The folder for corpora that are already split into subwords. Later runs reuse them."""
+
+    @property
+    def texts(self) -> tuple[TrainingText, ...]:
+        """The training texts, in order."""
+        given = self.train if isinstance(self.train, list) else [self.train]
+        return tuple(
+            # Not validated: data.train can be an empty name, for which no file is found.
+            TrainingText.model_construct(text=item)
+            if isinstance(item, str)
+            else TrainingText.model_validate(item)
+            for item in given
+        )
+
+
+def _distinct_symbols(symbols: list[str]) -> list[str]:
+    taken = ["<pad>", "<unk>", "<s>", "</s>", *symbols]
+    if repeated := [symbol for symbol in symbols if taken.count(symbol) > 1]:
+        raise PydanticCustomError(
+            "symbols", "{symbol} is a subword already", {"symbol": repeated[0]}
+        )
+    return symbols
 
 
 class SubwordConfig(Section):
@@ -146,6 +244,9 @@ class SubwordConfig(Section):
     bpe      the probability that a merge is left out (BPE-dropout); 0.1 is usual
     unigram  the power alpha of the probabilities by which subwords are drawn; 0.1 to 0.5 is usual
     null turns it off."""
+
+    user_symbols: Annotated[list[Symbol], AfterValidator(_distinct_symbols)] = Field([])
+    """Strings that are always one subword each, such as the tags of `data.train`."""
 
     vocabulary: str | None = None
     """The file that lists the subwords for `type: vocabulary`, one per line. The dataset wmt14ende

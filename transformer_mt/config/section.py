@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 
@@ -107,14 +107,14 @@ Probability = Annotated[float, Field(ge=0, lt=1)]
 NonEmptyText = Annotated[str, Field(min_length=1)]
 
 
-def _one_or_several(value: Any) -> Any:
-    is_list = isinstance(value, list) and value and all(value)
-    if all(isinstance(one, str) for one in (value if is_list else [value])):
-        return value
-    raise PydanticCustomError("texts", "expected text, or a list of texts as in [news, web]")
+def _symbol(text: str) -> str:
+    # SentencePiece writes U+2581 for a space, and ignores lines with U+2585.
+    if text and text.isprintable() and not set(text) & {" ", "\u2581", "\u2585"}:
+        return text
+    raise PydanticCustomError("symbol", "expected a word without spaces, such as <bt>")
 
 
-OneOrSeveralTexts = Annotated[str | list[str], BeforeValidator(_one_or_several)]
+Symbol = Annotated[str, AfterValidator(_symbol)]
 
 
 # ------------------------------------------------------------------------------------------- rules

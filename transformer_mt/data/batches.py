@@ -19,6 +19,8 @@ from transformer_mt.data.subword import Subwords, Vocabulary, seeded
 T = TypeVar("T")
 U = TypeVar("U")
 EncodedPair = tuple[Sequence[int], Sequence[int]]
+# Keeps the draw of sentences apart from that of the order of an epoch.
+DRAW = 1
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,43 @@ def rounded(length: T, multiple: int) -> T:
     return (length + (multiple - 1)) // multiple * multiple
 
 
+@dataclass(frozen=True)
+class WeightedText:
+    """The sentences of one text, which follow those of the text before.
+
+    Attributes:
+        pairs: how many there are.
+        weight: how often an epoch reads each of them. Of a weight of 2.25, all are read twice, and
+            a quarter of them, which is drawn for each epoch, once more.
+    """
+
+    pairs: int
+    weight: float
+
+    @property
+    def copies(self) -> int:
+        """How often an epoch reads all pairs."""
+        return int(self.weight)
+
+    @property
+    def drawn(self) -> int:
+        """How many pairs an epoch draws, to read them once more."""
+        return round((self.weight - self.copies) * self.pairs)
+
+
+def epoch_sentences(texts: Sequence[WeightedText], seed: int, epoch: int) -> np.ndarray:
+    """Returns the numbers of the sentences that an epoch reads, int64 (sentences,). They are as
+    many in each epoch, and follow from the seed and the epoch alone."""
+    random = np.random.default_rng((seed, epoch, DRAW))
+    numbers, first = [], 0
+    for text in texts:
+        numbers += [np.arange(first, first + text.pairs)] * text.copies
+        if text.drawn:
+            numbers.append(first + random.choice(text.pairs, text.drawn, replace=False))
+        first += text.pairs
+    return np.concatenate(numbers) if numbers else np.zeros(0, np.int64)
+
+
 def epoch_batches(
     source_lengths: np.ndarray,
     target_lengths: np.ndarray,
@@ -72,8 +111,10 @@ def epoch_batches(
     seed: int,
     epoch: int,
     multiple: int = 1,
+    texts: Sequence[WeightedText] = (),
 ) -> list[np.ndarray]:
-    """Returns the batches of an epoch as arrays of sentence numbers. Each sentence is in one batch.
+    """Returns the batches of an epoch as arrays of sentence numbers. Each sentence is in one batch,
+    or as often in them as the weight of its text says.
 
     Args:
         source_lengths, target_lengths: the number of subwords of each sentence, without eos:
@@ -81,9 +122,11 @@ def epoch_batches(
         max_tokens: the largest number of padded tokens, with eos, on either side of a batch. A
             longer sentence makes a batch of its own.
         multiple: the padded lengths are multiples of this number.
+        texts: the texts that the sentences belong to. Empty if all of them have a weight of 1.
     """
+    texts = texts or [WeightedText(len(target_lengths), 1)]
     random = np.random.default_rng((seed, epoch))
-    order = random.permutation(len(target_lengths))
+    order = random.permutation(epoch_sentences(texts, seed, epoch))
     # The sort is stable, so sentences of equal lengths are in a new order in each epoch.
     batches = ordered_batches(source_lengths, target_lengths, max_tokens, order, multiple)
     return [batches[i] for i in random.permutation(len(batches))]
@@ -103,7 +146,7 @@ def ordered_batches(
 
     Args:
         source_lengths, target_lengths, max_tokens, multiple: as in `epoch_batches`.
-        order: all sentence numbers. Sentences of equal lengths keep this order. None: 0, 1, ...
+        order: the sentence numbers. Sentences of equal lengths keep this order. None: 0, 1, ...
     """
     if order is None:
         order = np.arange(len(target_lengths))

@@ -8,10 +8,11 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_mt.config.schema import DataConfig
+from transformer_mt.config.schema import DataConfig, TrainingText
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.datasets.files import import_paddlenlp, parts
 from transformer_mt.runtime.errors import UserError
@@ -29,6 +30,7 @@ class Split:
         dataset: a name in DATASETS.
         reference: the text that translations are scored against, if that is not the target side
             (BPE'd text comes with tokenised text for this).
+        texts: the names of the texts, with their tags, and which of them are reversed.
     """
 
     name: str
@@ -37,16 +39,24 @@ class Split:
     source_lang: str
     target_lang: str
     reference: Path | None = None
+    texts: tuple[TrainingText, ...] = (TrainingText(text="-"),)
 
     def __iter__(self) -> Iterator[Pair]:
         load_dataset = import_paddlenlp().load_dataset
         files = [str(path) for path in self.paths]
-        for example in load_dataset(DATASETS[self.dataset].read, lazy=True, data_files=files):
-            yield example["source"], example["target"]
+        examples = load_dataset(DATASETS[self.dataset].read, lazy=True, data_files=files)
+        for text, example in zip(self.text_of_lines(), examples, strict=True):
+            yield text.as_read(example["source"], example["target"])
 
     def examples(self) -> Iterator[dict[str, str]]:
-        """Reads the pairs as {"source": ..., "target": ...}, without PaddleNLP."""
+        """Reads the pairs as {"source": ..., "target": ...}, as the files have them: without tags,
+        and not reversed. PaddleNLP is not used."""
         return DATASETS[self.dataset].read([str(path) for path in self.paths])
+
+    def text_of_lines(self) -> Iterator[TrainingText]:
+        """Yields the text that each line belongs to, as often as the text has lines."""
+        for text, count in zip(self.texts, self.line_counts, strict=True):
+            yield from repeat(text, count)
 
     @cached_property
     def files(self) -> dict[Path, Content]:
@@ -57,12 +67,20 @@ class Split:
     @property
     def line_count(self) -> int:
         """The number of pairs."""
-        return sum(self.files[first].line_count for first, *_ in parts(self.paths))
+        return sum(self.line_counts)
+
+    @property
+    def line_counts(self) -> list[int]:
+        """The number of pairs of each text."""
+        return [self.files[first].line_count for first, *_ in parts(self.paths)]
 
     def content(self) -> str:
         """A hash that changes when the text does."""
         hashes = (self.files[path].sha256 for path in self.paths)
-        return "-".join([self.dataset, self.source_lang, self.target_lang, *hashes])
+        changes = [repr((text.tag, text.reverse)) for text in self.texts]
+        if all(text.is_plain for text in self.texts):
+            changes = []
+        return "-".join([self.dataset, self.source_lang, self.target_lang, *hashes, *changes])
 
     def check(self) -> list[str]:
         """Reads every line, and returns the sides ("source", "target") whose lines are all blank.
@@ -112,14 +130,13 @@ def _open_split(config: DataConfig, name: str) -> Split | None:
         return None
     languages = config.source_lang, config.target_lang
     find = DATASETS[config.dataset].find
-    texts = [
-        find(config.root, name, text, languages)
-        for text in (value if isinstance(value, list) else [value])
-    ]
-    paths = tuple(path for text in texts for path in text.paths)
-    split = Split(name, paths, config.dataset, *languages, texts[0].reference)
-    for text in texts:
-        _require_pairs(split, [path for path in (*text.paths, text.reference) if path is not None])
+    texts = config.texts if name == "train" else (TrainingText.model_construct(text=value),)
+    found = [find(config.root, name, text.text, languages) for text in texts]
+    paths = tuple(path for files in found for path in files.paths)
+    split = Split(name, paths, config.dataset, *languages, found[0].reference, texts)
+    for files in found:
+        own = [path for path in (*files.paths, files.reference) if path is not None]
+        _require_pairs(split, own)
     return split
 
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
@@ -163,6 +163,15 @@ class EncodedCorpus(CachedArrays):
 
     def __len__(self) -> int:
         return len(self.source.lengths)
+
+    def split(self, line_counts: Sequence[int]) -> list[int]:
+        """Returns how many pairs of each text are used. They follow one another, as the texts do.
+
+        Args:
+            line_counts: the number of lines of each text, including those of dropped pairs.
+        """
+        ends = np.searchsorted(self.lines, np.cumsum(line_counts))
+        return np.diff(ends, prepend=0).tolist()
 
     @property
     def text_lines(self) -> int:

@@ -76,10 +76,21 @@ def facts_of(
     return {
         "files": {name: list(map(str, split.paths)) for name, split in splits.items()},
         "pairs": len(train),
+        "texts": _texts(corpus.train, train),
         "unknown": train.facts["unknown"],
         **{name: held[name].line_count if name in held else 0 for name in ("dev", "test")},
         **found,
     }
+
+
+def _texts(text: Split, train: EncodedCorpus) -> list[Facts]:
+    """Returns the name of each text, how many of its pairs are used, and its settings that are not
+    the default."""
+    return [
+        {"text": own.text, "pairs": pairs}
+        | own.model_dump(include={"weight", "tag", "reverse"}, exclude_defaults=True)
+        for own, pairs in zip(text.texts, train.split(text.line_counts), strict=True)
+    ]
 
 
 # --------------------------------------------------------------------------------------- the text
@@ -105,18 +116,20 @@ def _read(
             (text.target_lang, subwords.target),
         )
     ]
-    pairs = ((example["source"], example["target"]) for example in text.examples())
-    lines = zip(used.tobytes(), pairs, strict=True)
+    written = ((example["source"], example["target"]) for example in text.examples())
+    lines = zip(used.tobytes(), text.text_of_lines(), written, strict=True)
     with progress(total=len(used), title="examining", unit="pairs", unit_scale=True) as bar:
         while chunk := list(islice(lines, CHUNK)):
-            for is_used, pair in chunk:
+            for is_used, its_text, original in chunk:
+                pair = its_text.as_read(*original)
                 reason = reason_to_drop(pair)  # of every pair, because it may remember them
                 if not is_used:
                     dropped.add(pair, reason)
                     continue
-                overlap.add(pair)
-                if pair[0] == pair[1]:
-                    copies.add(pair)
+                # Text of the dev set is found behind a tag too, and in a reversed text.
+                overlap.add(original)
+                if original[0] == original[1]:
+                    copies.add(original)
                 for side, line in zip(sides, pair, strict=True):
                     side.add(line)
             bar.update(len(chunk))

@@ -10,13 +10,14 @@ from pathlib import Path
 
 from transformer_mt.config.schema import Config
 from transformer_mt.data.alignments import Alignments, encoded_alignments
+from transformer_mt.data.batches import WeightedText
 from transformer_mt.data.cache import entry, entry_name
 from transformer_mt.data.corpus import Corpus, Pair, Split, open_corpus
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
 from transformer_mt.data.facts import RARE, Facts, facts_of
-from transformer_mt.data.subword import TRAINING_LINES, Subwords
-from transformer_mt.data.training_text import hold_out, training_filter
+from transformer_mt.data.subword import SPACE, TRAINING_LINES, Subwords
+from transformer_mt.data.training_text import hold_out, training_filter, with_tags
 from transformer_mt.runtime.console import say, warn
 
 # A new number makes existing entries of the cache unused.
@@ -32,6 +33,8 @@ class PreparedData:
         held_out_files: the files of pairs that were held out of the training text.
         alignments: None if none were asked for.
         facts: what `data.facts.facts_of` returns.
+        texts: how many pairs each training text has, and how often they are read. Empty if there
+            is one text, whose pairs are read once.
     """
 
     subwords: Subwords
@@ -42,6 +45,7 @@ class PreparedData:
     held_out_files: list[Path]
     alignments: Alignments | None = None
     facts: Facts = field(default_factory=dict)
+    texts: tuple[WeightedText, ...] = ()
 
     @property
     def key(self) -> str:
@@ -67,6 +71,8 @@ class PreparedData:
         """Yields lines of text that describe what training reads."""
         facts = self.facts
         yield f"training pairs  {facts['pairs']:,}"
+        if len(facts["texts"]) > 1 or any(len(text) > 2 for text in facts["texts"]):
+            yield from map(_described, facts["texts"])
         for reason, dropped in facts["dropped"].items():
             yield f"  left out      {dropped['count']:,}: {reason}"
         if copies := facts["copies"]["count"]:
@@ -118,7 +124,8 @@ def prepare(
     _check(corpus)
     held_out = hold_out(corpus, data, config.training.seed, cache)
     corpus = corpus._replace(**held_out.splits)  # the dev and test sets that the config lacks
-    new_filter = partial(training_filter, held_out.texts, data.drop_duplicates)
+    left_out = with_tags(held_out.texts, corpus.train)
+    new_filter = partial(training_filter, left_out, data.drop_duplicates)
 
     def pairs() -> Iterator[Pair]:
         reason_to_drop = new_filter()
@@ -133,6 +140,7 @@ def prepare(
         for (key, size), vocabulary in zip(sizes, subwords.vocabularies, strict=True):
             if vocabulary.size < size:
                 say(f"{key}: the text has {vocabulary.size:,} subwords, not {size:,}; using those")
+    _check_tags(corpus.train, subwords)
     encode = partial(encoded_corpus, subwords=subwords, cache=cache)
     limits = Limits(data.max_length, data.max_length_ratio)
     train = encode(
@@ -158,7 +166,36 @@ def prepare(
         links = encoded_alignments(alignments, train, subwords, languages, cache)
     held_out_files = [path for split in held_out.splits.values() for path in split.paths]
     facts = facts_of(corpus, train, subwords, limits, new_filter(), cache)
-    return PreparedData(subwords, train, dev, corpus.dev, corpus.test, held_out_files, links, facts)
+    pairs_of_texts = train.split(corpus.train.line_counts)
+    texts = tuple(
+        WeightedText(count, text.weight)
+        for count, text in zip(pairs_of_texts, data.texts, strict=True)
+    )
+    splits = corpus.dev, corpus.test
+    return PreparedData(subwords, train, dev, *splits, held_out_files, links, facts, texts)
+
+
+def _described(text: Facts) -> str:
+    """Returns a line about one training text."""
+    line = f"  {text['text']}".ljust(16) + f"{text['pairs']:,}"
+    if "weight" in text:
+        line += f", weight {text['weight']:g}"
+    if "tag" in text:
+        line += f", tag {text['tag']}"
+    return line + ", reversed" * ("reverse" in text)
+
+
+def _check_tags(train: Split, subwords: Subwords) -> None:
+    """Warns of tags that are not one subword. The subwords may be those of another model, or of a
+    file."""
+    source = subwords.source
+    for tag in {text.tag: None for text in train.texts if text.tag is not None}:
+        ids = source.encode(tag)
+        if source.unk in ids or len([one for one in source.pieces(ids) if one != SPACE]) > 1:
+            warn(
+                f"data.train: the tag {tag} is not one of the subwords, so the model reads it as "
+                "unknown, or in parts"
+            )
 
 
 def _check(corpus: Corpus) -> None:

@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -123,7 +124,40 @@ class SentencePieceVocabulary(Vocabulary):
         alpha).
         """
         # nbest_size=-1: from all segmentations, not only the best n. BPE-dropout ignores it.
-        return self._processor.encode(text, enable_sampling=True, alpha=rate, nbest_size=-1)
+        options = {"enable_sampling": True, "alpha": rate, "nbest_size": -1}
+        if not self._user_symbols:
+            return self._processor.encode(text, **options)
+        # A model of type unigram would sometimes draw the parts of a symbol. So the text between
+        # symbols is sampled, to whose start SentencePiece must not add a space.
+        ids: list[int] = []
+        for part in filter(None, self._split.split(f" {text}" if text else "")):
+            number = self._user_symbols.get(part)
+            ids += self._unspaced.encode(part, **options) if number is None else [number]
+        return ids
+
+    @cached_property
+    def _user_symbols(self) -> dict[str, int]:
+        """The ids of subword.user_symbols."""
+        # Only sampling needs it.
+        from sentencepiece.sentencepiece_model_pb2 import ModelProto
+
+        pieces = enumerate(ModelProto.FromString(self._model).pieces)
+        kind = ModelProto.SentencePiece.USER_DEFINED
+        return {piece.piece: i for i, piece in pieces if piece.type == kind}
+
+    @cached_property
+    def _split(self) -> re.Pattern:
+        """Finds the symbols in a text. Where several begin, it takes the longest, as encoding
+        does."""
+        longest_first = sorted(self._user_symbols, key=len, reverse=True)
+        return re.compile(f"({'|'.join(map(re.escape, longest_first))})")
+
+    @cached_property
+    def _unspaced(self) -> sentencepiece.SentencePieceProcessor:
+        """The model, but it adds no space to the start of a text."""
+        processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
+        processor.override_normalizer_spec(add_dummy_prefix=False)
+        return processor
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._processor.decode([int(i) for i in ids])
@@ -370,6 +404,7 @@ def _train(
             bos_id=2,
             eos_id=3,
             unk_surface="\u2047",
+            user_defined_symbols=config.user_symbols,
             input_sentence_size=TRAINING_LINES[config.type],
             shuffle_input_sentence=True,
             max_sentence_length=LONGEST_SENTENCE,

@@ -65,8 +65,10 @@ class HeldOut:
 def hold_out(corpus: Corpus, config: DataConfig, seed: int, cache: Path) -> HeldOut:
     """Draws the dev and test pairs that the config does not name, or finds them in the cache.
 
-    At most a tenth of the pairs is taken for each split. Training must leave out every pair that
-    shares its source or its target with one of them, so that it sees no text of the tests. The
+    At most a tenth of the pairs is taken for each split. No pair is taken from a text with a tag or
+    from a reversed text, because such text is not what the model will translate. Training must
+    leave out every pair that shares its source or its target with a pair that was taken, whether
+    it has a tag or is reversed or not, so that it sees no text of the tests. The
     files are written to the cache, because there may be no model directory yet; a model directory
     gets a copy.
     """
@@ -99,9 +101,16 @@ def hold_out(corpus: Corpus, config: DataConfig, seed: int, cache: Path) -> Held
     return HeldOut(splits, frozenset(texts))
 
 
+def with_tags(texts: frozenset[str], split: Split) -> frozenset[str]:
+    """Returns texts together with each of them behind each of the tags of a split."""
+    tags = {text.tag for text in split.texts if text.tag is not None}
+    return texts | {f"{tag} {text}" for tag in tags for text in texts}
+
+
 def _draw(split: Split, names: list[str], size: int, seed: int) -> dict[str, list[Pair]]:
     """Draws at most `size` pairs for each name, without replacement."""
-    candidates = array("q", (line for line, pair in enumerate(split) if is_full(pair)))
+    lines = enumerate(zip(split.text_of_lines(), split, strict=True))
+    candidates = array("q", (n for n, (text, pair) in lines if text.is_plain and is_full(pair)))
     size = min(size, len(candidates) // 10)
     drawn = random.Random(seed).sample(candidates, size * len(names))
     name_of_line = {line: names[place // size] for place, line in enumerate(drawn)}

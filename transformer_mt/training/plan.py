@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from transformer_mt.config.schema import TrainingConfig
-from transformer_mt.data.batches import epoch_batches, group_batches
+from transformer_mt.data.batches import WeightedText, epoch_batches, group_batches
 from transformer_mt.runtime.errors import UserError
 
 
@@ -19,12 +19,14 @@ class Plan:
         decoded_lengths: how many tokens the decoder reads of each, without eos.
         batches: `TrainingConfig.batch_plan` when the run began, and as a third number
             `length_multiple` if it is more than 1.
+        texts: as in `epoch_batches`.
     """
 
     training: TrainingConfig
     source_lengths: np.ndarray
     decoded_lengths: np.ndarray
     batches: tuple[int, ...]
+    texts: tuple[WeightedText, ...] = ()
 
     def epoch_updates(self, epoch: int) -> list[list[np.ndarray]]:
         """Returns the updates of an epoch; each is a list of batches of sentence numbers.
@@ -37,7 +39,7 @@ class Plan:
         """
         count, tokens = self.batches[:2]
         seed, lengths = self.training.seed, (self.source_lengths, self.decoded_lengths)
-        batches = epoch_batches(*lengths, tokens, seed, epoch, self.length_multiple)
+        batches = epoch_batches(*lengths, tokens, seed, epoch, self.length_multiple, self.texts)
         plan = group_batches(batches, count)
         if not plan:
             raise UserError("there is no batch to train on")
@@ -57,14 +59,17 @@ class Plan:
 
     @cached_property
     def updates_per_epoch(self) -> int:
-        """The number of updates per epoch. It is the same for every epoch, because batches are cut
-        from the sorted lengths."""
+        """The number of updates of the first epoch. It is the same for every epoch, because batches
+        are cut from the sorted lengths. Only if epochs draw sentences, whose lengths differ, it can
+        differ a little."""
         return len(self.epoch_updates(0))
 
     @cached_property
     def total_steps(self) -> int:
         """The number of updates of the whole run."""
         ends = [self.training.max_steps] if self.training.max_steps else []
-        if self.training.max_epochs:
-            ends.append(self.training.max_epochs * self.updates_per_epoch)
+        if epochs := self.training.max_epochs:
+            ends.append(epochs * self.updates_per_epoch)
+            if any(text.drawn for text in self.texts):
+                ends[-1] = sum(len(self.epoch_updates(epoch)) for epoch in range(epochs))
         return min(ends)

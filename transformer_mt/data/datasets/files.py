@@ -92,9 +92,12 @@ class Dataset:
         Raises:
             UserError: a line is not UTF-8, or not a pair.
         """
-        source, target = (lines(Path(path)) for path in data_files)
-        for source_line, target_line in zip(source, target, strict=True):
-            yield {"source": source_line, "target": target_line}
+        for files in parts([Path(path) for path in data_files]):
+            if len(files) == 1:
+                yield from _read_tsv(files[0])
+                continue
+            for source, target in zip(*map(lines, files), strict=True):
+                yield {"source": source, "target": target}
 
 
 def parts(paths: Sequence[Path]) -> Iterator[tuple[Path, ...]]:
@@ -151,14 +154,6 @@ class Files(Dataset):
             for lang in languages
         )
         return SplitFiles((source, target))
-
-    @staticmethod
-    def read(data_files: list[str]) -> Iterator[dict[str, str]]:
-        for files in parts([Path(path) for path in data_files]):
-            if len(files) == 2:
-                yield from Dataset.read(list(map(str, files)))
-            else:
-                yield from _read_tsv(files[0])
 
 
 def _read_tsv(path: Path) -> Iterator[dict[str, str]]:

@@ -68,6 +68,8 @@ def rules(config: Any) -> Problems:
       `subword.normalization: identity` (unless `subword.type` is vocabulary).
     - `guided_attention.by` cannot be combined with `scheduled_sampling.decay` or
       `subword.sampling`.
+    - `guided_attention.alignments` cannot be combined with texts of `data.train` that have a tag or
+      are reversed.
     """
     guided, subword, model = config.guided_attention, config.subword, config.model
     option = "guided_attention.by"
@@ -87,6 +89,9 @@ def rules(config: Any) -> Problems:
     if guided.by == "alignment" and subword.type != "vocabulary":
         reason = "others may split or join words, which the alignments count"
         yield from needs(config, option, "subword.normalization", "identity", reason)
+    if guided.alignments and not all(text.is_plain for text in config.data.texts):
+        message = "its links count the words of text without tags, which is not reversed"
+        yield ("guided_attention.alignments", "data.train"), message
     for key, reason in (
         ("scheduled_sampling.decay", "it guides from true words, and others replace them"),
         ("subword.sampling", "it guides from the subwords that the corpus is encoded in"),

@@ -1,0 +1,101 @@
+"""Training on texts with weights: the same sentences in any number of processes, and when a run is
+resumed."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from tests.support import demo_pairs, make_config, run_command, write_pairs
+from transformer_mt.assembly.training import make_plan
+from transformer_mt.config import file as config_file
+from transformer_mt.data.batches import read_update
+from transformer_mt.data.prepare import prepare
+from transformer_mt.runtime import tensors
+from transformer_mt.runtime.errors import UsageError
+
+PAIRS = demo_pairs(160)
+TEXTS = ["news", {"text": "web", "weight": 1.5, "tag": "<bt>"}, {"text": "old", "weight": 0.5}]
+
+
+@pytest.fixture
+def config(tmp_path):
+    for name, start, end in (("news", 0, 70), ("web", 70, 110), ("old", 110, 160)):
+        write_pairs(tmp_path / "text", name, PAIRS[start:end])
+    return make_config(
+        tmp_path,
+        data={"train": TEXTS, "held_out": 5},
+        subword={"vocab_size": 150, "user_symbols": ["<bt>"], "sampling": 0.1},
+        model={"dropout": 0.1},
+        training={"max_steps": None, "max_epochs": 3, "batch_tokens": 600, "log_every": 1},
+    )
+
+
+@pytest.mark.parametrize("sampling", [None, 0.1])
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_processes_share_the_sentences_of_one(config, world_size, sampling):
+    data = prepare(config)
+    plan = make_plan(config, data)
+
+    def rows(update, rank, size):
+        """The pairs of ids, without padding, that a process reads."""
+        own = read_update(data.train, update, data.subwords, rank, size, sampling, (1, 2, 3))
+        pad = data.subwords.source.pad
+        return Counter(
+            tuple(tuple(ids[ids != pad]) for ids in pair)
+            for batch in own.batches
+            for pair in zip(batch.source, batch.target_output, strict=True)
+        ), own.target_tokens
+
+    for epoch in range(2):
+        # Each process computes the plan for itself.
+        again = make_plan(config, prepare(config)).epoch_updates(epoch)
+        for update, other in zip(plan.epoch_updates(epoch), again, strict=True):
+            assert np.concatenate(update).tolist() == np.concatenate(other).tolist()
+            alone, tokens = rows(update, 0, 1)
+            shares = [rows(other, rank, world_size) for rank in range(world_size)]
+            assert sum((share for share, _ in shares), Counter()) == alone
+            assert {count for _, count in shares} == {tokens}
+
+
+@pytest.fixture
+def recipe(config, tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(config_file.dump(config))
+    return path
+
+
+def test_a_resumed_run_ends_as_an_uninterrupted_one(recipe, tmp_path):
+    """It is stopped in the middle of the second epoch."""
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    options = "training.devices=1", "evaluation.samples=0"
+    run_command("train", recipe, f"model_dir={whole}", *options)
+    ends = sorted(int(path.name[5:]) for path in (whole / "checkpoints").glob("step_*"))
+    steps = ends[-1]
+    run_command(
+        "train", recipe, f"model_dir={resumed}", f"training.max_steps={steps // 2}", *options
+    )
+    run_command("train", recipe, f"model_dir={resumed}", *options)
+    paths = [
+        one / "checkpoints" / f"step_{steps}" / "model.safetensors" for one in (whole, resumed)
+    ]
+    first, second = map(tensors.read, paths)
+    assert first.keys() == second.keys()
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize(
+    ("train", "old"),
+    [
+        ("[news, {text: web, weight: 2, tag: <bt>}, {text: old, weight: 0.5}]", "1.5"),
+        ("[news, {text: web, weight: 1.5}, {text: old, weight: 0.5}]", "'<bt>'"),
+        ("[{text: news, reverse: true}, {text: web, weight: 1.5, tag: <bt>}, old]", "'news'"),
+    ],
+)
+def test_a_change_is_refused_on_resuming(recipe, train, old):
+    options = "training.devices=1", "evaluation.samples=0", "training.max_steps=1"
+    run_command("train", recipe, *options)
+    with pytest.raises(UsageError) as error:
+        run_command("train", recipe, *options, f"data.train={train}")
+    assert "data.train: " in str(error.value) and old in str(error.value)
+    run_command("train", recipe, *options)
