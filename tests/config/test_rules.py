@@ -62,6 +62,19 @@ training: {max_steps: 10}
             ],
         ),
         (
+            "decoding: {segmentations: 2}",
+            ["decoding.segmentations: 2: the model was not trained with subword.sampling. Train"],
+        ),
+        (
+            "decoding: {segmentations: 2, segmentation_rate: 0.1}\nsubword: {type: char}",
+            ["decoding.segmentations: 2: needs subword.type: bpe or unigram, but it is char"],
+        ),
+        (
+            "decoding: {segmentations: 2}\nsubword: {sampling: 0.1}\n"
+            "model: {non_autoregressive: end}",
+            ["model.non_autoregressive: 'end': needs decoding.segmentations: 1: there is no next"],
+        ),
+        (
             "guided_attention: {by: alignment}",
             ["guided_attention.alignments: null: guided_attention.by: alignment needs the file"],
         ),

@@ -43,8 +43,10 @@ def ratio(tmp_path, vocabulary, changes, models=1, **sizes):
     random = np.random.default_rng(4)
     few, many = (
         [
-            Sentence(random.integers(4, vocabulary, SOURCE_LEN - 1).tolist(), number=number)
-            for number in range(count)
+            Sentence(row, number=number, others=[row] * (settings.segmentations - 1))
+            for number, row in enumerate(
+                random.integers(4, vocabulary, (count, SOURCE_LEN - 1)).tolist()
+            )
         ]
         for count in (8, 24)
     )
@@ -81,7 +83,13 @@ def test_other_models(tmp_path, monkeypatch, vocabulary, changes, sizes):
     assert 0.66 <= ratio(tmp_path, vocabulary, changes, **sizes) <= 1.05
 
 
+def test_segmentations(tmp_path, monkeypatch):
+    use_device_path(monkeypatch)
+    assert 0.66 <= ratio(tmp_path, 4000, {"beam_size": 4, "segmentations": 3}) <= 1.05
+
+
 LARGER = {
+    "segmentations": {"segmentations": 2},
     "beam": {"beam_size": 8},
     "length": {"max_length_extra": 100},
     "sampling": {"sampling": True, "n_best": 4, "top_p": 0.5},

@@ -12,6 +12,7 @@ from transformer_mt.backends import ctranslate2, paddle_inference
 from transformer_mt.backends.backend import Backend, EngineSpec
 from transformer_mt.config import file as config_file
 from transformer_mt.config.heads import Heads
+from transformer_mt.config.rules import decoding_rules
 from transformer_mt.config.schema import Config, DecodingConfig, ModelConfig
 from transformer_mt.mechanisms.mask_predict import config as mask_predict
 from transformer_mt.model_directory import ModelDirectory, made_of_checkpoint, named
@@ -147,8 +148,10 @@ def require_possible(config: Config, decoding: DecodingConfig, asked: Iterable[s
         asked: what a model is to do besides searching, as keys of `mask_predict.IMPOSSIBLE`.
 
     Raises:
-        UsageError: the mechanisms that a model uses can't do what is asked for.
+        UsageError: the mechanisms or the subwords of a model can't do what is asked for.
     """
+    for (key, *_), problem in decoding_rules(config.model_copy(update={"decoding": decoding})):
+        raise UsageError(f"{key}: {getattr(decoding, key.partition('.')[2])}: {problem}")
     if config.model.non_autoregressive is not None:
         mask_predict.require_possible(decoding, asked)
 

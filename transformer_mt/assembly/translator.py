@@ -51,6 +51,8 @@ class Settings(TypedDict, total=False):
     top_k: int | None
     top_p: float
     seed: int
+    segmentations: int
+    segmentation_rate: float | None
     iterations: int
     length_candidates: int
     batch_tokens: int | None
@@ -85,6 +87,7 @@ class Translator(LineTranslator, Generic[Found]):
             config.data.target_lang,
             config.data.source_lang,
             partial(spec.backend.sentences_at_once, spec),
+            config.subword.sampling,
         )
 
     @overload

@@ -144,8 +144,12 @@ def translating(
 def _without_effect(kind: str | None, decoding: DecodingConfig) -> Iterator[tuple[str, str]]:
     """Settings that have no effect, and why; `kind` is the config's model.non_autoregressive."""
     if not decoding.sampling:
-        for name in ("temperature", "top_k", "top_p", "seed"):
+        for name in ("temperature", "top_k", "top_p"):
             yield name, "without --sampling"
+    if decoding.segmentations == 1:
+        yield "segmentation_rate", "without --segmentations"
+        if not decoding.sampling:
+            yield "seed", "without --sampling or --segmentations"
     if kind is None:
         yield "iterations", "to an autoregressive model"
     else:

@@ -124,11 +124,24 @@ def training_rules(config: Config) -> Problems:
 def decoding_rules(config: Config) -> Problems:
     """
     - `decoding.n_best` must be at most `decoding.beam_size`, unless `decoding.sampling` is true.
+    - `decoding.segmentations` above 1 needs `subword.type: bpe` or `unigram`, and
+      `subword.sampling` or `decoding.segmentation_rate`.
     """
-    decoding = config.decoding
+    decoding, subword = config.decoding, config.subword
     if decoding.n_best > decoding.beam_size and not decoding.sampling:
         keys = "decoding.n_best", "decoding.beam_size", "decoding.sampling"
         yield keys, f"is more than decoding.beam_size ({decoding.beam_size})"
+    if decoding.segmentations > 1:
+        if subword.type not in ("bpe", "unigram"):
+            keys = "decoding.segmentations", "subword.type"
+            yield keys, f"needs subword.type: bpe or unigram, but it is {subword.type}"
+        elif subword.sampling is None and decoding.segmentation_rate is None:
+            keys = "decoding.segmentations", "decoding.segmentation_rate", "subword.sampling"
+            message = (
+                "the model was not trained with subword.sampling. Train one with it, or give "
+                "decoding.segmentation_rate"
+            )
+            yield keys, message
 
 
 RULES = [

@@ -564,7 +564,19 @@ class DecodingConfig(Section):
     """Sampling draws from the smallest set of subwords that has this share of the probability."""
 
     seed: NaturalNumber = 1
-    """The seed of sampling."""
+    """The seed of sampling, and of segmentations."""
+
+    segmentations: Annotated[int, Field(gt=0, le=100)] = 1
+    """The number of segmentations of each source line that the model translates from together, with
+    the mean of their probabilities. The first one is the best one, as always. The others are drawn
+    at random, and may be equal. The draw depends only on the seed and the text. More segmentations
+    are slower: the time grows with their number. The model should be trained with subword.sampling
+    (Takase et al. 2022, arXiv 2203.13528)."""
+
+    segmentation_rate: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """The strength of the sampling of segmentations, with the same meaning as subword.sampling.
+    null means the value of subword.sampling. If that is null too, a rate must be given: the model
+    has seen only the best segmentations, and usually translates others worse."""
 
     n_best: BeamSize = 1
     """The number of outputs per line, for --format tsv and jsonl. A search gives at most beam_size.

@@ -22,7 +22,7 @@ PAIRS_AT_ONCE = 2**20
 
 
 def search(
-    stepper_of: Callable[[Rows], Stepper],
+    stepper_of: Callable[[list[Sentence]], Stepper],
     sentences: list[Sentence],
     settings: DecodingConfig,
     target: Vocabulary,
@@ -30,7 +30,7 @@ def search(
     """As `Engine.search`. If memory runs out, a batch is searched in halves, with a warning.
 
     Args:
-        stepper_of: gives the stepper of some sources.
+        stepper_of: gives the stepper of some sentences.
     """
     count = max(1, PAIRS_AT_ONCE // width(settings) ** 2)
     found: Hypotheses = []
@@ -58,17 +58,23 @@ def width(settings: DecodingConfig) -> int:
 
 
 def _search(
-    stepper_of: Callable[[Rows], Stepper],
+    stepper_of: Callable[[list[Sentence]], Stepper],
     sentences: list[Sentence],
     settings: DecodingConfig,
     target: Vocabulary,
 ) -> Hypotheses:
-    stepper = stepper_of([sentence.source for sentence in sentences])
+    stepper = stepper_of(sentences)
     task = _task(sentences, settings, target)
     if not settings.sampling:
         return beam_search(stepper, task, settings.beam_size)
     uniform = _uniform_numbers(sentences, task, settings.seed)
     return sample(stepper, task, uniform, settings.temperature, settings.top_k, settings.top_p)
+
+
+def sources(sentences: list[Sentence]) -> Rows:
+    """The first segmentation of each sentence, then the second one of each sentence, and so on."""
+    by_place = zip(*(sentence.segmentations for sentence in sentences), strict=True)
+    return [row for rows in by_place for row in rows]
 
 
 def never_chosen(target: Vocabulary) -> tuple[int, ...]:

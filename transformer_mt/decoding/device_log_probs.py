@@ -6,6 +6,9 @@ logits would take longer than computing a step, and each copy waits for all work
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 import numpy as np
 import paddle
 import paddle.nn.functional as F
@@ -26,6 +29,58 @@ def next_log_probs(
             return DeviceLogProbs(device_mixture(all_logits), never)
         all_logits = [array(logits) for logits in all_logits]
     return LogProbs(mixture(all_logits), never)
+
+
+class DecoderState(Protocol):
+    """A model's decoder that reads some sources; the arguments are as in `search.Stepper`."""
+
+    def step(self, ids: np.ndarray, parents: np.ndarray) -> np.ndarray | Tensor:
+        """The logits (sources, width, vocabulary)."""
+
+    def select(self, sentences: np.ndarray) -> None: ...
+
+
+class MixtureStepper:
+    """Implements `search.Stepper` with the mean of the probabilities of the models of an ensemble,
+    and of the segmentations of each source (Takase et al. 2022, arXiv 2203.13528, section 3).
+
+    Args:
+        states: one for each model. They read the sources in the order of `batch.sources`.
+        sentences: their number.
+        segmentations: the number of them for each sentence.
+        never: as in `LogProbs`.
+    """
+
+    def __init__(
+        self,
+        states: Sequence[DecoderState],
+        sentences: int,
+        segmentations: int,
+        never: tuple[int, ...],
+    ) -> None:
+        self._states = states
+        self._sentences = sentences
+        self._segmentations = segmentations
+        self._never = never
+
+    def step(self, ids: np.ndarray, parents: np.ndarray) -> LogProbs | DeviceLogProbs:
+        if self._segmentations > 1:
+            ids, parents = (np.tile(x, (self._segmentations, 1)) for x in (ids, parents))
+        all_logits = [state.step(ids, parents) for state in self._states]
+        if self._segmentations > 1:
+            all_logits = [
+                logits[first : first + self._sentences]
+                for logits in all_logits
+                for first in range(0, self._segmentations * self._sentences, self._sentences)
+            ]
+        return next_log_probs(all_logits, self._never)
+
+    def select(self, sentences: np.ndarray) -> None:
+        firsts = self._sentences * np.arange(self._segmentations)
+        rows = (firsts[:, np.newaxis] + sentences).reshape(-1)
+        self._sentences = len(sentences)
+        for state in self._states:
+            state.select(rows)
 
 
 class DeviceLogProbs:

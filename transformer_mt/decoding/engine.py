@@ -20,11 +20,25 @@ class Sentence:
 
     `number` is the sentence's place in the whole input. Sampling derives its random numbers from
     it, so that the outputs of a sentence do not depend on the batch that it is in.
+
+    `others` are further segmentations of the source (see `decoding.segmentations`). All sentences
+    of a batch have the same number of them. Lengths and attention are those of `source`.
     """
 
     source: list[int]
     prefix: list[int] = field(default_factory=list)
     number: int = 0
+    others: list[list[int]] = field(default_factory=list)
+
+    @property
+    def segmentations(self) -> list[list[int]]:
+        """All segmentations of the source, the best one first."""
+        return [self.source, *self.others]
+
+    @property
+    def length(self) -> int:
+        """The length of the longest segmentation in subwords, with eos."""
+        return 1 + max(map(len, self.segmentations))
 
 
 @dataclass(frozen=True)
@@ -82,7 +96,13 @@ BATCH_TOKENS = 2_048
 
 def default_at_once(settings: DecodingConfig, length: int) -> int:
     """As many sentences as fit into BATCH_TOKENS; see `AtOnce`."""
-    return BATCH_TOKENS // length
+    return sentences_in(BATCH_TOKENS, settings, length)
+
+
+def sentences_in(tokens: int, settings: DecodingConfig, length: int) -> int:
+    """The number of sentences whose segmentations, of a length in subwords with eos, have so many
+    tokens."""
+    return tokens // (length * settings.segmentations)
 
 
 class Engine(Protocol):

@@ -41,7 +41,7 @@ def sentences_that_fit(
         memory: the bytes that are free when the models are loaded.
         models: several make an ensemble.
         vocab_size: the number of target ids.
-        source_len: in subwords, with eos.
+        source_len: in subwords, with eos, of the longest segmentation.
     """
     need = sentence_bytes(models, vocab_size, settings, source_len)
     return max(1, int(SHARE * memory) // need)
@@ -60,7 +60,7 @@ def sentence_bytes(
     started = sum(_caches(model, source_len, 0) for model in models)
     encoding = started + max(_layer(model, source_len, source_len) for model in models)
     held = sum(_caches(model, source_len, positions) for model in models)
-    moments = [_logits(len(models), hypotheses * vocab_size, settings)]
+    moments = []
     for model in models:
         moments += [
             _layer(model, hypotheses, max(positions, source_len)),
@@ -69,7 +69,10 @@ def sentence_bytes(
             2 * FLOAT32 * max(positions, source_len) * model.d_model,
         ]
     mask = hypotheses * positions
-    return max(encoding, held + mask + max(moments))
+    # Each segmentation is a row of a batch, and its logits are mixed as those of a model are.
+    rows = settings.segmentations
+    logits = _logits(rows * len(models), hypotheses * vocab_size, settings)
+    return max(rows * encoding, rows * (held + mask) + max(rows * max(moments), logits))
 
 
 def _caches(model: ModelConfig, source_len: int, positions: int) -> int:

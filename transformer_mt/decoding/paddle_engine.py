@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -14,9 +14,8 @@ from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding import batch
-from transformer_mt.decoding.device_log_probs import DeviceLogProbs, next_log_probs
+from transformer_mt.decoding.device_log_probs import DecoderState, MixtureStepper, next_log_probs
 from transformer_mt.decoding.engine import Attention, Hypotheses, Rows, Sentence
-from transformer_mt.decoding.log_probs import LogProbs
 from transformer_mt.model.cpu_decoder import CpuDecoder, CpuDecoderState
 from transformer_mt.model.transformer import Transformer
 
@@ -96,8 +95,9 @@ class PaddleEngine:
         stacks = (paddle.stack(layers)[:, 0] for layers in (encoder, decoder, cross))
         return Attention(*ids, *(weights.astype("float32").numpy() for weights in stacks))
 
-    def _stepper(self, rows: Rows) -> _Stepper:
-        source = self._source_tensor(rows)
+    def _stepper(self, sentences: list[Sentence]) -> MixtureStepper:
+        source = self._source_tensor(batch.sources(sentences))
+        states: Sequence[DecoderState]
         if self._cpu_decoders:
             states = [
                 CpuDecoderState(decoder, model.encode(source), source)
@@ -105,7 +105,8 @@ class PaddleEngine:
             ]
         else:
             states = [_PaddleState(model, source) for model in self._models]
-        return _Stepper(states, batch.never_chosen(self._target))
+        count = len(sentences[0].segmentations)
+        return MixtureStepper(states, len(sentences), count, batch.never_chosen(self._target))
 
     def _source_tensor(self, rows: Rows) -> Tensor:
         return paddle.to_tensor(encoded_rows(rows, self._source.pad, self._source.eos))
@@ -124,23 +125,6 @@ def evaluating(models: list[Transformer]) -> Iterator[None]:
     finally:
         for model in training:
             model.train()
-
-
-class _Stepper:
-    """Implements `search.Stepper` with the state of each model's decoder."""
-
-    def __init__(
-        self, states: list[CpuDecoderState | _PaddleState], never: tuple[int, ...]
-    ) -> None:
-        self._states = states
-        self._never = never
-
-    def step(self, ids: np.ndarray, parents: np.ndarray) -> LogProbs | DeviceLogProbs:
-        return next_log_probs([state.step(ids, parents) for state in self._states], self._never)
-
-    def select(self, sentences: np.ndarray) -> None:
-        for state in self._states:
-            state.select(sentences)
 
 
 class _PaddleState:

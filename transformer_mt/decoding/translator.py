@@ -6,6 +6,7 @@ import copy
 import math
 import re
 import threading
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
@@ -18,7 +19,7 @@ import numpy as np
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.languages import has_spaces
 from transformer_mt.data.pharaoh import Link
-from transformer_mt.data.subword import Place, Subwords, Vocabulary, WordVocabulary
+from transformer_mt.data.subword import Place, Subwords, Vocabulary, WordVocabulary, seeded
 from transformer_mt.data.words import Words, word_count
 from transformer_mt.decoding.alignment import word_alignment
 from transformer_mt.decoding.engine import (
@@ -28,6 +29,7 @@ from transformer_mt.decoding.engine import (
     Sentence,
     default_at_once,
     length_penalty,
+    sentences_in,
 )
 from transformer_mt.decoding.segments import Segment, segments
 from transformer_mt.decoding.stream import in_windows
@@ -74,6 +76,7 @@ class LineTranslator:
         target_lang, source_lang: such as de or zh-CN; they tell whether words have spaces between
             them.
         at_once: decides how large batches are if `decoding.batch_tokens` is null.
+        sampling: the rate of sampled segmentations if `decoding.segmentation_rate` is null.
     """
 
     def __init__(
@@ -85,8 +88,10 @@ class LineTranslator:
         target_lang: str,
         source_lang: str = "",
         at_once: AtOnce = default_at_once,
+        sampling: float | None = None,
     ) -> None:
         self._at_once = at_once
+        self._sampling = sampling
         self._run = engine if callable(engine) else _one_by_one(engine)
         self._source = subwords.source
         self._target = subwords.target
@@ -197,9 +202,33 @@ class LineTranslator:
             parts.append([])
             for place, segment in enumerate(own):
                 # The random numbers of a segment follow from the line and the place in it.
-                sentence = Sentence(segment.ids, [] if place else prefix, (number << 20) + place)
-                parts[index].append(_Part(index, sentence, len(segment.ids) + 1))
+                sentence = Sentence(
+                    segment.ids,
+                    [] if place else prefix,
+                    (number << 20) + place,
+                    self._other_segmentations(line.text, segment),
+                )
+                parts[index].append(_Part(index, sentence, sentence.length))
         return _Window(cut_lines, parts, self._rows_at_once)
+
+    def _other_segmentations(self, line: str, segment: Segment) -> list[list[int]]:
+        """The sampled segmentations of a segment, which depend only on its text and the seed."""
+        count = self._decoding.segmentations - 1
+        if not count:
+            return []
+        text = _characters(line[segment.start : segment.end])
+        # Half of a word that was cut can't be sampled, because its subwords are not those of a
+        # text. It gets its own subwords again.
+        if self._source.encode(text) != segment.ids:
+            return [segment.ids] * count
+        rate = self._decoding.segmentation_rate or self._sampling
+        if rate is None:
+            raise ValueError("sampled segmentations need a rate")
+        seed = self._decoding.seed, zlib.crc32(text.encode())
+        drawn = seeded(seed, lambda: [self._source.sample(text, rate) for _ in range(count)])
+        # A sampled segmentation may have as many subwords as the text has characters.
+        most = max(MAX_AT_ONCE, self._max_length)
+        return [ids if len(ids) <= most else segment.ids for ids in drawn]
 
     def _read(
         self, pairs: Iterable[tuple[str, str]], method: str, action: str, finished: Finished
@@ -236,7 +265,9 @@ class LineTranslator:
     def _rows_at_once(self, length: int) -> int:
         # The only place that reads batch_tokens, except for the queue of the service.
         tokens = self._decoding.batch_tokens
-        return self._at_once(self._decoding, length) if tokens is None else tokens // length
+        if tokens is None:
+            return self._at_once(self._decoding, length)
+        return sentences_in(tokens, self._decoding, length)
 
     # ---- From results to text ----
 

@@ -138,8 +138,11 @@ class Waiting:
 
     @property
     def length(self) -> int:
-        """In subwords with eos; 0 for what is not a search."""
-        return 1 + len(self.work.sentences[0].source) if isinstance(self.work, Search) else 0
+        """In subwords with eos, of all segmentations together; 0 for what is not a search."""
+        if not isinstance(self.work, Search):
+            return 0
+        sentence = self.work.sentences[0]
+        return sentence.length * len(sentence.segmentations)
 
     def goes_with(self, other: Waiting) -> bool:
         """Whether both can be in one batch: searches with equal settings."""

@@ -136,7 +136,9 @@ def dev_hypotheses(config: Config, data: PreparedData, updater: Updater) -> list
     translator = Translator(
         updater.objective.engine(data.subwords),
         data.subwords,
-        config.decoding.model_copy(update={"beam_size": beam_size, "n_best": 1, "sampling": False}),
+        config.decoding.model_copy(
+            update={"beam_size": beam_size, "n_best": 1, "sampling": False, "segmentations": 1}
+        ),
         config.data.max_length,
         config.data.target_lang,
         at_once=at_once,

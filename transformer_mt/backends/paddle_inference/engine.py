@@ -18,9 +18,8 @@ from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding import batch
-from transformer_mt.decoding.device_log_probs import DeviceLogProbs, next_log_probs
+from transformer_mt.decoding.device_log_probs import MixtureStepper, next_log_probs
 from transformer_mt.decoding.engine import Hypotheses, Rows, Sentence
-from transformer_mt.decoding.log_probs import LogProbs
 from transformer_mt.model.ancestors import AncestorMask
 from transformer_mt.runtime import device as devices
 from transformer_mt.runtime.errors import UserError
@@ -69,8 +68,10 @@ class InferenceEngine:
         weights = [row for _, _, attention in forward for row in attention.numpy()]
         return batch.without_padding(weights, sources, targets)
 
-    def _stepper(self, rows: Rows) -> _Stepper:
-        return _Stepper(self._decoder, self._encode(rows), batch.never_chosen(self._target))
+    def _stepper(self, sentences: list[Sentence]) -> MixtureStepper:
+        state = _State(self._decoder, self._encode(batch.sources(sentences)))
+        count = len(sentences[0].segmentations)
+        return MixtureStepper([state], len(sentences), count, batch.never_chosen(self._target))
 
     def _encode(self, rows: Rows) -> list[Tensor]:
         ids = encoded_rows(rows, self._source.pad, self._source.eos)
@@ -99,19 +100,16 @@ def load(spec: EngineSpec) -> InferenceEngine:
     return InferenceEngine(spec.folder, spec.subwords)
 
 
-class _Stepper:
-    """Implements `search.Stepper` with the decoder's program."""
+class _State:
+    """Implements `DecoderState` with the decoder's program."""
 
-    def __init__(
-        self, decoder: inference.Predictor, encoded: list[Tensor], never: tuple[int, ...]
-    ) -> None:
+    def __init__(self, decoder: inference.Predictor, encoded: list[Tensor]) -> None:
         self._decoder = decoder
         self._encoded = encoded  # the padding, then the keys and values of the source
         self._past = [x[:, :, :0] for x in encoded[1:]]
         self._ancestors = AncestorMask()
-        self._never = never
 
-    def step(self, ids: np.ndarray, parents: np.ndarray) -> LogProbs | DeviceLogProbs:
+    def step(self, ids: np.ndarray, parents: np.ndarray) -> Tensor:
         kept = self._ancestors.prune()
         if kept is not None:
             index = paddle.to_tensor(kept[:, np.newaxis, :, np.newaxis])
@@ -124,7 +122,7 @@ class _Stepper:
         logits, _, *past = self._decoder.run(inputs)
         # The outputs lie in the predictor's own memory, where its next run may write.
         self._past = [x.clone() for x in past]
-        return next_log_probs([logits], self._never)
+        return logits
 
     def select(self, sentences: np.ndarray) -> None:
         self._ancestors.select(sentences)

@@ -15,6 +15,7 @@ NEEDED = (
     ("guided_attention.by", None, "its decoder reads masks, but words are what would be guided"),
     ("decoding.sampling", False, "all words are predicted at once, none after another"),
     ("decoding.n_best", 1, "it has one output per line"),
+    ("decoding.segmentations", 1, "there is no next word whose probabilities could be averaged"),
 )
 
 
@@ -22,7 +23,7 @@ def rules(config: Any) -> Problems:
     """
     - `model.non_autoregressive` cannot be combined with `model.copying`,
       `scheduled_sampling.decay`, `guided_attention.by` or `decoding.sampling`, and needs
-      `decoding.n_best: 1`.
+      `decoding.n_best: 1` and `decoding.segmentations: 1`.
     - `model.non_autoregressive: length` needs `data.max_length` of at most 1024.
     """
     option = "model.non_autoregressive"
