@@ -26,6 +26,8 @@ COMMANDS = {
     "train": "Train the model that a recipe describes, or continue its training, and score it on "
     "the test set.",
     "translate": "Translate text. Each line of the input gives one line of output.",
+    "augment": "Make synthetic pairs from existing models and text, to train on: back-translation, "
+    "data diversification, and distillation.",
     "serve": "Serve models as a web page on which people translate, and as an HTTP service for "
     "other programs.",
     "evaluate": "Score translations with sacreBLEU: those of one model, of several models side by "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -11,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from transformer_mt import __version__
 from transformer_mt.assembly import backends
 from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.commands.arguments import add_checkpoint, add_device, positive
 from transformer_mt.config.schema import SEARCH_KEYS, DecodingConfig
 from transformer_mt.config.section import one_line
+from transformer_mt.runtime.checksums import CHECKSUMS
 from transformer_mt.runtime.console import progress, warn
 from transformer_mt.runtime.errors import UsageError
 
@@ -139,6 +142,25 @@ def translating(
         progress(total=total, initial=done, title=title, unit="lines") as bar,
     ):
         yield translator, bar
+
+
+def made_from(spec: EngineSpec) -> dict[str, Any]:
+    """Everything that a translation depends on besides the text, under names that a person
+    understands."""
+    config = spec.config
+    model = hashlib.sha256(spec.subwords.content())
+    for folder in spec.checkpoints or [spec.folder]:
+        with contextlib.suppress(OSError):  # Loading the model will report it.
+            model.update((folder / CHECKSUMS).read_bytes())
+    return {
+        "version of this program": __version__,
+        "model": model.hexdigest(),
+        "--engine": spec.backend.name,
+        "--device": spec.device,
+        "data.max_length": config.data.max_length,
+        "data.target_lang": config.data.target_lang,
+        **{f"decoding.{key}": value for key, value in config.decoding.model_dump().items()},
+    }
 
 
 def _without_effect(kind: str | None, decoding: DecodingConfig) -> Iterator[tuple[str, str]]:

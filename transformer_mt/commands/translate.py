@@ -30,15 +30,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from transformer_mt import __version__
-from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.commands import line_files, prompt
 from transformer_mt.commands.arguments import (
     MODEL_OR_EXPORT,
@@ -48,11 +45,15 @@ from transformer_mt.commands.arguments import (
     require_files,
     take_positions,
 )
-from transformer_mt.commands.model_choice import add_model_choice, find_engine, translating
+from transformer_mt.commands.model_choice import (
+    add_model_choice,
+    find_engine,
+    made_from,
+    translating,
+)
 from transformer_mt.decoding import output
 from transformer_mt.decoding.resumable_file import resumable_file
 from transformer_mt.decoding.stream import WINDOW, arriving, in_windows, input_lines
-from transformer_mt.runtime.checksums import CHECKSUMS
 from transformer_mt.runtime.errors import UsageError
 from transformer_mt.runtime.files import content_of, is_replaceable, require_distinct
 
@@ -125,12 +126,14 @@ def run(options: argparse.Namespace) -> None:
     with contextlib.ExitStack() as stack:
         done, flush = 0, lambda: None
         if can_resume:
-            made_from = {
-                **_made_from(spec, options),
+            settings = {
+                **made_from(spec),
+                "--format": options.format,
+                "--alignment": options.alignment,
                 "input": text.sha256,
                 "--prefix": None if prefix is None else (prefixes or content_of(prefix)).sha256,
             }
-            file = stack.enter_context(resumable_file(target, made_from, WINDOW, options.resume))
+            file = stack.enter_context(resumable_file(target, settings, WINDOW, options.resume))
             write_line, done = file.write_line, file.lines
         else:
             stream = stack.enter_context(line_files.opened(target))
@@ -172,24 +175,3 @@ def _flushing(lines: Iterator[list[Line]], flush: Callable[[], object]) -> Itera
     for window in lines:
         yield window
         flush()
-
-
-def _made_from(spec: EngineSpec, options: argparse.Namespace) -> dict[str, Any]:
-    """Everything that a translation depends on besides the files that are read, under names that a
-    person understands."""
-    config = spec.config
-    model = hashlib.sha256(spec.subwords.content())
-    for folder in spec.checkpoints or [spec.folder]:
-        with contextlib.suppress(OSError):  # Loading the model will report it.
-            model.update((folder / CHECKSUMS).read_bytes())
-    return {
-        "version of this program": __version__,
-        "model": model.hexdigest(),
-        "--engine": spec.backend.name,
-        "--device": spec.device,
-        "data.max_length": config.data.max_length,
-        "data.target_lang": config.data.target_lang,
-        **{f"decoding.{key}": value for key, value in config.decoding.model_dump().items()},
-        "--format": options.format,
-        "--alignment": options.alignment,
-    }

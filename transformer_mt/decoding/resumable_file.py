@@ -25,7 +25,7 @@ class ResumableFile:
     def __init__(self, path: Path, chunk: int) -> None:
         self._path = path
         self._final = Path(os.path.realpath(path))
-        self._partial = self._final.with_name(f".{self._final.name}.partial")
+        self._partial = partial_of(path)
         self._description = self._final.with_name(f".{self._final.name}.partial.json")
         self._chunk = chunk
         with self._errors():
@@ -126,6 +126,12 @@ class ResumableFile:
             raise UserError(f"{self._path} is being written by another process") from None
         except OSError as error:
             raise UserError(f"{self._path}: can't be written: {error.strerror or error}") from error
+
+
+def partial_of(path: Path) -> Path:
+    """Returns the file that holds the lines for `path` until they are complete."""
+    final = Path(os.path.realpath(path))
+    return final.with_name(f".{final.name}.partial")
 
 
 @contextmanager

@@ -1,0 +1,418 @@
+"""The command `augment`.
+
+Forward models translate --source, and backward models, which translate in the opposite direction,
+translate --target. Each line of the text and its translation are a pair. Which models and text you
+give decides what the pairs are good for (docs/augmentation.md has recipes):
+
+  back-translation      a backward model, and text of the target language
+  data diversification  forward and backward models, and both sides of the training text
+  distillation          a forward model, or an ensemble of them, and the source side
+
+The pairs of the same source stand together, and equal pairs are written once. Left out are pairs
+with an empty side. If --source and --target have the same number of lines, they are taken for a
+parallel text, and its own pairs are left out too.
+
+files, for models from en to de:
+  PREFIX.en, PREFIX.de  the pairs, line for line, as data.train takes them
+  PREFIX.origin.tsv     for each pair, the direction, model directory and checkpoint of the model
+                        that made it, with tabs between them; each further model adds these columns
+                        again
+  PREFIX.json           models, settings, checksums of the text, and counts
+  PREFIX.parts          a folder for the translations, which is deleted at the end
+
+examples:
+  python -m transformer_mt augment corpus/back --backward runs/de-en --target news.de --sampling
+  python -m transformer_mt augment corpus/more --forward runs/a runs/b --source corpus/train.en \\
+      --backward runs/c --target corpus/train.de
+  python -m transformer_mt augment corpus/distilled --forward runs/a runs/b --ensemble \\
+      --source corpus/train.en
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from transformer_mt import __version__
+from transformer_mt.assembly.backends import split_model
+from transformer_mt.backends.backend import EngineSpec
+from transformer_mt.commands.arguments import add_files
+from transformer_mt.commands.model_choice import (
+    SEARCH_KEYS,
+    add_model_choice,
+    made_from,
+    translating,
+)
+from transformer_mt.commands.translations import find_model
+from transformer_mt.data.synthetic_pairs import Counts, SyntheticPairs
+from transformer_mt.decoding.parts_folder import parts_folder
+from transformer_mt.decoding.resumable_file import partial_of, resumable_file
+from transformer_mt.decoding.stream import WINDOW, in_windows, input_lines
+from transformer_mt.runtime.console import progress, say, show, warn
+from transformer_mt.runtime.errors import UsageError
+from transformer_mt.runtime.files import (
+    Content,
+    as_line,
+    atomic,
+    byte_lines,
+    content_of,
+    require_distinct,
+    write_atomically,
+)
+
+# Which text the models of a direction translate.
+TEXT_OF = {"forward": "source", "backward": "target"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "prefix",
+        metavar="PREFIX",
+        help="the first part of the names of the files that are written, as in corpus/back",
+    )
+    for direction, side in TEXT_OF.items():
+        parser.add_argument(
+            f"--{direction}",
+            metavar="MODEL",
+            nargs="+",
+            action="extend",
+            default=[],
+            help=f"models that translate --{side}: MODEL_DIR, MODEL_DIR:CHECKPOINT or an export. "
+            "May be repeated",
+        )
+    add_files(
+        parser,
+        source="text of the source language, one sentence per line",
+        target="text of the target language, one sentence per line",
+    )
+    parser.add_argument(
+        "--ensemble",
+        dest="as_ensemble",
+        action="store_true",
+        help="the models of each direction translate together, with the mean of their "
+        "probabilities. They must have the same subwords",
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="continue a command that was interrupted"
+    )
+    settings = [key for key in SEARCH_KEYS if key != "n_best"]
+    add_model_choice(parser, settings, ensemble=False)
+
+
+def run(options: argparse.Namespace) -> None:
+    texts = _texts(options)
+    models = _models(options)
+    languages = _languages(models)
+    outputs = _outputs(options.prefix, languages)
+    require_distinct(
+        {name: path for name, path in outputs.items() if name != "parts"},
+        {f"--{side}": text.path for side, text in texts.items()},
+    )
+    _warn_of_bpe(models)
+    description: dict[str, Any] = {f"--{side}": text.content.sha256 for side, text in texts.items()}
+    for model in models:
+        settings = {
+            f"{model.title}: {name}": value for name, value in made_from(model.spec).items()
+        }
+        description |= {f"{model.title}: name": model.names, **settings}
+    with parts_folder(outputs["parts"], description, options.resume) as folder:
+        parts = [_translate(model, texts[model.side], folder, options.resume) for model in models]
+        counts = _write(models, texts, parts, folder, languages, outputs)
+    _show(texts, counts, outputs)
+
+
+# ---------------------------------------------------------------------------- what is asked for
+
+
+@dataclass(frozen=True)
+class _Text:
+    path: Path
+    content: Content
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A model, or an ensemble, and what it translates.
+
+    Attributes:
+        number: from 1, among the models of its direction.
+    """
+
+    direction: str
+    number: int
+    spec: EngineSpec
+
+    @property
+    def title(self) -> str:
+        return f"{self.direction} {self.number}"
+
+    @property
+    def side(self) -> str:
+        return TEXT_OF[self.direction]
+
+    @property
+    def names(self) -> list[list[str]]:
+        """The model directory and the checkpoint of each of its models. An export has no
+        checkpoint."""
+        checkpoints = self.spec.checkpoints
+        if not checkpoints:
+            return [[str(self.spec.folder), ""]]
+        return [[str(path.parent.parent), path.name] for path in checkpoints]
+
+    @property
+    def columns(self) -> str:
+        """Its columns in PREFIX.origin.tsv."""
+        columns = [self.direction, *map(" + ".join, zip(*self.names, strict=True))]
+        return "\t".join(" ".join(column.split()) for column in columns)
+
+    def pair(self, line: str, translation: str) -> tuple[str, str]:
+        """Returns the source and the target of the pair that it made."""
+        return (line, translation) if self.direction == "forward" else (translation, line)
+
+
+def _texts(options: argparse.Namespace) -> dict[str, _Text]:
+    """Reads the texts that are given, to count and hash them.
+
+    Raises:
+        UsageError: a text is missing, or is not needed.
+    """
+    if not options.forward and not options.backward:
+        raise UsageError(
+            "give --forward MODEL --source FILE, or --backward MODEL --target FILE, or both"
+        )
+    texts = {}
+    for direction, side in TEXT_OF.items():
+        path = getattr(options, side)
+        if path is None and getattr(options, direction):
+            raise UsageError(f"--{direction} needs the text that it translates: give --{side} FILE")
+        if path is not None and not path.is_file():
+            what = "it must be a file, which is read several times"
+            raise UsageError(
+                f"--{side}: {path}: {what if path.exists() else 'there is no such file'}"
+            )
+        if path is not None:
+            texts[side] = _Text(path, content_of(path))
+    for direction, side in TEXT_OF.items():
+        if side in texts and not getattr(options, direction) and not _are_parallel(texts):
+            raise UsageError(
+                f"--{side}: there is no --{direction} model to translate it, and it does not have "
+                "as many lines as the other text, whose pairs it could show"
+            )
+    return texts
+
+
+def _are_parallel(texts: dict[str, _Text]) -> bool:
+    return len(texts) == 2 and len({text.content.line_count for text in texts.values()}) == 1
+
+
+def _models(options: argparse.Namespace) -> list[_Model]:
+    """
+    Raises:
+        UsageError: there is no such model, or it can't be used so, or it is given twice.
+        UserError: a model is damaged.
+    """
+    models = []
+    for direction in TEXT_OF:
+        names = getattr(options, direction)
+        if options.as_ensemble and names:
+            specs = [_ensemble(options, names)]
+        else:
+            specs = [find_model(options, name) for name in names]
+        found = set()
+        for number, (name, spec) in enumerate(zip(names, specs, strict=False), 1):
+            models.append(_Model(direction, number, spec))
+            read = tuple(os.path.realpath(path) for path in spec.checkpoints or [spec.folder])
+            if read in found or len(set(read)) < len(read):
+                raise UsageError(f"--{direction} {name}: this model is given twice")
+            found.add(read)
+    return models
+
+
+def _ensemble(options: argparse.Namespace, names: list[str]) -> EngineSpec:
+    first = find_model(options, names[0])
+    others = []
+    for name in names[1:]:
+        folder, checkpoint = split_model(name)
+        checkpoint = checkpoint or options.checkpoint
+        others.append(f"{folder}:{checkpoint}" if checkpoint else name)
+        own = _direction(find_model(options, name))
+        if own != _direction(first):
+            raise UsageError(
+                f"--ensemble: {name} translates from {own[0]} to {own[1]}, but {names[0]} from "
+                f"{' to '.join(_direction(first))}"
+            )
+    return find_model(argparse.Namespace(**{**vars(options), "ensemble": others}), names[0])
+
+
+def _languages(models: list[_Model]) -> tuple[str, str]:
+    """Returns the source language and the target language of the pairs.
+
+    Raises:
+        UsageError: the directions of two models do not fit together.
+    """
+    first = models[0]
+    source, target = _direction(first.spec)
+    if first.direction == "backward":
+        source, target = target, source
+    for model in models:
+        own = _direction(model.spec)
+        if own == ((source, target) if model.direction == "forward" else (target, source)):
+            continue
+        other = next(name for name in TEXT_OF if name != model.direction)
+        is_reversed = set(own) == {source, target}
+        first_own = " to ".join(_direction(first.spec))
+        raise UsageError(
+            f"--{model.direction} {model.spec.folder}: it translates from {own[0]} to {own[1]}, "
+            f"but --{first.direction} {first.spec.folder} from {first_own}"
+            + (f". Give it as --{other}" if is_reversed else "")
+        )
+    return source, target
+
+
+def _direction(spec: EngineSpec) -> tuple[str, str]:
+    return spec.config.data.source_lang, spec.config.data.target_lang
+
+
+def _outputs(prefix: str, languages: tuple[str, str]) -> dict[str, Path]:
+    """Returns the files that are written, by what they are called in messages, and the folder."""
+    if not os.path.basename(prefix):
+        raise UsageError(f"{prefix}: give the first part of a file's name, as in {prefix}back")
+    endings = {"source": languages[0], "target": languages[1], "origin": "origin.tsv"}
+    endings |= {"description": "json", "parts": "parts"}
+    if len(set(endings.values())) < len(endings):
+        raise UsageError(f"the languages {' and '.join(languages)} are endings of other files")
+    return {f"{name}": Path(f"{prefix}.{ending}") for name, ending in endings.items()}
+
+
+def _warn_of_bpe(models: list[_Model]) -> None:
+    if any(model.spec.config.subword.type == "vocabulary" for model in models):
+        warn(
+            "translations of models with subword.type: vocabulary have no @@. Apply the same BPE "
+            "to them before you train on them"
+        )
+
+
+# ------------------------------------------------------------------------------- what is written
+
+
+def _translate(model: _Model, text: _Text, folder: Path, resume: bool) -> Path:
+    """Returns the file of a model's translations, and writes it unless it is there."""
+    path = folder / f"{model.direction}-{model.number}"
+    if path.exists():  # only when it is complete
+        return path
+    from transformer_mt.decoding.translator import Line  # which help does not need
+
+    made = {"text": text.content.sha256, **made_from(model.spec)}
+    is_begun = resume and partial_of(path).exists()
+    with ExitStack() as stack:
+        file = stack.enter_context(resumable_file(path, made, WINDOW, is_begun))
+        total, done = text.content.line_count, file.lines
+        say(f"{model.title}: translating {total:,} lines of {text.path}")
+        translator, bar = stack.enter_context(translating(model.spec, model.title, total, done))
+        lines = (
+            [Line(line) for line in window] for window in in_windows(input_lines(text.path, done))
+        )
+        for translation in translator.stream(lines, finished=bar.update, first=done + 1):
+            file.write_line(translation.text)
+    return path
+
+
+def _write(
+    models: list[_Model],
+    texts: dict[str, _Text],
+    parts: list[Path],
+    folder: Path,
+    languages: tuple[str, str],
+    outputs: dict[str, Path],
+) -> Counts:
+    """Merges the translations of all models, and writes the files."""
+    originals: Iterator[tuple[str, str]] = iter(())
+    if _are_parallel(texts):
+        originals = zip(*(_lines(texts[side].path) for side in TEXT_OF.values()), strict=True)
+    total = sum(texts[model.side].content.line_count for model in models)
+    with (
+        SyntheticPairs(folder / "pairs", originals) as merged,
+        progress(total=total, title="merging", unit="pairs", unit_scale=True) as bar,
+    ):
+        for number, (model, part) in enumerate(zip(models, parts, strict=True)):
+            for line, translation in zip(_lines(texts[model.side].path), _lines(part), strict=True):
+                merged.add(*model.pair(line, translation), number)
+                bar.update()
+    counts, pairs = merged.merge()
+    columns = [model.columns for model in models]
+    with (
+        atomic(outputs["source"]) as sources,
+        atomic(outputs["target"]) as targets,
+        atomic(outputs["origin"]) as origins,
+        progress(total=counts.pairs, title="writing", unit="pairs", unit_scale=True) as bar,
+    ):
+        for source, target, made_by in pairs:
+            sources.write(as_line(source))
+            targets.write(as_line(target))
+            origins.write("\t".join(columns[number] for number in made_by) + "\n")
+            bar.update()
+    description = _description(models, texts, counts, languages)
+    write_atomically(outputs["description"], json.dumps(description, indent=2) + "\n")
+    return counts
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Yields the lines as `input_lines` does, but without its warnings, which were shown."""
+    for number, line in enumerate(byte_lines(path)):
+        text = line.decode("utf-8", errors="replace")
+        yield text if number else text.removeprefix("\ufeff")
+
+
+def _description(
+    models: list[_Model], texts: dict[str, _Text], counts: Counts, languages: tuple[str, str]
+) -> dict[str, Any]:
+    """Returns the content of PREFIX.json."""
+    return {
+        "version": __version__,
+        "languages": dict(zip(("source", "target"), languages, strict=True)),
+        "texts": {
+            side: {"file": str(text.path), "lines": text.content.line_count}
+            | {"sha256": text.content.sha256}
+            for side, text in texts.items()
+        },
+        "parallel": _are_parallel(texts),
+        "models": [
+            {
+                "direction": model.direction,
+                "names": [
+                    {"model_dir": folder, "checkpoint": checkpoint or None}
+                    for folder, checkpoint in model.names
+                ],
+                "made_from": made_from(model.spec),
+            }
+            for model in models
+        ],
+        "counts": asdict(counts),
+    }
+
+
+def _show(
+    texts: dict[str, _Text],
+    counts: Counts,
+    outputs: dict[str, Path],
+) -> None:
+    show(f"made      {counts.made:,} pairs")
+    left_out = {
+        "empty on a side": counts.empty,
+        "pairs of the parallel text itself": counts.original,
+        "repeated": counts.repeated,
+    }
+    for reason, count in left_out.items():
+        if count:
+            show(f"left out  {count:,}: {reason}")
+    if len(texts) == 2 and not _are_parallel(texts):
+        show("          --source and --target have not as many lines, so they are no parallel text")
+    show(f"written   {counts.pairs:,} pairs of {counts.sources:,} sources:")
+    for name in ("source", "target", "origin", "description"):
+        show(f"          {outputs[name]}")

@@ -1,0 +1,135 @@
+"""Synthetic pairs of several models, merged: grouped by source, and each pair once."""
+
+import hashlib
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from transformer_mt.data.training_text import is_full
+
+Pair = tuple[str, str]
+# Sixteen bytes per text: billions of them are told apart.
+DIGEST = "S16"
+
+
+class MergedPair(NamedTuple):
+    """A pair, and the numbers of the models that made it, in the order in which they did."""
+
+    source: str
+    target: str
+    models: list[int]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What became of the pairs.
+
+    Attributes:
+        made: the pairs that the models made.
+        empty: those of them with a blank side.
+        original: those that are equal to an original pair, and not empty.
+        repeated: those that are equal to an earlier one, of the others.
+        pairs: those that are left.
+        sources: the different sources of the pairs that are left.
+    """
+
+    made: int
+    empty: int
+    original: int
+    repeated: int
+    pairs: int
+    sources: int
+
+
+class SyntheticPairs:
+    """Collects pairs. Their texts are in a file, so that the memory holds about 100 bytes per pair.
+
+    Args:
+        path: the file, which is overwritten.
+        originals: pairs that are left out.
+    """
+
+    def __init__(self, path: Path, originals: Iterable[Pair] = ()) -> None:
+        self._path = path
+        self._originals = np.unique(_array(b"".join(_digest(*pair) for pair in originals)))
+        self._ends = array("q", [0])  # of each pair in the file
+        self._models = array("H")
+        self._empty = array("b")
+        self._digests = {"source": bytearray(), "pair": bytearray()}
+
+    def __enter__(self) -> "SyntheticPairs":
+        self._file = open(self._path, "wb")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._file.close()
+
+    def add(self, source: str, target: str, model: int) -> None:
+        """Adds a pair that a model made.
+
+        Args:
+            source, target: lines without a line feed.
+            model: the number of the model, from 0.
+        """
+        written = self._file.write(f"{source}\n{target}".encode())
+        self._ends.append(self._ends[-1] + written)
+        self._models.append(model)
+        self._empty.append(not is_full((source, target)))
+        self._digests["source"] += _digest(source)
+        self._digests["pair"] += _digest(source, target)
+
+    def merge(self) -> tuple[Counts, Iterator[MergedPair]]:
+        """Returns the counts, and the pairs that are left. No pair can be added afterwards, when
+        the block of `with` has ended.
+
+        Pairs of the same source stand together. Sources are in the order in which they were first
+        added, be it in a pair that is left out, and the pairs of a source too.
+        """
+        pairs = _array(self._digests["pair"])
+        sources, first = _first_equal(_array(self._digests["source"])), _first_equal(pairs)
+        empty = np.frombuffer(self._empty, np.bool_)
+        original = np.isin(pairs, self._originals) & ~empty
+        kept = np.flatnonzero(~empty & ~original)
+        kept = kept[np.lexsort((kept, first[kept], sources[kept]))]
+        # The places in `kept` at which the next pair begins.
+        starts = np.flatnonzero(np.diff(first[kept], prepend=-1))
+        counts = Counts(
+            made=len(pairs),
+            empty=int(empty.sum()),
+            original=int(original.sum()),
+            repeated=len(kept) - len(starts),
+            pairs=len(starts),
+            sources=len(np.unique(sources[kept])),
+        )
+        return counts, self._read(kept, [*starts.tolist(), len(kept)])
+
+    def _read(self, kept: np.ndarray, starts: list[int]) -> Iterator[MergedPair]:
+        if not len(kept):
+            return  # An empty file can't be mapped.
+        with open(self._path, "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as text:
+            for start, end in pairwise(starts):
+                equal = kept[start:end].tolist()
+                first, after = self._ends[equal[0]], self._ends[equal[0] + 1]
+                source, _, target = text[first:after].decode().partition("\n")
+                models = dict.fromkeys(self._models[number] for number in equal)
+                yield MergedPair(source, target, list(models))
+
+
+def _digest(*texts: str) -> bytes:
+    return hashlib.blake2b("\n".join(texts).encode(), digest_size=16).digest()
+
+
+def _array(digests: bytes | bytearray) -> np.ndarray:
+    return np.frombuffer(digests, DIGEST)
+
+
+def _first_equal(values: np.ndarray) -> np.ndarray:
+    """Returns for each value the place of the first one that is equal to it: int64."""
+    _, first, numbers = np.unique(values, return_index=True, return_inverse=True)
+    return first[numbers]
