@@ -1,24 +1,26 @@
 """The command `augment`.
 
 Forward models translate --source, and backward models, which translate in the opposite direction,
-translate --target. Each line of the text and its translation are a pair. Which models and text you
-give decides what the pairs are good for (docs/augmentation.md has recipes):
+translate --target. Each line of the text and its translation are a pair. docs/augmentation.md says
+when to use which method, and how to train on the pairs.
 
-  back-translation      a backward model, and text of the target language
-  data diversification  forward and backward models, and both sides of the training text
-  distillation          a forward model, or an ensemble of them, and the source side
+methods:
+  back-translation  a backward model, and text of the target language
+  diversification   forward and backward models, and both sides of the training text
+  distillation      a forward model, or an ensemble of them, and the source side of the training
+                    text
 
 The pairs of the same source stand together, and equal pairs are written once. Left out are pairs
 with an empty side. If --source and --target have the same number of lines, they are taken for a
 parallel text, and its own pairs are left out too.
 
 files, for models from en to de:
-  PREFIX.en, PREFIX.de  the pairs, line for line, as data.train takes them
-  PREFIX.origin.tsv     for each pair, the direction, model directory and checkpoint of the model
-                        that made it, with tabs between them; each further model adds these columns
-                        again
-  PREFIX.json           models, settings, checksums of the text, and counts
-  PREFIX.parts          a folder for the translations, which is deleted at the end
+  PREFIX.en          the sources of the pairs, and in PREFIX.de the targets, line for line, as
+                     data.train takes them
+  PREFIX.origin.tsv  for each pair, the direction, model directory and checkpoint of the model that
+                     made it, with tabs between them; each further model adds these columns again
+  PREFIX.json        models, settings, checksums of the text, and counts
+  PREFIX.parts       a folder for the translations, which is deleted at the end
 
 examples:
   python -m transformer_mt augment corpus/back --backward runs/de-en --target news.de --sampling

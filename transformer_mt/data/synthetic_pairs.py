@@ -48,7 +48,7 @@ class Counts:
 
 
 class SyntheticPairs:
-    """Collects pairs. Their texts are in a file, so that the memory holds about 100 bytes per pair.
+    """Collects pairs. Their texts are in a file, so that memory holds less than 200 bytes per pair.
 
     Args:
         path: the file, which is overwritten.
