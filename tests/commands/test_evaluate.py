@@ -8,6 +8,8 @@ import sys
 import types
 
 import pytest
+import sacrebleu
+from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 from tests.support import demo_pairs, make_config, make_model_directory, run_command, write_lines
 from transformer_mt.evaluation.groups import by_length, by_rare_words, word_counts
@@ -323,3 +325,89 @@ def test_comet(evaluate, folder, comet_model, monkeypatch, tmp_path):
     assert header.split("\t")[2:4] == ["chrf", "comet"]
     assert float(first.split("\t")[3]) == pytest.approx(shares[0], abs=1e-4)
     assert "comet" not in METRICS  # it cannot be training.best_metric
+
+
+# ------------------------------------------------------------------------ --protocol lc.norm.tok
+
+
+def moses(lines, language="de"):
+    """The form of the protocol, as the scripts of Moses are called on a command line."""
+    normalizer = MosesPunctNormalizer(language)
+    tokenizer = MosesTokenizer(language)
+    normalized = (normalizer.normalize(line.lower()) for line in lines)
+    return [tokenizer.tokenize(line, return_str=True, escape=True) for line in normalized]
+
+
+def test_the_protocol_of_papers(evaluate, folder):
+    output, messages, scores = evaluate(
+        *("--protocol", "lc.norm.tok", "--target-lang", "de", "--confidence"),
+        *("--hypothesis", folder / "worse", "--reference", folder / "reference"),
+    )
+    # As the literature computes it: multi-bleu on the tokens.
+    expected = sacrebleu.corpus_bleu(
+        moses(WORSE), [moses(TARGETS)], tokenize="none", smooth_method="none", force=True
+    )
+    assert scores["bleu"] == expected.score
+    assert "|tok:none|" in scores["signature"] and messages == ""
+    assert "(lc.norm.tok): not comparable with scores of raw text" in output
+
+
+def test_the_protocol_with_a_model(evaluate, folder):
+    _, _, scores = evaluate(
+        *(folder / "model", folder / "few.source", folder / "few.reference"),
+        *("--protocol", "lc.norm.tok"),
+        output=folder / "protocol.hypothesis",
+    )
+    hypotheses = (folder / "protocol.hypothesis").read_text("utf-8").splitlines()
+    form = moses(hypotheses), [moses(TARGETS[:6])]
+    assert scores["bleu"] == sacrebleu.corpus_bleu(*form, tokenize="none", force=True).score
+
+
+def test_the_protocol_with_a_model_of_such_text(evaluate, folder):
+    """Raw text is brought into the form for the model, and what it writes is scored as it is."""
+    settings = {"dataset": "multi30k_lc_norm_tok", "source_lang": "en", "target_lang": "de"}
+    config = make_config(folder)
+    data = config.data.model_copy(update=settings)
+    make_model_directory(folder / "tokens", PAIRS, config.model_copy(update={"data": data}))
+    raw = ['A "Man" sleeps.', "The dog isn't here."]
+    write_lines(folder / "raw.source", raw)
+    write_lines(folder / "raw.reference", TARGETS[:2])
+    write_lines(folder / "form.source", moses(raw, "en"))
+    _, _, scores = evaluate(
+        *(folder / "tokens", folder / "raw.source", folder / "raw.reference"),
+        *("--protocol", "lc.norm.tok"),
+        output=folder / "raw.hypothesis",
+    )
+    run_command(
+        "translate", folder / "tokens", "--input", folder / "form.source",
+        "--output", folder / "form.hypothesis",
+    )  # fmt: skip
+    hypotheses = (folder / "raw.hypothesis").read_text("utf-8")
+    assert hypotheses == (folder / "form.hypothesis").read_text("utf-8")
+    form = hypotheses.splitlines(), [moses(TARGETS[:2])]
+    assert scores["bleu"] == sacrebleu.corpus_bleu(*form, tokenize="none", force=True).score
+
+
+def test_text_that_is_tokenised_already(evaluate, folder):
+    write_lines(folder / "tokenized", moses(WORSE))
+    _, messages, _ = evaluate(
+        *("--protocol", "lc.norm.tok", "--target-lang", "de"),
+        *("--hypothesis", folder / "tokenized", "--reference", folder / "reference"),
+    )
+    assert "seems to be tokenised already" in messages and "--tokenize none" in messages
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tokenize", "13a", "--target-lang", "de"], "a tokeniser of its own"),
+        (["--lowercase", "--target-lang", "de"], "includes lower-casing"),
+        ([], "needs --target-lang"),
+        (["--target-lang", "de", "--groups"], "are for raw text"),
+        (["--target-lang", "zh"], "languages with spaces between words"),
+    ],
+)
+def test_the_protocol_with_wrong_arguments(evaluate, folder, arguments, message):
+    files = ["--hypothesis", folder / "worse", "--reference", folder / "reference"]
+    with pytest.raises(UsageError, match=message):
+        evaluate("--protocol", "lc.norm.tok", *files, *arguments)

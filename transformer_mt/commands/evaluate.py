@@ -7,20 +7,26 @@ the options of the same names.
 Several models, or several files, are compared in a table. The scores are those of sacreBLEU, with
 its signatures. For models, the speed in lines per second is shown too.
 
+--protocol lc.norm.tok scores as many papers on Multi30k do: raw text is lower-cased, its
+punctuation is normalised, and Moses' tokeniser puts spaces between tokens, which BLEU then counts.
+Source and reference are raw text too. docs/evaluation.md says when to use which protocol.
+
 examples:
   python -m transformer_mt evaluate runs/demo test.en test.de
   python -m transformer_mt evaluate runs/demo --source test.en --reference test.de
   python -m transformer_mt evaluate runs/a:last runs/b --source test.en --reference test.de
   python -m transformer_mt evaluate --hypothesis out.de --reference test.de --confidence
   python -m transformer_mt evaluate --hypothesis out.de --reference test.de --metrics bleu ter
+  python -m transformer_mt evaluate runs/multi30k test.en test.de --protocol lc.norm.tok
 """
 
 import argparse
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.commands.arguments import (
     add_files,
     add_references,
@@ -31,11 +37,14 @@ from transformer_mt.commands.line_files import require_equal
 from transformer_mt.commands.model_choice import add_model_choice
 from transformer_mt.commands.translations import find_model, translate
 from transformer_mt.config.schema import SEARCH_KEYS
+from transformer_mt.data.datasets import DATASETS
+from transformer_mt.data.lc_norm_tok import LC_NORM_TOK, lc_norm_tok, looks_tokenized
 from transformer_mt.decoding.stream import input_lines
 from transformer_mt.evaluation.comet import Comet
 from transformer_mt.evaluation.groups import groupings
 from transformer_mt.evaluation.metrics import METRICS
 from transformer_mt.evaluation.scoring import (
+    LC_NORM_TOK_NOTE,
     has_spaces_in,
     note_for,
     require_package_of,
@@ -55,6 +64,12 @@ from transformer_mt.evaluation.systems import (
 from transformer_mt.runtime.console import warn
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import lines, require_distinct, write_atomically
+
+
+# What brings a line into the form that the protocol scores; None: lines are scored as they are.
+Form = Callable[[str], str] | None
+# The protocol in which text is scored as it is.
+SACREBLEU = "sacrebleu"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,6 +107,14 @@ def _add_scoring(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("options for the scores")
     about = f"the scores to compute, of {', '.join(METRICS)} and comet"
     add_score_options(group, (*METRICS, "comet"), about, "--groups counts words")
+    group.add_argument(
+        "--protocol",
+        metavar="NAME",
+        choices=(SACREBLEU, LC_NORM_TOK),
+        default=SACREBLEU,
+        help=f"what is scored: {SACREBLEU}, the text as it is, or {LC_NORM_TOK}, lower-cased and "
+        f"tokenised text (default: {SACREBLEU})",
+    )
     group.add_argument(
         "--confidence",
         action="store_true",
@@ -137,6 +160,12 @@ def run(options: argparse.Namespace) -> None:
         require_equal(path, len(reference), *first)
     if sources is not None:
         require_equal(options.source, len(sources), *first)
+    # All models are found before the first one translates.
+    specs = [find_model(options, text) for text in options.models]
+    form = None
+    if options.protocol == LC_NORM_TOK:
+        form = lc_norm_tok(specs[0].config.data.target_lang if specs else options.target_lang)
+        references = [list(map(form, reference)) for reference in references]
     measures = Measures(
         metrics=list(dict.fromkeys(options.metrics)),
         lowercase=options.lowercase,
@@ -145,7 +174,9 @@ def run(options: argparse.Namespace) -> None:
         groups=(groupings(sources, references[0], options.training_text) if options.groups else {}),
         sentences=options.sentences is not None,
     )
-    systems = _translated(options, sources) if options.models else _read(options, references[0])
+    systems = (
+        _translated(options, specs, sources, form) if specs else _read(options, references[0], form)
+    )
     evaluations = [evaluate(system, sources, references, measures) for system in systems]
     found = (
         (one.system.name, suspicions(sources, one.system.hypotheses, references, one.scores))
@@ -197,6 +228,7 @@ def _require_consistent(options: argparse.Namespace) -> None:
         UsageError: the arguments do not fit together, or a file does not exist.
     """
     models, files = options.models, options.hypothesis or []
+    is_tokenized = options.protocol == LC_NORM_TOK
     for is_wrong, message in (
         (bool(models) == bool(files), "give either MODEL_DIR with --source, or --hypothesis"),
         (models and options.source is None, "MODEL_DIR and --source belong together"),
@@ -211,6 +243,12 @@ def _require_consistent(options: argparse.Namespace) -> None:
             "--sentences is for one MODEL_DIR or one --hypothesis",
         ),
         (options.training_text and not options.groups, "--training-text is for --groups"),
+        (is_tokenized and (options.tokenize or options.lowercase),
+         f"--protocol {LC_NORM_TOK} includes lower-casing and a tokeniser of its own"),
+        (is_tokenized and files and not options.target_lang,
+         f"--protocol {LC_NORM_TOK} needs --target-lang, the language of the text, such as de"),
+        (is_tokenized and (options.groups or "comet" in options.metrics),
+         f"--groups and --metrics comet are for raw text, not for --protocol {LC_NORM_TOK}"),
         ("comet" in options.metrics and not options.comet_model,
          "--metrics comet needs --comet-model, the folder of a COMET model"),
         ("comet" in options.metrics and options.source is None,
@@ -266,28 +304,38 @@ def _outputs(options: argparse.Namespace) -> list[Path | None]:
     return [folder / f"{name}.hypothesis" for name in names]
 
 
-def _translated(options: argparse.Namespace, sources: list[str]) -> Iterator[System]:
+def _translated(
+    options: argparse.Namespace, specs: list[EngineSpec], sources: list[str], form: Form
+) -> Iterator[System]:
     """Translates with each of the models, and writes the translations to --output.
 
     Raises:
         UsageError, UserError: anything wrong with a model.
     """
-    # All models are found before the first one translates.
-    specs = [find_model(options, text) for text in options.models]
-    tokenizers = [options.tokenize or tokenizer_for(spec.config) for spec in specs]
+    tokenizers = [
+        options.tokenize or ("none" if form else tokenizer_for(spec.config)) for spec in specs
+    ]
     if "bleu" in options.metrics:
         for tokenize in set(tokenizers):
             require_package_of(tokenize)
     columns = options.models, specs, tokenizers, _outputs(options)
     for text, spec, tokenize, output in zip(*columns, strict=True):
-        hypotheses, seconds = translate(spec, sources)
+        data = spec.config.data
+        # A model of text in this form reads it and writes it.
+        is_in_form = form is not None and DATASETS[data.dataset].is_lc_norm_tok
+        text_in = list(map(lc_norm_tok(data.source_lang), sources)) if is_in_form else sources
+        hypotheses, seconds = translate(spec, text_in)
         if output is not None:
             output.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(output, "".join(f"{hypothesis}\n" for hypothesis in hypotheses))
-        yield System(text, hypotheses, tokenize, note_for(spec.config), seconds)
+        note = note_for(spec.config)
+        if form is not None:
+            hypotheses = hypotheses if is_in_form else list(map(form, hypotheses))
+            note = LC_NORM_TOK_NOTE
+        yield System(text, hypotheses, tokenize, note, seconds)
 
 
-def _read(options: argparse.Namespace, reference: list[str]) -> Iterator[System]:
+def _read(options: argparse.Namespace, reference: list[str], form: Form) -> Iterator[System]:
     """Reads the files of translations.
 
     Raises:
@@ -299,4 +347,12 @@ def _read(options: argparse.Namespace, reference: list[str]) -> Iterator[System]
     for path in options.hypothesis:
         hypotheses = _content(path, input_lines)
         require_equal(path, len(hypotheses), options.reference[0], len(reference))
+        if form is not None:
+            if looks_tokenized(hypotheses):
+                warn(
+                    f"{path} seems to be tokenised already, and --protocol {LC_NORM_TOK} is for raw "
+                    "text. Score it with --tokenize none, against a reference of its kind"
+                )
+            yield System(str(path), list(map(form, hypotheses)), "none", LC_NORM_TOK_NOTE)
+            continue
         yield System(str(path), hypotheses, tokenize or tokenizer_for_text(reference))

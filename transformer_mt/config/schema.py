@@ -121,10 +121,11 @@ class DataConfig(Section):
     are empty on one side, and pairs that the keys below exclude. It prints how many."""
 
     dataset: Literal[tuple(DATASETS)] = "files"
-    """The corpus. multi30k and wmt14ende are downloaded, or read from `root` if it is given.
-    files      text files of your own
-    multi30k   the image captions of Multi30k, English-German
-    wmt14ende  PaddleNLP's WMT14, English-German, whose text has BPE applied
+    """The corpus. All but files are downloaded, or read from `root` if it is given.
+    files                 text files of your own
+    multi30k              the image captions of Multi30k, English-German
+    multi30k_lc_norm_tok  the same, lower-cased, normalised and tokenised, as most papers use them
+    wmt14ende             PaddleNLP's WMT14, English-German, whose text has BPE applied
     """
 
     root: str | None = None

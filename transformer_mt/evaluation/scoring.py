@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from transformer_mt.config.schema import Config
+from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.languages import CHINESE, JAPANESE, KOREAN, has_spaces, primary
 from transformer_mt.evaluation.metrics import METRICS, Scores, score
 
@@ -12,6 +13,12 @@ _HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
 _KANA = re.compile(r"[\u3040-\u30ff]")
 _HANGUL = re.compile(r"[\u1100-\u11ff\uac00-\ud7af]")
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff]")
+
+# What the reader of scores of text in the form lc.norm.tok has to know.
+LC_NORM_TOK_NOTE = (
+    "of lower-cased, normalised and tokenised text (lc.norm.tok): not comparable with scores of "
+    "raw text"
+)
 
 
 def score_for(
@@ -36,6 +43,8 @@ def note_for(config: Config) -> str:
             "of text with its BPE removed, against the tokenised reference: not comparable with "
             "scores of raw text"
         )
+    if DATASETS[config.data.dataset].is_lc_norm_tok:
+        return LC_NORM_TOK_NOTE
     return ""
 
 
@@ -43,7 +52,7 @@ def tokenizer_for(config: Config) -> str:
     """Returns the name of sacreBLEU's tokeniser for the target language of a model."""
     if config.evaluation.tokenize:
         return config.evaluation.tokenize
-    if config.subword.type == "vocabulary":
+    if config.subword.type == "vocabulary" or DATASETS[config.data.dataset].is_lc_norm_tok:
         return "none"
     return tokenizer_for_language(config.data.target_lang)
 

@@ -6,10 +6,12 @@ This package is light to import, because the config's schema reads DATASETS.
 
 from transformer_mt.data.datasets.files import Dataset, Files
 from transformer_mt.data.datasets.multi30k import Multi30k
+from transformer_mt.data.datasets.multi30k_lc_norm_tok import Multi30kLcNormTok
 from transformer_mt.data.datasets.wmt14ende import WMT14EnDe
 
 DATASETS: dict[str, Dataset] = {
     "files": Files(),
     "multi30k": Multi30k(),
+    "multi30k_lc_norm_tok": Multi30kLcNormTok(),
     "wmt14ende": WMT14EnDe(),
 }

@@ -41,12 +41,15 @@ class Dataset:
         needs_root: whether data.root must be given, because there is nothing to download.
         vocabulary_types: for text whose BPE was applied beforehand, the number of types in the
             vocabulary that comes with it, without padding; None for other text.
+        is_lc_norm_tok: whether its text is lower-cased, normalised and tokenised (see
+            data/lc_norm_tok.py).
     """
 
     languages: tuple[str, ...] = ()
     splits: tuple[str, ...] = ()
     needs_root = False
     vocabulary_types: int | None = None
+    is_lc_norm_tok = False
 
     @property
     def is_bpe(self) -> bool:
