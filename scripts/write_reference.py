@@ -325,7 +325,7 @@ def commands_page() -> str:
     titles = ["Shell scripts", *COMMANDS, MODEL_TITLE, SETTINGS_TITLE, "Exit codes"]
     blocks = [COMMANDS_INTRO, "\n".join(f"- {_link(title)}" for title in titles) + "\n"]
     blocks.append("## Shell scripts\n")
-    for name in ("train", "translate", "evaluate", "setup", "test"):
+    for name in ("train", "translate", "evaluate", "reproduce", "setup", "test"):
         script = (ROOT / "scripts" / f"{name}.sh").read_text("utf-8")
         usage = re.search(r"usage='(.*?)'", script, re.DOTALL)[1]
         blocks += [f"### scripts/{name}.sh\n", f"```text\n{usage}\n```\n"]

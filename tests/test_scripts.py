@@ -398,6 +398,7 @@ def wait_for(condition):
         ("setup.sh", ["--what"]),
         ("translate.sh", []),
         ("evaluate.sh", []),
+        ("reproduce.sh", []),
     ],
 )
 def test_wrong_arguments(project, script, args):
@@ -453,7 +454,8 @@ def test_levels_of_the_suite_run_side_by_side(project, level):
 
 
 @pytest.mark.parametrize(
-    "script", ["train.sh", "translate.sh", "evaluate.sh", "setup.sh", "test.sh"]
+    "script",
+    ["train.sh", "translate.sh", "evaluate.sh", "reproduce.sh", "setup.sh", "test.sh"],
 )
 def test_help_installs_nothing(project, script):
     run = project.run(script, "--help")

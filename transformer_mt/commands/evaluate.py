@@ -65,7 +65,6 @@ from transformer_mt.runtime.console import warn
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import lines, require_distinct, write_atomically
 
-
 # What brings a line into the form that the protocol scores; None: lines are scored as they are.
 Form = Callable[[str], str] | None
 # The protocol in which text is scored as it is.
@@ -350,8 +349,8 @@ def _read(options: argparse.Namespace, reference: list[str], form: Form) -> Iter
         if form is not None:
             if looks_tokenized(hypotheses):
                 warn(
-                    f"{path} seems to be tokenised already, and --protocol {LC_NORM_TOK} is for raw "
-                    "text. Score it with --tokenize none, against a reference of its kind"
+                    f"{path} seems to be tokenised already, and --protocol {LC_NORM_TOK} is for "
+                    "raw text. Score it with --tokenize none, against a reference of its kind"
                 )
             yield System(str(path), list(map(form, hypotheses)), "none", LC_NORM_TOK_NOTE)
             continue

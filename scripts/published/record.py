@@ -1,0 +1,154 @@
+"""The scores of a row's runs, and what docs/results keeps of them."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_mt import __version__
+from transformer_mt.config import file as config_file
+from transformer_mt.config.schema import Config
+from transformer_mt.data.lc_norm_tok import LC_NORM_TOK, lc_norm_tok
+from transformer_mt.evaluation.metrics import score
+from transformer_mt.evaluation.scoring import LC_NORM_TOK_NOTE, score_for
+from transformer_mt.model_directory import DATA_FACTS, LOG, ModelDirectory
+from transformer_mt.runtime.checksums import sha256
+from transformer_mt.runtime.files import lines, write_atomically
+
+from .row import OWN, SCORES, Places, Row
+from .steps import runs_of
+
+PACKAGES = ("paddlepaddle", "sentencepiece", "sacrebleu", "sacremoses")
+# The other files of a row's folder.
+CONFIG, DEV_CURVE = "config.yaml", "dev.tsv"
+
+
+def scores_in(
+    row: Row, config: Config, hypotheses: list[str], references: list[str]
+) -> dict[str, dict[str, Any]]:
+    """Scores translations of the test set in each protocol of the row, with 95 % intervals.
+
+    Returns: for each protocol, the scores under the keys of metrics.jsonl.
+    """
+    scores = {OWN: score_for(config, hypotheses, references, confidence=True)}
+    if LC_NORM_TOK in row.protocols:
+        form = lc_norm_tok(config.data.target_lang)
+        texts = list(map(form, hypotheses)), [list(map(form, references))]
+        scores[LC_NORM_TOK] = score(*texts, "none", LC_NORM_TOK_NOTE, confidence=True)
+    return {protocol: found.as_dict() for protocol, found in scores.items()}
+
+
+def of_runs(row: Row, places: Places) -> dict[str, Any]:
+    """Returns the content of scores.json for the runs of a row, which have ended.
+
+    Raises:
+        UserError: a file of a run is missing or damaged.
+    """
+    seeds, data = {}, {}
+    for seed in row.seeds:
+        model = ModelDirectory(row.model_of(places, seed))
+        hypotheses = list(lines(row.hypothesis_of(places, seed)))
+        references = list(lines(model.own("test.reference")))
+        checkpoint = model.checkpoint()
+        seeds[str(seed)] = {
+            "scores": scores_in(row, model.load_config(), hypotheses, references),
+            "checkpoint": checkpoint.name,
+            "sha256": sha256(checkpoint / "model.safetensors"),
+        }
+        data |= _checksums(model)
+        start = next(line for line in _logged(model) if line["kind"] == "start")
+    steps = [run for name in (*row.needs, row.name) for run in runs_of(places.of(name))]
+    return {
+        "seeds": seeds,
+        "seconds": round(sum(run.seconds for run in steps)),
+        "cpu_hours": round(sum(run.cpu_seconds for run in steps) / 3600, 2),
+        "machine": {key: start[key] for key in ("device_name", "cores", "memory_gb")},
+        "versions": {"transformer_mt": __version__, "python": start["python"]}
+        | {package: version(package) for package in PACKAGES},
+        "data": data,
+    }
+
+
+def keep(row: Row, places: Places, found: dict[str, Any]) -> None:
+    """Writes what is published of a row into its folder: the scores, the translations of the test
+    set, the course of the scores on the dev set, and the config."""
+    curve = ["\t".join(("seed", *_CURVE))]
+    for seed in row.seeds:
+        model = ModelDirectory(row.model_of(places, seed))
+        text = "".join(f"{line}\n" for line in lines(row.hypothesis_of(places, seed)))
+        write_atomically(hypothesis_file(row, seed), text)
+        for line in _logged(model):
+            if line["kind"] == "dev":
+                curve.append("\t".join(f"{value:.6g}" for value in (seed, *map(line.get, _CURVE))))
+    config = ModelDirectory(row.model_of(places, row.seeds[0])).load_config()
+    write_atomically(row.folder / DEV_CURVE, "\n".join(curve) + "\n")
+    write_atomically(row.folder / CONFIG, config_file.dump(_without_places(config)))
+    write_atomically(row.folder / SCORES, json.dumps(found, indent=1) + "\n")
+
+
+# The columns of DEV_CURVE, which are keys of metrics.jsonl. They follow the seed.
+_CURVE = ("step", "seconds", "loss", "bleu", "chrf")
+
+
+def hypothesis_file(row: Row, seed: int) -> Path:
+    """Returns the file that keeps a seed's translations of the test set."""
+    return row.folder / f"seed_{seed}.hypothesis"
+
+
+def recorded(row: Row) -> dict[str, Any]:
+    """Returns the content of the row's scores.json."""
+    return json.loads((row.folder / SCORES).read_text("utf-8"))
+
+
+class Summary(NamedTuple):
+    """The scores of all seeds in one protocol and one metric.
+
+    Attributes:
+        values: the score of each seed.
+        half_width: half the width of the 95 % interval by bootstrap, the mean of the seeds'.
+    """
+
+    values: list[float]
+    half_width: float
+
+    @property
+    def mean(self) -> float:
+        return statistics.mean(self.values)
+
+    def __str__(self) -> str:
+        """Returns "41.20 ± 1.60", and the standard deviation if there are several seeds."""
+        text = f"{self.mean:.2f} ± {self.half_width:.2f}"
+        if len(self.values) > 1:
+            text += f", σ {statistics.stdev(self.values):.2f}"
+        return text
+
+    def contains(self, value: float) -> bool:
+        """Returns whether a value is in the interval."""
+        return abs(value - self.mean) <= self.half_width
+
+
+def summary(found: dict[str, Any], protocol: str, metric: str) -> Summary:
+    """Summarises the content of a scores.json."""
+    scores = [seed["scores"][protocol] for seed in found["seeds"].values()]
+    widths = [(upper - lower) / 2 for lower, upper in (own["intervals"][metric] for own in scores)]
+    return Summary([own[metric] for own in scores], statistics.mean(widths))
+
+
+def _logged(model: ModelDirectory) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in lines(model.own(LOG))]
+
+
+def _checksums(model: ModelDirectory) -> dict[str, str]:
+    """Returns the SHA-256 of each file of text that a model was trained on or scored with."""
+    facts = json.loads(model.own(DATA_FACTS).read_text("utf-8"))
+    paths = {Path(path) for split in facts["files"].values() for path in split}
+    return {path.name: sha256(path) for path in sorted(paths)}
+
+
+def _without_places(config: Config) -> Config:
+    """Returns a config without the folders of one computer."""
+    data = config.data.model_copy(update={"root": None, "cache": None})
+    return config.model_copy(update={"data": data, "model_dir": "runs/model"})

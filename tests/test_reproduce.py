@@ -1,0 +1,191 @@
+"""scripts/reproduce.py: from the commands of a row to its scores, and their comparison."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import sacrebleu
+import yaml
+
+import reproduce
+from published import record, row, steps
+from tests.support import ROOT, write_lines
+from transformer_mt.runtime.errors import UsageError, UserError
+
+TRAIN = (
+    "train configs/demo.yaml training.max_steps=2 training.validate_every=1 training.save_every=1 "
+    "model.num_layers=1 model.d_model=16 model.d_ff=16 model.num_heads=2 training.devices=1 "
+    "training.average_last=null training.seed={seed} 'model_dir={runs}/seed {seed}'"
+)
+ROW = {
+    "title": "The demo corpus",
+    "budget": "seconds",
+    "corpus": "the demo corpus",
+    "downloads": True,
+    "seeds": [1, 2],
+    "steps": [TRAIN],
+    "model": "{runs}/seed {seed}",
+    "protocols": ["lc.norm.tok"],
+}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """A folder of results with one row, and a folder of runs, in which it was recorded."""
+    folder = tmp_path_factory.mktemp("reproduce")
+    add_row(folder / "results", "small", ROW)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row, "RESULTS", folder / "results")
+        assert reproduce.reproduce(row.find("small"), places(folder), is_record=True) == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _results(results, monkeypatch):
+    monkeypatch.setattr(row, "RESULTS", results / "results")
+
+
+def add_row(folder, name, content):
+    (folder / name).mkdir(parents=True)
+    (folder / name / "row.yaml").write_text(yaml.safe_dump(content))
+
+
+def places(folder):
+    return row.Places(folder / "the runs", None)
+
+
+def test_what_is_recorded(results):
+    folder = results / "results" / "small"
+    names = ["config.yaml", "dev.tsv", "row.yaml", "scores.json"]
+    names += ["seed_1.hypothesis", "seed_2.hypothesis"]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    found = json.loads((folder / "scores.json").read_text())
+    references = (ROOT / "data/demo/test.de").read_text("utf-8").splitlines()
+    for seed in ("1", "2"):
+        hypotheses = (folder / f"seed_{seed}.hypothesis").read_text("utf-8").splitlines()
+        scores = found["seeds"][seed]["scores"]
+        assert scores["own"]["bleu"] == sacrebleu.corpus_bleu(hypotheses, [references]).score
+        assert set(scores) == {"own", "lc.norm.tok"}
+        lower, upper = scores["own"]["intervals"]["chrf"]
+        assert lower < upper
+    assert found["seeds"]["1"]["sha256"] != found["seeds"]["2"]["sha256"]
+    assert found["seconds"] > 1 and 0 < found["cpu_hours"] < 1
+    assert set(found["data"]) == {
+        f"{s}.{e}" for s in ("train", "dev", "test") for e in ("en", "de")
+    }
+    curve = (folder / "dev.tsv").read_text().splitlines()
+    assert curve[0].split("\t") == ["seed", "step", "seconds", "loss", "bleu", "chrf"]
+    steps_of_seeds = [line.split("\t")[:2] for line in curve[1:]]
+    assert steps_of_seeds == [["1", "1"], ["1", "2"], ["2", "1"], ["2", "2"]]
+    text = (folder / "config.yaml").read_text()
+    assert str(results) not in text and "max_steps: 2" in text
+
+
+def test_the_second_time_nothing_runs_and_all_is_equal(results, capsys):
+    assert reproduce.reproduce(row.find("small"), places(results), is_record=False) == 0
+    printed, messages = capsys.readouterr()
+    assert messages.count("done before") == 2 and "warning" not in messages
+    found = record.recorded(row.find("small"))
+    values = [found["seeds"][seed]["scores"]["own"]["chrf"] for seed in ("1", "2")]
+    (line,) = [line for line in printed.splitlines() if line.startswith("own          chrf")]
+    now, then = line.split("   recorded ")
+    assert now.split()[2:] == then.split()
+    assert float(now.split()[2]) == pytest.approx(sum(values) / 2, abs=0.005)
+
+
+def test_scores_that_are_not_the_recorded_ones(results, capsys, monkeypatch):
+    then = record.recorded(row.find("small"))
+    for seed in then["seeds"].values():
+        own = seed["scores"]["own"]
+        own["chrf"] += 30
+        own["intervals"]["chrf"] = [end + 30 for end in own["intervals"]["chrf"]]
+    then["data"]["train.en"] = "another"
+    monkeypatch.setattr(record, "recorded", lambda row: then)
+    assert reproduce.reproduce(row.find("small"), places(results), is_record=False) == 1
+    printed, messages = capsys.readouterr()
+    assert printed.count("OUTSIDE of its interval") == 1
+    assert "the recorded scores are of another text: train.en differ" in messages
+
+
+def test_the_list(results, capsys):
+    add_row(results / "results", "other", {**ROW, "title": "Another"})
+    assert reproduce.list_rows() == 0
+    printed = capsys.readouterr().out
+    other, small = printed.split("small\n")
+    assert other.startswith("other\n")
+    assert "The demo corpus" in small and "own       BLEU " in small and "±" in small
+    assert "Another" in other and "not recorded yet" in other
+
+
+def test_wrong_arguments(tmp_path):
+    with pytest.raises(UsageError, match=r"there is no such row\. The rows are .*small"):
+        row.find("smal")
+    with pytest.raises(UsageError, match=r"can't be downloaded\. Give --data FOLDER"):
+        reproduce.require_data(row.Row("x", "", "", "Tatoeba", [1], [], ""), None)
+    with pytest.raises(UsageError, match="there is no such folder"):
+        reproduce.require_data(row.find("small"), tmp_path / "none")
+
+
+def test_models_of_other_rows(tmp_path):
+    """A row can read what another one trained, and its hypotheses can come from anywhere."""
+    one = row.Row(
+        name="ensemble",
+        title="",
+        budget="",
+        corpus="",
+        seeds=[1],
+        steps=["translate {runs:best}/seed_1 --input {data}/test.en --output {runs}/out"],
+        model="{runs:best}/seed_1",
+        hypothesis="{runs}/out",
+        needs=["best"],
+    )
+    here = row.Places(tmp_path / "a b", tmp_path / "c d")
+    folder = str(tmp_path)
+    assert one.commands(here) == [
+        ["translate", f"{folder}/a b/best/seed_1", "--input", f"{folder}/c d/test.en", "--output",
+         f"{folder}/a b/ensemble/out"]
+    ]  # fmt: skip
+    assert one.model_of(here, 1) == tmp_path / "a b/best/seed_1"
+    assert one.hypothesis_of(here, 1) == tmp_path / "a b/ensemble/out"
+
+
+def test_a_step_that_fails_is_run_again(tmp_path):
+    text = write_lines(tmp_path / "text", ["a"])
+    command = ["evaluate", "--hypothesis", str(text), "--reference", str(tmp_path / "reference")]
+    with pytest.raises(UserError, match="ended with exit code 2: evaluate --hypothesis"):
+        steps.run_all([command], tmp_path / "runs")
+    write_lines(tmp_path / "reference", ["a"])
+    steps.run_all([command], tmp_path / "runs")
+    assert [run.exit_code for run in steps.runs_of(tmp_path / "runs")] == [2, 0]
+
+
+def test_ctrl_c_in_a_step(results, tmp_path):
+    """Ctrl-C reaches the whole group of processes, as from a terminal. The step saves its work."""
+    code = (
+        f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'scripts')!r}]\n"
+        "import pathlib, reproduce\nfrom published import row\n"
+        f"row.RESULTS = pathlib.Path({str(tmp_path / 'results')!r})\n"
+        f"sys.argv = ['reproduce', 'long', '--runs', {str(tmp_path / 'runs')!r}]\n"
+        "sys.exit(reproduce.main())"
+    )
+    step = TRAIN.replace("max_steps=2", "max_steps=100000").replace("every=1 ", "every=10000 ")
+    add_row(tmp_path / "results", "long", {**ROW, "seeds": [1], "steps": [step]})
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    log = tmp_path / "runs" / "long" / "seed 1" / "metrics.jsonl"
+    end = time.monotonic() + 120
+    while not (log.exists() and '"train"' in log.read_text()):
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    messages = process.communicate(timeout=60)[1]
+    assert process.returncode == 130, messages
+    assert "the same command goes on from here" in messages
+    (run,) = steps.runs_of(tmp_path / "runs" / "long")
+    assert run.exit_code == 130 and run.cpu_seconds > 0
+    assert list((log.parent / "checkpoints").glob("step_*"))
