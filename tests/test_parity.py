@@ -296,13 +296,14 @@ class Built:
     def search(self, steps_of: Callable) -> list[list[Hypothesis]]:
         """Beam search with steps of a kind; see `from_the_start`."""
 
-        def steps_of_rows(rows: list[list[int]]) -> Stepper:
+        def stepper_of(sentences: list[Sentence]) -> Stepper:
+            rows = batch.sources(sentences)
             steps = steps_of(self.model, paddle.to_tensor(self.encoder_input(rows)))
             return Stepper(*steps, batch.never_chosen(self.subwords.target))
 
         with paddle.no_grad():
             return batch.search(
-                steps_of_rows, self.sentences, self.config.decoding, self.subwords.target
+                stepper_of, self.sentences, self.config.decoding, self.subwords.target
             )
 
     def encoder_input(self, rows: list[list[int]]) -> np.ndarray:

@@ -15,6 +15,7 @@ visualdl/            metrics.jsonl for VisualDL; tensorboard/ for TensorBoard
 test.source          the test set (also test.reference) and its translation at the end of training
 test.hypothesis
 report.html          the report of the run
+README.md            the model card
 tune.json            the decoding settings that `tune` tried, and its choice
 export/              the model in other formats, where it was exported to them
 
@@ -48,6 +49,7 @@ PICKLE_FORMAT_VERSION = 1
 CONFIG = "config.yaml"
 LOG = "metrics.jsonl"
 REPORT = "report.html"
+MODEL_CARD = "README.md"
 TUNING = "tune.json"
 DATA_FACTS = "data.json"
 VERSION = "format_version"
@@ -88,6 +90,12 @@ class ModelDirectory:
     def version(self) -> str:
         """The content of format_version, made printable; empty if there is no such file."""
         return _first_line(self.own(VERSION), 20)
+
+    @property
+    def has_edited_card(self) -> bool:
+        """Whether the model card is a person's: one that was edited, or written by hand."""
+        card = self.own(MODEL_CARD)
+        return card.is_file() and not is_sealed(card.read_bytes())
 
     @property
     def holds_run(self) -> bool:

@@ -315,6 +315,9 @@ def test_begun_anew(folder, command, expected, tmp_path):
     process.communicate()
     done = run("augment", prefix, *command)
     assert done.returncode == 0 and files(prefix) == expected
+    # What is left of a process that is killed while it writes the first file.
+    (tmp_path / "out.parts").mkdir()
+    (tmp_path / "out.parts" / ".made_from.json.1.tmp").touch()
     done = run("augment", prefix, *command, "--resume")
     assert done.returncode == 0 and "there is nothing to continue" in done.stderr
     assert files(prefix) == expected

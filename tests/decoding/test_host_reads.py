@@ -8,7 +8,7 @@ import pytest
 from tests.device_path import counted_host_reads, use_device_path
 from tests.support import demo_pairs, make_config, train_subwords, wide_model
 from transformer_mt.config.schema import DecodingConfig
-from transformer_mt.decoding import paddle_engine
+from transformer_mt.decoding.device_log_probs import MixtureStepper
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 
@@ -38,13 +38,13 @@ def config(tmp_path_factory):
 def steps(monkeypatch):
     """A list that grows by one for each step of a search."""
     steps = []
-    step = paddle_engine._Stepper.step
+    step = MixtureStepper.step
 
     def counted(self, ids, parents):
         steps.append(ids.shape)
         return step(self, ids, parents)
 
-    monkeypatch.setattr(paddle_engine._Stepper, "step", counted)
+    monkeypatch.setattr(MixtureStepper, "step", counted)
     return steps
 
 

@@ -22,8 +22,9 @@ from transformer_mt.config.schema import SECTIONS, Config
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.evaluation.groups import spread
 from transformer_mt.evaluation.scoring import require_tokenizer
+from transformer_mt.inspect import model_card
 from transformer_mt.inspect.parameters import VocabularySizes, parts
-from transformer_mt.model_directory import DATA_FACTS, REPORT, subwords_to_keep
+from transformer_mt.model_directory import DATA_FACTS, MODEL_CARD, REPORT, subwords_to_keep
 from transformer_mt.runtime import device as devices
 from transformer_mt.runtime.console import duration, on_terminal, quoted, say, show, table, warn
 from transformer_mt.runtime.errors import UsageError, UserError
@@ -113,6 +114,7 @@ def train(config: Config, device: str | None, restart: bool) -> None:
                 workers.run_workers(make_trainer, config, data, directory, used, count, resumed)
         finish(config, data, directory)
         _write_report(directory)
+        _write_card(directory)
         say(f"done in {duration(time.monotonic() - started)}")
         _next_steps(directory)
     finally:
@@ -264,6 +266,14 @@ def _write_report(directory: RunDirectory) -> None:
         write_report([directory.path], directory.own(REPORT))
     except UserError as error:  # the model is complete without it
         warn(f"the report could not be written: {error}")
+
+
+def _write_card(directory: RunDirectory) -> None:
+    if directory.has_edited_card:
+        say(f"{directory.own(MODEL_CARD)} was edited, so it is kept; delete it to get a new one")
+        return
+    checkpoint = directory.checkpoint().name
+    write_atomically(directory.own(MODEL_CARD), model_card.card_of(directory, checkpoint))
 
 
 def _next_steps(directory: RunDirectory) -> None:

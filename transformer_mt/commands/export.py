@@ -18,10 +18,12 @@ from transformer_mt.assembly.backends import BACKENDS
 from transformer_mt.commands.arguments import add_checkpoint, add_model_dir
 from transformer_mt.config import file as config_file
 from transformer_mt.inspect import card
+from transformer_mt.inspect.model_card import card_of
 from transformer_mt.model_directory import (
     CONFIG,
     FORMAT_VERSION,
     MADE_OF,
+    MODEL_CARD,
     VERSION,
     ModelDirectory,
     named,
@@ -98,6 +100,7 @@ def run(options: argparse.Namespace) -> None:
             (folder / VERSION).write_text(f"{FORMAT_VERSION}\n")
             (folder / MADE_OF).write_text(named(chosen))
             training = card.of_training(directory.path, chosen.name)
+            (folder / MODEL_CARD).write_text(card_of(directory, chosen.name), encoding="utf-8")
             (folder / card.CARD).write_text(training.model_dump_json() + "\n", encoding="utf-8")
     except OSError as error:
         raise UserError(f"{output}: can't be written: {error.strerror or error}") from None

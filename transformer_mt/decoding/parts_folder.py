@@ -10,7 +10,7 @@ from typing import Any
 from transformer_mt.runtime import signals
 from transformer_mt.runtime.console import say
 from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import write_atomically
+from transformer_mt.runtime.files import clear_leftovers, write_atomically
 from transformer_mt.runtime.locks import open_locked
 
 # Says what the parts are made from.
@@ -53,6 +53,7 @@ def parts_folder(path: Path, made_from: dict[str, Any], resume: bool) -> Iterato
 
 def _prepare(path: Path, made_from: dict[str, Any], resume: bool) -> None:
     description = path / DESCRIPTION
+    clear_leftovers(path, DESCRIPTION)  # of a process that was killed before its first part
     is_ours = description.is_file()
     if not is_ours and any(path.iterdir()):
         raise UsageError(

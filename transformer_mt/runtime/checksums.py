@@ -12,7 +12,7 @@ from pathlib import Path
 
 CHECKSUMS = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64})  ([^/]+)")
-_SEAL = re.compile(rb"(?s)(.*\n)# SHA-256 of the lines above: ([0-9a-f]{64})\n")
+_SEAL = re.compile(rb"(?s)(.*\n)(?:#|<!--) SHA-256 of the lines above: ([0-9a-f]{64})(?: -->)?\n")
 
 
 def write_checksums(folder: Path, pattern: str = "[!.]*") -> None:
@@ -83,9 +83,14 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def sealed(text: str) -> str:
-    """Appends the checksum of a text, which ends in a newline, as a line of comment: # ..."""
-    return f"{text}# SHA-256 of the lines above: {hashlib.sha256(text.encode()).hexdigest()}\n"
+def sealed(text: str, comment: str = "# {}") -> str:
+    """Appends the checksum of a text, which ends in a newline, as a line of comment.
+
+    Args:
+        comment: "# {}" for YAML, or "<!-- {} -->" for Markdown.
+    """
+    seal = f"SHA-256 of the lines above: {hashlib.sha256(text.encode()).hexdigest()}"
+    return f"{text}{comment.format(seal)}\n"
 
 
 def is_sealed(content: bytes) -> bool:

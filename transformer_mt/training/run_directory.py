@@ -21,6 +21,7 @@ from transformer_mt.model_directory import (
     FORMAT_VERSION,
     HYPOTHESIS,
     LOG,
+    MODEL_CARD,
     REPORT,
     SUBWORDS,
     TUNING,
@@ -55,7 +56,10 @@ _FIRST_FILES = {
     *("subword.model", "subword.source.model", "subword.target.model", "subword.txt"),
 }
 # What a run writes later.
-_LATER_FILES = {"best", "test.source", "test.reference", "test.hypothesis", REPORT, TUNING}
+_LATER_FILES = {
+    *("best", "test.source", "test.reference", "test.hypothesis"),
+    *(REPORT, MODEL_CARD, TUNING),
+}
 _CHECKPOINT_FILES = {
     *(WEIGHTS, OPTIMIZER, STATE, CHECKSUMS),
     *("model.pdparams", "optimizer.pdopt"),  # of format version 1
@@ -234,6 +238,8 @@ class RunDirectory(ModelDirectory):
         for entry in entries(self.path):
             # A link is always deleted, because writing to it would change the file it leads to.
             stays = entry.name in (CONFIG, VERSION) or entry.is_dir()
+            if entry.name == MODEL_CARD and not entry.is_symlink():
+                stays = self.has_edited_card  # of a person, who may need its text
             if entry.name in _FIRST_FILES | _LATER_FILES and (entry.is_symlink() or not stays):
                 entry.unlink(missing_ok=True)
         for folder in sorted(folders, key=lambda path: -len(path.parts)):

@@ -41,6 +41,8 @@ class Dataset:
         needs_root: whether data.root must be given, because there is nothing to download.
         vocabulary_types: for text whose BPE was applied beforehand, the number of types in the
             vocabulary that comes with it, without padding; None for other text.
+        origin, licence: where it comes from, and under which conditions, for model cards; empty if
+            they depend on the files.
         is_lc_norm_tok: whether its text is lower-cased, normalised and tokenised (see
             data/lc_norm_tok.py).
     """
@@ -49,6 +51,8 @@ class Dataset:
     splits: tuple[str, ...] = ()
     needs_root = False
     vocabulary_types: int | None = None
+    origin = ""
+    licence = ""
     is_lc_norm_tok = False
 
     @property

@@ -29,6 +29,11 @@ class Multi30k(Dataset):
 
     languages = ("en", "de")
     splits = ("train", "dev", "test")
+    origin = (
+        "Multi30k, task 1, raw ([Elliott et al. 2016](https://arxiv.org/abs/1605.00459), "
+        "[repository](https://github.com/multi30k/dataset))"
+    )
+    licence = "for researchers and educators, non-commercial"
 
     def find(
         self, root: str | None, name: str, value: str, languages: tuple[str, str]

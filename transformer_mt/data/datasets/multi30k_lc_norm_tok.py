@@ -13,6 +13,7 @@ from transformer_mt.data.lc_norm_tok import lc_norm_tok
 class Multi30kLcNormTok(Multi30k):
     """The files of Multi30k, whose lines are converted when they are read."""
 
+    origin = f"{Multi30k.origin}, lower-cased, normalised and tokenised"
     is_lc_norm_tok = True
 
     @staticmethod

@@ -16,6 +16,8 @@ class WMT14EnDe(files.Dataset):
     languages = ("en", "de")
     splits = ("train", "dev", "test")
     vocabulary_types = 33_708
+    origin = "[WMT14](https://www.statmt.org/wmt14/), as PaddleNLP distributes it, with BPE applied"
+    licence = "for research; its sources have their own terms"
 
     def find(
         self, root: str | None, name: str, value: str, languages: tuple[str, str]

@@ -1,0 +1,163 @@
+"""The model card: its metadata, its scores, and hostile text in it."""
+
+import json
+import shutil
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support import ROOT, run_command
+from transformer_mt.config import file as config_file
+from transformer_mt.inspect.model_card import model_card
+from transformer_mt.inspect.record import Record
+from transformer_mt.model_directory import MODEL_CARD, ModelDirectory
+from transformer_mt.runtime.checksums import is_sealed
+
+OVERRIDES = [
+    *("training.max_steps=2", "training.validate_every=1", "training.save_every=1"),
+    *("training.devices=1", "training.seed=7", "model.num_layers=1", "model.num_heads=2"),
+    *("model.d_model=16", "model.d_ff=16", f"data.root={ROOT / 'data/demo'}"),
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The model directory of a training."""
+    folder = tmp_path_factory.mktemp("card") / "my model"
+    run_command("train", ROOT / "configs/demo.yaml", *OVERRIDES, f"model_dir={folder}")
+    return folder
+
+
+def parts_of(card):
+    """The metadata and the text of a card, as model hubs tell them apart."""
+    empty, metadata, text = card.split("---\n", 2)
+    assert empty == ""
+    return yaml.safe_load(metadata), text
+
+
+def logged(folder, kind):
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text("utf-8").splitlines())
+    return [line for line in lines if line["kind"] == kind]
+
+
+def test_the_card_of_a_training(run):
+    card = (run / MODEL_CARD).read_text("utf-8")
+    assert is_sealed(card.encode())
+    metadata, text = parts_of(card)
+    (test,) = logged(run, "test")
+    assert metadata["language"] == ["en", "de"]
+    assert metadata["pipeline_tag"] == "translation"
+    (entry,) = metadata["model-index"]
+    (result,) = entry["results"]
+    assert entry["name"] == "my model" and result["dataset"]["split"] == "test"
+    values = {metric["type"]: metric["value"] for metric in result["metrics"]}
+    assert values == {"bleu": round(test["bleu"], 2), "chrf": round(test["chrf"], 2)}
+    low, high = test["intervals"]["chrf"]
+    assert f"| test | chrF | {test['chrf']:.2f} ± {(high - low) / 2:.2f} |" in text
+    assert test["signature"] in text.splitlines()
+    start = logged(run, "start")[0]
+    for expected in (
+        f"It has {start['parameters']:,} parameters.",
+        "| seed | 7 |",
+        f"| PaddlePaddle | {start['paddle']} |".replace("_", r"\_"),
+        "Their licence is not stated",
+        "trained on 8,000 pairs",
+    ):
+        assert expected in text
+    assert str(run.parent) not in card and str(ROOT) not in card
+
+
+def test_the_recipe_of_the_card_is_that_of_the_run(run, tmp_path):
+    text = (run / MODEL_CARD).read_text("utf-8")
+    recipe = text.partition("```yaml\n")[2].partition("```")[0]
+    (tmp_path / "my.yaml").write_text(recipe, encoding="utf-8")
+    config = ModelDirectory(run).load_config()
+    places = [f"model_dir={run}", f"data.root={config.data.root}"]
+    assert config_file.load(tmp_path / "my.yaml", places) == config
+
+
+def test_a_card_that_a_person_has_edited_is_kept(run, tmp_path, capsys):
+    folder = shutil.copytree(run, tmp_path / "edited")
+    edited = (run / MODEL_CARD).read_text("utf-8").replace("## Limits", "## My limits")
+    (folder / MODEL_CARD).write_text(edited, encoding="utf-8")
+    recipe = ROOT / "configs/demo.yaml"
+    for more in (["training.max_steps=3"], ["--restart"]):
+        run_command("train", recipe, *OVERRIDES, *more, f"model_dir={folder}")
+        assert (folder / MODEL_CARD).read_text("utf-8") == edited
+        assert "README.md was edited, so it is kept" in capsys.readouterr().err
+    (folder / MODEL_CARD).unlink()
+    run_command("train", recipe, *OVERRIDES, f"model_dir={folder}")
+    assert is_sealed((folder / MODEL_CARD).read_bytes())
+
+
+def test_a_run_that_goes_on_has_a_new_card(run, tmp_path):
+    folder = shutil.copytree(run, tmp_path / "further")
+    changes = [*OVERRIDES, "training.max_steps=3", f"model_dir={folder}"]
+    run_command("train", ROOT / "configs/demo.yaml", *changes)
+    text = (folder / MODEL_CARD).read_text("utf-8")
+    assert is_sealed(text.encode()) and "| updates | 3 |" in text
+
+
+@pytest.mark.parametrize("is_edited", [False, True])
+def test_an_export_has_a_card_of_its_checkpoint(run, tmp_path, is_edited):
+    folder = shutil.copytree(run, tmp_path / "model")
+    if is_edited:
+        (folder / MODEL_CARD).write_text("# Mine\n")
+    for name in ("step_1", "step_2"):
+        output = tmp_path / name
+        run_command("export", folder, "--format", "paddle", "--checkpoint", name, output=output)
+        text = (output / MODEL_CARD).read_text("utf-8")
+        if is_edited:
+            assert text == "# Mine\n"
+            continue
+        assert f"the checkpoint {name}." in text
+        assert ("| test |" in text) == (name == ModelDirectory(folder).checkpoint().name)
+
+
+def test_damaged_measurements(run, tmp_path):
+    """The card of a directory in which anything may have been written."""
+    config = ModelDirectory(run).load_config()
+    line = {"checkpoint": "step_1", "bleu": "high", "chrf": 1e400, "intervals": 3, "note": ["x"]}
+    record = Record(tmp_path, "x", {"test": [line], "start": [{"parameters": "many"}]}, config)
+    record.facts = {"files": {"train": 3}, "pairs": None}
+    metadata, text = parts_of(model_card(record, config, "step_1"))
+    assert metadata["model-index"][0]["results"][0]["metrics"] == []
+    assert "The text is files of the author of the model." in text
+
+
+HOSTILE = st.text(
+    st.sampled_from("<>&`-*_[]()|#\"'\\:{}!,\n\r\t \u2028\x85abc") | st.characters(codec="utf-8")
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(name=HOSTILE, note=HOSTILE, device=HOSTILE, tag=HOSTILE, file=HOSTILE)
+def test_hostile_text(run, tmp_path_factory, name, note, device, tag, file):
+    """Text of others neither ends the metadata nor becomes markup."""
+    config = ModelDirectory(run).load_config()
+    data = config.data.model_copy(update={"train": f"---\n{tag}", "source_lang": "en"})
+    config = config.model_copy(update={"data": data})
+    line = {"checkpoint": "step_1", "bleu": 10.0, "signature": note, "note": f"```\n{note}"}
+    record = Record(run, name, {"test": [line], "start": [{"device_name": device}]}, config)
+    record.facts = {"files": {"train": [file]}}
+    card = model_card(record, config, "step_1")
+    metadata, text = parts_of(card)
+    assert metadata["model-index"][0]["name"] == name
+    assert set(metadata) == {
+        *("language", "library_name", "pipeline_tag", "tags", "metrics", "model-index")
+    }
+    fences = [line for line in text.splitlines() if line.startswith("```")]
+    assert len(fences) % 2 == 0
+    # Outside of code, the only HTML and links are the program's own.
+    outside, is_code = [], False
+    for one in text.split("\n"):
+        if one.startswith("```"):
+            is_code = not is_code
+        elif not is_code:
+            outside.append(one)
+    outside = "\n".join(outside)
+    assert "<" not in outside
+    links = outside.replace(r"\[", "").replace(r"\]", "").count("](")
+    assert links == 1
