@@ -80,8 +80,8 @@ def list_rows() -> int:
         show(f"{row.name}\n    {row.title}\n    budget    {row.budget}\n    corpus    {row.corpus}")
         if row.is_recorded:
             found = record.recorded(row)
-            for protocol in row.all_protocols:
-                show(f"    {protocol:9} BLEU {record.summary(found, protocol, 'bleu')}")
+            for protocol in row.protocols:
+                show(f"    {protocol:12} BLEU {record.summary(found, protocol, 'bleu')}")
         else:
             show("    not recorded yet")
     return 0
@@ -110,7 +110,8 @@ def reproduce(row: Row, places: Places, is_record: bool) -> int:
     found = record.of_runs(row, places)
     if is_record:
         record.keep(row, places, found)
-        say(f"written to {row.folder}")
+        say(f"written to {row.folder}; the line of docs/results.md is")
+        show(record.table_line(row))
     # What was just recorded is not compared with itself.
     then = record.recorded(row) if row.is_recorded and not is_record else None
     return compare(row, found, then)
@@ -123,7 +124,7 @@ def compare(row: Row, found: dict, then: dict | None) -> int:
     """
     show(f"{row.name}: {row.title}")
     is_inside = True
-    for protocol in row.all_protocols:
+    for protocol in row.protocols:
         for metric in ("bleu", "chrf"):
             now = record.summary(found, protocol, metric)
             line = f"{protocol:12} {metric:5} {now}"

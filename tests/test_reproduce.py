@@ -29,7 +29,7 @@ ROW = {
     "seeds": [1, 2],
     "steps": [TRAIN],
     "model": "{runs}/seed {seed}",
-    "protocols": ["lc.norm.tok"],
+    "protocols": ["sacrebleu", "lc.norm.tok"],
 }
 
 
@@ -68,9 +68,9 @@ def test_what_is_recorded(results):
     for seed in ("1", "2"):
         hypotheses = (folder / f"seed_{seed}.hypothesis").read_text("utf-8").splitlines()
         scores = found["seeds"][seed]["scores"]
-        assert scores["own"]["bleu"] == sacrebleu.corpus_bleu(hypotheses, [references]).score
-        assert set(scores) == {"own", "lc.norm.tok"}
-        lower, upper = scores["own"]["intervals"]["chrf"]
+        assert scores["sacrebleu"]["bleu"] == sacrebleu.corpus_bleu(hypotheses, [references]).score
+        assert set(scores) == {"sacrebleu", "lc.norm.tok"}
+        lower, upper = scores["sacrebleu"]["intervals"]["chrf"]
         assert lower < upper
     assert found["seeds"]["1"]["sha256"] != found["seeds"]["2"]["sha256"]
     assert found["seconds"] > 1 and 0 < found["cpu_hours"] < 1
@@ -90,8 +90,8 @@ def test_the_second_time_nothing_runs_and_all_is_equal(results, capsys):
     printed, messages = capsys.readouterr()
     assert messages.count("done before") == 2 and "warning" not in messages
     found = record.recorded(row.find("small"))
-    values = [found["seeds"][seed]["scores"]["own"]["chrf"] for seed in ("1", "2")]
-    (line,) = [line for line in printed.splitlines() if line.startswith("own          chrf")]
+    values = [found["seeds"][seed]["scores"]["sacrebleu"]["chrf"] for seed in ("1", "2")]
+    (line,) = [line for line in printed.splitlines() if line.startswith("sacrebleu    chrf")]
     now, then = line.split("   recorded ")
     assert now.split()[2:] == then.split()
     assert float(now.split()[2]) == pytest.approx(sum(values) / 2, abs=0.005)
@@ -100,7 +100,7 @@ def test_the_second_time_nothing_runs_and_all_is_equal(results, capsys):
 def test_scores_that_are_not_the_recorded_ones(results, capsys, monkeypatch):
     then = record.recorded(row.find("small"))
     for seed in then["seeds"].values():
-        own = seed["scores"]["own"]
+        own = seed["scores"]["sacrebleu"]
         own["chrf"] += 30
         own["intervals"]["chrf"] = [end + 30 for end in own["intervals"]["chrf"]]
     then["data"]["train.en"] = "another"
@@ -117,7 +117,7 @@ def test_the_list(results, capsys):
     printed = capsys.readouterr().out
     other, small = printed.split("small\n")
     assert other.startswith("other\n")
-    assert "The demo corpus" in small and "own       BLEU " in small and "±" in small
+    assert "The demo corpus" in small and "sacrebleu    BLEU " in small and "±" in small
     assert "Another" in other and "not recorded yet" in other
 
 

@@ -10,15 +10,17 @@ from typing import Any, NamedTuple
 
 from transformer_mt import __version__
 from transformer_mt.config import file as config_file
-from transformer_mt.config.schema import Config
+from transformer_mt.config.schema import Config, DataConfig
+from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.lc_norm_tok import LC_NORM_TOK, lc_norm_tok
 from transformer_mt.evaluation.metrics import score
 from transformer_mt.evaluation.scoring import LC_NORM_TOK_NOTE, score_for
 from transformer_mt.model_directory import DATA_FACTS, LOG, ModelDirectory
 from transformer_mt.runtime.checksums import sha256
+from transformer_mt.runtime.console import duration
 from transformer_mt.runtime.files import lines, write_atomically
 
-from .row import OWN, SCORES, Places, Row
+from .row import SACREBLEU, SCORES, Places, Row
 from .steps import runs_of
 
 PACKAGES = ("paddlepaddle", "sentencepiece", "sacrebleu", "sacremoses")
@@ -33,12 +35,16 @@ def scores_in(
 
     Returns: for each protocol, the scores under the keys of metrics.jsonl.
     """
-    scores = {OWN: score_for(config, hypotheses, references, confidence=True)}
-    if LC_NORM_TOK in row.protocols:
-        form = lc_norm_tok(config.data.target_lang)
-        texts = list(map(form, hypotheses)), [list(map(form, references))]
-        scores[LC_NORM_TOK] = score(*texts, "none", LC_NORM_TOK_NOTE, confidence=True)
-    return {protocol: found.as_dict() for protocol, found in scores.items()}
+    scores = {}
+    for protocol in row.protocols:
+        if protocol == LC_NORM_TOK and not DATASETS[config.data.dataset].is_lc_norm_tok:
+            form = lc_norm_tok(config.data.target_lang)
+            texts = list(map(form, hypotheses)), [list(map(form, references))]
+            found = score(*texts, "none", LC_NORM_TOK_NOTE, confidence=True)
+        else:  # as the config of the model says, whose text may be in the form
+            found = score_for(config, hypotheses, references, confidence=True)
+        scores[protocol] = found.as_dict()
+    return scores
 
 
 def of_runs(row: Row, places: Places) -> dict[str, Any]:
@@ -137,6 +143,19 @@ def summary(found: dict[str, Any], protocol: str, metric: str) -> Summary:
     return Summary([own[metric] for own in scores], statistics.mean(widths))
 
 
+def table_line(row: Row) -> str:
+    """Returns the line of docs/results.md about a row that was recorded."""
+    found = recorded(row)
+    columns = [f"`{row.name}`", row.title]
+    for protocol, metric in ((SACREBLEU, "bleu"), (SACREBLEU, "chrf"), (LC_NORM_TOK, "bleu")):
+        known = protocol in row.protocols
+        columns.append(str(summary(found, protocol, metric)) if known else "–")
+    seeds = len(found["seeds"])
+    columns.append(f"{duration(found['seconds'] / seeds)} × {seeds}")
+    columns.append(f"{found['cpu_hours']:.2f}")
+    return f"| {' | '.join(columns)} |"
+
+
 def _logged(model: ModelDirectory) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines(model.own(LOG))]
 
@@ -150,5 +169,8 @@ def _checksums(model: ModelDirectory) -> dict[str, str]:
 
 def _without_places(config: Config) -> Config:
     """Returns a config without the folders of one computer."""
-    data = config.data.model_copy(update={"root": None, "cache": None})
+    data = config.data.model_copy(update={"cache": DataConfig.model_fields["cache"].default})
+    if data.root is not None and Path(data.root).is_absolute():
+        root = "FOLDER" if DATASETS[data.dataset].needs_root else None
+        data = data.model_copy(update={"root": root})
     return config.model_copy(update={"data": data, "model_dir": "runs/model"})

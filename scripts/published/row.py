@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
 # The file with the scores of a row; a row without it was not trained yet.
 SCORES = "scores.json"
-# The name in it of the protocol that the config of the model sets.
-OWN = "own"
+# The protocol that scores text as it is.
+SACREBLEU = "sacrebleu"
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Row:
         model: the model directory of a seed.
         hypothesis: the file with the translations of its test set.
         needs: the names of rows whose models are read, in `{runs:NAME}`.
-        protocols: names of protocols to score in, besides the one that the config sets.
+        protocols: how the translations are scored: `sacrebleu`, `lc.norm.tok`, or both.
     """
 
     name: str
@@ -50,16 +50,11 @@ class Row:
     downloads: bool = False
     hypothesis: str = ""
     needs: list[str] = field(default_factory=list)
-    protocols: list[str] = field(default_factory=list)
+    protocols: list[str] = field(default_factory=lambda: [SACREBLEU])
 
     @property
     def folder(self) -> Path:
         return RESULTS / self.name
-
-    @property
-    def all_protocols(self) -> list[str]:
-        """The names of the protocols in scores.json."""
-        return [OWN, *self.protocols]
 
     @property
     def is_recorded(self) -> bool:
