@@ -22,6 +22,15 @@ MECHANISMS = {
     "several batches": {"training": {"device_tokens": 100}},
     "recompute": {"training": {"recompute": True}},
     "pre-norm": {"model": {"norm": "pre"}},
+    "layer dropout": {
+        # With this seed, the first step leaves out layers that later ones train.
+        "model": {"num_layers": 2, "layer_dropout": 0.5},
+        "training": {"seed": 2},
+    },
+    "layer dropout, adamw": {
+        "model": {"num_layers": 2, "layer_dropout": 0.5},
+        "training": {"seed": 2, "optimizer": "adamw"},
+    },
     "subword sampling": {"subword": {"sampling": 0.1}},
     "copying": {"model": {"copying": True}},
     "guided, diagonal": {"guided_attention": {"by": "diagonal"}},

@@ -108,8 +108,13 @@ class Gradients:
         return sums if self._precision == "float32" else [s.astype("float32") for s in sums]
 
     def sum_in_place(self) -> None:
-        """Replaces the gradients of the parameters by their sums over all processes."""
+        """Replaces the gradients of the parameters by their sums over all processes. A parameter
+        without a gradient gets zeros, because Paddle's Adam fails if only some have one. Layer
+        dropout can leave out a layer."""
         if not self._processes.connected:
+            for parameter in self._parameters:
+                if parameter.grad is None:
+                    parameter.grad = paddle.zeros_like(parameter)
             return
         for bucket, flat in zip(self.buckets, self.sums(), strict=True):
             for parameter, part in zip(bucket.parameters, bucket.parts(flat), strict=True):
