@@ -27,6 +27,8 @@ from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.decoding.translator import Line, LineTranslator
 from transformer_mt.runtime.errors import UsageError
 from transformer_mt.serving.batching import Ticket, Waiting
+from transformer_mt.serving.limits import Limits
+from transformer_mt.serving.models import serving
 
 PAIRS = demo_pairs(300)
 LINES = [source for source, _ in PAIRS[:30]]
@@ -327,6 +329,25 @@ def test_ctranslate2_refuses_it(directory):
     assert len(translator.translate(LINES[:2])) == 2
     with pytest.raises(UsageError, match="segmentations: 3: CTranslate2 can't average"):
         translator.translate(LINES[:2], segmentations=3)
+    with pytest.raises(UsageError, match="--segmentations: 3: CTranslate2 can't average"):
+        run_command("translate", directory, engine="ctranslate2", segmentations=3)
+
+
+def test_ctranslate2_reads_one_if_the_config_has_several(tmp_path, capsys):
+    """`translate` and `serve` say so once, and translate as the model does with one."""
+    pytest.importorskip("ctranslate2")
+    sections = {"subword": {"vocab_size": 250, "sampling": 0.2}, "decoding": {"segmentations": 3}}
+    path = make_model_directory(tmp_path / "model", PAIRS, make_config(tmp_path, **sections)).path
+    run_command("export", path, format="ctranslate2")
+    capsys.readouterr()
+    found = Translator.load(path, engine="ctranslate2").translate(LINES)
+    message = "segmentations: 3: CTranslate2 can't average"
+    assert capsys.readouterr().err.count(message) == 1
+    assert found == Translator.load(path, device="cpu", segmentations=1).translate(LINES)
+    with serving([str(path / "export" / "ctranslate2")], Limits()) as models:
+        (model,) = models.values()
+        assert [one.text for one in model.translate(LINES[:3], Ticket(60))] == found[:3]
+    assert capsys.readouterr().err.count(message) == 1
 
 
 def test_a_model_that_was_trained_without_sampling(tmp_path):

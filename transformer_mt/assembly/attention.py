@@ -43,7 +43,7 @@ def find(folder: Path, checkpoint: str | None = None, device: str | None = None)
             "layer and head. Give the model directory that it was made of"
         )
     spec = backends.find(folder, "paddle", checkpoint, device=device)
-    backends.require_possible(spec.config, spec.config.decoding, ["attention"])
+    backends.require_possible(spec, spec.config.decoding, ["attention"])
     return spec
 
 

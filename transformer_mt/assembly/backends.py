@@ -121,6 +121,7 @@ def find(
         raise UserError(f"{folder}: --engine {held} can't run this model: {'; '.join(problems)}")
     else:
         _warn_if_outdated(folder)
+        config = _possible(config, backend, folder)
     device = "cpu" if backend.only_on_cpu else _device(device)
     spec = EngineSpec(backend, folder, config, subwords, checkpoints, models, threads, device)
     return _with_ensemble(spec, ensemble)
@@ -138,18 +139,25 @@ def with_decoding(
         UsageError: a setting is wrong, or the model can't do what is asked for.
     """
     decoding = config_file.with_changes(spec.config.decoding, changes)
-    require_possible(spec.config, decoding, asked)
+    require_possible(spec, decoding, asked)
     return replace(spec, config=spec.config.model_copy(update={"decoding": decoding}))
 
 
-def require_possible(config: Config, decoding: DecodingConfig, asked: Iterable[str] = ()) -> None:
+def require_possible(spec: EngineSpec, decoding: DecodingConfig, asked: Iterable[str] = ()) -> None:
     """
     Args:
         asked: what a model is to do besides searching, as keys of `mask_predict.IMPOSSIBLE`.
 
     Raises:
-        UsageError: the mechanisms or the subwords of a model can't do what is asked for.
+        UsageError: the mechanisms or the subwords of a model, or its engine, can't do what is asked
+            for.
     """
+    config, backend = spec.config, spec.backend
+    if decoding.segmentations > 1 and not backend.averages_segmentations:
+        raise UsageError(
+            f"decoding.segmentations: {decoding.segmentations}: {backend.title} can't average the "
+            "probabilities of several segmentations. Give 1, or use another --engine"
+        )
     for (key, *_), problem in decoding_rules(config.model_copy(update={"decoding": decoding})):
         raise UsageError(f"{key}: {getattr(decoding, key.partition('.')[2])}: {problem}")
     if config.model.non_autoregressive is not None:
@@ -178,8 +186,8 @@ def _with_ensemble(spec: EngineSpec, ensemble: Iterable[str]) -> EngineSpec:
     for name in ensemble:
         member, checkpoint = split_model(name)
         other = find(member, "paddle", checkpoint, device=spec.device)
-        for config in (spec.config, other.config):
-            require_possible(config, config.decoding, ["ensemble"])
+        for one in (spec, other):
+            require_possible(one, one.config.decoding, ["ensemble"])
         if other.subwords.content() != spec.subwords.content():
             raise UsageError(f"--ensemble {name}: its subwords are not those of {spec.folder}")
         checkpoints, models = spec.checkpoints + other.checkpoints, spec.models + other.models
@@ -209,6 +217,20 @@ def _warn_if_outdated(export: Path) -> None:
             f"with is {current.name} now. To export that: python -m transformer_mt export "
             f"{quoted(directory.path)} --format ..."
         )
+
+
+def _possible(config: Config, backend: Backend, export: Path) -> Config:
+    """Returns the config of an export without the decoding settings that its backend can't follow,
+    with a warning. Nobody has asked for them in this command, and `serve` has no flags for them."""
+    count = config.decoding.segmentations
+    if count == 1 or backend.averages_segmentations:
+        return config
+    warn(
+        f"{export}: decoding.segmentations: {count}: {backend.title} can't average the "
+        "probabilities of several segmentations, so it translates from the best one only"
+    )
+    decoding = config_file.with_changes(config.decoding, {"segmentations": 1})
+    return config.model_copy(update={"decoding": decoding})
 
 
 def _device(name: str | None) -> str:

@@ -77,7 +77,7 @@ class Translator(LineTranslator, Generic[Found]):
     def __init__(
         self, spec: EngineSpec, engine: Engine | Runner, alignment: bool | None, has_details: bool
     ) -> None:
-        config = self._config = spec.config
+        self._spec, config = spec, spec.config
         self._alignment, self._has_details = alignment, has_details
         super().__init__(
             engine,
@@ -226,7 +226,7 @@ class Translator(LineTranslator, Generic[Found]):
         translator = self
         if settings or alignment:
             decoding = config_file.with_changes(self._decoding, settings)
-            backends.require_possible(self._config, decoding, ["alignment"] if alignment else [])
+            backends.require_possible(self._spec, decoding, ["alignment"] if alignment else [])
             translator = self.with_settings(decoding)
         found = translator.stream(
             in_windows(map(Line, lines)), finished=finished, need_alignment=alignment

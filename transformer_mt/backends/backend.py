@@ -58,6 +58,7 @@ class Backend:
         quantizations: the values of `export --quantization`.
         only_on_cpu: whether it computes on the CPU even where there is a GPU.
         runs_in_processes: whether several cores of a CPU are best used by as many processes.
+        averages_segmentations: whether it can translate from several segmentations of a source.
         supported_keys: the keys of ModelConfig that the export and the engine implement. A model in
             which another key has a value other than its default is rejected by `unsupported`.
         reasons: why some of the other keys are not supported.
@@ -70,6 +71,7 @@ class Backend:
     quantizations: tuple[str, ...] = ()
     only_on_cpu: bool = False
     runs_in_processes: bool = True
+    averages_segmentations: bool = True
     supported_keys: frozenset[str] = TRANSFORMER_KEYS
     reasons: dict[str, str] = field(default_factory=dict)
 

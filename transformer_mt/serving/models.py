@@ -225,7 +225,7 @@ class ServedModel:
             beam_size = beam_size or max(n_best, self._decoding.beam_size)
             settings = with_changes(self._decoding, {"n_best": n_best, "beam_size": beam_size})
             asked = ["alignment"] * alignment
-            backends.require_possible(self._spec.config, settings, asked)
+            backends.require_possible(self._spec, settings, asked)
             self._settings_by_request[key] = settings
         return self._settings_by_request[key]
 

@@ -18,6 +18,7 @@ BACKEND = Backend(
     quantizations=("int8", "int8_float32", "int16", "float16", "bfloat16"),
     only_on_cpu=True,
     runs_in_processes=False,  # it distributes each batch over threads of its own
+    averages_segmentations=False,
     reasons={
         "copying": "CTranslate2 generates subwords, and can't copy them",
         "non_autoregressive": "CTranslate2 predicts one subword after another",

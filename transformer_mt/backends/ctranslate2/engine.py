@@ -25,7 +25,7 @@ from transformer_mt.decoding.engine import (
     length_limits,
     length_penalty,
 )
-from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.runtime.errors import UserError
 
 # The settings of an exported model, in its folder.
 SETTINGS = "config.json"
@@ -81,14 +81,8 @@ class Ctranslate2Engine:
         empty source.
 
         Raises:
-            UsageError: sentences have several segmentations.
             UserError: a source or a prefix is longer than the exported positions.
         """
-        if any(sentence.others for sentence in sentences):
-            raise UsageError(
-                f"decoding.segmentations: {settings.segmentations}: CTranslate2 can't average the "
-                "probabilities of several segmentations. Give 1, or use another --engine"
-            )
         self._check_lengths([row for s in sentences for row in (s.source, s.prefix)])
         tasks = [self._task(sentence, settings) for sentence in sentences]
         if settings.sampling:
