@@ -91,6 +91,33 @@ def test_the_choice_is_that_of_the_command_evaluate(model, tmp_path, capsys):
     assert keep_choice(before, model) == before
 
 
+def test_several_segmentations_are_used_and_kept(tmp_path):
+    """The scores are those of translations from as many segmentations as the config asks for."""
+    sections = {
+        "subword": {"sampling": 0.3},
+        "decoding": {**SECTIONS["decoding"], "segmentations": 3},
+    }
+    model = make_model_directory(tmp_path / "model", PAIRS, make_config(tmp_path, **sections))
+    sources, references = zip(*PAIRS[:8], strict=True)
+    model.write_lines("dev/source", sources)
+    model.write_lines("dev/reference", references)
+    run_command("tune", model.path, threads=1)
+    record = json.loads((model.path / "tune.json").read_text())
+    decoding = model.load_config().decoding
+    assert decoding.segmentations == 3
+    assert Setting.of(decoding).as_keys() == record["chosen"]
+    with_all, with_one = [], []
+    for one in record["tried"]:
+        keys = {key: one[key] for key in KEYS}
+        for scores, settings in ((with_all, {}), (with_one, {"segmentations": 1})):
+            run_command(
+                *("evaluate", model.path, model.path / "dev/source", model.path / "dev/reference"),
+                threads=1, json=tmp_path / "scores.json", **keys, **settings,
+            )  # fmt: skip
+            scores.append(json.loads((tmp_path / "scores.json").read_text())["chrf"])
+    assert with_all == [one["chrf"] for one in record["tried"]] != with_one
+
+
 def test_an_export_has_the_choice(model):
     run_command("tune", model.path, threads=1)
     run_command("export", model.path, format="paddle")
