@@ -1,7 +1,6 @@
 """Word dropout and word replacement."""
 
 import numpy as np
-import paddle
 import pytest
 
 from tests.small_trainers import TRAIN
@@ -86,4 +85,3 @@ def test_the_noise_follows_from_the_step(tmp_path):
     losses = [[o.loss for o in take_steps(trainer_of(tmp_path, **noise), 3)] for _ in range(2)]
     assert losses[0] == losses[1]
     assert losses[0] != [o.loss for o in take_steps(trainer_of(tmp_path), 3)]
-    assert paddle.get_device() == "cpu"

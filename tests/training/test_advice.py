@@ -36,6 +36,14 @@ def test_nothing_is_odd_about_the_recipes(tmp_path):
     ("training", "words"),
     [
         ({"warmup_steps": 1001}, ["warmup_steps: 1001", "ends at step 1,000", "to 200 for"]),
+        (
+            {"decay_steps": 900, "schedule": "linear", "learning_rate": 0.1},
+            ["decay_steps: 900", "rate is 0 from step 900 on", "In a new run", "to 1000"],
+        ),
+        (
+            {"decay_steps": 1100, "schedule": "cosine", "learning_rate": 0.1},
+            ["decay_steps: 1100", "before the learning rate is 0", "In a new run", "to 1000"],
+        ),
         ({"validate_every": 1001}, ["validate_every: 1001", "ends at step 1,000", "to 100 for"]),
         ({"average_last": 4, "save_every": 400}, ["average_last: 4", "only 3", "at most 250"]),
     ],

@@ -41,9 +41,13 @@ def _about_steps(config: Config, total_steps: int, has_dev: bool) -> Iterator[st
         odd = (
             "before the learning rate is 0"
             if total_steps < training.decay_steps
-            else (f"but the learning rate is 0 from step {training.decay_steps:,} on")
+            else f"but the learning rate is 0 from step {training.decay_steps:,} on"
         )
-        yield f"training.decay_steps: {training.decay_steps}: {end}, {odd}. Set it to {total_steps}"
+        # A run that is resumed can't change it.
+        yield (
+            f"training.decay_steps: {training.decay_steps}: {end}, {odd}. In a new run, set it to "
+            f"{total_steps}"
+        )
     if has_dev and total_steps < training.validate_every:
         yield (
             f"training.validate_every: {training.validate_every}: {end}, so no validation comes "
