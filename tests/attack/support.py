@@ -106,7 +106,15 @@ def read_by_training(run: Path) -> list[Path]:
     """The files of a run of the recipe that decide how a training goes on with it. It writes the
     others, and only its report reads some of them; the tests of the command `report` damage
     those."""
-    written = ("visualdl", "dev", "report.html", "train.log", "test.source", "test.reference")
+    written = (
+        "visualdl",
+        "dev",
+        "report.html",
+        "README.md",
+        "train.log",
+        "test.source",
+        "test.reference",
+    )
     written += ("test.hypothesis", "step_3")
     return [path for path in files_of(run) if not {*written} & {*path.relative_to(run).parts}]
 

@@ -80,7 +80,7 @@ def left_by(model_dir: Path) -> dict[str, object]:
         name = str(path.relative_to(model_dir))
         if path.name in ("SHA256SUMS", ".lock") or path.is_dir() or ".damaged" in name:
             continue
-        if path.parent.name == "visualdl" or path.name in ("train.log", "report.html"):
+        if path.parent.name == "visualdl" or path.name in ("train.log", "report.html", "README.md"):
             found[name.partition(".")[0]] = True  # they hold times
         elif path.name == "metrics.jsonl":
             lines = [timeless(json.loads(line)) for line in path.read_text().splitlines()]
