@@ -38,6 +38,7 @@ from transformer_mt.runtime.errors import UsageError, UserError
 PAIRS = demo_pairs(200)
 QUANTIZATIONS = ("int8", "int8_float32", "int16", "float16", "bfloat16")
 FILES = {
+    "README.md",
     "SHA256SUMS",
     "card.json",
     "checkpoint",

@@ -4,6 +4,8 @@ import math
 
 import pytest
 
+from tests.support import demo_pairs, make_config, run_command, write_pairs
+from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import TrainingConfig
 from transformer_mt.training.schedule import learning_rate
 
@@ -72,3 +74,28 @@ def test_schedules_that_end(name, share, warmup):
     assert set(rates[200:]) <= {rates[199]} and abs(rates[199]) < 1e-18
     down = rates[max(warmup, 1) - 1 :]
     assert down == sorted(down, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("decay_steps", "how"),
+    [(2, "start a run with training.init_from"), (9, "raise training.max_steps;")],
+)
+def test_what_a_run_that_ended_says(tmp_path, capsys, decay_steps, how):
+    """A rate of 0 trains nothing more; before that, the run can be made longer."""
+    write_pairs(tmp_path / "text", "train", demo_pairs(40))
+    config = make_config(
+        tmp_path,
+        data={"held_out": 2},
+        subword={"vocab_size": 90},
+        training={
+            "max_steps": 2,
+            "schedule": "linear",
+            "warmup_steps": 1,
+            "decay_steps": decay_steps,
+        },
+    )
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(config_file.dump(config))
+    for _ in range(2):
+        run_command("train", recipe)
+    assert f"this run has reached its end; to continue, {how}" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 resumed."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -99,3 +100,16 @@ def test_a_change_is_refused_on_resuming(recipe, train, old):
         run_command("train", recipe, *options, f"data.train={train}")
     assert "data.train: " in str(error.value) and old in str(error.value)
     run_command("train", recipe, *options)
+
+
+def test_the_steps_of_a_run_without_planning_all_its_epochs(config):
+    """Epochs that draw sentences can differ in length, so they are planned to be counted."""
+    plan = make_plan(config, prepare(config))
+    lengths = [len(plan.epoch_updates(epoch)) for epoch in range(3)]
+    assert plan.total_steps == sum(lengths)
+    for most, expected in ((lengths[0], lengths[0]), (1000, sum(lengths))):
+        training = config.training.model_copy(update={"max_steps": most})
+        assert replace(plan, training=training).total_steps == expected
+    # Only as many epochs are planned as max_steps can reach.
+    many = config.training.model_copy(update={"max_steps": lengths[0] + 1, "max_epochs": 10**9})
+    assert replace(plan, training=many).total_steps == lengths[0] + 1

@@ -104,7 +104,7 @@ def train(config: Config, device: str | None, restart: bool) -> None:
             processes.wait()
             run_on_several_machines(trainer, directory)
         elif has_ended:
-            say(f"this run has reached its end; {_how_to_go_on(config)}")
+            say(f"this run has reached its end; {_how_to_go_on(config, resumed)}")
         else:
             where = used if count == 1 else f"{count} processes"
             say(f"training into {directory.path} on {where}; Ctrl-C saves and stops")
@@ -179,11 +179,12 @@ def _require_tunable(config: Config, data: PreparedData) -> None:
         require_tunable(config, data.dev_split is not None, "decoding.tune")
 
 
-def _how_to_go_on(config: Config) -> str:
-    """Returns what the user can do after the end of a run."""
+def _how_to_go_on(config: Config, last: Path) -> str:
+    """Returns what the user can do after the end of a run, whose last checkpoint is given."""
     keys = ["max_steps", "max_epochs", "patience"]
-    if config.training.decay_steps is not None:  # beyond it, the rate is 0
-        keys = []
+    decay_steps = config.training.decay_steps
+    if decay_steps is not None and int(last.name.removeprefix("step_")) >= decay_steps:
+        keys = []  # the rate is 0 from there on
     keys = [f"training.{key}" for key in keys if getattr(config.training, key)]
     how = f"raise {' or '.join(keys)}"
     if not keys:
@@ -270,10 +271,13 @@ def _write_report(directory: RunDirectory) -> None:
 
 def _write_card(directory: RunDirectory) -> None:
     if directory.has_edited_card:
-        say(f"{directory.own(MODEL_CARD)} was edited, so it is kept; delete it to get a new one")
+        say(f"{directory.path / MODEL_CARD} was edited, so it is kept; delete it to get a new one")
         return
-    checkpoint = directory.checkpoint().name
-    write_atomically(directory.own(MODEL_CARD), model_card.card_of(directory, checkpoint))
+    try:
+        card = model_card.card_of(directory, directory.checkpoint().name)
+        write_atomically(directory.own(MODEL_CARD), card)
+    except UserError as error:  # the model is complete without it
+        warn(f"the model card could not be written: {error}")
 
 
 def _next_steps(directory: RunDirectory) -> None:

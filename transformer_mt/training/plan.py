@@ -1,5 +1,6 @@
 """The plan of a run: which sentences each of its updates reads, and how many updates there are."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -67,9 +68,15 @@ class Plan:
     @cached_property
     def total_steps(self) -> int:
         """The number of updates of the whole run."""
-        ends = [self.training.max_steps] if self.training.max_steps else []
-        if epochs := self.training.max_epochs:
-            ends.append(epochs * self.updates_per_epoch)
-            if any(text.drawn for text in self.texts):
-                ends[-1] = sum(len(self.epoch_updates(epoch)) for epoch in range(epochs))
-        return min(ends)
+        most = self.training.max_steps or math.inf
+        epochs = self.training.max_epochs
+        if not epochs:
+            return most
+        if not any(text.drawn for text in self.texts):
+            return min(most, epochs * self.updates_per_epoch)
+        total = 0
+        for epoch in range(epochs):
+            total += len(self.epoch_updates(epoch))
+            if total >= most:
+                return most
+        return total
