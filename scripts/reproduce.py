@@ -112,9 +112,8 @@ def reproduce(row: Row, places: Places, is_record: bool) -> int:
         record.keep(row, places, found)
         say(f"written to {row.folder}; the line of docs/results.md is")
         show(record.table_line(row))
-    # What was just recorded is not compared with itself.
-    then = record.recorded(row) if row.is_recorded and not is_record else None
-    return compare(row, found, then)
+        return 0
+    return compare(row, found, record.recorded(row) if row.is_recorded else None)
 
 
 def compare(row: Row, found: dict, then: dict | None) -> int:

@@ -1,0 +1,50 @@
+"""docs/results: every score is recomputed from the translations, and the tables say the same."""
+
+import json
+
+import pytest
+
+from published import record
+from published.row import rows
+from tests.support import ROOT
+from transformer_mt.config import file as config_file
+
+RECORDED = {name: row for name, row in rows().items() if row.is_recorded}
+# Where the references of a row's test set are, if they are not in this project.
+REFERENCES = {
+    "demo": ROOT / "data/demo/test.de",
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_scores_are_those_of_the_translations(name):
+    row = RECORDED[name]
+    found = record.recorded(row)
+    config = config_file.load(row.folder / record.CONFIG)
+    references = REFERENCES[name].read_text("utf-8").split("\n")[:-1]
+    assert {int(seed) for seed in found["seeds"]} == set(row.seeds)
+    for seed in row.seeds:
+        text = record.hypothesis_file(row, seed).read_text("utf-8")
+        scores = record.scores_in(row, config, text.split("\n")[:-1], references)
+        assert json.loads(json.dumps(scores)) == found["seeds"][str(seed)]["scores"]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_table_says_the_same(name):
+    page = (ROOT / "docs/results.md").read_text("utf-8")
+    assert record.table_line(RECORDED[name]) in page.splitlines()
+
+
+def test_every_row_is_in_the_page():
+    page = (ROOT / "docs/results.md").read_text("utf-8")
+    for name in rows():
+        assert f"| `{name}` |" in page
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_files_are_small_and_tell_nothing_of_a_computer(name):
+    folder = RECORDED[name].folder
+    for path in folder.iterdir():
+        assert path.stat().st_size < 300_000
+    config = config_file.load(folder / record.CONFIG)
+    assert config.data.root is None or not config.data.root.startswith("/")
