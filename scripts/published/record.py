@@ -14,18 +14,21 @@ from transformer_mt.config.schema import Config, DataConfig
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.lc_norm_tok import LC_NORM_TOK, lc_norm_tok
 from transformer_mt.evaluation.metrics import score
-from transformer_mt.evaluation.scoring import LC_NORM_TOK_NOTE, score_for
+from transformer_mt.evaluation.scoring import LC_NORM_TOK_NOTE, SACREBLEU, score_for
 from transformer_mt.model_directory import DATA_FACTS, LOG, ModelDirectory
 from transformer_mt.runtime.checksums import sha256
 from transformer_mt.runtime.console import duration
 from transformer_mt.runtime.files import lines, write_atomically
+from transformer_mt.weights import WEIGHTS
 
-from .row import SACREBLEU, SCORES, Places, Row
+from .row import SCORES, Places, Row
 from .steps import runs_of
 
 PACKAGES = ("paddlepaddle", "sentencepiece", "sacrebleu", "sacremoses")
 # The other files of a row's folder.
 CONFIG, DEV_CURVE = "config.yaml", "dev.tsv"
+# The columns of DEV_CURVE, which are keys of metrics.jsonl. They follow the seed.
+_CURVE = ("step", "seconds", "loss", "bleu", "chrf")
 
 
 def scores_in(
@@ -62,7 +65,7 @@ def of_runs(row: Row, places: Places) -> dict[str, Any]:
         seeds[str(seed)] = {
             "scores": scores_in(row, model.load_config(), hypotheses, references),
             "checkpoint": checkpoint.name,
-            "sha256": sha256(checkpoint / "model.safetensors"),
+            "sha256": sha256(checkpoint / WEIGHTS),
         }
         data |= _checksums(model)
         start = next(line for line in _logged(model) if line["kind"] == "start")
@@ -93,10 +96,6 @@ def keep(row: Row, places: Places, found: dict[str, Any]) -> None:
     write_atomically(row.folder / DEV_CURVE, "\n".join(curve) + "\n")
     write_atomically(row.folder / CONFIG, config_file.dump(_without_places(config)))
     write_atomically(row.folder / SCORES, json.dumps(found, indent=1) + "\n")
-
-
-# The columns of DEV_CURVE, which are keys of metrics.jsonl. They follow the seed.
-_CURVE = ("step", "seconds", "loss", "bleu", "chrf")
 
 
 def hypothesis_file(row: Row, seed: int) -> Path:

@@ -9,14 +9,13 @@ from typing import Any
 
 import yaml
 
+from transformer_mt.evaluation.scoring import SACREBLEU
 from transformer_mt.runtime.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
 # The file with the scores of a row; a row without it was not trained yet.
 SCORES = "scores.json"
-# The protocol that scores text as it is.
-SACREBLEU = "sacrebleu"
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,7 @@ def test_a_language_without_spaces():
 
 
 def test_the_official_text_of_multi30k(shared_data):
-    """The official files have these numbers of tokens; those of test2016.de were compared line by
-    line."""
+    """The official test2016.de has this number of tokens; it was compared line by line."""
     config = DataConfig(
         dataset="multi30k_lc_norm_tok",
         root=str(shared_data / "multi30k"),

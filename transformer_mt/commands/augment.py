@@ -289,7 +289,7 @@ def _outputs(prefix: str, languages: tuple[str, str]) -> dict[str, Path]:
     endings |= {"description": "json", "parts": "parts"}
     if len(set(endings.values())) < len(endings):
         raise UsageError(f"the languages {' and '.join(languages)} are endings of other files")
-    return {f"{name}": Path(f"{prefix}.{ending}") for name, ending in endings.items()}
+    return {name: Path(f"{prefix}.{ending}") for name, ending in endings.items()}
 
 
 def _warn_of_bpe(models: list[_Model]) -> None:

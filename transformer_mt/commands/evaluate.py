@@ -45,6 +45,7 @@ from transformer_mt.evaluation.groups import groupings
 from transformer_mt.evaluation.metrics import METRICS
 from transformer_mt.evaluation.scoring import (
     LC_NORM_TOK_NOTE,
+    SACREBLEU,
     has_spaces_in,
     note_for,
     require_package_of,
@@ -67,8 +68,6 @@ from transformer_mt.runtime.files import lines, require_distinct, write_atomical
 
 # What brings a line into the form that the protocol scores; None: lines are scored as they are.
 Form = Callable[[str], str] | None
-# The protocol in which text is scored as it is.
-SACREBLEU = "sacrebleu"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,6 +14,8 @@ _KANA = re.compile(r"[\u3040-\u30ff]")
 _HANGUL = re.compile(r"[\u1100-\u11ff\uac00-\ud7af]")
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff]")
 
+# The name of the protocol that scores text as it is.
+SACREBLEU = "sacrebleu"
 # What the reader of scores of text in the form lc.norm.tok has to know.
 LC_NORM_TOK_NOTE = (
     "of lower-cased, normalised and tokenised text (lc.norm.tok): not comparable with scores of "

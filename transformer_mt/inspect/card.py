@@ -66,10 +66,7 @@ def of_export(folder: Path) -> Training:
 
 def _score(line: dict[str, Any]) -> Score | None:
     """The score of a line of metrics.jsonl."""
-    bleu, half = record.number(line.get("bleu")), None
-    intervals = line.get("intervals")
-    ends = intervals.get("bleu") if isinstance(intervals, dict) else None
-    if isinstance(ends, list) and len(ends) == 2:
-        low, high = map(record.number, ends)
-        half = None if low is None or high is None else round((high - low) / 2, 2)
-    return None if bleu is None else Score(score=round(bleu, 2), interval=half)
+    bleu, half = record.number(line.get("bleu")), record.half_width(line, "bleu")
+    if bleu is None:
+        return None
+    return Score(score=round(bleu, 2), interval=None if half is None else round(half, 2))

@@ -18,9 +18,9 @@ from transformer_mt.config import yaml_text
 from transformer_mt.config.schema import Config, ModelConfig
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.languages import primary
-from transformer_mt.evaluation.metrics import METRICS, Metric
+from transformer_mt.evaluation.metrics import METRICS
 from transformer_mt.inspect import record
-from transformer_mt.inspect.record import Record, number
+from transformer_mt.inspect.record import Record, half_width, number
 from transformer_mt.model_directory import MODEL_CARD, ModelDirectory
 from transformer_mt.runtime.checksums import sealed
 from transformer_mt.runtime.console import duration
@@ -104,7 +104,7 @@ def _metadata(record: Record, config: Config, scores: dict[str, dict[str, Any]])
     line = scores.get("test")
     if line is None:
         return metadata
-    values = {metric.label: round(value, metric.digits) for metric, value in _values(line)}
+    values = {METRICS[key].label: round(value, METRICS[key].digits) for key, value in _values(line)}
     name = "files of the author" if config.data.dataset == "files" else config.data.dataset
     result = {
         "task": {"type": "translation", "name": f"Translation {codes[0]}-{codes[1]}"},
@@ -141,8 +141,10 @@ def _scores(scores: dict[str, dict[str, Any]]) -> Iterator[str]:
         return
     rows, notes = [], []
     for split, line in scores.items():
-        for metric, value in _values(line):
-            rows.append(f"| {split} | {metric.label} | {_with_interval(line, metric, value)} |")
+        for key, value in _values(line):
+            metric, half = METRICS[key], half_width(line, key)
+            interval = "" if half is None else f" ± {half:.{metric.digits}f}"
+            rows.append(f"| {split} | {metric.label} | {value:.{metric.digits}f}{interval} |")
             notes.append(_code(line.get(metric.signature_key)))
         notes.append(_code(line.get("note")))
     yield "| set | metric | score |\n| --- | --- | --- |"
@@ -155,23 +157,12 @@ def _scores(scores: dict[str, dict[str, Any]]) -> Iterator[str]:
     yield "\n".join(["```text", *filter(None, dict.fromkeys(notes)), "```\n"])
 
 
-def _values(line: dict[str, Any]) -> Iterator[tuple[Metric, float]]:
-    for key, metric in METRICS.items():
+def _values(line: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yields each score of a line, under its key of METRICS."""
+    for key in METRICS:
         value = number(line.get(key))
         if value is not None:
-            yield metric, value
-
-
-def _with_interval(line: dict[str, Any], metric: Metric, value: float) -> str:
-    key = next(key for key, other in METRICS.items() if other is metric)
-    intervals = line.get("intervals")
-    ends = intervals.get(key) if isinstance(intervals, dict) else None
-    text = f"{value:.{metric.digits}f}"
-    if isinstance(ends, list) and len(ends) == 2:
-        low, high = map(number, ends)
-        if low is not None and high is not None:
-            text += f" ± {(high - low) / 2:.{metric.digits}f}"
-    return text
+            yield key, value
 
 
 def _dev_line(record: Record, checkpoint: str) -> dict[str, Any]:

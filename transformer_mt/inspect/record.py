@@ -146,6 +146,17 @@ def number(value: Any) -> float | None:
     return value if math.isfinite(value) and abs(value) < _LARGEST else None
 
 
+def half_width(line: dict[str, Any], metric: str) -> float | None:
+    """Returns half the width of the 95 % interval of a score in a line of metrics.jsonl; None if
+    the line has none."""
+    intervals = line.get("intervals")
+    ends = intervals.get(metric) if isinstance(intervals, dict) else None
+    if not isinstance(ends, list) or len(ends) != 2:
+        return None
+    low, high = map(number, ends)
+    return None if low is None or high is None else (high - low) / 2
+
+
 def _facts(directory: ModelDirectory) -> dict[str, Any]:
     path = directory.own(DATA_FACTS)
     if not path.is_file():

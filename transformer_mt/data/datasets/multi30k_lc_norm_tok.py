@@ -1,6 +1,6 @@
 """Multi30k in the form in which most papers train on it and score it: lower-cased, normalised and
-tokenised with Moses. It is made of the raw text, and equal to the corpus's own files in this form
-(`data/task1/tok/*.lc.norm.tok`)."""
+tokenised with Moses. It is made of the raw text, as the corpus's own files in this form are
+(`data/task1/tok/*.lc.norm.tok`; all 1,000 lines of test2016.de are equal)."""
 
 from collections.abc import Iterator
 from pathlib import Path
