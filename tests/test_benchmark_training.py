@@ -89,6 +89,5 @@ def test_it_runs_on_the_demo_corpus():
     for line in steps[2:] + training[2:]:
         for cell, form in zip(line[1:], (speed, ratio, share, r"[\d.]+%"), strict=False):
             assert re.fullmatch(form, cell), line
-        assert float(line[3].split("%")[0]) < 100
     assert memory[0] == ["", "MB"] and [line[0] for line in memory[2:]] == names[:2]
     assert all(re.fullmatch(r"[1-9][\d,]*", line[1]) for line in memory[2:])
