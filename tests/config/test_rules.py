@@ -97,6 +97,10 @@ training: {max_steps: 10}
             ["guided_attention.by: 'alignment': needs subword.normalization: identity"],
         ),
         (
+            "consistency: {weight: 3}",
+            ["consistency.weight: 3: needs consistency.method"],
+        ),
+        (
             "scheduled_sampling: {decay: exponential, k: 1.0}",
             ["scheduled_sampling.k: 1.0: exponential decay needs k below 1"],
         ),

@@ -85,3 +85,17 @@ def test_the_noise_follows_from_the_step(tmp_path):
     losses = [[o.loss for o in take_steps(trainer_of(tmp_path, **noise), 3)] for _ in range(2)]
     assert losses[0] == losses[1]
     assert losses[0] != [o.loss for o in take_steps(trainer_of(tmp_path), 3)]
+
+
+def test_tags_stay_whole(tmp_path):
+    """Replacement neither removes a tag nor writes one into a sentence."""
+    config = make_config(tmp_path, word_noise={"source_replacement": 0.9})
+    subwords = train_subwords(TRAIN, user_symbols=["<bt>"])
+    trainer = make_trainer(config, prepared(config, TRAIN, subwords))
+    (term,) = trainer.updater.objective.terms
+    tag = subwords.source.user_symbols["<bt>"]
+    batch = first_batch(trainer)
+    batch.source[:, 0] = tag
+    np.random.seed(1)
+    changed = term.batch(batch.repeated(50), 1).source
+    assert (changed[:, 0] == tag).all() and not (changed[:, 1:] == tag).any()

@@ -2,9 +2,10 @@
 
 The dev set that the model directory keeps is translated with about 16 settings. First come length
 penalties of both kinds, and then beam sizes with the best penalty. The metric is that of
-training.best_metric. The choice is written into the model's config.yaml, so that all commands use
-it, and everything that was tried into tune.json. If nothing is better than the values of the
-recipe, they stay. Of settings with equal scores, the smaller beam is chosen, because it is faster.
+training.best_metric. The choice is written into the model's config.yaml, and everything that was
+tried into tune.json. All commands use the choice, for every checkpoint of the directory. If nothing
+is better than the values of the recipe, they stay. Of settings with equal scores, the smaller beam
+is chosen, because it is faster.
 
 examples:
   python -m transformer_mt tune runs/demo

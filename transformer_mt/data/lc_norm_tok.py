@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, lru_cache
 
 from transformer_mt.data.languages import has_spaces
 from transformer_mt.runtime.errors import UsageError
@@ -40,7 +40,7 @@ def lc_norm_tok(language: str) -> Callable[[str], str]:
     normalizer, tokenizer = MosesPunctNormalizer(language), MosesTokenizer(language)
 
     # Training reads its text several times, which should not cost 0.3 ms per line each time.
-    @cache
+    @lru_cache(1 << 17)  # lines
     def convert(line: str) -> str:
         return tokenizer.tokenize(normalizer.normalize(line.lower()), return_str=True, escape=True)
 

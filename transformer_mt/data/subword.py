@@ -80,6 +80,11 @@ class Vocabulary(Protocol):
     def content(self) -> bytes:
         """Returns everything that defines the vocabulary: equal content encodes equally."""
 
+    @property
+    def user_symbols(self) -> dict[str, int]:
+        """The ids of subword.user_symbols."""
+        return {}
+
 
 class SentencePieceVocabulary(Vocabulary):
     """A SentencePiece model (Kudo and Richardson 2018, arXiv 1808.06226).
@@ -125,20 +130,19 @@ class SentencePieceVocabulary(Vocabulary):
         """
         # nbest_size=-1: from all segmentations, not only the best n. BPE-dropout ignores it.
         options = {"enable_sampling": True, "alpha": rate, "nbest_size": -1}
-        if not self._user_symbols:
+        if not self.user_symbols:
             return self._processor.encode(text, **options)
         # A model of type unigram would sometimes draw the parts of a symbol. So the text between
         # symbols is sampled, to whose start SentencePiece must not add a space.
         ids: list[int] = []
         for part in filter(None, self._split.split(f" {text}" if text else "")):
-            number = self._user_symbols.get(part)
+            number = self.user_symbols.get(part)
             ids += self._unspaced.encode(part, **options) if number is None else [number]
         return ids
 
     @cached_property
-    def _user_symbols(self) -> dict[str, int]:
-        """The ids of subword.user_symbols."""
-        # Only sampling needs it.
+    def user_symbols(self) -> dict[str, int]:
+        # Few callers need it.
         from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
         pieces = enumerate(ModelProto.FromString(self._model).pieces)
@@ -149,7 +153,7 @@ class SentencePieceVocabulary(Vocabulary):
     def _split(self) -> re.Pattern:
         """Finds the symbols in a text. Where several begin, it takes the longest, as encoding
         does."""
-        longest_first = sorted(self._user_symbols, key=len, reverse=True)
+        longest_first = sorted(self.user_symbols, key=len, reverse=True)
         return re.compile(f"({'|'.join(map(re.escape, longest_first))})")
 
     @cached_property

@@ -51,6 +51,9 @@ class ConsistencyConfig(Section):
 def rules(config: Any) -> Problems:
     """
     - `consistency.method` cannot be combined with `model.non_autoregressive`.
+    - `consistency.weight` needs `consistency.method`.
     """
     reason = "its masks would differ between the two passes"
     yield from needs(config, "consistency.method", "model.non_autoregressive", None, reason)
+    if config.consistency.weight is not None and not config.consistency.is_on:
+        yield ("consistency.weight", "consistency.method"), "needs consistency.method: r_drop"

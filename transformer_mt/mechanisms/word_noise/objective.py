@@ -50,7 +50,7 @@ class WordNoise(Term):
         drawn = self._drawn(ids, share)
         if drawn is None:
             return ids
-        # bos, eos and padding are not ordinary, so they stay where they are.
+        # bos, eos, padding and tags are not ordinary, so they stay where they are.
         drawn &= np.isin(ids, ordinary)
         return np.where(drawn, np.random.choice(ordinary, ids.shape), ids)
 
@@ -62,6 +62,7 @@ class WordNoise(Term):
 
 
 def _ordinary_ids(vocabulary: Vocabulary) -> np.ndarray:
-    """Returns the ids of text: all but the special ones."""
+    """Returns the ids of text: all but the special ones, and those of tags."""
     special = [vocabulary.pad, vocabulary.unk, vocabulary.bos, vocabulary.eos]
-    return np.setdiff1d(np.arange(vocabulary.size), special)
+    tags = list(vocabulary.user_symbols.values())
+    return np.setdiff1d(np.arange(vocabulary.size), special + tags)
