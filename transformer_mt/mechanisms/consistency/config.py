@@ -56,4 +56,5 @@ def rules(config: Any) -> Problems:
     reason = "its masks would differ between the two passes"
     yield from needs(config, "consistency.method", "model.non_autoregressive", None, reason)
     if config.consistency.weight is not None and not config.consistency.is_on:
-        yield ("consistency.weight", "consistency.method"), "needs consistency.method: r_drop"
+        message = "needs consistency.method: r_drop, sim_cut or cutoff"
+        yield ("consistency.weight", "consistency.method"), message
