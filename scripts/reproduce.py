@@ -9,6 +9,7 @@ examples:
   bash scripts/reproduce.sh --list
   bash scripts/reproduce.sh multi30k_en_de
   bash scripts/reproduce.sh tatoeba_zh_en --data data/tatoeba_zh-en
+  bash scripts/reproduce.sh multi30k_en_de --seed 2
 
 exit codes:
   0 the mean is in the recorded interval, or nothing was recorded    1 it is not, or a step failed
@@ -50,9 +51,16 @@ def main() -> int:
         help="the folder to train in (default: runs/reproduce of this project)",
     )
     parser.add_argument(
+        "--seed",
+        metavar="N",
+        type=int,
+        help="run this seed of the row alone (default: all of its seeds)",
+    )
+    parser.add_argument(
         "--record",
         action="store_true",
-        help="write the scores into docs/results, instead of comparing them",
+        help="write the scores into docs/results, instead of comparing them; seeds that were "
+        "recorded before stay there",
     )
     options = parser.parse_args()
     try:
@@ -62,7 +70,8 @@ def main() -> int:
             raise UsageError("give the name of a row, or --list to see all of them")
         row = find(options.row)
         data = require_data(row, options.data)
-        return reproduce(row, Places(options.runs.absolute(), data), options.record)
+        seeds = seeds_of(row, options.seed)
+        return reproduce(row, Places(options.runs.absolute(), data), seeds, options.record)
     except UsageError as error:
         say(f"error: {error}")
         return 2
@@ -102,12 +111,25 @@ def require_data(row: Row, folder: Path | None) -> Path | None:
     return folder and folder.absolute()
 
 
-def reproduce(row: Row, places: Places, is_record: bool) -> int:
-    """Runs the steps of a row, and of the rows that it needs, and shows the scores."""
-    for name in (*row.needs, row.name):
+def seeds_of(row: Row, seed: int | None) -> list[int]:
+    """Returns the seeds to run: one, or all of the row.
+
+    Raises:
+        UsageError: it is not a seed of the row.
+    """
+    if seed is not None and seed not in row.seeds:
+        known = ", ".join(map(str, row.seeds))
+        raise UsageError(f"--seed {seed}: the seeds of {row.name} are {known}")
+    return row.seeds if seed is None else [seed]
+
+
+def reproduce(row: Row, places: Places, seeds: list[int], is_record: bool) -> int:
+    """Runs the steps of some seeds of a row, and what they need of other rows, and shows the
+    scores."""
+    for name, own_seeds in (row.needs | {row.name: seeds}).items():
         other = find(name)
-        run_all(other.commands(places), places.of(name))
-    found = record.of_runs(row, places)
+        run_all(other.commands(places, own_seeds), places.of(name))
+    found = record.of_runs(row, places, seeds)
     if is_record:
         record.keep(row, places, found)
         say(f"written to {row.folder}; the line of docs/results.md is")

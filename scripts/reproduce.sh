@@ -4,7 +4,7 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=setup.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 
-usage='Usage: scripts/reproduce.sh ROW [--data FOLDER] [--runs FOLDER] [--record]
+usage='Usage: scripts/reproduce.sh ROW [--seed N] [--data FOLDER] [--runs FOLDER] [--record]
        scripts/reproduce.sh --list
 Trains and scores a row of docs/results.md, and compares it with the recorded scores. The rows and
 what they need: scripts/reproduce.sh --list

@@ -1,5 +1,6 @@
 """scripts/reproduce.py: from the commands of a row to its scores, and their comparison."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -40,7 +41,8 @@ def results(tmp_path_factory):
     add_row(folder / "results", "small", ROW)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(row, "RESULTS", folder / "results")
-        assert reproduce.reproduce(row.find("small"), places(folder), is_record=True) == 0
+        for seeds in ([2], [1]):  # recorded one by one, as on two computers
+            assert reproduce.reproduce(row.find("small"), places(folder), seeds, True) == 0
     return folder
 
 
@@ -72,8 +74,8 @@ def test_what_is_recorded(results):
         assert set(scores) == {"sacrebleu", "lc.norm.tok"}
         lower, upper = scores["sacrebleu"]["intervals"]["chrf"]
         assert lower < upper
+        assert found["seeds"][seed]["seconds"] > 1 and 0 < found["seeds"][seed]["cpu_hours"] < 1
     assert found["seeds"]["1"]["sha256"] != found["seeds"]["2"]["sha256"]
-    assert found["seconds"] > 1 and 0 < found["cpu_hours"] < 1
     assert set(found["data"]) == {
         f"{s}.{e}" for s in ("train", "dev", "test") for e in ("en", "de")
     }
@@ -86,7 +88,7 @@ def test_what_is_recorded(results):
 
 
 def test_the_second_time_nothing_runs_and_all_is_equal(results, capsys):
-    assert reproduce.reproduce(row.find("small"), places(results), is_record=False) == 0
+    assert reproduce.reproduce(row.find("small"), places(results), [1, 2], False) == 0
     printed, messages = capsys.readouterr()
     assert messages.count("done before") == 2 and "warning" not in messages
     found = record.recorded(row.find("small"))
@@ -105,10 +107,39 @@ def test_scores_that_are_not_the_recorded_ones(results, capsys, monkeypatch):
         own["intervals"]["chrf"] = [end + 30 for end in own["intervals"]["chrf"]]
     then["data"]["train.en"] = "another"
     monkeypatch.setattr(record, "recorded", lambda row: then)
-    assert reproduce.reproduce(row.find("small"), places(results), is_record=False) == 1
+    assert reproduce.reproduce(row.find("small"), places(results), [1, 2], False) == 1
     printed, messages = capsys.readouterr()
     assert printed.count("OUTSIDE of its interval") == 1
     assert "the recorded scores are of another text: train.en differ" in messages
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("config.yaml", "max_steps: 2", "max_steps: 3", "have another config than these runs"),
+        ("scores.json", '"train.en": "', '"train.en": "0', "have another data than these runs"),
+    ],
+)
+def test_seeds_that_do_not_belong_together(results, name, old, new, message):
+    folder = results / "results" / "small"
+    then = {path: path.read_text() for path in folder.iterdir()}
+    changed = then[folder / name].replace(old, new)
+    assert changed != then[folder / name]
+    (folder / name).write_text(changed)
+    try:
+        with pytest.raises(UserError, match=message):
+            reproduce.reproduce(row.find("small"), places(results), [1], True)
+        now = {path: path.read_text() for path in folder.iterdir()}
+        assert now == {**then, folder / name: changed}
+    finally:
+        (folder / name).write_text(then[folder / name])
+
+
+def test_the_table_says_how_many_seeds_are_there(results):
+    small = row.find("small")
+    assert " × 2 |" in record.table_line(small)
+    more = dataclasses.replace(small, seeds=[1, 2, 3])
+    assert " × 2 of 3 |" in record.table_line(more)
 
 
 def test_the_list(results, capsys):
@@ -124,6 +155,9 @@ def test_the_list(results, capsys):
 def test_wrong_arguments(tmp_path):
     with pytest.raises(UsageError, match=r"there is no such row\. The rows are .*small"):
         row.find("smal")
+    with pytest.raises(UsageError, match=r"--seed 3: the seeds of small are 1, 2"):
+        reproduce.seeds_of(row.find("small"), 3)
+    assert reproduce.seeds_of(row.find("small"), None) == [1, 2]
     with pytest.raises(UsageError, match=r"can't be downloaded\. Give --data FOLDER"):
         reproduce.require_data(row.Row("x", "", "", "Tatoeba", [1], [], ""), None)
     with pytest.raises(UsageError, match="there is no such folder"):
@@ -141,11 +175,11 @@ def test_models_of_other_rows(tmp_path):
         steps=["translate {runs:best}/seed_1 --input {data}/test.en --output {runs}/out"],
         model="{runs:best}/seed_1",
         hypothesis="{runs}/out",
-        needs=["best"],
+        needs={"best": [1]},
     )
     here = row.Places(tmp_path / "a b", tmp_path / "c d")
     folder = str(tmp_path)
-    assert one.commands(here) == [
+    assert one.commands(here, [1]) == [
         ["translate", f"{folder}/a b/best/seed_1", "--input", f"{folder}/c d/test.en", "--output",
          f"{folder}/a b/ensemble/out"]
     ]  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from transformer_mt import __version__
 from transformer_mt.config import file as config_file
-from transformer_mt.config.schema import Config, DataConfig
+from transformer_mt.config.schema import Config, DataConfig, TrainingConfig
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.lc_norm_tok import LC_NORM_TOK, lc_norm_tok
 from transformer_mt.evaluation.metrics import score
@@ -18,11 +18,12 @@ from transformer_mt.evaluation.scoring import LC_NORM_TOK_NOTE, SACREBLEU, score
 from transformer_mt.model_directory import DATA_FACTS, LOG, ModelDirectory
 from transformer_mt.runtime.checksums import sha256
 from transformer_mt.runtime.console import duration
+from transformer_mt.runtime.errors import UserError
 from transformer_mt.runtime.files import lines, write_atomically
 from transformer_mt.weights import WEIGHTS
 
-from .row import SCORES, Places, Row
-from .steps import runs_of
+from .row import SCORES, Places, Row, find
+from .steps import Run, runs_of
 
 PACKAGES = ("paddlepaddle", "sentencepiece", "sacrebleu", "sacremoses")
 # The other files of a row's folder.
@@ -50,51 +51,63 @@ def scores_in(
     return scores
 
 
-def of_runs(row: Row, places: Places) -> dict[str, Any]:
-    """Returns the content of scores.json for the runs of a row, which have ended.
+def of_runs(row: Row, places: Places, seeds: list[int]) -> dict[str, Any]:
+    """Returns the content of scores.json for some seeds of a row, whose runs have ended.
 
     Raises:
         UserError: a file of a run is missing or damaged.
     """
-    seeds, data = {}, {}
-    for seed in row.seeds:
+    found: dict[str, Any] = {"seeds": {}, "data": {}}
+    for seed in seeds:
         model = ModelDirectory(row.model_of(places, seed))
         hypotheses = list(lines(row.hypothesis_of(places, seed)))
         references = list(lines(model.own("test.reference")))
         checkpoint = model.checkpoint()
-        seeds[str(seed)] = {
+        start = next(line for line in _logged(model) if line["kind"] == "start")
+        runs = _runs_for(row, places, seed)
+        found["seeds"][str(seed)] = {
             "scores": scores_in(row, model.load_config(), hypotheses, references),
             "checkpoint": checkpoint.name,
             "sha256": sha256(checkpoint / WEIGHTS),
+            "seconds": round(sum(run.seconds for run in runs)),
+            "cpu_hours": round(sum(run.cpu_seconds for run in runs) / 3600, 4),
+            "machine": {key: start[key] for key in ("device_name", "cores", "memory_gb")},
+            "versions": {"transformer_mt": __version__, "python": start["python"]}
+            | {package: version(package) for package in PACKAGES},
         }
-        data |= _checksums(model)
-        start = next(line for line in _logged(model) if line["kind"] == "start")
-    steps = [run for name in (*row.needs, row.name) for run in runs_of(places.of(name))]
-    return {
-        "seeds": seeds,
-        "seconds": round(sum(run.seconds for run in steps)),
-        "cpu_hours": round(sum(run.cpu_seconds for run in steps) / 3600, 2),
-        "machine": {key: start[key] for key in ("device_name", "cores", "memory_gb")},
-        "versions": {"transformer_mt": __version__, "python": start["python"]}
-        | {package: version(package) for package in PACKAGES},
-        "data": data,
-    }
+        found["data"] |= _checksums(model)
+    return found
 
 
 def keep(row: Row, places: Places, found: dict[str, Any]) -> None:
-    """Writes what is published of a row into its folder: the scores, the translations of the test
-    set, the course of the scores on the dev set, and the config."""
-    curve = ["\t".join(("seed", *_CURVE))]
-    for seed in row.seeds:
-        model = ModelDirectory(row.model_of(places, seed))
+    """Writes what is published of some seeds of a row into its folder: the scores, the translations
+    of the test set, the course of the scores on the dev set, and the config. Seeds that the folder
+    has already stay there.
+
+    Raises:
+        UserError: those were trained on another text or with another config. Nothing is written.
+    """
+    seeds = [int(seed) for seed in found["seeds"]]
+    configs = [ModelDirectory(row.model_of(places, seed)).load_config() for seed in seeds]
+    config = config_file.dump(_without_places(configs[0]))
+    curve = [line for seed in seeds for line in _dev_curve(row, places, seed)]
+    if row.is_recorded:
+        then = recorded(row)
+        _require_equal(row, "data", then["data"], found["data"])
+        # The file is read, so that a key which was added since then has its default.
+        known = config_file.dump(config_file.load(row.folder / CONFIG))
+        _require_equal(row, "config", known, config)
+        found = {**found, "seeds": dict(sorted((then["seeds"] | found["seeds"]).items()))}
+        for line in (row.folder / DEV_CURVE).read_text("utf-8").splitlines()[1:]:
+            if int(line.split("\t")[0]) not in seeds:
+                curve.append(line)
+    curve.sort(key=lambda line: [float(value) for value in line.split("\t")[:2]])
+    for seed in seeds:
         text = "".join(f"{line}\n" for line in lines(row.hypothesis_of(places, seed)))
         write_atomically(hypothesis_file(row, seed), text)
-        for line in _logged(model):
-            if line["kind"] == "dev":
-                curve.append("\t".join(f"{value:.6g}" for value in (seed, *map(line.get, _CURVE))))
-    config = ModelDirectory(row.model_of(places, row.seeds[0])).load_config()
-    write_atomically(row.folder / DEV_CURVE, "\n".join(curve) + "\n")
-    write_atomically(row.folder / CONFIG, config_file.dump(_without_places(config)))
+    text = "".join(f"{line}\n" for line in ("\t".join(("seed", *_CURVE)), *curve))
+    write_atomically(row.folder / DEV_CURVE, text)
+    write_atomically(row.folder / CONFIG, config)
     write_atomically(row.folder / SCORES, json.dumps(found, indent=1) + "\n")
 
 
@@ -149,10 +162,39 @@ def table_line(row: Row) -> str:
     for protocol, metric in ((SACREBLEU, "bleu"), (SACREBLEU, "chrf"), (LC_NORM_TOK, "bleu")):
         known = protocol in row.protocols
         columns.append(str(summary(found, protocol, metric)) if known else "–")
-    seeds = len(found["seeds"])
-    columns.append(f"{duration(found['seconds'] / seeds)} × {seeds}")
-    columns.append(f"{found['cpu_hours']:.2f}")
+    seeds = list(found["seeds"].values())
+    seconds = statistics.mean(seed["seconds"] for seed in seeds)
+    number = (
+        f"{len(seeds)}" if len(seeds) == len(row.seeds) else f"{len(seeds)} of {len(row.seeds)}"
+    )
+    columns.append(f"{duration(seconds)} × {number}")
+    columns.append(f"{sum(seed['cpu_hours'] for seed in seeds):.2f}")
     return f"| {' | '.join(columns)} |"
+
+
+def _runs_for(row: Row, places: Places, seed: int) -> list[Run]:
+    """Returns all steps that ran for a seed of a row, also those that other seeds need too."""
+    needed = [(find(name), seeds) for name, seeds in row.needs.items()]
+    runs = []
+    for other, seeds in (*needed, (row, [seed])):
+        commands = other.commands(places, seeds)
+        runs += [run for run in runs_of(places.of(other.name)) if run.command in commands]
+    return runs
+
+
+def _dev_curve(row: Row, places: Places, seed: int) -> list[str]:
+    """Returns the lines of DEV_CURVE about a seed."""
+    model = ModelDirectory(row.model_of(places, seed))
+    dev = [line for line in _logged(model) if line["kind"] == "dev"]
+    return ["\t".join(f"{v:.6g}" for v in (seed, *map(line.get, _CURVE))) for line in dev]
+
+
+def _require_equal(row: Row, name: str, then: object, now: object) -> None:
+    if then != now:
+        raise UserError(
+            f"{row.folder}: the seeds there have another {name} than these runs, so one table "
+            f"can't hold both. Train all seeds, remove {SCORES} from this folder, and record them"
+        )
 
 
 def _logged(model: ModelDirectory) -> list[dict[str, Any]]:
@@ -167,9 +209,12 @@ def _checksums(model: ModelDirectory) -> dict[str, str]:
 
 
 def _without_places(config: Config) -> Config:
-    """Returns a config without the folders of one computer."""
+    """Returns a config without the folders of one computer, and with the default seed."""
     data = config.data.model_copy(update={"cache": DataConfig.model_fields["cache"].default})
     if data.root is not None and Path(data.root).is_absolute():
         root = "FOLDER" if DATASETS[data.dataset].needs_root else None
         data = data.model_copy(update={"root": root})
-    return config.model_copy(update={"data": data, "model_dir": "runs/model"})
+    training = config.training.model_copy(
+        update={"seed": TrainingConfig.model_fields["seed"].default}
+    )
+    return config.model_copy(update={"data": data, "training": training, "model_dir": "runs/model"})

@@ -35,7 +35,7 @@ class Row:
         steps: commands of the program, in their order. One with `{seed}` runs for each seed.
         model: the model directory of a seed.
         hypothesis: the file with the translations of its test set.
-        needs: the names of rows whose models are read, in `{runs:NAME}`.
+        needs: the names of rows whose models are read, in `{runs:NAME}`, and which of their seeds.
         protocols: how the translations are scored: `sacrebleu`, `lc.norm.tok`, or both.
     """
 
@@ -48,7 +48,7 @@ class Row:
     model: str
     downloads: bool = False
     hypothesis: str = ""
-    needs: list[str] = field(default_factory=list)
+    needs: dict[str, list[int]] = field(default_factory=dict)
     protocols: list[str] = field(default_factory=lambda: [SACREBLEU])
 
     @property
@@ -59,14 +59,14 @@ class Row:
     def is_recorded(self) -> bool:
         return (self.folder / SCORES).is_file()
 
-    def commands(self, places: Places) -> list[list[str]]:
-        """Returns the arguments of the program for each step."""
+    def commands(self, places: Places, seeds: list[int]) -> list[list[str]]:
+        """Returns the arguments of the program for each step of some seeds."""
         commands = []
         for step in self.steps:
-            seeds = self.seeds if "{seed}" in step else self.seeds[:1]
             # A folder may have a space in its name, so the words are told apart first.
             words = shlex.split(step)
-            commands += [[places.fill(word, self, seed) for word in words] for seed in seeds]
+            for seed in seeds if "{seed}" in step else seeds[:1]:
+                commands.append([places.fill(word, self, seed) for word in words])
         return commands
 
     def model_of(self, places: Places, seed: int) -> Path:

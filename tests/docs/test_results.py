@@ -22,11 +22,11 @@ def test_scores_are_those_of_the_translations(name):
     found = record.recorded(row)
     config = config_file.load(row.folder / record.CONFIG)
     references = REFERENCES[name].read_text("utf-8").split("\n")[:-1]
-    assert {int(seed) for seed in found["seeds"]} == set(row.seeds)
-    for seed in row.seeds:
-        text = record.hypothesis_file(row, seed).read_text("utf-8")
+    assert {int(seed) for seed in found["seeds"]} <= set(row.seeds)
+    for seed, kept in found["seeds"].items():
+        text = record.hypothesis_file(row, int(seed)).read_text("utf-8")
         scores = record.scores_in(row, config, text.split("\n")[:-1], references)
-        assert json.loads(json.dumps(scores)) == found["seeds"][str(seed)]["scores"]
+        assert json.loads(json.dumps(scores)) == kept["scores"]
 
 
 @pytest.mark.parametrize("name", RECORDED)
