@@ -240,6 +240,15 @@ def test_a_mistake_in_the_file(problems, sections, expected):
     assert problems(VALID + sections) == [": 1 problem", expected]
 
 
+def test_muon_updates_whole_matrices(problems):
+    text = VALID.replace("{max_steps: 10}", "{max_steps: 10, optimizer: muon, sharding: true}")
+    assert problems(text) == [
+        ": 1 problem",
+        "training.sharding: true: needs training.optimizer: adam, adamw or sgd. Muon updates whole "
+        "matrices",
+    ]
+
+
 def test_missing_sections_and_keys(problems):
     assert problems("model_dir: x") == [
         ": 2 problems",

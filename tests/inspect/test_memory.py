@@ -56,7 +56,7 @@ def tensor_bytes(tensors):
     return sum(int(tensor.size) * tensor.element_size() for tensor in tensors)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "muon"])
 @pytest.mark.parametrize("bias", [True, False])
 def test_weights_gradients_and_optimiser_state_are_those_of_an_update(tmp_path, optimizer, bias):
     config, updater = make_updater(tmp_path, {"bias": bias}, {"optimizer": optimizer})
@@ -75,6 +75,7 @@ def test_weights_gradients_and_optimiser_state_are_those_of_an_update(tmp_path, 
         for value in updater.optimizer.paddles.state_dict().values()
         if isinstance(value, paddle.Tensor)
     ]
+    state += updater.optimizer.muon.state.values() if updater.optimizer.muon else []
     assert tensor_bytes(state) == optimizer_bytes(config, VOCABULARIES)
 
 

@@ -25,6 +25,7 @@ ADAM = {**RATE, "optimizer": "adam", "clip_norm": 0.5}
 VARIANTS = {
     "host": ADAM,
     "host, sgd": {**RATE, "optimizer": "sgd"},
+    "host, muon": {**ADAM, "optimizer": "muon", "momentum": 0.8},
     "host, bfloat16": {**RATE, "optimizer": "sgd", "gradient_sum_precision": "bfloat16"},
     "sharded": {**ADAM, "sharding": True},
     "sharded, adamw": {**ADAM, "optimizer": "adamw", "weight_decay": 0.1, "sharding": True},
@@ -32,6 +33,7 @@ VARIANTS = {
     "device": ADAM,
     "device, adamw": {**ADAM, "optimizer": "adamw", "weight_decay": 0.1},
     "device, sgd": {**RATE, "optimizer": "sgd"},
+    "device, muon": {**ADAM, "optimizer": "muon", "momentum": 0.8},
     "device, sharded": {**ADAM, "sharding": True},
     "device, one loss is not finite": ADAM,
 }

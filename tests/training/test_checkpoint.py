@@ -232,7 +232,7 @@ def trained_steps(model, optimizer, steps):
     return {name: value.numpy().copy() for name, value in model.named_parameters()}
 
 
-@pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
+@pytest.mark.parametrize("kind", ["adam", "adamw", "sgd", "muon"])
 def test_going_on_is_as_if_never_stopped(directory, kind):
     """In this process the restored model's tensors have other numbers in Paddle's own names."""
     config = TrainingConfig(max_steps=1, optimizer=kind)

@@ -117,7 +117,7 @@ def test_a_run_reads_once_per_line_of_the_log(make_trainer, run_in, monkeypatch)
     assert not any(reads[name] for name in ("__float__", "__int__", "__bool__", "item"))
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "muon"])
 @pytest.mark.parametrize("first", ["host", "device"])
 def test_checkpoints_go_from_one_to_the_other(make_trainer, monkeypatch, run_in, optimizer, first):
     """Saved by the CPU's way and resumed by a GPU's, and the other way round."""

@@ -97,11 +97,11 @@ def test_each_process_keeps_its_share_of_the_state(several, alone):
         assert whole / count <= found[variant]["own state"] <= whole / count + padding
 
 
-@pytest.mark.parametrize("kind", ["", ", adamw", ", sgd"])
+@pytest.mark.parametrize("kind", ["", ", adamw", ", sgd", ", muon"])
 def test_the_device_optimizer_is_paddles(alone, kind):
     """Paddle's optimisers, and our own without host reads: weights, and the state for checkpoints.
     (On a CPU, a single process uses Paddle's, with `sharding` too.)"""
-    host = alone["host" if kind == "" else f"sharded{kind}"]
+    host = alone[f"host{kind}" if f"host{kind}" in alone else f"sharded{kind}"]
     assert host.keys() <= alone[f"device{kind}"].keys()
     assert_same_weights(alone[f"device{kind}"], host, 1e-5)
 

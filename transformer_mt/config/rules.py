@@ -96,6 +96,7 @@ def training_rules(config: Config) -> Problems:
       `training.warmup_steps`; the others do not use it.
     - `training.average_last` must be at most `training.keep_last`.
     - `training.weight_decay` needs `training.optimizer: adamw`.
+    - `training.optimizer: muon` can't be used with `training.sharding`.
     """
     training, schedule = config.training, SCHEDULES[config.training.schedule]
     if training.max_epochs is None and training.max_steps is None:
@@ -119,6 +120,9 @@ def training_rules(config: Config) -> Problems:
         message = f"is more than training.keep_last ({training.keep_last})"
         yield ("training.average_last", "training.keep_last"), message
     yield from needs(config, "training.weight_decay", "training.optimizer", "adamw")
+    if training.optimizer == "muon" and training.sharding:
+        message = "needs training.optimizer: adam, adamw or sgd. Muon updates whole matrices"
+        yield ("training.sharding", "training.optimizer"), message
 
 
 def decoding_rules(config: Config) -> Problems:

@@ -372,10 +372,12 @@ class TrainingConfig(Section):
     which memory and kernels are reused. The added padding counts as tokens of batch_tokens. A run
     keeps the multiple that it began with. null means 8 on a GPU and 1 on a CPU."""
 
-    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    optimizer: Literal["adam", "adamw", "muon", "sgd"] = "adam"
     """The rule that updates the weights.
     adam   Adam, as in the paper
     adamw  Adam with decoupled weight decay (see weight_decay)
+    muon   Muon for the matrices of the layers, and Adam for all other weights. It needs fewer steps
+           than adam for the same loss, with the same learning_rate
     sgd    stochastic gradient descent with momentum
     """
 
@@ -399,7 +401,7 @@ class TrainingConfig(Section):
     `d_model^-0.5 * warmup_steps^-0.5`, as in the paper."""
 
     betas: Annotated[list[Decay], Field(min_length=2, max_length=2)] = Field([0.9, 0.98])
-    """The two decay rates of adam and adamw."""
+    """The two decay rates of adam and adamw, and of Adam's part of muon."""
 
     epsilon: Annotated[
         float,
@@ -409,10 +411,10 @@ class TrainingConfig(Section):
             "in float32, the square of a small gradient is 0, and epsilon alone is the divisor",
         ),
     ] = 1e-9
-    """The term that keeps adam and adamw from dividing by zero."""
+    """The term that keeps adam, adamw and Adam's part of muon from dividing by zero."""
 
     momentum: Decay = 0.9
-    """The momentum of sgd."""
+    """The momentum of sgd and muon. Muon's authors use 0.95."""
 
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
     """The weight decay of adamw."""

@@ -25,7 +25,8 @@ def weight_bytes(config: Config, vocabularies: VocabularySizes) -> int:
 
 
 def optimizer_bytes(config: Config, vocabularies: VocabularySizes) -> int:
-    """Counts a velocity per weight for sgd; otherwise two moments, and two powers per tensor.
+    """Counts a velocity per weight for sgd; otherwise two moments, and two powers per tensor. Muon
+    has one momentum instead for the matrices of layers.
 
     With `training.sharding`, this is the share of one of `training.devices` processes.
     """
@@ -35,7 +36,17 @@ def optimizer_bytes(config: Config, vocabularies: VocabularySizes) -> int:
     if training.optimizer == "sgd":
         return weights // processes
     tensors = sum(part.count * len(part.tensors) for part in parts(config.model, vocabularies))
-    return 2 * weights // processes + 2 * FLOAT32 * tensors
+    adams = 2 * weights // processes + 2 * FLOAT32 * tensors
+    if training.optimizer != "muon":
+        return adams
+    matrices = [
+        FLOAT32 * math.prod(shape)
+        for part in parts(config.model, vocabularies)
+        if part.name.startswith(("encoder", "decoder"))
+        for shape in part.tensors * part.count
+        if len(shape) == 2
+    ]
+    return adams - sum(matrices) - 2 * FLOAT32 * len(matrices)
 
 
 def half_weight_bytes(config: Config, vocabularies: VocabularySizes) -> int:

@@ -18,6 +18,7 @@ from transformer_mt.config.schema import TrainingConfig
 from transformer_mt.model import operations
 from transformer_mt.training.gradients import Bucket, Gradients, buckets_of
 from transformer_mt.training.loss_scale import LossScale
+from transformer_mt.training.muon import Muon, layer_matrices
 from transformer_mt.training.processes import ALONE, Processes
 
 
@@ -32,18 +33,30 @@ def make_optimizer(
     return DeviceOptimizer(config, model, processes)
 
 
+def _make_muon(config: TrainingConfig, model: nn.Layer) -> Muon | None:
+    return Muon(layer_matrices(model), config.momentum) if config.optimizer == "muon" else None
+
+
+def _without(muon: Muon | None, parameters: list[Tensor]) -> list[Tensor]:
+    """Returns the parameters that Muon does not update."""
+    own = set() if muon is None else {id(matrix) for matrix in muon.matrices.values()}
+    return [parameter for parameter in parameters if id(parameter) not in own]
+
+
 class HostOptimizer:
-    """Paddle's optimiser, for a model on a CPU."""
+    """Paddle's optimiser, for a model on a CPU. With Muon, it is the one of all other weights."""
 
     def __init__(self, config: TrainingConfig, model: nn.Layer) -> None:
         self.config = config
         self.model = model
-        common = {"learning_rate": 0.0, "parameters": model.parameters()}
+        self.muon = _make_muon(config, model)
+        others = _without(self.muon, model.parameters())
+        common = {"learning_rate": 0.0, "parameters": others}
         if config.optimizer == "sgd":
             self.paddles = paddle.optimizer.Momentum(momentum=config.momentum, **common)
             return
         common |= {"beta1": config.betas[0], "beta2": config.betas[1], "epsilon": config.epsilon}
-        if config.optimizer == "adam":
+        if config.optimizer in ("adam", "muon"):
             # All parameters are updated at once, which takes a third of the time.
             self.paddles = paddle.optimizer.Adam(use_multi_tensor=True, **common)
         else:
@@ -68,6 +81,9 @@ class HostOptimizer:
             self._clip(norm)
             self.paddles.set_lr(rate)
             self.paddles.step()
+            if self.muon is not None:
+                gradients_of_matrices = {name: p.grad for name, p in self.muon.matrices.items()}
+                self.muon.update(gradients_of_matrices, rate)
         gradients.clear()
         return paddle.to_tensor(norm, dtype="float64")
 
@@ -79,7 +95,7 @@ class HostOptimizer:
         depend on which other layers were built in it.
         """
         names = {parameter.name: name for name, parameter in self.model.named_parameters()}
-        state = {}
+        state = {} if self.muon is None else self.muon.arrays()
         for key, value in self.paddles.state_dict().items():
             owner = max((n for n in names if key.startswith(f"{n}_")), key=len, default=None)
             if owner is not None:
@@ -93,6 +109,8 @@ class HostOptimizer:
         Raises:
             KeyError: the state is that of another model.
         """
+        if arrays and self.muon is not None:
+            self.muon.load(arrays)
         names = {name: parameter.name for name, parameter in self.model.named_parameters()}
         state = {}
         while arrays:  # one by one, so that only one tensor is in memory twice
@@ -131,6 +149,7 @@ class DeviceOptimizer:
         self.config = config
         self.model = model
         self.processes = processes if config.sharding else ALONE
+        self.muon = _make_muon(config, model)
         self.buckets: list[_FlatBucket] = []  # made by the first update, or by `load`
         self._kinds = ("velocity",) if config.optimizer == "sgd" else ("moment1", "moment2")
 
@@ -152,16 +171,20 @@ class DeviceOptimizer:
                 scale.update(is_finite)
             if self.config.clip_norm is not None:
                 factor = factor * (self.config.clip_norm / norm).clip(max=1.0)
-            for bucket, gradient in zip(self.buckets, flat_gradients, strict=True):
-                # A product with 0 would not do: 0 times infinity is not a number.
-                clipped = paddle.where(is_finite, gradient * factor, paddle.zeros([]))
-                self._update(bucket, bucket.own_part(clipped), is_finite, rate)
+            # A product with 0 would not do: 0 times infinity is not a number.
+            clipped = [
+                paddle.where(is_finite, g * factor, paddle.zeros([])) for g in flat_gradients
+            ]
+            if self.muon is not None:
+                clipped = self._update_matrices(gradients.buckets, clipped, is_finite, rate)
+            for bucket, gradient in zip(self.buckets, clipped, strict=True):
+                self._update(bucket, bucket.own_part(gradient), is_finite, rate)
         return norm.astype("float64")
 
     def state(self) -> dict[str, np.ndarray]:
         """As `HostOptimizer.state`, with the same names. With sharding, all processes call it."""
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
-        state = {}
+        state = {} if self.muon is None else self.muon.arrays()
         for bucket in self.buckets:
             own_names = [names[id(parameter)] for parameter in bucket.bucket.parameters]
             for kind in self._kinds:
@@ -176,6 +199,8 @@ class DeviceOptimizer:
         """As `HostOptimizer.load`."""
         if not arrays:
             return
+        if self.muon is not None:
+            self.muon.load(arrays)
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
         self._make_buckets(buckets_of(self.model))
         for bucket in self.buckets:
@@ -195,7 +220,27 @@ class DeviceOptimizer:
         if self.config.optimizer != "sgd":
             # As in Paddle's checkpoints, these are the powers that the next update needs.
             powers = dict(zip(("beta1_pow_acc", "beta2_pow_acc"), self.config.betas, strict=True))
+        if self.muon is not None:  # one bucket of all other weights
+            parameters = [parameter for bucket in buckets for parameter in bucket.parameters]
+            buckets = [Bucket(_without(self.muon, parameters))]
         self.buckets = [_FlatBucket(own, self.processes, self._kinds, powers) for own in buckets]
+
+    def _update_matrices(
+        self, buckets: list[Bucket], flat_gradients: list[Tensor], is_finite: Tensor, rate: float
+    ) -> list[Tensor]:
+        """Updates by Muon.
+
+        Returns: the gradient of the one bucket of all other weights.
+        """
+        gradients = {
+            id(parameter): part
+            for bucket, flat in zip(buckets, flat_gradients, strict=True)
+            for parameter, part in zip(bucket.parameters, bucket.parts(flat), strict=True)
+        }
+        own = {name: gradients[id(matrix)] for name, matrix in self.muon.matrices.items()}
+        self.muon.update(own, rate, is_finite.astype("float32"))
+        (others,) = (bucket.bucket for bucket in self.buckets)
+        return [others.flat([gradients[id(parameter)] for parameter in others.parameters])]
 
     def _update(
         self, bucket: _FlatBucket, gradient: Tensor, is_finite: Tensor, rate: float
