@@ -244,7 +244,7 @@ def test_muon_updates_whole_matrices(problems):
     text = VALID.replace("{max_steps: 10}", "{max_steps: 10, optimizer: muon, sharding: true}")
     assert problems(text) == [
         ": 1 problem",
-        "training.sharding: true: needs training.optimizer: adam, adamw or sgd. Muon updates whole "
+        "training.sharding: True: needs training.optimizer: adam, adamw or sgd. Muon updates whole "
         "matrices",
     ]
 

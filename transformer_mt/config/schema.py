@@ -376,8 +376,7 @@ class TrainingConfig(Section):
     """The rule that updates the weights.
     adam   Adam, as in the paper
     adamw  Adam with decoupled weight decay (see weight_decay)
-    muon   Muon for the matrices of the layers, and Adam for all other weights. It needs fewer steps
-           than adam for the same loss, with the same learning_rate
+    muon   Muon for the matrices of the layers, and Adam for all other weights
     sgd    stochastic gradient descent with momentum
     """
 
