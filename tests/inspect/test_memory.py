@@ -75,7 +75,7 @@ def test_weights_gradients_and_optimiser_state_are_those_of_an_update(tmp_path, 
         for value in updater.optimizer.paddles.state_dict().values()
         if isinstance(value, paddle.Tensor)
     ]
-    state += updater.optimizer.muon.state.values() if updater.optimizer.muon else []
+    state += updater.optimizer.muon.momenta if updater.optimizer.muon else []
     assert tensor_bytes(state) == optimizer_bytes(config, VOCABULARIES)
 
 

@@ -29,12 +29,14 @@ def make_optimizer(
     is_on_host = operations.is_on_cpu(next(iter(model.parameters())))
     is_divided = config.sharding and processes.world_size > 1
     if is_on_host and not is_divided:
-        return HostOptimizer(config, model)
+        return HostOptimizer(config, model, processes)
     return DeviceOptimizer(config, model, processes)
 
 
-def _make_muon(config: TrainingConfig, model: nn.Layer) -> Muon | None:
-    return Muon(layer_matrices(model), config.momentum) if config.optimizer == "muon" else None
+def _make_muon(config: TrainingConfig, model: nn.Layer, processes: Processes) -> Muon | None:
+    if config.optimizer != "muon":
+        return None
+    return Muon(layer_matrices(model), config.momentum, processes)
 
 
 def _without(muon: Muon | None, parameters: list[Tensor]) -> list[Tensor]:
@@ -46,10 +48,10 @@ def _without(muon: Muon | None, parameters: list[Tensor]) -> list[Tensor]:
 class HostOptimizer:
     """Paddle's optimiser, for a model on a CPU. With Muon, it is the one of all other weights."""
 
-    def __init__(self, config: TrainingConfig, model: nn.Layer) -> None:
+    def __init__(self, config: TrainingConfig, model: nn.Layer, processes: Processes) -> None:
         self.config = config
         self.model = model
-        self.muon = _make_muon(config, model)
+        self.muon = _make_muon(config, model, processes)
         others = _without(self.muon, model.parameters())
         common = {"learning_rate": 0.0, "parameters": others}
         if config.optimizer == "sgd":
@@ -149,7 +151,7 @@ class DeviceOptimizer:
         self.config = config
         self.model = model
         self.processes = processes if config.sharding else ALONE
-        self.muon = _make_muon(config, model)
+        self.muon = _make_muon(config, model, processes)
         self.buckets: list[_FlatBucket] = []  # made by the first update, or by `load`
         self._kinds = ("velocity",) if config.optimizer == "sgd" else ("moment1", "moment2")
 
