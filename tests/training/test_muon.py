@@ -6,6 +6,7 @@ import pytest
 
 from tests.small_trainers import SHORT
 from tests.support import take_steps
+from transformer_mt.training import muon as muon_module
 from transformer_mt.training.muon import Muon, layer_matrices, orthogonalised
 
 RANDOM = np.random.default_rng(7)
@@ -36,8 +37,11 @@ def test_a_matrix_of_zeros_stays():
     assert not orthogonalised(paddle.zeros([2, 3, 4])).numpy().any()
 
 
-def test_updates_are_those_of_the_paper():
-    """Equation 4 of Liu et al. 2025 with Nesterov's momentum, for matrices of two shapes."""
+@pytest.mark.parametrize("cache_bytes", [1, 2**19])
+def test_updates_are_those_of_the_paper(cache_bytes, monkeypatch):
+    """Equation 4 of Liu et al. 2025 with Nesterov's momentum, for matrices of two shapes, each in a
+    group of its own or together."""
+    monkeypatch.setattr(muon_module, "_CACHE_BYTES", cache_bytes)
     rate, momentum = 0.03, 0.9
     values = {"a": (6, 4), "b": (4, 4), "c": (6, 4)}
     weights = {name: RANDOM.normal(size=shape) for name, shape in values.items()}
@@ -48,6 +52,7 @@ def test_updates_are_those_of_the_paper():
         for name, value in weights.items()
     }
     muon = Muon(parameters, momentum)
+    assert len(muon.momenta) == (3 if cache_bytes == 1 else 2)
     moments = {name: np.zeros(shape) for name, shape in values.items()}
     for step in range(4):
         gradients = {name: RANDOM.normal(size=shape) for name, shape in values.items()}

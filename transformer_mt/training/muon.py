@@ -7,7 +7,7 @@ import paddle
 from paddle import Tensor, nn
 
 from transformer_mt.model import operations
-from transformer_mt.training.gradients import FLOAT32_BYTES
+from transformer_mt.training.gradients import FLOAT32_BYTES, Bucket
 from transformer_mt.training.processes import ALONE, Processes
 
 # The polynomial of an iteration (Jordan et al. 2024). Five iterations bring nearly all singular
@@ -111,9 +111,8 @@ class Muon:
             orthogonalised(group) if number % count == rank else paddle.zeros_like(group)
             for number, group in enumerate(groups)
         ]
-        flat = self._processes.total(paddle.concat([group.reshape([-1]) for group in own]))
-        parts = paddle.split(flat, [group.size for group in groups])
-        return [part.reshape(group.shape) for part, group in zip(parts, groups, strict=True)]
+        bucket = Bucket(groups)
+        return bucket.parts(self._processes.total(bucket.flat(own)))
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns the state for a checkpoint: the momentum of each matrix, such as
