@@ -15,6 +15,7 @@ RECORDED = {name: row for name, row in rows().items() if row.is_recorded}
 REFERENCES = {
     "demo": ROOT / "data/demo/test.de",
     "multi30k_en_de": SHARED_DATA / "multi30k/test2016.de",
+    "tatoeba_zh_en": SHARED_DATA / "tatoeba_zh-en/test.en",
 }
 
 
