@@ -54,9 +54,9 @@ def test_a_recipe_of_a_corpus_says_under_which_licence_it_is():
         assert any(word in header for word in words) != (path in TEMPLATES), path.name
 
 
-def test_the_template_is_for_text_files():
+@pytest.mark.parametrize("path", TEMPLATES, ids=[path.name for path in TEMPLATES])
+def test_a_template_is_for_text_files(path):
     """It loads as it is, and the keys that it leaves out are those that nobody must set."""
-    path = ROOT / "configs" / "template.yaml"
     given = yaml.safe_load(path.read_text(encoding="utf-8"))
     config = config_file.load(path)
     assert config.data.dataset == "files"
