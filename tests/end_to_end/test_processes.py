@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import shutil
 import signal
 import socket
 import subprocess
@@ -232,6 +233,33 @@ def test_a_validation_that_fails_in_one_process_leaves_the_checkpoint(recipe, on
 
 
 # ---- What the processes share ----
+
+
+# Writes a file with the rank of each process that reads a module.
+IS_READ = """
+import pathlib
+
+pathlib.Path({folder!r}, os.environ.get("PADDLE_TRAINER_ID", "parent")).touch()
+"""
+
+
+@pytest.mark.slow
+def test_the_workers_run_the_package_that_started_them(recipe, tmp_path):
+    """A copy of the package that is not installed, where another one is."""
+    copy, readers = tmp_path / "transformer_mt", tmp_path / "readers"
+    shutil.copytree(ROOT / "transformer_mt", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    readers.mkdir()
+    with open(copy / "training" / "processes.py", "a") as file:
+        file.write(IS_READ.format(folder=str(readers)))
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = run(
+        *("train", recipe, "training.devices=2", f"model_dir={tmp_path / 'model'}"),
+        cwd=tmp_path,
+        env=environment | {"LC_ALL": "C.UTF-8"},
+        is_fresh=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in readers.iterdir()} == {"parent", "0", "1"}
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import transformer_mt
 from transformer_mt.config.schema import Config
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.model_directory import ModelDirectory
@@ -64,7 +65,12 @@ def run_workers(
         ]
         # CUDA finds no GPU named "all". Paddle's launcher parses other values as lists of GPUs.
         no_gpus = {"CUDA_VISIBLE_DEVICES": "all"} if device == "cpu" else {}
-        own = {OUTPUT: f"/proc/{os.getpid()}/fd/", PARENT: str(os.getpid())}
+        own = {
+            OUTPUT: f"/proc/{os.getpid()}/fd/",
+            PARENT: str(os.getpid()),
+            # The workers import the same package, where another one is installed or none is.
+            "PYTHONPATH": os.pathsep.join(_import_path()),
+        }
         launcher = None
         try:
             with signals.blocked(), open(folder / "launcher.log", "wb") as log:
@@ -90,6 +96,13 @@ def run_workers(
             _write_after_the_workers()
         if code != 0:
             raise UserError(_failure(folder))
+
+
+def _import_path() -> list[str]:
+    """Returns PYTHONPATH with the folder of this package first."""
+    folder = str(Path(transformer_mt.__file__).absolute().parent.parent)
+    former = os.environ.get("PYTHONPATH")
+    return [folder] if not former else [folder, former]
 
 
 @contextlib.contextmanager
