@@ -39,6 +39,9 @@ from transformer_mt.weights import take_weights
 
 # On a terminal, a line of figures stays after this number of seconds; others are replaced.
 KEPT_LINE_SECONDS = 60.0
+# The fractional parts of the multiples of the golden ratio are spread evenly over [0, 1), however
+# many of them are taken.
+GOLDEN_RATIO = 0.5 * (1 + 5**0.5)
 
 
 @dataclass(frozen=True)
@@ -410,20 +413,21 @@ class Trainer:
 def seconds_per_step(trainer: Trainer, seconds: float = 10.0) -> float:
     """Returns the mean duration of an update, in seconds, measured for about `seconds` seconds.
 
-    The weights of the trainer change, so it can't be used afterwards. All updates get the number of
-    the one in the middle of the run, because the work of an update may depend on its number.
+    The weights of the trainer change, so it can't be used afterwards. The numbers of the updates
+    are spread over the run, because the work of an update may depend on its number.
     """
     updates = itertools.cycle(enumerate(trainer.plan.epoch_updates(0)))
-    middle = trainer.plan.total_steps // 2 + 1
 
-    def apply_next() -> None:
+    def apply_next(share: float) -> None:
+        """Applies an update as that after this share of the run."""
+        step = 1 + int(share * trainer.plan.total_steps)
         # Reading the outcome waits until a GPU has finished the update.
-        read([trainer.updater.apply(trainer.read(0, *next(updates)), middle)])
+        read([trainer.updater.apply(trainer.read(0, *next(updates)), step)])
 
-    apply_next()  # the first update allocates memory, so it is not measured
+    apply_next(0.99)  # the first update allocates memory, so it is not measured
     started, count, spent = time.perf_counter(), 0, 0.0
     while spent < seconds:
-        apply_next()
+        apply_next(count * GOLDEN_RATIO % 1)
         count += 1
         spent = time.perf_counter() - started
     return spent / count

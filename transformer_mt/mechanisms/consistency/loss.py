@@ -10,6 +10,9 @@ With p and q for the probabilities of a target position in the first and the sec
   weight * (KL(p || m) + KL(q || m)) / 2 with m = (p + q) / 2 to the losses of both passes.
 """
 
+from typing import TypeVar
+
+import numpy as np
 import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
@@ -18,7 +21,7 @@ from transformer_mt.model import operations
 from transformer_mt.training.loss import nll_and_probabilities
 
 # The number of targets that are read at once on a CPU.
-CPU_PART = 64
+CPU_PART = 16
 
 # The factors of the two passes' cross-entropies. The second pass of sim_cut has none, so the first
 # counts twice. Thus every sum is over as many targets as there are rows of logits.
@@ -61,28 +64,14 @@ class ConsistencyLoss(nn.Layer):
 
 
 class _Loss(paddle.autograd.PyLayer):
-    """The gradient of a scalar loss is computed with it. The backward pass only multiplies it.
-
-    On a CPU, the targets are read in parts, whose temporary arrays fit in its caches. This takes
-    less than half of the time, and a fraction of the memory.
-    """
+    """The gradient of a scalar loss is computed with it. The backward pass only multiplies it."""
 
     @staticmethod
     def forward(ctx, logits: Tensor, targets: Tensor, epsilon: float, weight: float, method: str):
-        half = logits.shape[0] // 2
-        size = CPU_PART if operations.is_on_cpu(logits) else half
-        gradient = paddle.empty_like(logits)
-        sums = paddle.zeros([2])
-        for start in range(0, half, size):
-            end = min(start + size, half)
-            first, second = slice(start, end), slice(half + start, half + end)
-            part = paddle.concat([logits[first], logits[second]])
-            labels = paddle.concat([targets[first], targets[second]])
-            loss, nll, of_part = _loss_and_gradient(part, labels, epsilon, weight, method)
-            gradient[first], gradient[second] = paddle.split(of_part, 2)
-            sums = sums + paddle.stack([loss, nll])
+        compute = _on_cpu if operations.is_on_cpu(logits) else _on_device
+        loss, nll, gradient = compute(logits, targets, epsilon, weight, method)
         ctx.save_for_backward(gradient)
-        return sums[0], sums[1]
+        return loss, nll
 
     @staticmethod
     def backward(ctx, scale: Tensor, _):
@@ -90,11 +79,14 @@ class _Loss(paddle.autograd.PyLayer):
         return gradient.multiply_(scale), None
 
 
-def _loss_and_gradient(
+# Both of the next functions return the loss, the negative log-likelihood, which are scalars, and
+# the gradient of the loss with respect to the logits. Their arguments are those of
+# `ConsistencyLoss`.
+
+
+def _on_device(
     logits: Tensor, targets: Tensor, epsilon: float, weight: float, method: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the loss, the negative log-likelihood, both scalars, and the loss's gradient with
-    respect to the logits. The arguments are those of `ConsistencyLoss`."""
     rows, vocabulary = logits.shape
     half = rows // 2
     at_target = paddle.stack([paddle.arange(rows), targets], axis=1)
@@ -103,8 +95,7 @@ def _loss_and_gradient(
     first, second = PASSES[method]
     share = paddle.concat([paddle.full([half], first), paddle.full([half], second)])
     # 1. The smoothed cross-entropy, as in training/loss.py.
-    mean = paddle.matmul(logits, paddle.full([vocabulary], 1 / vocabulary))
-    loss = ((nll + epsilon * (logit - mean)) * share).sum()
+    loss = ((nll + epsilon * (logit - logits.mean(1))) * share).sum()
     gradient = (probabilities - epsilon / vocabulary) * share.unsqueeze(1)
     hit = paddle.gather_nd(gradient, at_target) - (1 - epsilon) * share
     gradient.put_along_axis_(at_target[:, 1:], hit.unsqueeze(1), axis=1)
@@ -124,38 +115,96 @@ def _difference(x: Tensor) -> Tensor:
     return first - second
 
 
+def _on_cpu(
+    logits: Tensor, targets: Tensor, epsilon: float, weight: float, method: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `_on_device`, in NumPy and in parts whose temporary arrays fit in the processor's cache.
+
+    For 2 x 1,024 rows of 10,000, this takes 132 ms, and Paddle's operations on such parts 314 ms.
+    """
+    rows, ids = operations.array(logits), operations.array(targets)
+    half, vocabulary = len(rows) // 2, rows.shape[1]
+    gradient = np.empty_like(rows)
+    shares = PASSES[method]
+    factor = weight * shares[0]
+    loss = nll = 0.0  # sums in float64
+    for start in range(0, half, CPU_PART):
+        end = min(start + CPU_PART, half)
+        passes = (slice(start, end), slice(half + start, half + end))
+        # 1. The smoothed cross-entropy.
+        probabilities, log_totals = [], []
+        for own, share in zip(passes, shares, strict=True):
+            some, at_target = rows[own], (np.arange(end - start), ids[own])
+            largest = some.max(1, keepdims=True)
+            exponentials = np.subtract(some, largest)
+            totals = np.exp(exponentials, out=exponentials).sum(1, keepdims=True)
+            exponentials *= 1 / totals
+            probabilities.append(exponentials)
+            log_totals.append(np.log(totals) + largest)
+            own_nll = log_totals[-1][:, 0] - some[at_target]
+            excess = some[at_target] - some.mean(1)
+            nll += share * float(own_nll.sum())
+            loss += share * float((own_nll + epsilon * excess).sum())
+            slope = np.subtract(exponentials, epsilon / vocabulary, out=gradient[own])
+            slope[at_target] -= 1 - epsilon
+            if share != 1:
+                slope *= share
+        # 2. The divergence and its gradients.
+        log_ratio = rows[passes[0]] - rows[passes[1]]
+        log_ratio -= log_totals[0] - log_totals[1]
+        divergence, *slopes = _DIVERGENCES[method](*probabilities, log_ratio)
+        loss += factor * float(divergence)
+        for own, slope in zip(passes, slopes, strict=True):
+            slope *= factor
+            gradient[own] += slope
+    scalars = (paddle.to_tensor(value, "float32") for value in (loss, nll))
+    return *scalars, operations.tensor(gradient)
+
+
 # A divergence maps p, q and log p - log q, each float32 (count, vocabulary), to its sum over the
-# rows, a scalar, and to its gradients with respect to the logits of p and of q. They follow from
-# dp_i / dlogit_j = p_i (1[i = j] - p_j): the gradient of sum(p * f) with f constant is
-# p * (f - sum(p * f)).
+# rows, a scalar, and to its gradients with respect to the logits of p and of q. All are tensors, or
+# all are NumPy arrays. They follow from dp_i / dlogit_j = p_i (1[i = j] - p_j): the gradient of
+# sum(p * f) with f constant is p * (f - sum(p * f)).
+_Array = TypeVar("_Array", Tensor, np.ndarray)
+_Divergence = tuple[_Array, _Array, _Array]
 
 
-def _symmetric(p: Tensor, q: Tensor, log_ratio: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _symmetric(p: _Array, q: _Array, log_ratio: _Array) -> _Divergence:
     """(KL(p || q) + KL(q || p)) / 2 = sum((p - q) * (log p - log q)) / 2."""
-    difference = p - q
-    value = (difference * log_ratio).sum() / 2
-    of_p = difference + _centred(p, log_ratio)
-    of_q = difference + _centred(q, log_ratio)
-    return value, of_p.scale_(0.5), of_q.scale_(-0.5)
+    log_ratio = log_ratio * 0.5
+    p_mean, of_p = _mean_and_slope(p, log_ratio)
+    q_mean, of_q = _mean_and_slope(q, log_ratio)
+    half_difference = (p - q) * 0.5
+    of_p += half_difference
+    of_q += half_difference
+    of_q *= -1.0
+    return (p_mean - q_mean).sum(), of_p, of_q
 
 
-def _from_first(p: Tensor, q: Tensor, log_ratio: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _from_first(p: _Array, q: _Array, log_ratio: _Array) -> _Divergence:
     """KL(p || q) = sum(p * (log p - log q))."""
-    return (p * log_ratio).sum(), _centred(p, log_ratio), q - p
+    mean, of_p = _mean_and_slope(p, log_ratio)
+    return mean.sum(), of_p, q - p
 
 
-def _jensen_shannon(p: Tensor, q: Tensor, log_ratio: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _jensen_shannon(p: _Array, q: _Array, log_ratio: _Array) -> _Divergence:
     """(KL(p || m) + KL(q || m)) / 2, with log p - log m = log 2 - log(1 + q / p)."""
     log_two = 0.6931471805599453
-    of_p = log_two - F.softplus(-log_ratio)
-    of_q = log_two - F.softplus(log_ratio)
-    value = ((p * of_p).sum() + (q * of_q).sum()) / 2
-    return value, _centred(p, of_p).scale_(0.5), _centred(q, of_q).scale_(0.5)
+    p_mean, of_p = _mean_and_slope(p, (log_two - _softplus(-log_ratio)) * 0.5)
+    q_mean, of_q = _mean_and_slope(q, (log_two - _softplus(log_ratio)) * 0.5)
+    return (p_mean + q_mean).sum(), of_p, of_q
 
 
-def _centred(p: Tensor, f: Tensor) -> Tensor:
+def _mean_and_slope(p: _Array, f: _Array) -> tuple[_Array, _Array]:
+    """Returns sum(p * f) of each row, and its gradient with respect to the logits of p."""
     weighted = p * f
-    return weighted - p * weighted.sum(1, keepdim=True)
+    mean = weighted.sum(1).reshape([-1, 1])
+    weighted -= p * mean
+    return mean, weighted
+
+
+def _softplus(x: _Array) -> _Array:
+    return np.logaddexp(0, x) if isinstance(x, np.ndarray) else F.softplus(x)
 
 
 _DIVERGENCES = {"r_drop": _symmetric, "sim_cut": _from_first, "cutoff": _jensen_shannon}
