@@ -69,7 +69,7 @@ def run_workers(
             OUTPUT: f"/proc/{os.getpid()}/fd/",
             PARENT: str(os.getpid()),
             # The workers import the same package, where another one is installed or none is.
-            "PYTHONPATH": os.pathsep.join(_import_path()),
+            "PYTHONPATH": _import_path(),
         }
         launcher = None
         try:
@@ -98,11 +98,10 @@ def run_workers(
             raise UserError(_failure(folder))
 
 
-def _import_path() -> list[str]:
+def _import_path() -> str:
     """Returns PYTHONPATH with the folder of this package first."""
     folder = str(Path(transformer_mt.__file__).absolute().parent.parent)
-    former = os.environ.get("PYTHONPATH")
-    return [folder] if not former else [folder, former]
+    return os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
 
 
 @contextlib.contextmanager

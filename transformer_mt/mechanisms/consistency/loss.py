@@ -120,7 +120,8 @@ def _on_cpu(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `_on_device`, in NumPy and in parts whose temporary arrays fit in the processor's cache.
 
-    For 2 x 1,024 rows of 10,000, this takes 132 ms, and Paddle's operations on such parts 314 ms.
+    For 2 x 1,024 rows of 10,000, this takes 132 ms. Paddle's operations take 314 ms with parts of
+    32 targets, which is the best size for them.
     """
     rows, ids = operations.array(logits), operations.array(targets)
     half, vocabulary = len(rows) // 2, rows.shape[1]
