@@ -8,11 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import transformer_mt
 from tests.support import (
     ROOT,
     TIMEOUT,
@@ -26,7 +28,7 @@ from tests.support import (
 from transformer_mt.config.file import dump
 from transformer_mt.runtime import tensors
 from transformer_mt.runtime.errors import UserError
-from transformer_mt.training import worker
+from transformer_mt.training import worker, workers
 
 
 @pytest.fixture(scope="module")
@@ -260,6 +262,16 @@ def test_the_workers_run_the_package_that_started_them(recipe, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert {path.name for path in readers.iterdir()} == {"parent", "0", "1"}
+
+
+def test_installed_packages_do_not_come_before_the_standard_library(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "another")
+    for folder, path in (
+        (tmp_path, f"{tmp_path}:another"),
+        (sysconfig.get_path("purelib"), "another"),
+    ):
+        monkeypatch.setattr(transformer_mt, "__file__", f"{folder}/transformer_mt/__init__.py")
+        assert workers._import_path() == path
 
 
 @pytest.mark.slow

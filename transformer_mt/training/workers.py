@@ -14,6 +14,7 @@ import signal
 import stat
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -99,9 +100,15 @@ def run_workers(
 
 
 def _import_path() -> str:
-    """Returns PYTHONPATH with the folder of this package first."""
+    """Returns PYTHONPATH with the folder of this package first.
+
+    The folder of installed packages is left out. In PYTHONPATH it would come before the standard
+    library, whose modules some old packages replace.
+    """
     folder = str(Path(transformer_mt.__file__).absolute().parent.parent)
-    return os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
+    installed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    folders = ["" if folder in installed else folder, os.environ.get("PYTHONPATH", "")]
+    return os.pathsep.join(filter(None, folders))
 
 
 @contextlib.contextmanager
