@@ -197,7 +197,7 @@ def test_a_valid_config_and_its_defaults(load):
         ("training.warmup_steps=0", "training.warmup_steps: 0: schedule noam needs at least 1"),
         (
             "training.weight_decay=0.1",
-            "training.weight_decay: 0.1: needs training.optimizer: adamw",
+            "training.weight_decay: 0.1: needs training.optimizer: adamw or muon",
         ),
         (
             "subword.source_vocab_size=500",

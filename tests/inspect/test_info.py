@@ -291,13 +291,6 @@ def test_passes_of_scheduled_sampling_are_counted(info, recipe):
     assert times == pytest.approx(2.0, rel=0.02)  # forward and backward is 3 times forward
 
 
-def test_first_steps_without_consistency_training_are_mentioned(info, recipe):
-    note = "The first 1,500 have one, and take half of the time"
-    text = info(recipe, "consistency.method=r_drop", "consistency.start=1500")
-    assert note in " ".join(text.split())
-    assert "The first" not in info(recipe, "consistency.method=r_drop")
-
-
 def test_what_is_not_known_is_said_with_how_to_tell_it(info, recipe):
     text = " ".join(info(recipe).split())
     assert "Time: not known. Give --tflops" in text and "at its peak in float32" in text

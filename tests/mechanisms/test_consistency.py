@@ -121,27 +121,6 @@ def test_without_noise_the_loss_is_the_plain_one(tmp_path, method, copying):
         assert found.gradient_norm == pytest.approx(expected_.gradient_norm, rel=1e-3)
 
 
-def test_the_first_steps_are_plain_ones(tmp_path):
-    """With dropout, which is the same in both runs, as long as each batch is read once."""
-    model = {"dropout": 0.3}
-    plain = trainer_of(tmp_path, model=model)
-    late = trainer_of(tmp_path, model=model, consistency={"method": "r_drop", "start": 2})
-    alike = [
-        found.loss == expected_.loss
-        for expected_, found in zip(take_steps(plain, 3), take_steps(late, 3), strict=True)
-    ]
-    assert alike == [True, True, False]
-    # After them, a step with the same weights is one of a run without `start`.
-    always = trainer_of(tmp_path, model=model, consistency={"method": "r_drop"})
-    batch = plain.read(0, 0, plain.plan.epoch_updates(0)[0]).batches[0]
-    losses = []
-    for trainer in (late, always):
-        trainer.model.set_state_dict(plain.model.state_dict())
-        paddle.seed(1)
-        losses.append(float(trainer.updater.losses(batch, 3)[0]))
-    assert losses[0] == losses[1]
-
-
 def test_the_second_pass_is_cut_and_the_first_is_not(tmp_path):
     trainer = trainer_of(tmp_path, consistency={"method": "sim_cut", "cut": 0.3})
     (term,) = trainer.updater.objective.terms

@@ -40,9 +40,9 @@ def test_a_matrix_of_zeros_stays():
 @pytest.mark.parametrize("cache_bytes", [1, 2**19])
 def test_updates_are_those_of_the_paper(cache_bytes, monkeypatch):
     """Equation 4 of Liu et al. 2025 with Nesterov's momentum, for matrices of two shapes, each in a
-    group of its own or together."""
+    group of its own or together. An update whose gradient was not finite changes nothing."""
     monkeypatch.setattr(muon_module, "_CACHE_BYTES", cache_bytes)
-    rate, momentum = 0.03, 0.9
+    rate, momentum, decay = 0.03, 0.9, 0.5
     values = {"a": (6, 4), "b": (4, 4), "c": (6, 4)}
     weights = {name: RANDOM.normal(size=shape) for name, shape in values.items()}
     parameters = {
@@ -51,7 +51,7 @@ def test_updates_are_those_of_the_paper(cache_bytes, monkeypatch):
         )
         for name, value in weights.items()
     }
-    muon = Muon(parameters, momentum)
+    muon = Muon(parameters, momentum, decay)
     assert len(muon.momenta) == (3 if cache_bytes == 1 else 2)
     moments = {name: np.zeros(shape) for name, shape in values.items()}
     for step in range(4):
@@ -64,7 +64,8 @@ def test_updates_are_those_of_the_paper(cache_bytes, monkeypatch):
         for name, gradient in gradients.items():
             moments[name] = momentum * moments[name] + gradient
             orthogonal, _ = expected_of(gradient + momentum * moments[name])
-            weights[name] -= rate * 0.2 * np.sqrt(max(values[name])) * orthogonal
+            size = 0.2 * np.sqrt(max(values[name]))
+            weights[name] -= rate * (size * orthogonal + decay * weights[name])
     state = muon.arrays()
     for name, weight in weights.items():
         np.testing.assert_allclose(state[f"{name}/momentum"], moments[name], atol=1e-5)

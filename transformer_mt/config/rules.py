@@ -95,7 +95,7 @@ def training_rules(config: Config) -> Problems:
     - `training.schedule: linear` and `cosine` need `training.decay_steps`, which must be more than
       `training.warmup_steps`; the others do not use it.
     - `training.average_last` must be at most `training.keep_last`.
-    - `training.weight_decay` needs `training.optimizer: adamw`.
+    - `training.weight_decay` needs `training.optimizer: adamw` or `muon`.
     - `training.optimizer: muon` can't be used with `training.sharding`.
     """
     training, schedule = config.training, SCHEDULES[config.training.schedule]
@@ -119,7 +119,9 @@ def training_rules(config: Config) -> Problems:
     if (training.average_last or 0) > training.keep_last:
         message = f"is more than training.keep_last ({training.keep_last})"
         yield ("training.average_last", "training.keep_last"), message
-    yield from needs(config, "training.weight_decay", "training.optimizer", "adamw")
+    if training.weight_decay and training.optimizer not in ("adamw", "muon"):
+        about_weights = "training.weight_decay", "training.optimizer"
+        yield about_weights, "needs training.optimizer: adamw or muon"
     if training.optimizer == "muon" and training.sharding:
         message = "needs training.optimizer: adam, adamw or sgd. Muon updates whole matrices"
         yield ("training.sharding", "training.optimizer"), message

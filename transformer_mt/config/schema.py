@@ -416,7 +416,8 @@ class TrainingConfig(Section):
     """The momentum of sgd and muon. Muon's authors use 0.95."""
 
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
-    """The weight decay of adamw."""
+    """The weight decay of adamw, and of the matrices that muon updates: each step also shrinks the
+    weights by this number times the learning rate."""
 
     label_smoothing: Probability = 0.1
     """The share of the labels' probability that is spread over the whole vocabulary."""

@@ -275,11 +275,6 @@ def _open_questions(config: Config, speed: Speed | None) -> Iterator[str]:
             "the decoder in an update, counted as if all words were replaced by predictions. While "
             "fewer are replaced, an update takes less."
         )
-    if config.consistency.is_on and config.consistency.start:
-        yield from _note(
-            f"consistency: updates are counted with two passes. The first "
-            f"{config.consistency.start:,} have one, and take half of the time."
-        )
     if speed is None:
         yield from _note(
             "Time: not known. Give --tflops, the speed of a device at its peak in "

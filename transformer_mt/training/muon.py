@@ -53,7 +53,8 @@ def orthogonalised(matrices: Tensor) -> Tensor:
 
 class Muon:
     """Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks", with the size
-    of the updates of Liu et al. 2025 (arXiv 2502.16982, equation 4) and Nesterov's momentum.
+    of the updates and the weight decay of Liu et al. 2025 (arXiv 2502.16982, equation 4) and
+    Nesterov's momentum.
 
     It reads nothing on the host. Matrices of one shape are updated together, in groups, and each
     process orthogonalises its share of the groups.
@@ -61,6 +62,7 @@ class Muon:
     Args:
         matrices: parameters with two dimensions, by their names.
         momentum: the share of the former momentum that stays in each update.
+        weight_decay: each update shrinks the matrices by this number times the learning rate.
         processes: all of them call `update`, with the same gradients.
 
     Attributes:
@@ -68,10 +70,15 @@ class Muon:
     """
 
     def __init__(
-        self, matrices: dict[str, Tensor], momentum: float, processes: Processes = ALONE
+        self,
+        matrices: dict[str, Tensor],
+        momentum: float,
+        weight_decay: float = 0.0,
+        processes: Processes = ALONE,
     ) -> None:
         self.matrices = matrices
         self._momentum = momentum
+        self._weight_decay = weight_decay
         self._processes = processes
         self._groups = _groups_of(matrices)
         self.momenta = [
@@ -96,7 +103,11 @@ class Muon:
                 momentum = momentum + kept * (gradient - (1.0 - self._momentum) * momentum)
                 self.momenta[number] = momentum
                 directions.append(gradient + self._momentum * momentum)
-            # 2. The steps are those directions, orthogonalised.
+            # 2. Weight decay.
+            if self._weight_decay:
+                for matrix in self.matrices.values():
+                    matrix.scale_(1.0 - kept * rate * self._weight_decay)
+            # 3. The steps are those directions, orthogonalised.
             for names, step in zip(self._groups, self._orthogonalised(directions), strict=True):
                 size = rate * _ADAMS_SIZE * max(step.shape[1:]) ** 0.5
                 for name, change in zip(names, (step * (kept * size)).unbind(), strict=True):

@@ -52,8 +52,6 @@ class Term:
     is the number of the update, from 1.
     """
 
-    # The number of first updates without this term.
-    start: int = 0
     # The decoder layers, from 0, whose attention to the source `loss` reads.
     cross_attention_layers: Collection[int] = ()
     # Takes the place of the objective's criterion, with the same interface. One term may have one.
@@ -121,7 +119,7 @@ class Objective:
         Args:
             step: the number of the update, from 1; None if the dev set is being measured.
         """
-        terms = [] if step is None else [term for term in self.terms if step > term.start]
+        terms = () if step is None else self.terms
         target_tokens = batch.target_tokens
         for term in terms:
             batch = term.batch(batch, step)

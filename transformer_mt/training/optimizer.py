@@ -36,7 +36,7 @@ def make_optimizer(
 def _make_muon(config: TrainingConfig, model: nn.Layer, processes: Processes) -> Muon | None:
     if config.optimizer != "muon":
         return None
-    return Muon(layer_matrices(model), config.momentum, processes)
+    return Muon(layer_matrices(model), config.momentum, config.weight_decay, processes)
 
 
 def _without(muon: Muon | None, parameters: list[Tensor]) -> list[Tensor]:

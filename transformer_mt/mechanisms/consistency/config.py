@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from transformer_mt.config.section import NaturalNumber, Probability, Problems, Section, needs
+from transformer_mt.config.section import Probability, Problems, Section, needs
 
 # The weights of the papers.
 DEFAULT_WEIGHT = {"r_drop": 5.0, "sim_cut": 3.0, "cutoff": 1.0}
@@ -32,10 +32,6 @@ class ConsistencyConfig(Section):
     cut: Probability = 0.05
     """The share of the embeddings, on both sides, that are zero with sim_cut and cutoff."""
 
-    start: NaturalNumber = 0
-    """The number of first steps that read each batch once, as without consistency training. They
-    take half of the time."""
-
     @property
     def is_on(self) -> bool:
         """Whether training uses it."""
@@ -43,7 +39,7 @@ class ConsistencyConfig(Section):
 
     @property
     def passes(self) -> int:
-        """How often training reads each batch after the first `start` steps."""
+        """How often training reads each batch."""
         return 2 if self.is_on else 1
 
     @field_validator("weight")

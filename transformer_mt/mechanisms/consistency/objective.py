@@ -19,7 +19,6 @@ class Consistency(Term):
 
     def __init__(self, config: Config, model: Transformer, subwords: Subwords) -> None:
         self.settings = config.consistency
-        self.start = self.settings.start
         self.criterion = ConsistencyLoss(
             config.training.label_smoothing,
             subwords.target.pad,
