@@ -16,6 +16,7 @@ REFERENCES = {
     "demo": ROOT / "data/demo/test.de",
     "multi30k_en_de": SHARED_DATA / "multi30k/test2016.de",
     "tatoeba_zh_en": SHARED_DATA / "tatoeba_zh-en/test.en",
+    "tatoeba_en_zh": SHARED_DATA / "tatoeba_zh-en/test.zh",
 }
 
 
