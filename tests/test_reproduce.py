@@ -142,6 +142,16 @@ def test_the_table_says_how_many_seeds_are_there(results):
     assert " × 2 of 3 |" in record.table_line(more)
 
 
+def test_the_table_names_every_computer_once(results, monkeypatch):
+    found = record.recorded(row.find("small"))
+    monkeypatch.setattr(record, "recorded", lambda row: found)
+    for seed, name in zip(("1", "2"), ("Intel(R) Xeon(R) Processor", "AMD EPYC"), strict=True):
+        found["seeds"][seed]["machine"]["device_name"] = name
+    assert record.table_line(row.find("small")).endswith("| AMD EPYC, Intel Xeon Processor |")
+    found["seeds"]["1"]["machine"]["device_name"] = "AMD EPYC"
+    assert record.table_line(row.find("small")).endswith("| AMD EPYC |")
+
+
 def test_the_list(results, capsys):
     add_row(results / "results", "other", {**ROW, "title": "Another"})
     assert reproduce.list_rows() == 0

@@ -169,6 +169,8 @@ def table_line(row: Row) -> str:
     )
     columns.append(f"{duration(seconds)} × {number}")
     columns.append(f"{sum(seed['cpu_hours'] for seed in seeds):.2f}")
+    names = {seed["machine"]["device_name"].replace("(R)", "") for seed in seeds}
+    columns.append(", ".join(sorted(names)))
     return f"| {' | '.join(columns)} |"
 
 

@@ -9,12 +9,15 @@ from published.row import rows
 from tests.conftest import SHARED_DATA
 from tests.support import ROOT
 from transformer_mt.config import file as config_file
+from transformer_mt.data.datasets import DATASETS
+from transformer_mt.data.lc_norm_tok import lc_norm_tok
 
 RECORDED = {name: row for name, row in rows().items() if row.is_recorded}
 # The references of each row's test set. Those of other people's corpora are not in this project.
 REFERENCES = {
     "demo": ROOT / "data/demo/test.de",
     "multi30k_en_de": SHARED_DATA / "multi30k/test2016.de",
+    "multi30k_en_de_published": SHARED_DATA / "multi30k/test2016.de",
     "tatoeba_zh_en": SHARED_DATA / "tatoeba_zh-en/test.en",
     "tatoeba_en_zh": SHARED_DATA / "tatoeba_zh-en/test.zh",
 }
@@ -28,6 +31,8 @@ def test_scores_are_those_of_the_translations(name):
     if not REFERENCES[name].exists():
         pytest.skip(f"{REFERENCES[name]} is not here")
     references = REFERENCES[name].read_text("utf-8").split("\n")[:-1]
+    if DATASETS[config.data.dataset].is_lc_norm_tok:
+        references = list(map(lc_norm_tok(config.data.target_lang), references))
     assert {int(seed) for seed in found["seeds"]} <= set(row.seeds)
     for seed, kept in found["seeds"].items():
         text = record.hypothesis_file(row, int(seed)).read_text("utf-8")
