@@ -153,6 +153,12 @@ def test_tags_and_reversed_texts(folder):
     ]
 
 
+def test_a_long_name_is_apart_from_its_number(folder):
+    name = str(folder / "news")
+    lines = list(prepare(config_of(folder, [name, {"text": "other", "tag": "<bt>"}])).report())
+    assert lines[1] == f"  {name} 120"
+
+
 def test_one_text_is_reported_as_before(folder):
     assert list(prepare(config_of(folder, "news")).report())[1].startswith("  left out")
 

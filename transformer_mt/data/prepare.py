@@ -177,7 +177,7 @@ def prepare(
 
 def _described(text: Facts) -> str:
     """Returns a line about one training text."""
-    line = f"  {text['text']}".ljust(16) + f"{text['pairs']:,}"
+    line = f"  {text['text']:13} {text['pairs']:,}"
     if "weight" in text:
         line += f", weight {text['weight']:g}"
     if "tag" in text:
