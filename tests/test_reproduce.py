@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -195,6 +196,41 @@ def test_models_of_other_rows(tmp_path):
     ]  # fmt: skip
     assert one.model_of(here, 1) == tmp_path / "a b/best/seed_1"
     assert one.hypothesis_of(here, 1) == tmp_path / "a b/ensemble/out"
+
+
+def test_a_row_of_synthetic_pairs(results, tmp_path, monkeypatch):
+    """It starts from the model of another row, and trains on text that one of its steps writes."""
+    monkeypatch.setattr(row, "RESULTS", tmp_path)
+    shutil.copytree(results / "results" / "small", tmp_path / "small")
+    text = (ROOT / "data/demo/test.en").read_text("utf-8")
+    few = write_lines(tmp_path / "few.en", text.splitlines()[:9])
+    of_small = "'{runs:small}/seed 1'"
+    content = {
+        **ROW,
+        "seeds": [1],
+        "needs": {"small": [1]},
+        "steps": [
+            f"augment '{{runs}}/pairs' --resume --forward {of_small} --source '{few}'",
+            f"{TRAIN} data.root={{data}} 'data.train=[train,{{runs}}/pairs]' "
+            f"training.init_from={of_small}",
+        ],
+    }
+    add_row(tmp_path, "more", content)
+    more = row.find("more")
+    where = row.Places(results / "the runs", ROOT / "data" / "demo")
+    assert reproduce.reproduce(more, where, [1], True) == 0
+    found = record.recorded(more)
+    # The pairs are no corpus: another computer makes others.
+    assert set(found["data"]) == set(record.recorded(row.find("small"))["data"])
+    text = (more.folder / "config.yaml").read_text()
+    assert str(results) not in text and str(ROOT) not in text
+    config = yaml.safe_load(text)
+    assert config["data"]["train"] == ["train", "more/pairs"]
+    assert config["training"]["init_from"] == "small/seed 1"
+    # The time of the other row's model counts too.
+    runs = [*steps.runs_of(where.of("more")), *steps.runs_of(where.of("small"))]
+    seconds = sum(run.seconds for run in runs if "training.seed=2" not in run.command)
+    assert found["seeds"]["1"]["seconds"] == round(seconds)
 
 
 def test_a_step_that_fails_is_run_again(tmp_path):
