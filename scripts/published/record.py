@@ -89,7 +89,8 @@ def keep(row: Row, places: Places, found: dict[str, Any]) -> None:
     """
     seeds = [int(seed) for seed in found["seeds"]]
     configs = [ModelDirectory(row.model_of(places, seed)).load_config() for seed in seeds]
-    config = config_file.dump(_without_places(configs[0], places))
+    config = config_file.dump(_without_places(configs[0]))
+    config = config.replace(f"{places.runs}/", "")  # before a model or a text of another step
     curve = [line for seed in seeds for line in _dev_curve(row, places, seed)]
     if row.is_recorded:
         then = recorded(row)
@@ -212,29 +213,13 @@ def _checksums(model: ModelDirectory, places: Places) -> dict[str, str]:
     return {path.name: sha256(path) for path in given}
 
 
-def _without_places(config: Config, places: Places) -> Config:
+def _without_places(config: Config) -> Config:
     """Returns a config without the folders of one computer, and with the default seed."""
-    data = {"cache": DataConfig.model_fields["cache"].default}
-    root = config.data.root
-    if root is not None and Path(root).is_absolute():
-        data["root"] = "FOLDER" if DATASETS[config.data.dataset].needs_root else None
-    if isinstance(config.data.train, list):  # one of the texts may be written by a step of the row
-        data["train"] = [_name_of(text, places) for text in config.data.train]
-    training = {"seed": TrainingConfig.model_fields["seed"].default}
-    if config.training.init_from is not None:
-        training["init_from"] = _name_of(config.training.init_from, places)
-    return config.model_copy(
-        update={
-            "data": config.data.model_copy(update=data),
-            "training": config.training.model_copy(update=training),
-            "model_dir": "runs/model",
-        }
+    data = config.data.model_copy(update={"cache": DataConfig.model_fields["cache"].default})
+    if data.root is not None and Path(data.root).is_absolute():
+        root = "FOLDER" if DATASETS[data.dataset].needs_root else None
+        data = data.model_copy(update={"root": root})
+    training = config.training.model_copy(
+        update={"seed": TrainingConfig.model_fields["seed"].default}
     )
-
-
-def _name_of(item: Any, places: Places) -> Any:
-    """Returns a path in the folder of the runs as it is inside this folder, and all else as it
-    is."""
-    if isinstance(item, str) and Path(item).is_relative_to(places.runs):
-        return str(Path(item).relative_to(places.runs))
-    return item
+    return config.model_copy(update={"data": data, "training": training, "model_dir": "runs/model"})
