@@ -11,7 +11,8 @@ import zipfile
 import pytest
 from packaging.utils import canonicalize_name
 
-from tests.test_scripts import ROOT, STAMP, Project, requirements
+from tests.scripts.fake_project import STAMP, Project, requirements
+from tests.support import ROOT
 
 PADDLE = next(r for r in requirements("requirements-gpu.txt") if r.name == "paddlepaddle-gpu")
 BUILDS = ("cu118", "cu126", "cu129", "cu130")
