@@ -241,7 +241,8 @@ class SubwordConfig(Section):
 
     sampling: Annotated[float, Field(gt=0, lt=1)] | None = None
     """The strength of subword sampling, which splits words into different subwords each time they
-    are trained on. This helps on small corpora.
+    are trained on. This can help on small corpora, but the model learns more slowly, and each step
+    takes longer: give it many epochs.
     bpe      the probability that a merge is left out (BPE-dropout); 0.1 is usual
     unigram  the power alpha of the probabilities by which subwords are drawn; 0.1 to 0.5 is usual
     null turns it off."""
