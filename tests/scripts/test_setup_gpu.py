@@ -48,10 +48,9 @@ def build_of(project):
 
 
 @pytest.fixture
-def project(tmp_path):
-    made = Project(tmp_path)
-    made.python("python3")
-    return made
+def project(project):
+    project.python("python3")
+    return project
 
 
 # ---- Which build ----
