@@ -22,6 +22,7 @@ REFERENCES = {
     "multi30k_de_en": SHARED_DATA / "multi30k/test2016.en",
     "tatoeba_zh_en": SHARED_DATA / "tatoeba_zh-en/test.en",
     "tatoeba_en_zh": SHARED_DATA / "tatoeba_zh-en/test.zh",
+    "tatoeba_de_en": SHARED_DATA / "tatoeba_de-en/test.en",
 }
 
 
