@@ -45,10 +45,16 @@ def kills() -> int:
     return int(re.search(r"range\((\d+) if is_large", body)[1])
 
 
+def demo_pairs() -> int:
+    text = (ROOT / "data" / "demo" / "train.en").read_text(encoding="utf-8")
+    return len(text.splitlines())
+
+
 # The claims that are counted, and how. A bound is claimed with "fewer than", and must be near.
 CLAIMS = [
     (r"[Tt]he model is (fewer than) \**([\d,]+)\** lines of code", lines_of_the_model),
     (r"[Tt]ests (kill) \**(\d+)\** trainings", kills),
+    (r"(corpus of this demo), ([\d,]+) pairs", demo_pairs),
 ]
 # Every sentence of this kind must be one of them.
 COUNTED = re.compile(r"[\d,]+\W* lines of code|kill\w* \W*[\d,]+\W* trainings")
