@@ -67,8 +67,11 @@ def of_runs(row: Row, places: Places, seeds: list[int]) -> dict[str, Any]:
         runs = _runs_for(row, places, seed)
         found["seeds"][str(seed)] = {
             "scores": scores_in(row, model.load_config(), hypotheses, references),
-            "checkpoint": checkpoint.name,
-            "sha256": sha256(checkpoint / WEIGHTS),
+            **_named(checkpoint),
+            "ensemble": [
+                {"model": path.name, **_named(ModelDirectory(path).checkpoint())}
+                for path in row.ensemble_of(places, seed)
+            ],
             "seconds": round(sum(run.seconds for run in runs)),
             "cpu_hours": round(sum(run.cpu_seconds for run in runs) / 3600, 4),
             "machine": {key: start[key] for key in ("device_name", "cores", "memory_gb")},
@@ -202,6 +205,11 @@ def _require_equal(row: Row, name: str, then: object, now: object) -> None:
 
 def _logged(model: ModelDirectory) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines(model.own(LOG))]
+
+
+def _named(checkpoint: Path) -> dict[str, str]:
+    """Returns what tells a checkpoint from all others."""
+    return {"checkpoint": checkpoint.name, "sha256": sha256(checkpoint / WEIGHTS)}
 
 
 def _checksums(model: ModelDirectory, places: Places) -> dict[str, str]:

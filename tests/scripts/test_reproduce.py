@@ -233,6 +233,35 @@ def test_a_row_of_synthetic_pairs(results, tmp_path, monkeypatch):
     assert found["seeds"]["1"]["seconds"] == round(seconds)
 
 
+def test_a_row_of_an_ensemble(results, tmp_path, monkeypatch):
+    """Its scores are those of one command, and its record names the weights of all models."""
+    monkeypatch.setattr(row, "RESULTS", tmp_path)
+    shutil.copytree(results / "results" / "small", tmp_path / "small")
+    first, second = "{runs:small}/seed 1", "{runs:small}/seed 2"
+    test = ROOT / "data/demo/test.en"
+    content = {
+        **ROW,
+        "seeds": [1],
+        "needs": {"small": [1, 2]},
+        "steps": [f"translate '{first}' '{test}' '{{runs}}/out' --ensemble '{second}'"],
+        "model": first,
+        "ensemble": [second],
+        "hypothesis": "{runs}/out",
+    }
+    add_row(tmp_path, "pair", content)
+    pair = row.find("pair")
+    assert reproduce.reproduce(pair, places(results), [1], True) == 0
+    found = record.recorded(pair)["seeds"]["1"]
+    one, two = (record.recorded(row.find("small"))["seeds"][seed] for seed in ("1", "2"))
+    (other,) = found["ensemble"]
+    assert other["model"] == "seed 2"
+    assert (found["sha256"], other["sha256"]) == (one["sha256"], two["sha256"])
+    output = places(results).of("pair") / "out"
+    assert record.hypothesis_file(pair, 1).read_bytes() == output.read_bytes()
+    # The time of all trainings counts.
+    assert found["seconds"] > one["seconds"] + two["seconds"] - 1
+
+
 def test_a_step_that_fails_is_run_again(tmp_path):
     text = write_lines(tmp_path / "text", ["a"])
     command = ["evaluate", "--hypothesis", str(text), "--reference", str(tmp_path / "reference")]
