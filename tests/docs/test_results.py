@@ -19,6 +19,7 @@ REFERENCES = {
     "multi30k_en_de": SHARED_DATA / "multi30k/test2016.de",
     "multi30k_en_de_published": SHARED_DATA / "multi30k/test2016.de",
     "multi30k_en_de_best": SHARED_DATA / "multi30k/test2016.de",
+    "multi30k_en_de_ensemble": SHARED_DATA / "multi30k/test2016.de",
     "multi30k_de_en": SHARED_DATA / "multi30k/test2016.en",
     "tatoeba_zh_en": SHARED_DATA / "tatoeba_zh-en/test.en",
     "tatoeba_en_zh": SHARED_DATA / "tatoeba_zh-en/test.zh",
