@@ -19,6 +19,7 @@ exit codes:
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -65,7 +66,9 @@ def main() -> int:
     options = parser.parse_args()
     try:
         if options.list:
-            return list_rows()
+            list_rows()
+            sys.stdout.flush()
+            return 0
         if options.row is None:
             raise UsageError("give the name of a row, or --list to see all of them")
         row = find(options.row)
@@ -78,12 +81,16 @@ def main() -> int:
     except UserError as error:
         say(f"error: {error}")
         return 1
+    except BrokenPipeError:  # the reader of the output, such as head, has read enough
+        # Python writes what is left at its end, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except KeyboardInterrupt:
         say("interrupted; the same command goes on from here")
         return 130
 
 
-def list_rows() -> int:
+def list_rows() -> None:
     """Prints the rows."""
     for row in rows().values():
         show(f"{row.name}\n    {row.title}\n    budget    {row.budget}\n    corpus    {row.corpus}")
@@ -93,7 +100,6 @@ def list_rows() -> int:
                 show(f"    {protocol:12} BLEU {record.summary(found, protocol, 'bleu')}")
         else:
             show("    not recorded yet")
-    return 0
 
 
 def require_data(row: Row, folder: Path | None) -> Path | None:

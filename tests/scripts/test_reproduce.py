@@ -155,7 +155,7 @@ def test_the_table_names_every_computer_once(results, monkeypatch):
 
 def test_the_list(results, capsys):
     add_row(results / "results", "other", {**ROW, "title": "Another"})
-    assert reproduce.list_rows() == 0
+    reproduce.list_rows()
     printed = capsys.readouterr().out
     other, small = printed.split("small\n")
     assert other.startswith("other\n")
@@ -260,6 +260,15 @@ def test_a_row_of_an_ensemble(results, tmp_path, monkeypatch):
     assert record.hypothesis_file(pair, 1).read_bytes() == output.read_bytes()
     # The time of all trainings counts.
     assert found["seconds"] > one["seconds"] + two["seconds"] - 1
+
+
+def test_the_list_into_a_pipe_that_is_closed():
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, ROOT / "scripts" / "reproduce.py", "--list"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_a_step_that_fails_is_run_again(tmp_path):
