@@ -19,14 +19,13 @@ exit codes:
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
 from published import record
 from published.row import ROOT, Places, Row, find, rows
 from published.steps import run_all
-from transformer_mt.runtime.console import say, show, warn
+from transformer_mt.runtime.console import discard, say, show, warn
 from transformer_mt.runtime.errors import UsageError, UserError
 
 
@@ -65,16 +64,9 @@ def main() -> int:
     )
     options = parser.parse_args()
     try:
-        if options.list:
-            list_rows()
-            sys.stdout.flush()
-            return 0
-        if options.row is None:
-            raise UsageError("give the name of a row, or --list to see all of them")
-        row = find(options.row)
-        data = require_data(row, options.data)
-        seeds = seeds_of(row, options.seed)
-        return reproduce(row, Places(options.runs.absolute(), data), seeds, options.record)
+        exit_code = run(options)
+        sys.stdout.flush()
+        return exit_code
     except UsageError as error:
         say(f"error: {error}")
         return 2
@@ -82,15 +74,29 @@ def main() -> int:
         say(f"error: {error}")
         return 1
     except BrokenPipeError:  # the reader of the output, such as head, has read enough
-        # Python writes what is left at its end, and would complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
         return 1
     except KeyboardInterrupt:
         say("interrupted; the same command goes on from here")
         return 130
 
 
-def list_rows() -> None:
+def run(options: argparse.Namespace) -> int:
+    """Does what the arguments ask for.
+
+    Returns: the exit code.
+    """
+    if options.list:
+        return list_rows()
+    if options.row is None:
+        raise UsageError("give the name of a row, or --list to see all of them")
+    row = find(options.row)
+    data = require_data(row, options.data)
+    seeds = seeds_of(row, options.seed)
+    return reproduce(row, Places(options.runs.absolute(), data), seeds, options.record)
+
+
+def list_rows() -> int:
     """Prints the rows."""
     for row in rows().values():
         show(f"{row.name}\n    {row.title}\n    budget    {row.budget}\n    corpus    {row.corpus}")
@@ -100,6 +106,7 @@ def list_rows() -> None:
                 show(f"    {protocol:12} BLEU {record.summary(found, protocol, 'bleu')}")
         else:
             show("    not recorded yet")
+    return 0
 
 
 def require_data(row: Row, folder: Path | None) -> Path | None:

@@ -88,8 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _end(message: str = "") -> None:
-    """Prints what is left to say, and flushes the output. Output that nobody can read any longer (a
-    pipe without a reader, a lost terminal) is discarded, because Python would complain at exit."""
+    """Prints what is left to say, and flushes the output."""
     from transformer_mt.runtime import console  # slow to import
 
     console.say_counts()
@@ -104,7 +103,7 @@ def _end(message: str = "") -> None:
             stream.write(text)
             stream.flush()
         except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            console.discard(stream)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_mt import __version__
+from transformer_mt.assembly.backends import split_model
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config, DataConfig, TrainingConfig
 from transformer_mt.data.datasets import DATASETS
@@ -68,10 +69,7 @@ def of_runs(row: Row, places: Places, seeds: list[int]) -> dict[str, Any]:
         found["seeds"][str(seed)] = {
             "scores": scores_in(row, model.load_config(), hypotheses, references),
             **_named(checkpoint),
-            "ensemble": [
-                {"model": path.name, **_named(ModelDirectory(path).checkpoint())}
-                for path in row.ensemble_of(places, seed)
-            ],
+            "ensemble": list(map(_member, row.ensemble_of(places, seed))),
             "seconds": round(sum(run.seconds for run in runs)),
             "cpu_hours": round(sum(run.cpu_seconds for run in runs) / 3600, 4),
             "machine": {key: start[key] for key in ("device_name", "cores", "memory_gb")},
@@ -210,6 +208,12 @@ def _logged(model: ModelDirectory) -> list[dict[str, Any]]:
 def _named(checkpoint: Path) -> dict[str, str]:
     """Returns what tells a checkpoint from all others."""
     return {"checkpoint": checkpoint.name, "sha256": sha256(checkpoint / WEIGHTS)}
+
+
+def _member(model: str) -> dict[str, str]:
+    """Returns what tells a model of an ensemble, DIR or DIR:NAME, from all others."""
+    folder, checkpoint = split_model(model)
+    return {"model": Path(folder).name, **_named(ModelDirectory(folder).checkpoint(checkpoint))}
 
 
 def _checksums(model: ModelDirectory, places: Places) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,8 @@ SCORES = "scores.json"
 class Row:
     """A published result, and the commands that lead to it.
 
-    The commands, and `model`, `ensemble` and `hypothesis`, are templates. `{runs}` stands for the
-    folder in which the row is trained, `{data}` for the folder of the corpus, and `{seed}` for a
-    seed.
+    The commands, and `model` and `hypothesis`, are templates. `{runs}` stands for the folder in
+    which the row is trained, `{data}` for the folder of the corpus, and `{seed}` for a seed.
 
     Attributes:
         name: the name of its folder.
@@ -35,7 +35,6 @@ class Row:
         seeds: the values of training.seed.
         steps: commands of the program, in their order. One with `{seed}` runs for each seed.
         model: the model directory of a seed.
-        ensemble: the model directories of the other models, where several translate together.
         hypothesis: the file with the translations of its test set.
         needs: the names of rows whose models are read, in `{runs:NAME}`, and which of their seeds.
         protocols: how the translations are scored: `sacrebleu`, `lc.norm.tok`, or both.
@@ -49,7 +48,6 @@ class Row:
     steps: list[str]
     model: str
     downloads: bool = False
-    ensemble: list[str] = field(default_factory=list)
     hypothesis: str = ""
     needs: dict[str, list[int]] = field(default_factory=dict)
     protocols: list[str] = field(default_factory=lambda: [SACREBLEU])
@@ -76,9 +74,15 @@ class Row:
         """Returns the model directory of a seed."""
         return Path(places.fill(self.model, self, seed))
 
-    def ensemble_of(self, places: Places, seed: int) -> list[Path]:
-        """Returns the model directories that translate together with that of a seed."""
-        return [Path(places.fill(model, self, seed)) for model in self.ensemble]
+    def ensemble_of(self, places: Places, seed: int) -> list[str]:
+        """Returns what the steps that translate give to `--ensemble`, for a seed."""
+        return [
+            value
+            for command in self.commands(places, [seed])
+            if command[0] == "translate"
+            for flag, value in pairwise(command)
+            if flag == "--ensemble"
+        ]
 
     def hypothesis_of(self, places: Places, seed: int) -> Path:
         """Returns the file with a seed's translations of the test set."""

@@ -155,7 +155,7 @@ def test_the_table_names_every_computer_once(results, monkeypatch):
 
 def test_the_list(results, capsys):
     add_row(results / "results", "other", {**ROW, "title": "Another"})
-    reproduce.list_rows()
+    assert reproduce.list_rows() == 0
     printed = capsys.readouterr().out
     other, small = printed.split("small\n")
     assert other.startswith("other\n")
@@ -245,7 +245,6 @@ def test_a_row_of_an_ensemble(results, tmp_path, monkeypatch):
         "needs": {"small": [1, 2]},
         "steps": [f"translate '{first}' '{test}' '{{runs}}/out' --ensemble '{second}'"],
         "model": first,
-        "ensemble": [second],
         "hypothesis": "{runs}/out",
     }
     add_row(tmp_path, "pair", content)

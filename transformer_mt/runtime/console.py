@@ -6,6 +6,7 @@ piped to other programs. A training run also keeps all of this in a file (see `k
 
 import atexit
 import contextlib
+import os
 import re
 import shlex
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from tqdm import tqdm
 
@@ -56,6 +57,12 @@ def show(result: str) -> None:
     """Prints a result to stdout."""
     log(result)
     print(visible(result))
+
+
+def discard(stream: TextIO) -> None:
+    """Drops what is left to write to a stream that nobody can read any longer (a pipe without a
+    reader, a lost terminal), because Python would complain at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def warn(message: str, kind: str = "") -> None:
