@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from transformer_mt.decoding.output import FORMATS, formatter
 from transformer_mt.decoding.translation import Output, Translation
 
-FIRST = Output("Ein Hund.", -0.25, -0.5, ["▁Ein", "▁Hund", "."], [(0, 0), (1, 1)])
-SECOND = Output("Der Hund.", -1.5, -3.0, ["▁Der", "▁Hund", "."], [(1, 1)])
-BOTH = Translation("A dog.", ["▁A", "▁dog", "."], [FIRST, SECOND])
+PARTS = {"words": None, "parts": [(0, 9)]}
+FIRST = Output("Ein Hund.", -0.25, -0.5, ["▁Ein", "▁Hund", "."], [(0, 0), (1, 1)], **PARTS)
+SECOND = Output("Der Hund.", -1.5, -3.0, ["▁Der", "▁Hund", "."], [(1, 1)], **PARTS)
+BOTH = Translation("A dog.", ["▁A", "▁dog", "."], [FIRST, SECOND], source_parts=[(0, 6)])
 NOTHING = Translation("", [], [Output("", 0.0, 0.0, [])])
 
 
@@ -45,10 +46,11 @@ def test_json():
     assert json.loads(FORMATS["jsonl"](BOTH)) == {
         "source": "A dog.",
         "source_pieces": ["▁A", "▁dog", "."],
+        "source_parts": ["A dog."],
         "outputs": [
-            {"text": "Ein Hund.", "score": -0.25, "log_prob": -0.5,
+            {"text": "Ein Hund.", "score": -0.25, "log_prob": -0.5, "parts": ["Ein Hund."],
              "pieces": ["▁Ein", "▁Hund", "."], "alignment": "0-0 1-1"},
-            {"text": "Der Hund.", "score": -1.5, "log_prob": -3.0,
+            {"text": "Der Hund.", "score": -1.5, "log_prob": -3.0, "parts": ["Der Hund."],
              "pieces": ["▁Der", "▁Hund", "."], "alignment": "1-1"},
         ],
     }  # fmt: skip

@@ -37,7 +37,7 @@ def test_what_fits_is_whole():
     [
         ("One two. Three four. Five.", ["One two.", "Three four. Five."]),
         ("One two! Three four? Five… Six.", ["One two!", "Three four? Five…", "Six."]),
-        ('She said "no." Then (yes!) he left.', ['She said "no."', "Then (yes!)", "he left."]),
+        ('She said "no." Then, (yes!) he left.', ['She said "no."', "Then,", "(yes!) he left."]),
         # There is no end of a sentence in a number.
         ("Only 3.50 now. Good one.", ["Only 3.50 now.", "Good one."]),
         ("Wie? “Was?” «Wo?» Da!", ["Wie? “Was?” «Wo?»", "Da!"]),
@@ -52,7 +52,7 @@ def test_sentences_stay_whole_where_they_can(text, expected):
 
 def test_chinese_has_no_space_behind_a_sentence():
     text = "你好吗？我很好。“走吧！”他说；真的。"
-    assert by_characters(text, 9) == ["你好吗？我很好。", "“走吧！”他说；", "真的。"]
+    assert by_characters(text, 9) == ["你好吗？我很好。", "“走吧！”", "他说；真的。"]
 
 
 def test_only_a_sentence_that_is_too_long_is_cut_at_spaces():

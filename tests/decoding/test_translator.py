@@ -474,17 +474,18 @@ def test_an_overlong_line_is_translated_in_parts(words, config, capsys, target_l
     lines = ["w1 w2", " ".join(tokens), "", "w3"]
     translations = translator.translate(lines)
     messages = capsys.readouterr().err
-    assert messages == ("warning: line 2: 23 subwords, translated in 3 parts of at most 10\n")
+    assert messages.count("line 2: a sentence of more than 10 subwords was cut") == 1
+    assert messages.count("was cut") == 1
     parts = [" ".join(tokens[start : start + 10]) for start in (0, 10, 20)]
     assert translations[1] == glue.join(translator.translate(parts))
     assert [translations[0], translations[3]] == translator.translate(["w1 w2", "w3"])
-    assert capsys.readouterr().err == ""
+    assert "was cut" not in capsys.readouterr().err
 
 
 def test_a_line_of_just_the_longest_length_is_whole(words, config, capsys):
     translator = make_translator(words, config, max_length=10)
     translator.translate([" ".join(["w1"] * 10)])
-    assert capsys.readouterr().err == ""
+    assert "was cut" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 30, 4096])
@@ -505,11 +506,12 @@ def test_windows_keep_the_order_and_the_line_numbers(words, config, capsys, monk
     lines[9] = ""
     translator = make_translator(words, config, max_length=5)
     at_once = translator.translate(lines)
-    expected = capsys.readouterr().err
-    assert expected == "warning: line 8: 7 subwords, translated in 2 parts of at most 5\n"
+    expected = [line for line in capsys.readouterr().err.split("\n") if "was cut" in line]
+    assert len(expected) == 1 and "line 8: " in expected[0]
     monkeypatch.setattr(stream, "WINDOW", 3)
     assert translator.translate(lines) == at_once
-    assert capsys.readouterr().err == expected
+    found = [line for line in capsys.readouterr().err.split("\n") if "was cut" in line]
+    assert found == expected
 
 
 def test_the_first_lines_are_put_out_before_the_last_are_read(words, config):

@@ -245,7 +245,7 @@ def _fit_vocabulary(draft: _Draft, letters: Letters) -> PreparedData:
     """Prepares the data. Shrinks a vocabulary as long as most of its subwords are rare."""
     smallest = _smallest_sizes(draft.values, letters)
     while True:
-        data = prepare_for(draft.config())
+        _, data = prepare_for(draft.config())
         is_changed = False
         # A joint vocabulary has the same facts on both sides.
         sides = [data.facts[side] for side in ("source", "target")][: len(smallest)]

@@ -54,7 +54,7 @@ def check(config: Config, device: str | None, verbose: bool = False) -> None:
     used = devices.use(device)
     devices.require_precision(config.training.precision, used)
     require_tokenizer(config)
-    data = prepare_for(config, subwords_to_keep(config))
+    config, data = prepare_for(config, subwords_to_keep(config))
     _require_tunable(config, data)
     processes = devices.processes(config.training.devices, used)
     trainer = make_trainer(config, data, Processes(world_size=processes))
@@ -89,7 +89,7 @@ def train(config: Config, device: str | None, restart: bool) -> None:
     directory = RunDirectory(config.model_dir)
     if not processes.is_first:
         processes.wait()  # until the first process has prepared the directory
-        data = prepare_for(config, directory.load_subwords())
+        config, data = prepare_for(config, directory.load_subwords())
         run_on_several_machines(make_trainer(config, data, processes), directory)
         return
     require_tokenizer(config)
@@ -97,7 +97,7 @@ def train(config: Config, device: str | None, restart: bool) -> None:
     try:
         workers.clear_work_folder(directory)
         count = 1 if processes.connected else devices.processes(config.training.devices, used)
-        data, resumed, has_ended, trainer = _begin(
+        config, data, resumed, has_ended, trainer = _begin(
             config, directory, restart, processes, trains_here=count == 1
         )
         if processes.connected:
@@ -123,7 +123,7 @@ def train(config: Config, device: str | None, restart: bool) -> None:
 
 def _begin(
     config: Config, directory: RunDirectory, restart: bool, processes: Processes, trains_here: bool
-) -> tuple[PreparedData, Path | None, bool, Trainer | None]:
+) -> tuple[Config, PreparedData, Path | None, bool, Trainer | None]:
     """Reads and checks all input, and then prepares the directory for a new or a resumed run.
 
     The directory is not changed before all checks have passed.
@@ -132,6 +132,7 @@ def _begin(
         trains_here: whether this process trains, and not workers that it starts.
 
     Returns:
+        config: the config with the settings that the text decides.
         data: the data to train on.
         resumed: the checkpoint to resume from, if any.
         has_ended: whether the run had already reached its end.
@@ -141,7 +142,8 @@ def _begin(
     if other is not None and Path(other).resolve() == directory.path.resolve():
         raise UsageError(f"training.init_from: {other} is model_dir itself; give another model_dir")
     resumed = None if restart else resume.checkpoint_to_resume(directory, config)
-    data = prepare_for(config, directory.load_subwords() if resumed else subwords_to_keep(config))
+    subwords = directory.load_subwords() if resumed else subwords_to_keep(config)
+    config, data = prepare_for(config, subwords)
     _require_tunable(config, data)
     state = resume.checked_state(resumed, data, directory) if resumed else None
     trainer = None
@@ -171,7 +173,7 @@ def _begin(
         and state.progress.is_finished(config.training, plan.total_steps)
         and not state.stopped  # if it was stopped, a validation may be due
     )
-    return data, resumed, has_ended, trainer if trains_here else None
+    return config, data, resumed, has_ended, trainer if trains_here else None
 
 
 def _require_tunable(config: Config, data: PreparedData) -> None:

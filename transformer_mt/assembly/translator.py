@@ -44,8 +44,10 @@ class Settings(TypedDict, total=False):
     length_penalty_kind: Literal["gnmt", "average"]
     min_length_ratio: float
     min_length_extra: int
-    max_length_ratio: float
+    max_length_ratio: float | None
     max_length_extra: int
+    split_sentences: bool | None
+    max_source_length: int | None
     sampling: bool
     temperature: float
     top_k: int | None
@@ -88,6 +90,7 @@ class Translator(LineTranslator, Generic[Found]):
             config.data.source_lang,
             partial(spec.backend.sentences_at_once, spec),
             config.subword.sampling,
+            config.tags,
         )
 
     @overload

@@ -17,8 +17,10 @@ from pathlib import Path
 
 from transformer_mt.assembly import attention
 from transformer_mt.commands.arguments import add_checkpoint, add_device, add_model_dir
+from transformer_mt.data.sentences import sentences
 from transformer_mt.data.subword import Vocabulary
 from transformer_mt.decoding.engine import Sentence
+from transformer_mt.runtime.console import warn
 from transformer_mt.runtime.errors import UsageError
 from transformer_mt.runtime.files import write_atomically
 
@@ -54,6 +56,12 @@ def run(options: argparse.Namespace) -> None:
     text, source_ids = _read("--text", options.text, subwords.source, limit)
     if not source_ids:
         raise UsageError("--text: there is no text in it")
+    count = len(sentences(text, spec.config.data.source_lang))
+    if count > 1 and spec.config.decoding.split_sentences:
+        warn(
+            f"--text: {count} sentences. The maps show them read as one text, although `translate` "
+            "translates each sentence by itself"
+        )
     if options.target is not None:
         target, target_ids = _read("--target", options.target, subwords.target, limit)
 

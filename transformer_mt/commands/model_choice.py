@@ -80,7 +80,7 @@ def add_model_choice(
     add_device(group)
     group = parser.add_argument_group(SETTINGS_GROUP)
     for name in settings:
-        is_switch = SETTINGS[name].annotation is bool
+        is_switch = SETTINGS[name].annotation in (bool, bool | None)
         form: dict[str, Any] = {"metavar": "X", "type": _setting}
         group.add_argument(
             "--" + name.replace("_", "-"),
@@ -158,6 +158,7 @@ def made_from(spec: EngineSpec) -> dict[str, Any]:
         "--engine": spec.backend.name,
         "--device": spec.device,
         "data.max_length": config.data.max_length,
+        "data.source_lang": config.data.source_lang,
         "data.target_lang": config.data.target_lang,
         **{f"decoding.{key}": value for key, value in config.decoding.model_dump().items()},
     }

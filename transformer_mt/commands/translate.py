@@ -8,8 +8,9 @@ formats, all with one line for each line of the input:
   tsv    columns with tabs between them: the source, the translation, its score and, with
          --alignment, its alignment. With --n-best, each further translation adds these columns
          again, without the source. A tab or an end of line in a text becomes a space
-  jsonl  `{"source", "source_pieces", "outputs": [{"text", "score", "log_prob", "pieces",
-         "alignment"}, ...]}`, with the best output first. Pieces are subwords
+  jsonl  `{"source", "source_pieces", "source_parts", "outputs": [{"text", "score", "log_prob",
+         "pieces", "parts", "alignment"}, ...]}`, with the best output first. Pieces are subwords.
+         Parts are what was translated by itself: each sentence, unless --no-split-sentences
 
 The score is log_prob, the natural logarithm of the probability, divided by the length penalty.
 

@@ -43,6 +43,8 @@ Width = Annotated[int, Field(gt=0, le=2**16)]
 Decay = Annotated[float, Field(ge=0), at_most(0.999999, "float32 may round larger numbers to 1")]
 # Ratios of the lengths of output and input. Longer outputs than these would fill the memory.
 LengthRatio = Annotated[float, Field(le=100)]
+# The ratio if neither the config nor a training text gives one.
+MAX_LENGTH_RATIO = 2.0
 ExtraLength = Annotated[int, Field(ge=0, le=10_000)]
 
 
@@ -165,7 +167,7 @@ class DataConfig(Section):
 
     max_length: PositiveInt = 256
     """The length of the longest sentence, in subwords. Training leaves out a pair if one of its
-    sides is longer. `translate` translates longer lines in parts."""
+    sides is longer."""
 
     max_length_ratio: Annotated[float, Field(ge=1)] | None = 6.0
     """The largest ratio of the lengths of the two sides. Training leaves out a pair if one side is
@@ -543,12 +545,26 @@ class DecodingConfig(Section):
     min_length_extra: ExtraLength = 0
     """The number of subwords that is added to the minimum length (see min_length_ratio)."""
 
-    max_length_ratio: Annotated[LengthRatio, Field(gt=0)] = 2.0
+    max_length_ratio: Annotated[LengthRatio, Field(gt=0)] | None = None
     """The maximum length of an output, relative to the source. An output has at most
-    `max_length_ratio * source_length + max_length_extra` subwords."""
+    `max_length_ratio * source_length + max_length_extra` subwords. An output that reaches this
+    length may be cut, and a warning names its line. null means a ratio that follows from the
+    training text: 2, or more if the text has longer targets. It is kept in the model's config."""
 
     max_length_extra: ExtraLength = 20
     """The number of subwords that is added to the maximum length (see max_length_ratio)."""
+
+    split_sentences: bool | None = None
+    """Whether each sentence of a line is translated by itself. Their translations are joined as the
+    sentences were. A model that has learnt from single sentences may otherwise leave sentences out.
+    With false, a line is translated as a whole, unless it is too long (see max_source_length). null
+    means true, unless more than a quarter of the lines that the model was trained on have several
+    sentences."""
+
+    max_source_length: PositiveInt | None = None
+    """The greatest length of what is translated as a whole, in subwords. A longer sentence is cut
+    behind a comma or at a space, and translated in parts. null means the length of the longest
+    source that the model was trained on."""
 
     sampling: bool = False
     """Draws outputs at random from the model's probabilities, instead of searching for the best.
@@ -654,6 +670,12 @@ class Config(Section):
     guided_attention: GuidedAttentionConfig = Field(default_factory=GuidedAttentionConfig)
     decoding: DecodingConfig = Field(default_factory=DecodingConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
+
+    @property
+    def tags(self) -> list[str]:
+        """The words that stand before texts of a kind."""
+        of_texts = (text.tag for text in self.data.texts if text.tag is not None)
+        return list(dict.fromkeys([*of_texts, *self.subword.user_symbols]))
 
     @property
     def alignment_heads(self) -> Heads:

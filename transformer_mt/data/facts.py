@@ -5,6 +5,7 @@ subwords occur, and which text of the dev and test sets is also trained on.
 """
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -12,15 +13,17 @@ from typing import Any
 
 import numpy as np
 
+from transformer_mt.config.schema import MAX_LENGTH_RATIO, DecodingConfig
 from transformer_mt.data.cache import entry, entry_name
 from transformer_mt.data.corpus import Corpus, Pair, Split
 from transformer_mt.data.encoded import CHUNK, CachedArrays, EncodedCorpus, EncodedText, Limits
+from transformer_mt.data.sentences import sentences
 from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary
 from transformer_mt.data.words import has_spaces
 from transformer_mt.runtime.console import progress
 
 # A new number makes existing entries of the cache unused.
-FORMAT = 1
+FORMAT = 2
 # A subword that occurs less often than this is rare.
 RARE = 10
 # How many examples there are of each kind, and how many characters of each text.
@@ -28,6 +31,10 @@ EXAMPLES = 3
 LONGEST_EXAMPLE = 200
 # A histogram of lengths has at most this many bars.
 BARS = 30
+# Whether lines have several sentences is looked at in about this many of them.
+SENTENCE_LINES = 20_000
+# The share of the pairs, the least unusual ones, whose targets an output may be as long as.
+USUAL = 0.999
 # This many ids are counted at once, to limit the memory.
 BLOCK = 1 << 22
 
@@ -68,6 +75,7 @@ def facts_of(
             words = found[name]["words"]
             found[name] |= side
             found[name]["subwords_per_word"] = side["subwords"] / words if words else None
+        found["length_ratio"] = _length_ratio(train)
         (folder / "facts.json").write_text(json.dumps(found))
 
     name = entry_name(FORMAT, train.key, contents)
@@ -110,7 +118,7 @@ def _read(
     dropped = _Dropped(train, subwords, limits)
     overlap, copies = _Overlap(held), _Examples()
     sides = [
-        _Units(has_spaces(language), isinstance(vocabulary, WordVocabulary))
+        _Units(language, isinstance(vocabulary, WordVocabulary), 1 + len(train) // SENTENCE_LINES)
         for language, vocabulary in (
             (text.source_lang, subwords.source),
             (text.target_lang, subwords.target),
@@ -195,14 +203,20 @@ class _Dropped:
 
 
 class _Units:
-    """Counts the characters and the words of one side of the text."""
+    """Counts the characters and the words of one side of the text, and the lines with several
+    sentences among every `step`th line."""
 
-    def __init__(self, has_words: bool, is_bpe: bool) -> None:
-        self._has_words = has_words
+    def __init__(self, language: str, is_bpe: bool, step: int) -> None:
+        self._language, self._has_words = language, has_spaces(language)
         self._is_bpe = is_bpe
-        self._words = self._characters = 0
+        self._step = step
+        self._words = self._characters = self._lines = self._looked_at = self._several = 0
 
     def add(self, text: str) -> None:
+        if self._lines % self._step == 0:
+            self._looked_at += 1
+            self._several += len(sentences(text, self._language)) > 1
+        self._lines += 1
         self._characters += len(text)
         if self._has_words:
             words = text.split()
@@ -211,7 +225,11 @@ class _Units:
                 self._words -= sum(word.endswith("@@") for word in words)
 
     def facts(self) -> Facts:
-        return {"words": self._words if self._has_words else None, "characters": self._characters}
+        return {
+            "words": self._words if self._has_words else None,
+            "characters": self._characters,
+            "several_sentences": self._several / max(1, self._looked_at),
+        }
 
 
 class _Overlap:
@@ -294,6 +312,17 @@ def _sides(train: EncodedCorpus, subwords: Subwords) -> dict[str, Facts]:
         }
         for name, (text, own) in sides.items()
     }
+
+
+def _length_ratio(train: EncodedCorpus) -> float:
+    """Returns the `decoding.max_length_ratio` that the training text needs: with the default of
+    max_length_extra and with room for a quarter more, nearly all of its targets could be outputs.
+    It is at least the usual ratio."""
+    extra = DecodingConfig.model_fields["max_length_extra"].default
+    source, target = train.source.lengths, train.target.lengths
+    needed = (target - extra) / np.maximum(source, 1)
+    ratio = 1.25 * float(np.quantile(needed, USUAL, method="higher"))
+    return min(max(MAX_LENGTH_RATIO, math.ceil(10 * ratio) / 10), 100.0)
 
 
 def _occurrences(text: EncodedText, size: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Protocol, overload
 
 import numpy as np
 
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.schema import MAX_LENGTH_RATIO, DecodingConfig
 
 
 @dataclass(frozen=True)
@@ -177,5 +177,6 @@ def length_penalty(length: int | np.ndarray, settings: DecodingConfig) -> float 
 def length_limits(source_length: int, settings: DecodingConfig) -> tuple[int, int]:
     """The least and the greatest length of a source's outputs, in subwords without eos."""
     shortest = settings.min_length_ratio * source_length + settings.min_length_extra
-    longest = settings.max_length_ratio * source_length + settings.max_length_extra
+    ratio = settings.max_length_ratio or MAX_LENGTH_RATIO
+    longest = ratio * source_length + settings.max_length_extra
     return min(int(shortest), int(longest)), int(longest)

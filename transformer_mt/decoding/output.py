@@ -38,11 +38,14 @@ def tsv(translation: Translation, n_best: int = 1) -> str:
 
 
 def jsonl(translation: Translation) -> str:
-    """An object with source, source_pieces and outputs. Each output has text, score, log_prob,
-    pieces and, if asked for, alignment."""
+    """An object with source, source_pieces, source_parts and outputs. Each output has text, score,
+    log_prob, pieces, parts and, if asked for, alignment. Parts are what was translated by itself, as
+    text."""
+    source = translation.source
     values = {
-        "source": translation.source,
+        "source": source,
         "source_pieces": translation.source_pieces,
+        "source_parts": [source[start:end] for start, end in translation.source_parts],
         "outputs": [_values(output) for output in translation.outputs],
     }
     text = json.dumps(values, ensure_ascii=False)
@@ -68,6 +71,7 @@ def _values(output: Output) -> dict[str, Any]:
         "score": _number(output.score),
         "log_prob": _number(output.log_prob),
         "pieces": output.pieces,
+        "parts": [output.text[start:end] for start, end in output.parts],
     }
     if output.alignment is not None:
         values["alignment"] = pharaoh.write(output.alignment)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from transformer_mt.data.pharaoh import Link
@@ -27,6 +27,7 @@ class Output:
         pieces: the subwords.
         alignment: if asked for, pairs (source word, target word), both from 0.
         words: if `alignment` is there, the place in the text of each word that it counts.
+        parts: the place in the text of each part that was translated by itself.
     """
 
     text: str
@@ -35,6 +36,7 @@ class Output:
     pieces: list[str]
     alignment: list[Link] | None = None
     words: list[Place] | None = None
+    parts: list[Place] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,15 @@ class Translation:
         source: the line.
         source_words: if the alignment was asked for, the place in the source of each word that it
             counts. A place is a pair (start, end): the word is source[start:end].
+        source_parts: the place in the source of each part that was translated by itself: its
+            sentences, or the line as a whole, or parts of what is too long.
     """
 
     source: str
     source_pieces: list[str]
     outputs: list[Output]
     source_words: list[Place] | None = None
+    source_parts: list[Place] = field(default_factory=list)
 
     @property
     def text(self) -> str:

@@ -8,17 +8,18 @@ import re
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import chain, tee
+from itertools import chain, pairwise, tee
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from transformer_mt.config.schema import DecodingConfig
-from transformer_mt.data.languages import has_spaces
+from transformer_mt.data.languages import has_spaces, has_spaces_between_sentences
 from transformer_mt.data.pharaoh import Link
+from transformer_mt.data.sentences import sentences
 from transformer_mt.data.subword import Place, Subwords, Vocabulary, WordVocabulary, seeded
 from transformer_mt.data.words import Words, word_count
 from transformer_mt.decoding.alignment import word_alignment
@@ -28,6 +29,7 @@ from transformer_mt.decoding.engine import (
     Search,
     Sentence,
     default_at_once,
+    length_limits,
     length_penalty,
     sentences_in,
 )
@@ -72,11 +74,15 @@ class LineTranslator:
 
     Args:
         engine: an engine, or a runner of several.
-        max_length: the greatest length of a source in subwords. Longer lines are cut into segments.
-        target_lang, source_lang: such as de or zh-CN; they tell whether words have spaces between
-            them.
+        max_length: the greatest length of a segment in subwords, if
+            `decoding.max_source_length` is null.
+        target_lang, source_lang: such as de or zh-CN; they tell where sentences end, and whether
+            words have spaces between them.
         at_once: decides how large batches are if `decoding.batch_tokens` is null.
         sampling: the rate of sampled segmentations if `decoding.segmentation_rate` is null.
+        tags: words that stand before a source, or before a prefix, and hold for all of its
+            sentences.
+        warn: is called with warnings about lines, as `console.warn`.
     """
 
     def __init__(
@@ -89,6 +95,8 @@ class LineTranslator:
         source_lang: str = "",
         at_once: AtOnce = default_at_once,
         sampling: float | None = None,
+        tags: Iterable[str] = (),
+        warn: Callable[[str, str], object] = warn,
     ) -> None:
         self._at_once = at_once
         self._sampling = sampling
@@ -97,8 +105,10 @@ class LineTranslator:
         self._target = subwords.target
         self._decoding = decoding
         self._max_length = max_length
-        # Stands between the segments of a line.
-        self._glue = " " if has_spaces(target_lang) else ""
+        self._source_lang, self._target_lang = source_lang, target_lang
+        any_tag = "|".join(map(re.escape, tags))
+        self._tags = re.compile(rf"\s*(?:(?:{any_tag})\s+)+" if any_tag else "")
+        self._warn = warn
         sides = (self._source, source_lang), (self._target, target_lang)
         # They are made only if they are needed, because that looks at the whole vocabularies, and
         # only once for all translators that `with_settings` makes.
@@ -137,8 +147,10 @@ class LineTranslator:
         search = partial(Search, settings=self._decoding, need_attention=need_alignment)
         numbered = _numbered(windows, first)
         prepared = (self._sentences(lines, number) for lines, number in numbered)
-        for (line, cut), parts in self._computed(prepared, search, finished):
+        lines = self._computed(prepared, search, finished)
+        for number, ((line, cut), parts) in enumerate(lines, first):
             yield self._translation(line, cut, parts, need_alignment)
+            self._warn_of_limit(parts, number)
 
     def scores(
         self, pairs: Iterable[tuple[str, str]], finished: Finished = ignore
@@ -184,35 +196,74 @@ class LineTranslator:
                 yield from zip(window.lines, window.parts, strict=True)
 
     def _sentences(self, lines: list[Line], first: int) -> _Window:
-        """The window of lines to translate, each with its segments of at most max_length."""
-        cut_lines: list[tuple[Line, list[Segment]]] = []
+        """The window of lines to translate, each with its segments."""
+        cut_lines: list[tuple[Line, list[_Cut]]] = []
         parts: list[list[_Part]] = []
         for index, line in enumerate(lines):
             number = first + index
-            own = segments(line.text, partial(_encode, self._source), self._max_length)
-            if len(own) > 1:
-                warn(
-                    f"line {number}: {sum(len(s.ids) for s in own)} subwords, translated in "
-                    f"{len(own)} parts of at most {self._max_length}",
-                    kind="lines were translated in parts",
-                )
-            self._warn_of_unknown([i for segment in own for i in segment.ids], number)
-            prefix = _encode(self._target, line.prefix) if line.prefix else []
-            cut_lines.append((line, own))
+            cut = self._cut(line.text, number)
+            self._warn_of_unknown([i for own in cut for i in own.segment.ids], number)
+            prefixes = self._prefixes(line.prefix, len(cut))
+            cut_lines.append((line, cut))
             parts.append([])
-            for place, segment in enumerate(own):
+            for place, (own, prefix) in enumerate(zip(cut, prefixes, strict=True)):
                 # The random numbers of a segment follow from the line and the place in it.
                 sentence = Sentence(
-                    segment.ids,
-                    [] if place else prefix,
+                    own.ids,
+                    prefix,
                     (number << 20) + place,
-                    self._other_segmentations(line.text, segment),
+                    self._other_segmentations(line.text, own),
                 )
                 parts[index].append(_Part(index, sentence, sentence.length))
         return _Window(cut_lines, parts, self._rows_at_once)
 
-    def _other_segmentations(self, line: str, segment: Segment) -> list[list[int]]:
+    def _cut(self, line: str, number: int) -> list[_Cut]:
+        """The segments of a line. The tags before it hold for each of them."""
+        most = self._decoding.max_source_length or self._max_length
+        start = self._end_of_tags(line)
+        tags = _encode(self._source, line[:start].strip())
+        own = segments(
+            line,
+            partial(_encode, self._source),
+            max(1, most - len(tags)),
+            self._source_lang,
+            split_sentences=bool(self._decoding.split_sentences),
+            start=start,
+        )
+        if not all(segment.begins_sentence for segment in own):
+            self._warn(
+                f"line {number}: a sentence of more than {most} subwords was cut, and translated "
+                "in parts",
+                "lines have sentences that were translated in parts",
+            )
+        cut = [_Cut(segment, tags) for segment in own]
+        if tags and cut:  # The first segment begins with the tags as they stand in the line.
+            begin = len(line) - len(line.lstrip())
+            whole = replace(own[0], ids=cut[0].ids, start=begin)
+            cut[0] = _Cut(whole, [])
+        return cut
+
+    def _end_of_tags(self, text: str) -> int:
+        """Where the tags at the start of a text end, which something must follow."""
+        end = self._tags.match(text).end()
+        return end if text[end:].strip() else 0
+
+    def _prefixes(self, prefix: str, count: int) -> list[list[int]]:
+        """The ids with which the output of each of `count` segments begins. Each sentence of the
+        prefix is for a segment of its own, and its tags are for all of them."""
+        start = self._end_of_tags(prefix)
+        tags, text = prefix[:start].strip(), prefix[start:].strip()
+        texts = [text]
+        if count > 1:
+            starts = [place[0] for place in sentences(text, self._target_lang)][:count]
+            texts = [text[a:b].strip() for a, b in pairwise([*starts, len(text)])]
+        texts += [""] * (count - len(texts))
+        joined = (f"{tags} {own}".strip() for own in texts[:count])
+        return [_encode(self._target, own) if own else [] for own in joined]
+
+    def _other_segmentations(self, line: str, cut: _Cut) -> list[list[int]]:
         """The sampled segmentations of a segment, which depend only on its text and the seed."""
+        segment = cut.segment
         count = self._decoding.segmentations - 1
         if not count:
             return []
@@ -220,7 +271,7 @@ class LineTranslator:
         # Half of a word that was cut can't be sampled, because its subwords are not those of a
         # text. It gets its own subwords again.
         if self._source.encode(text) != segment.ids:
-            return [segment.ids] * count
+            return [cut.ids] * count
         rate = self._decoding.segmentation_rate or self._sampling
         if rate is None:
             raise ValueError("sampled segmentations need a rate")
@@ -228,7 +279,7 @@ class LineTranslator:
         drawn = seeded(seed, lambda: [self._source.sample(text, rate) for _ in range(count)])
         # A sampled segmentation may have as many subwords as the text has characters.
         most = max(MAX_AT_ONCE, self._max_length)
-        return [ids if len(ids) <= most else segment.ids for ids in drawn]
+        return [cut.tags + (ids if len(ids) <= most else segment.ids) for ids in drawn]
 
     def _read(
         self, pairs: Iterable[tuple[str, str]], method: str, action: str, finished: Finished
@@ -253,7 +304,7 @@ class LineTranslator:
                     if longest <= most:
                         parts[index].append(_Part(index, pair, longest + 1))
                     else:
-                        warn(
+                        self._warn(
                             f"line {first + index}: {longest} subwords are not {action}",
                             kind=f"lines are not {action}",
                         )
@@ -272,15 +323,17 @@ class LineTranslator:
     # ---- From results to text ----
 
     def _translation(
-        self, line: Line, cut: list[Segment], parts: list[_Part], need_alignment: bool
+        self, line: Line, cut: list[_Cut], parts: list[_Part], need_alignment: bool
     ) -> Translation:
-        pieces = [piece for part in parts for piece in self._source.pieces(part.content.source)]
+        own = [part.segment for part in cut]
+        pieces = [piece for segment in own for piece in self._source.pieces(segment.ids)]
         count = max((len(part.result) for part in parts), default=1)
-        outputs = [self._output(parts, rank, need_alignment) for rank in range(count)]
+        outputs = [self._output(line, cut, parts, rank, need_alignment) for rank in range(count)]
         if not self._decoding.sampling:  # equal samples tell how probable a text is
             outputs = _different(outputs)
-        words = self._source_words(line.text, cut) if need_alignment else None
-        return Translation(line.text, pieces, outputs, words)
+        words = self._source_words(line.text, own) if need_alignment else None
+        places = [(segment.start, segment.end) for segment in own]
+        return Translation(line.text, pieces, outputs, words, places)
 
     def _source_words(self, line: str, cut: list[Segment]) -> list[Place]:
         """The place in the line of each word of its segments."""
@@ -291,37 +344,62 @@ class LineTranslator:
             words += _moved(self._sides()[0].places(segment.ids, places), segment.start)
         return words
 
-    def _output(self, parts: list[_Part], rank: int, need_alignment: bool) -> Output:
+    def _output(
+        self, line: Line, cut: list[_Cut], parts: list[_Part], rank: int, need_alignment: bool
+    ) -> Output:
         """Joins the rank-th best hypothesis of each part, or its last one if it has fewer."""
-        texts: list[str] = []
+        text = ""
         pieces: list[str] = []
         links: list[Link] = []
         words: list[Place] = []
+        places: list[Place] = []
         log_prob, length = 0.0, 0
-        start = source_count = 0  # the characters and source words of the parts before
-        for part in parts:
+        source_count = 0  # the source words of the parts before
+        before = None
+        for own, part in zip(cut, parts, strict=True):
+            segment = own.segment
+            if before is not None:
+                text += self._between(line.text[before.end : segment.start], segment)
+            before, start = segment, len(text)
             hypothesis = part.result[min(rank, len(part.result) - 1)]
-            text = self._target.decode(hypothesis.ids)
-            # A vocabulary may hold characters that would end the line.
-            texts.append(re.sub(r"[\r\n]", " ", text))
+            text += self._target.decode(hypothesis.ids)
+            places.append((start, len(text)))
             pieces += self._target.pieces(hypothesis.ids)
             log_prob += hypothesis.log_prob
             length += len(hypothesis.ids) + 1
             if need_alignment:
-                own = self._aligned(part.content.source, hypothesis.ids, hypothesis.attention)
-                links += ((source_count + i, len(words) + j) for i, j in own.links)
-                source_count += own.source_words
-                places = self._target.decoded_places(hypothesis.ids)
-                words += _moved(self._sides()[1].places(hypothesis.ids, places), start)
-            start += len(text) + len(self._glue)
+                attention = hypothesis.attention
+                if attention is not None:
+                    attention = attention[:, len(own.tags) :]
+                found = self._aligned(segment.ids, hypothesis.ids, attention)
+                links += ((source_count + i, len(words) + j) for i, j in found.links)
+                source_count += found.source_words
+                of_subwords = self._target.decoded_places(hypothesis.ids)
+                words += _moved(self._sides()[1].places(hypothesis.ids, of_subwords), start)
         return Output(
-            text=self._glue.join(texts),
+            # A vocabulary may hold characters that would end the line.
+            text=re.sub(r"[\r\n]", " ", text),
             score=log_prob / length_penalty(max(length, 1), self._decoding),
             log_prob=log_prob,
             pieces=pieces,
             alignment=links if need_alignment else None,
             words=words if need_alignment else None,
+            parts=places,
         )
+
+    def _between(self, spaces: str, segment: Segment) -> str:
+        """What stands before the translation of a segment that is not the first.
+
+        Args:
+            spaces: what stands before the segment in the line.
+        """
+        if not segment.begins_sentence:
+            return " " if has_spaces(self._target_lang) else ""
+        if not has_spaces_between_sentences(self._target_lang):
+            return ""
+        # Where the source language has spaces between sentences, their number stays, even none.
+        count = len(spaces) or not has_spaces_between_sentences(self._source_lang)
+        return " " * count
 
     def _aligned(
         self, source: list[int], target: list[int], attention: np.ndarray | None
@@ -342,11 +420,24 @@ class LineTranslator:
         if isinstance(self._source, WordVocabulary):
             unknown = ids.count(self._source.unk)
             if unknown > len(ids) // 2:
-                warn(
+                self._warn(
                     f"line {line}: {unknown} of {len(ids)} tokens are not in the vocabulary; this "
                     "model reads tokenised text with its BPE applied",
-                    kind="lines have many tokens that are not in the vocabulary",
+                    "lines have many tokens that are not in the vocabulary",
                 )
+
+
+    def _warn_of_limit(self, parts: list[_Part], line: int) -> None:
+        """Warns if an output is as long as it may be, because it may be cut there."""
+        for part in parts:
+            most = length_limits(len(part.content.source), self._decoding)[1]
+            if len(part.result[0].ids) >= max(most, 1):
+                self._warn(
+                    f"line {line}: the translation has reached the limit of {most} subwords, and "
+                    "may be cut there. decoding.max_length_ratio and max_length_extra raise it",
+                    "translations have reached their greatest length",
+                )
+                return
 
 
 class Translator(LineTranslator):
@@ -360,6 +451,17 @@ class Translator(LineTranslator):
         """
         windows = in_windows(map(Line, lines))
         return [translation.text for translation in self.stream(windows, finished=finished)]
+
+
+class _Cut(NamedTuple):
+    """A segment of a line, and the ids of tags that are put before it."""
+
+    segment: Segment
+    tags: list[int]
+
+    @property
+    def ids(self) -> list[int]:
+        return self.tags + self.segment.ids
 
 
 @dataclass

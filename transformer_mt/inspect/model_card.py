@@ -214,6 +214,7 @@ def _training(record: Record, seed: int) -> Iterator[str]:
 
 def _limits(record: Record, config: Config) -> Iterator[str]:
     source, target = map(_plain, record.languages)
+    longest = config.decoding.max_source_length or config.data.max_length
     yield (
         f"- It translates from {source} to {target} only, one line at a time, without the context "
         "of the lines around it.\n"
@@ -221,9 +222,11 @@ def _limits(record: Record, config: Config) -> Iterator[str]:
         "and in style, the worse is the translation.\n"
         "- A translation can read well and be wrong: words can be left out, added, or turned into "
         "their opposite. It can also repeat sentences of the training text, and its prejudices.\n"
-        f"- It has seen sentences of at most {config.data.max_length} subwords. Longer lines are "
-        "translated in parts."
+        f"- It has seen texts of at most {longest} subwords. Longer sentences are translated in "
+        "parts."
     )
+    if config.decoding.split_sentences:
+        yield "- It translates each sentence of a line by itself."
     if DATASETS[config.data.dataset].is_lc_norm_tok:
         yield "- It reads and writes lower-cased tokens, and not text as people write it."
     yield ""

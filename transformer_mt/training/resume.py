@@ -27,6 +27,7 @@ MAY_CHANGE = {
 }
 SECTIONS_THAT_MAY_CHANGE = ("decoding", "evaluation")
 # These may not change with model.non_autoregressive: end, whose decoder is trained on this length.
+# null is the value that the text decides, and the text may not change either.
 LENGTHS_TRAINED_ON = {"decoding.max_length_ratio", "decoding.max_length_extra"}
 
 
@@ -60,7 +61,9 @@ def differences(old: Config, new: Config) -> list[str]:
         for key, value in new_values[section].items():
             before, name = old_values[section][key], f"{section}.{key}"
             may_change = section in SECTIONS_THAT_MAY_CHANGE or name in MAY_CHANGE
-            if value != before and (not may_change or name in may_not_change):
+            if name in may_not_change:
+                may_change = value is None
+            if value != before and not may_change:
                 lines.append(f"{name}: {_shown(before)}, now {_shown(value)}")
     return lines
 

@@ -141,7 +141,11 @@ def dev_hypotheses(config: Config, data: PreparedData, updater: Updater) -> list
         ),
         config.data.max_length,
         config.data.target_lang,
-        at_once=at_once,
+        config.data.source_lang,
+        at_once,
+        tags=config.tags,
+        # At first, a model may say nothing but the same word, up to the greatest length.
+        warn=lambda message, kind: None,
     )
     sources = data.dev_split.text[0]
     hypotheses = [""] * len(sources)

@@ -1,0 +1,108 @@
+"""The sentences of a line of text.
+
+The package sentencex knows the marks and the abbreviations of many languages. The rules here are
+for what it leaves: lists, brackets, addresses of the web, ordinals, and languages whose sentences
+it does not know.
+"""
+
+import re
+from collections.abc import Iterator
+
+from transformer_mt.data.languages import primary
+
+# [start, end) in characters, without the spaces around.
+Place = tuple[int, int]
+
+# After these marks a sentence ends as well, and sentencex does not know it: the marks of Khmer and
+# Tibetan; an ellipsis, or a bracket that closes behind an end, before a letter that is not a small
+# one; an end before the next item of a list.
+_FURTHER_END = re.compile(
+    r"[។៕༎]+\s*|།+\s+|(?:\.\.\.|…|[.!?][)\]])\s+(?=[^\W\d_a-zß-öø-ÿа-яё])|[。！？][）】]"
+    r"|[.!?…]\s+(?=\(?(?:\d{1,3}|[a-z])\)\s)"
+)
+# Thai and Lao have no mark for the end of a sentence but a space, which separates clauses too. A
+# space beside a number or a foreign word is none, and neither is one behind a repetition mark.
+_SPACE_END = {
+    "th": re.compile(r"(?<=[\u0e01-\u0e2e\u0e30-\u0e45\u0e47-\u0e4e])\s+(?=[\u0e01-\u0e4e])"),
+    "lo": re.compile(r"(?<=[\u0e81-\u0ec5\u0ec7-\u0ecd])\s+(?=[\u0e81-\u0edf])"),
+}
+# The number or letter in front of an item of a list.
+_LIST_MARK = re.compile(r"\(?(?:\d{1,3}|[A-Za-z]|[ivxIVX]{1,5})[.)]")
+# In these languages a number with a full stop is an ordinal: "der 2. Weltkrieg".
+_WITH_ORDINALS = {
+    *("cs", "da", "de", "et", "fi", "hr", "hu", "is", "lv", "nb", "nn", "no", "pl", "sk", "sl", "sr")
+}
+_ORDINAL = re.compile(r"(?:^|\s)\d{1,2}\.$")
+# Abbreviations that sentencex does not know, and that rarely end a sentence.
+_ABBREVIATIONS = {
+    language: re.compile(rf"(?:^|[\s(\"'«“„])(?:{words})\.$")
+    for language, words in {
+        "en": "approx|vol|Dr",
+        "fr": "MM?|Mme|Mlle|Mgr|Dr|Pr|St|Ste|[Aa]rt|[Cc]f|env|chap|h",
+        "it": "pag|pagg|art|sig",
+        "nl": "mevr|dhr|mr|drs",
+        "pl": "dr|prof|mgr|ul",
+        "pt": "Av|Dr|Dra|Prof",
+        "ru": "[Тт]\\. ?е|[Тт]\\. ?к|см|стр|им",
+    }.items()
+}
+# A word that holds the end of a sentence and the beginning of the next, without a space between.
+_TWO_WORDS = re.compile(
+    r"[^\W\d_]+[!?…]+[^\W\d_]+[.,!?;:]*|[^\W\d_]*[a-zß-öø-ÿа-яё]\.[^\W\d_][a-zß-öø-ÿа-яё]+[.,!?;:]*"
+)
+_ADDRESS = re.compile(r"[/=&@\\]|www\.")
+
+
+def sentences(line: str, language: str) -> list[Place]:
+    """The places of the sentences of a line, in order. They hold everything except the spaces
+    between them."""
+    found: list[Place] = []
+    for start, end in _pieces(line, primary(language)):
+        start += len(line[start:end]) - len(line[start:end].lstrip())
+        end = start + len(line[start:end].rstrip())
+        if start < end:
+            found.append((start, end))
+    return found
+
+
+def _pieces(line: str, language: str) -> Iterator[Place]:
+    """Joins what sentencex and the further ends have cut wrongly."""
+    start = 0
+    for end in _ends(line, language):
+        if not _goes_on(line, start, end, language):
+            yield start, end
+            start = end
+    if start < len(line):
+        yield start, len(line)
+
+
+def _ends(line: str, language: str) -> list[int]:
+    from sentencex import get_sentence_boundaries
+
+    # Half a surrogate pair is not a character, but text in Python may hold one.
+    characters = line.encode("utf-8", "replace").decode("utf-8")
+    ends = {found["end_index"] for found in get_sentence_boundaries(language, characters)}
+    ends |= {match.end() for match in _FURTHER_END.finditer(line)}
+    if language in _SPACE_END:
+        ends |= {match.end() for match in _SPACE_END[language].finditer(line)}
+    return sorted(ends - {0, len(line)})
+
+
+def _goes_on(line: str, start: int, end: int, language: str) -> bool:
+    """Whether the sentence that begins at `start` does not end at `end`."""
+    text, rest = line[start:end].strip(), line[end:]
+    if not any(map(str.isalnum, text)) or not any(map(str.isalnum, rest)):
+        return True
+    if _LIST_MARK.fullmatch(text):
+        return True
+    if language in _WITH_ORDINALS and _ORDINAL.search(text):
+        return True
+    if language in _ABBREVIATIONS and _ABBREVIATIONS[language].search(text):
+        return True
+    if text[-1] not in ".!?…" or line[end - 1].isspace() or rest[0].isspace():
+        return False
+    # Without a space, a sentence ends between two words ("Yes!No."), but not within an address or
+    # a name such as ASP.NET.
+    word = re.search(r"\S*$", line[:end])[0] + re.match(r"\S*", rest)[0]
+    is_two_words = rest[0].isalpha() and not rest[0].islower() and _TWO_WORDS.fullmatch(word)
+    return not is_two_words or _ADDRESS.search(word) is not None
