@@ -7,7 +7,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from transformer_mt.decoding.translation import Output, Translation
+from transformer_mt.data.sentences import sentences
+from transformer_mt.decoding.translation import LinePart, Output, Translation
 from transformer_mt.serving.app import Service
 from transformer_mt.serving.batching import Overloaded, Ticket, TooMuch
 from transformer_mt.serving.guards import Access
@@ -38,8 +39,6 @@ class StandIn:
             name=name,
             source_lang=source_lang,
             target_lang=target_lang,
-            source_spaces=True,
-            target_spaces=True,
             engine="paddle",
             parameters=11_345_408,
             data="words, 29,000 pairs",
@@ -73,6 +72,15 @@ class StandIn:
                 self.began.set()
                 event.wait(60)
         return [self._translation(line, n_best or 1, alignment) for line in lines]
+
+    def parts(self, lines: list[str]) -> list[list[LinePart]]:
+        return [
+            [
+                LinePart(start, end, line[start:end], " " if number else "")
+                for number, (start, end) in enumerate(sentences(line, self.card.source_lang))
+            ]
+            for line in lines
+        ]
 
     def attention_page(self, source: str, target: str, ticket: Ticket) -> str:
         return f"<!doctype html><title>map of {source} and {target}</title>"

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
+from transformer_mt.decoding.translation import LinePart
 from transformer_mt.runtime.errors import UsageError
 from transformer_mt.serving import server
 from transformer_mt.serving.app import Service
@@ -40,8 +41,6 @@ class StandIn:
             name=name,
             source_lang="en",
             target_lang="de",
-            source_spaces=True,
-            target_spaces=True,
             engine="none",
             parameters=1,
             data=None,
@@ -57,6 +56,9 @@ class StandIn:
         for line in lines:
             self._obey(line, ticket)
         return [self._translation(line, n_best or 1, alignment) for line in lines]
+
+    def parts(self, lines):
+        return [[LinePart(0, len(line), line, "")] for line in lines]
 
     def attention_page(self, source: str, target: str, ticket: Ticket) -> str:
         return f"<!doctype html><title>{source} - {target}</title><script>1</script>"
@@ -93,12 +95,14 @@ class StandIn:
                     score=-1.23456 - number,
                     alignment=links if alignment else None,
                     words=places(text) if alignment else None,
+                    parts=[(0, len(text))],
                 )
             )
         return SimpleNamespace(
             text=outputs[0].text,
             outputs=outputs,
             source_words=places(line) if alignment else None,
+            source_parts=[(0, len(line))],
         )
 
 

@@ -49,10 +49,12 @@ def test_what_is_asked_for_is_there(service):
         "score": -1.2346,
         "alignment": [[0, 1], [1, 0]],
         "words": [[0, 2], [3, 4]],
+        "parts": [[0, 4]],
     }
     assert line["outputs"][0] == best
     assert line["outputs"][1]["text"] == "bc a!" and line["outputs"][1]["score"] == -2.2346
-    assert line == {**best, "source_words": [[0, 1], [2, 4]], "outputs": line["outputs"]}
+    places = {"source_words": [[0, 1], [2, 4]], "source_parts": [[0, 4]]}
+    assert line == {**best, **places, "outputs": line["outputs"]}
     (line,) = service.translate("a bc", n_best=1).json()["translations"]
     assert line == {"text": "bc a", "outputs": [{"text": "bc a"}]}
 
@@ -194,13 +196,14 @@ def test_the_description_is_complete_and_its_examples_are_right(service):
     paths = description["paths"]
     assert set(paths) == {
         "/translate",
+        "/parts",
         "/attention",
         "/attention/{name}",
         "/models",
         "/health",
         "/metrics",
     }
-    for path in ("/translate", "/attention"):
+    for path in ("/translate", "/parts", "/attention"):
         schema = paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]
         for example in schema["examples"]:
             assert set(example) <= set(schema["properties"])

@@ -276,7 +276,7 @@ def test_models_are_chosen_and_swapped(opened):
     page.run("model.value = 'en_ar'; model.dispatchEvent(new Event('change'))")
     is_translated(page, "A DOG")
     assert page.text("#swap") is None and page.text("#target-language") == "Arabic"
-    assert page.run("getComputedStyle(document.querySelector('#translation p')).direction") == "rtl"
+    page.until("getComputedStyle(document.querySelector('#translation p')).direction === 'rtl'")
     assert page.run("document.title") == "English → Arabic · Translation"
 
 

@@ -4,8 +4,8 @@ The score of a translation is the natural logarithm of the probability that the 
 divided by the length penalty. It is the score that `translate` shows for a translation that the
 model finds itself. With --length-penalty 0, it is the logarithm alone.
 
-A pair is read as a whole, with all of its sentences. `translate` translates sentences one by one, so
-for a line of several sentences its score is another one.
+A pair is read as a whole, with all of its sentences. `translate` translates sentences one by one,
+so it shows another score for a line of several sentences.
 
 examples:
   python -m transformer_mt score runs/demo --source test.en --target test.de > scores

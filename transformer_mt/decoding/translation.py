@@ -17,6 +17,21 @@ class Line(NamedTuple):
     prefix: str = ""
 
 
+class LinePart(NamedTuple):
+    """A part of a line that is translated by itself.
+
+    Attributes:
+        start, end: its place in the line.
+        text: what is translated: the part, with the tags of its line before it.
+        before: what stands before its translation in that of the line.
+    """
+
+    start: int
+    end: int
+    text: str
+    before: str
+
+
 @dataclass(frozen=True)
 class Output:
     """A translation of a line.

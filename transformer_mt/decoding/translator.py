@@ -35,7 +35,7 @@ from transformer_mt.decoding.engine import (
 )
 from transformer_mt.decoding.segments import Segment, segments
 from transformer_mt.decoding.stream import in_windows
-from transformer_mt.decoding.translation import Aligned, Line, Output, Translation
+from transformer_mt.decoding.translation import Aligned, Line, LinePart, Output, Translation
 from transformer_mt.runtime.console import warn
 
 if TYPE_CHECKING:
@@ -152,6 +152,26 @@ class LineTranslator:
             yield self._translation(line, cut, parts, need_alignment)
             self._warn_of_limit(parts, number)
 
+    def parts(self, line: str) -> list[LinePart]:
+        """The parts of a line that are translated one by one. They can be translated as lines of
+        their own, and then joined to what the line's translation is."""
+        found: list[LinePart] = []
+        tags = line[: self._end_of_tags(line)].strip()
+        for segment, missing in self._cut(line):
+            if segment.first:  # The rest of a word that was cut belongs to the part before.
+                continue
+            before = line[found[-1].end : segment.start] if found else ""
+            text = line[segment.start : segment.end]
+            found.append(
+                LinePart(
+                    segment.start,
+                    segment.end,
+                    f"{tags} {text}" if missing else text,
+                    self._between(before, segment) if found else "",
+                )
+            )
+        return found
+
     def scores(
         self, pairs: Iterable[tuple[str, str]], finished: Finished = ignore
     ) -> Iterator[float]:
@@ -201,7 +221,13 @@ class LineTranslator:
         parts: list[list[_Part]] = []
         for index, line in enumerate(lines):
             number = first + index
-            cut = self._cut(line.text, number)
+            cut = self._cut(line.text)
+            if not all(own.segment.begins_sentence for own in cut):
+                self._warn(
+                    f"line {number}: a sentence of more than {self._longest} subwords was cut, and "
+                    "translated in parts",
+                    "lines have sentences that were translated in parts",
+                )
             self._warn_of_unknown([i for own in cut for i in own.segment.ids], number)
             prefixes = self._prefixes(line.prefix, len(cut))
             cut_lines.append((line, cut))
@@ -217,25 +243,23 @@ class LineTranslator:
                 parts[index].append(_Part(index, sentence, sentence.length))
         return _Window(cut_lines, parts, self._rows_at_once)
 
-    def _cut(self, line: str, number: int) -> list[_Cut]:
+    @property
+    def _longest(self) -> int:
+        """The greatest length of a segment."""
+        return self._decoding.max_source_length or self._max_length
+
+    def _cut(self, line: str) -> list[_Cut]:
         """The segments of a line. The tags before it hold for each of them."""
-        most = self._decoding.max_source_length or self._max_length
         start = self._end_of_tags(line)
         tags = _encode(self._source, line[:start].strip())
         own = segments(
             line,
             partial(_encode, self._source),
-            max(1, most - len(tags)),
+            max(1, self._longest - len(tags)),
             self._source_lang,
             split_sentences=bool(self._decoding.split_sentences),
             start=start,
         )
-        if not all(segment.begins_sentence for segment in own):
-            self._warn(
-                f"line {number}: a sentence of more than {most} subwords was cut, and translated "
-                "in parts",
-                "lines have sentences that were translated in parts",
-            )
         cut = [_Cut(segment, tags) for segment in own]
         if tags and cut:  # The first segment begins with the tags as they stand in the line.
             begin = len(line) - len(line.lstrip())
@@ -245,8 +269,8 @@ class LineTranslator:
 
     def _end_of_tags(self, text: str) -> int:
         """Where the tags at the start of a text end, which something must follow."""
-        end = self._tags.match(text).end()
-        return end if text[end:].strip() else 0
+        match = self._tags.match(text)
+        return match.end() if match and text[match.end() :].strip() else 0
 
     def _prefixes(self, prefix: str, count: int) -> list[list[int]]:
         """The ids with which the output of each of `count` segments begins. Each sentence of the
@@ -425,7 +449,6 @@ class LineTranslator:
                     "model reads tokenised text with its BPE applied",
                     "lines have many tokens that are not in the vocabulary",
                 )
-
 
     def _warn_of_limit(self, parts: list[_Part], line: int) -> None:
         """Warns if an output is as long as it may be, because it may be cut there."""

@@ -110,6 +110,20 @@ class Service:
         self._metrics.lines(model.name, len(lines))
         return _json(answer)
 
+    async def _parts(self, request: Request) -> Response:
+        async with self._bodies.read(request.headers, request.receive) as body:
+            query = requests.parse(requests.PartsQuery, body)
+            model = self._model(query.model)
+            lines, _ = requests.split(query.text)
+            request.state.lines = len(lines)
+            request.state.text = query.text
+
+            def cut(ticket: Ticket) -> str:
+                parts = [[part._asdict() for part in own] for own in model.parts(lines)]
+                return requests.PartsAnswer.model_validate({"parts": parts}).model_dump_json()
+
+            return _json(await self._threads.run(request.receive, cut))
+
     async def _attention(self, request: Request) -> Response:
         async with self._bodies.read(request.headers, request.receive) as body:
             query = requests.parse(requests.AttentionQuery, body)
@@ -195,6 +209,13 @@ class Service:
             **with_token,
         )(self._translate)
         app.post(
+            "/parts",
+            summary="Find the sentences of lines, which are translated one by one",
+            openapi_extra=_takes(requests.PartsQuery),
+            responses=_answers(requests.PartsAnswer, asking, security),
+            **with_token,
+        )(self._parts)
+        app.post(
             "/attention",
             summary="Make a page of the attention maps of a sentence and its translation",
             openapi_extra=_takes(requests.AttentionQuery),
@@ -248,7 +269,7 @@ def endpoint_of(path: str) -> Endpoint:
         return Endpoint(_OPEN[path], is_open=True)
     if path.startswith("/attention/"):
         return Endpoint("/attention/{name}", is_open=True)
-    is_known = path in ("/translate", "/attention", "/models", "/metrics")
+    is_known = path in ("/translate", "/parts", "/attention", "/models", "/metrics")
     return Endpoint(path if is_known else "other")
 
 

@@ -16,9 +16,8 @@ from transformer_mt.assembly.translator import Translator
 from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.config.file import with_changes
 from transformer_mt.config.schema import DecodingConfig
-from transformer_mt.data.languages import has_spaces
 from transformer_mt.decoding.engine import BATCH_TOKENS
-from transformer_mt.decoding.translator import Line, Translation
+from transformer_mt.decoding.translation import Line, LinePart, Translation
 from transformer_mt.inspect import card
 from transformer_mt.inspect.card import Score
 from transformer_mt.inspect.parameters import VocabularySizes, parts
@@ -69,8 +68,6 @@ class Card(BaseModel):
     name: str
     source_lang: str
     target_lang: str
-    source_spaces: bool
-    target_spaces: bool
     engine: str
     parameters: int
     data: str | None
@@ -161,6 +158,15 @@ class ServedModel:
         window = [Line(text) for text in lines]
         return list(translator.stream([window], need_alignment=alignment))
 
+    def parts(self, lines: list[str]) -> list[list[LinePart]]:
+        """The parts of each line that are translated one by one.
+
+        Raises:
+            TooMuch: there are too many lines or characters.
+        """
+        self._require_short(lines)
+        return [self._translator.parts(line) for line in lines]
+
     def attention_page(self, source: str, target: str, ticket: Ticket) -> str:
         """The page of the attention maps of a sentence and its translation, as HTML.
 
@@ -244,8 +250,6 @@ class ServedModel:
             name=self.name,
             source_lang=data.source_lang,
             target_lang=data.target_lang,
-            source_spaces=has_spaces(data.source_lang),
-            target_spaces=has_spaces(data.target_lang),
             engine=spec.backend.title,
             parameters=sum(part.parameters for part in model_parts),
             data=", ".join(described) or None,

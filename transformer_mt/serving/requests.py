@@ -63,6 +63,15 @@ class TranslateQuery(Query):
     scores: bool = Field(False, description="Whether to tell the score of each translation.")
 
 
+class PartsQuery(Query):
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"text": ["Where is the station? I am hungry."]}]}
+    )
+
+    text: list[str] = Field(description="Lines.")
+    model: str | None = Field(None, description="As in /translate.")
+
+
 class AttentionQuery(Query):
     model_config = ConfigDict(
         json_schema_extra={
@@ -89,8 +98,9 @@ Alignment = Annotated[
 Places = Annotated[
     list[Pair] | None,
     Field(
-        description="The place of each word in its line: [start, end], in Unicode code points. "
-        "The end is not part of the word."
+        description="The place of each word in its line, or of each part that is translated by "
+        "itself, if `alignment` was true: [start, end], in Unicode code points. The end is not "
+        "part of the word."
     ),
 ]
 
@@ -102,12 +112,14 @@ class OutputAnswer(BaseModel):
     score: Score = None
     alignment: Alignment = None
     words: Places = None
+    parts: Places = None
 
 
 class TranslationAnswer(OutputAnswer):
     """The best translation of a line and, if `n_best` was given, all of them, best first."""
 
     source_words: Places = None
+    source_parts: Places = None
     outputs: list[OutputAnswer] | None = None
 
 
@@ -132,6 +144,19 @@ class TranslateAnswer(BaseModel):
         None, description="The whole translation, if the text of the request was a string."
     )
     translations: list[TranslationAnswer] = Field(description="One for each line, in order.")
+
+
+class PartAnswer(BaseModel):
+    """A sentence of a line, or a part of one that is too long."""
+
+    start: int = Field(description="Its place in the line, in Unicode code points.")
+    end: int
+    text: str = Field(description="What to translate, as a line of its own.")
+    before: str = Field(description="What stands before its translation in that of the line.")
+
+
+class PartsAnswer(BaseModel):
+    parts: list[list[PartAnswer]] = Field(description="Those of each line, in order.")
 
 
 class AttentionAnswer(BaseModel):
@@ -228,6 +253,7 @@ def _translation(query: TranslateQuery, translation: Translation) -> Translation
     return TranslationAnswer(
         **_values(query, outputs[0]),
         source_words=translation.source_words if query.alignment else None,
+        source_parts=translation.source_parts if query.alignment else None,
         outputs=None if query.n_best is None else [_output(query, one) for one in outputs],
     )
 
@@ -241,5 +267,5 @@ def _values(query: TranslateQuery, output: Output) -> dict[str, Any]:
     if query.scores and math.isfinite(output.score):  # JSON has no other numbers
         values["score"] = round(output.score, 4)
     if query.alignment:
-        values |= {"alignment": output.alignment, "words": output.words}
+        values |= {"alignment": output.alignment, "words": output.words, "parts": output.parts}
     return values

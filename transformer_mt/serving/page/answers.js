@@ -1,24 +1,27 @@
 // The sentences of the text and what the server has answered to them. Answers are kept by model and
 // sentence, so that one that comes late replaces nothing newer.
 
-import { translations } from "./server.js";
-import { sentenceFinder } from "./text.js";
+import { ask, translations } from "./server.js";
+import { inUnits } from "./text.js";
 
 const MOST_SENTENCES = 50; // in a request
 const MOST_REQUESTS = 2; // at a time
-const MOST_ANSWERS = 5_000; // kept
+const MOST_ANSWERS = 5_000; // kept, and as many lines with their sentences
 
 /** The model in use, or null as long as none is known. */
 export let card = null;
 
 /**
- * The lines of the text: [{indent, sentences: [{start, text, old}]}]. `start` is the place in the
- * text, and `old` the translation that stood there until the sentence gets its own.
+ * The lines of the text: [{indent, sentences: [{start, shift, text, before, old}]}]. `start` is the
+ * place in the text where `text` begins, after as many characters as `shift` that the text has not
+ * (a tag). `before` stands before its translation, and `old` is the translation that stood there
+ * until the sentence gets its own.
  */
 export let lines = [];
 
-let findSentences = () => [];
 let whenAnswered = () => {};
+const parts = new Map(); // the sentences of each line: [{start, shift, text, before}]
+let finding = null; // stops the request for the sentences of lines
 // {text, alignment, words, source_words, outputs}, as in the server's answer, or {problem: Error}.
 const answers = new Map();
 const requests = new Set(); // those under way: {keys, stop}
@@ -39,21 +42,56 @@ export function onAnswer(callback) {
 /** Translates with another model. */
 export function useCard(other) {
   card = other;
-  findSentences = sentenceFinder(card.source_lang);
 }
 
-/** Finds the sentences of a text and asks for those that have no answer yet. */
+/**
+ * Asks for the sentences of the text that have no answer yet. Returns false if the server is to tell
+ * first where they are; then nothing else has changed.
+ */
 export function translate(text) {
+  const texts = text.split("\n");
+  const unknown = [...new Set(texts)].filter((line) => line.trim() && !parts.has(keyOf(line)));
+  finding?.abort();
+  if (unknown.length) {
+    findParts(unknown);
+    return false;
+  }
   const before = allSentences();
   let start = 0;
-  lines = text.split("\n").map((line) => {
-    const sentences = findSentences(line);
-    for (const sentence of sentences) sentence.start += start;
+  lines = texts.map((line) => {
+    const own = parts.get(keyOf(line)) ?? [];
+    const sentences = own.map((part) => ({ ...part, start: start + part.start }));
     start += line.length + 1;
     return { indent: line.match(/^\s*/)[0], sentences };
   });
   inheritOld(before, allSentences());
   request();
+  return true;
+}
+
+/** Asks the server for the sentences of lines. */
+async function findParts(texts) {
+  const stop = new AbortController();
+  finding = stop;
+  const model = card.name;
+  let found;
+  try {
+    ({ parts: found } = await ask("parts", { model, text: texts }, stop.signal));
+  } catch {
+    // What is wrong with a line is said when its translation is asked for.
+    found = texts.map((line) => [{ start: 0, end: [...line].length, text: line, before: "" }]);
+  }
+  if (stop.signal.aborted || model !== card.name) return;
+  if (parts.size > MOST_ANSWERS) parts.clear();
+  texts.forEach((line, index) => {
+    const places = inUnits(line, found[index].map(({ start, end }) => [start, end]));
+    const own = found[index].map(({ text, before }, number) => {
+      const [start, end] = places[number];
+      return { start, shift: text.length - (end - start), text, before };
+    });
+    parts.set(keyOf(line), own);
+  });
+  whenAnswered();
 }
 
 /** Replaces the translation of a sentence by one of its outputs. */
@@ -75,15 +113,14 @@ export function shownText(sentence) {
   return answer.problem ? sentence.text : answer.text;
 }
 
-/** What stands between the sentences of a translation. */
-export const glue = () => (card.target_spaces ? " " : "");
-
 /** The whole translation, with the lines of the text. */
 export function wholeTranslation() {
   return lines
-    .map(({ indent, sentences }) => indent + sentences.map(shownText).filter(Boolean).join(glue()))
+    .map(({ indent, sentences }) => indent + sentences.map(withSpace).join(""))
     .join("\n");
 }
+
+const withSpace = (sentence) => shownText(sentence) && sentence.before + shownText(sentence);
 
 /** Gives each sentence that is new the translation that was shown in its place. */
 function inheritOld(before, now) {

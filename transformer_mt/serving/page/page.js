@@ -33,7 +33,10 @@ function update() {
   // Half a surrogate pair is no text that could be sent.
   const text = source.value.toWellFormed?.() ?? source.value;
   const isTooLong = text.length > MOST_CHARACTERS;
-  translate(isTooLong ? "" : text);
+  if (!translate(isTooLong ? "" : text)) {
+    at("working").textContent = word("working");
+    return;
+  }
   showPanes();
   const known = allSentences().map(answerOf);
   const isTranslated = known.some((answer) => answer?.text);

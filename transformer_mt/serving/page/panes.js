@@ -1,7 +1,7 @@
 // The two panes: the translation, the copy of the text behind the text field, and the words that
 // belong together, which are lit on both sides.
 
-import { answerOf, card, glue, lines, shownText } from "./answers.js";
+import { answerOf, card, lines, shownText } from "./answers.js";
 import { direction, inWords } from "./text.js";
 
 const source = document.getElementById("source");
@@ -70,7 +70,7 @@ function showLine(line, index) {
   row.element.dir = direction(card.target_lang);
   row.element.replaceChildren(line.indent);
   line.sentences.forEach((sentence, number) => {
-    row.element.append(number > 0 ? glue() : "", sentenceElement(sentence, index, number));
+    row.element.append(sentence.before, sentenceElement(sentence, index, number));
   });
   if (hasFocus) row.element.querySelector(place)?.focus();
 }
@@ -104,18 +104,22 @@ function showMirror() {
       const spans = answerOf(sentence)?.source_words;
       if (!spans) return;
       nodes.push(text.slice(position, sentence.start));
-      nodes.push(wordsElement("source", index, number, sentence.text, spans));
-      position = sentence.start + sentence.text.length;
+      const { shift } = sentence;
+      nodes.push(wordsElement("source", index, number, sentence.text, spans, shift));
+      position = sentence.start + sentence.text.length - shift;
     }),
   );
   mirror.replaceChildren(...nodes, `${text.slice(position)}\n`);
 }
 
-/** The element of a sentence, with an element around each of its words. */
-function wordsElement(side, line, sentence, text, spans) {
+/**
+ * The element of a sentence, with an element around each of its words. The first `shift` characters
+ * are left out.
+ */
+function wordsElement(side, line, sentence, text, spans, shift = 0) {
   const whole = document.createElement("span");
   Object.assign(whole.dataset, { line, sentence });
-  for (const piece of inWords(text, spans)) {
+  for (const piece of inWords(text, spans, shift)) {
     if (piece.word === undefined) {
       whole.append(piece.text);
       continue;

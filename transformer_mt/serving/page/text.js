@@ -1,43 +1,11 @@
-// Texts: their lines, sentences and words, and the direction they are written in.
+// Texts: their words, and the direction they are written in.
 
 const RIGHT_TO_LEFT = ["ar", "arc", "ckb", "dv", "fa", "he", "ps", "sd", "ug", "ur", "yi"];
-
-// A sentence does not end after these, though the browser's rules say so where a capital follows.
-const ABBREVIATION = /(^|[\s("'“„])(\p{Lu}|Mr|Mrs|Ms|Dr|Prof|St|Mt|Nr|No|Hr|Fr|Mme|Mlle|Sr|Sra|bzw|ca|vgl|vs)\.\s*$/u;
-// In these languages a number with a full stop is an ordinal: "am 3. Oktober".
-const ORDINALS = /^(cs|da|de|et|fi|hr|hu|is|lv|nb|nn|no|pl|sk|sl|sr|tr)\b/;
-const ORDINAL = /(^|\s)\d{1,2}\.\s*$/;
 
 /** "rtl" if the language is written from right to left, else "auto". */
 export function direction(code) {
   const [language, script] = code.split(/[-_]/);
   return RIGHT_TO_LEFT.includes(language) || /^(Arab|Hebr)$/.test(script) ? "rtl" : "auto";
-}
-
-/** What finds the sentences of a language's text. */
-export function sentenceFinder(code) {
-  let segmenter;
-  try {
-    segmenter = new Intl.Segmenter(code.replaceAll("_", "-"), { granularity: "sentence" });
-  } catch {
-    // The code is not that of a language, or the browser has no segmenter: a line is a sentence.
-    segmenter = Intl.Segmenter && new Intl.Segmenter("en", { granularity: "sentence" });
-  }
-  const hasOrdinals = ORDINALS.test(code);
-  const goesOn = (text) => ABBREVIATION.test(text) || (hasOrdinals && ORDINAL.test(text));
-
-  /** The sentences of a line, without the white space around them: [{start, text}]. */
-  return (line) => {
-    const parts = [];
-    for (const { segment, index } of segmenter?.segment(line) ?? [{ segment: line, index: 0 }]) {
-      const last = parts.at(-1);
-      if (last && goesOn(last.text)) last.text += segment;
-      else parts.push({ start: index, text: segment });
-    }
-    return parts
-      .map(({ start, text }) => ({ start: start + text.length - text.trimStart().length, text: text.trim() }))
-      .filter(({ text }) => text);
-  };
 }
 
 /**
@@ -49,10 +17,10 @@ export function inUnits(text, spans) {
   return spans.map(([start, end]) => [units[start] ?? text.length, units[end] ?? text.length]);
 }
 
-/** A text in pieces, [{text, word}], where `word` is the index of the span or undefined. */
-export function inWords(text, spans) {
+/** A text from a place on in pieces, [{text, word}]; `word` is the index of the span, if any. */
+export function inWords(text, spans, from = 0) {
   const pieces = [];
-  let at = 0;
+  let at = from;
   inUnits(text, spans).forEach(([start, end], word) => {
     if (start < at || end <= start) return;
     if (start > at) pieces.push({ text: text.slice(at, start) });
