@@ -29,7 +29,10 @@ _SPACE_END = {
 # The number or letter in front of an item of a list.
 _LIST_MARK = re.compile(r"\(?(?:\d{1,3}|[A-Za-z]|[ivxIVX]{1,5})[.)]")
 # In these languages a number with a full stop is an ordinal: "der 2. Weltkrieg".
-_WITH_ORDINALS = {*"cs da de et fi hr hu is lv nb nn no pl sk sl sr".split()}
+_WITH_ORDINALS = {
+    *("cs", "da", "de", "et", "fi", "hr", "hu", "is", "lv"),
+    *("nb", "nn", "no", "pl", "sk", "sl", "sr"),
+}
 _ORDINAL = re.compile(r"(?:^|\s)\d{1,2}\.$")
 # Abbreviations that sentencex does not know, and that rarely end a sentence.
 _ABBREVIATIONS = {

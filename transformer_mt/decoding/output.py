@@ -39,8 +39,8 @@ def tsv(translation: Translation, n_best: int = 1) -> str:
 
 def jsonl(translation: Translation) -> str:
     """An object with source, source_pieces, source_parts and outputs. Each output has text, score,
-    log_prob, pieces, parts and, if asked for, alignment. Parts are the texts that were translated by
-    themselves."""
+    log_prob, pieces, parts and, if asked for, alignment. Parts are the texts that were translated
+    by themselves."""
     source = translation.source
     values = {
         "source": source,

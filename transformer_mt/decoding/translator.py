@@ -330,7 +330,7 @@ class LineTranslator:
                     else:
                         self._warn(
                             f"line {first + index}: {longest} subwords are not {action}",
-                            kind=f"lines are not {action}",
+                            f"lines are not {action}",
                         )
                 yield _Window(encoded, parts, self._rows_at_once)
 
