@@ -353,3 +353,12 @@ def assert_refused(done: subprocess.CompletedProcess, code: int, *words: str) ->
     for word in words:
         assert word in done.stderr
     assert "error: " in done.stderr
+
+
+def important(messages: str) -> str:
+    """Messages without the warnings of outputs that have reached their greatest length, as those of
+    models that were never trained do."""
+    lines = messages.splitlines(keepends=True)
+    return "".join(
+        line for line in lines if "reached the" not in line and "reached their" not in line
+    )

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from tests.support import demo_pairs, make_config, write_pairs
+from transformer_mt.assembly.data import decided
+from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data import encoded
 from transformer_mt.data.facts import EXAMPLES, LONGEST_EXAMPLE, histogram
 from transformer_mt.data.prepare import prepare
@@ -233,3 +235,46 @@ def test_a_histogram_has_few_bars(facts):
         assert len(bars) <= 30 and bars[-1][2] == 1
     widths = {last - first for side in sides for first, last, _ in found[side]["lengths"]}
     assert len(widths) == 1
+
+
+# ---- What decides how the model is decoded ----
+
+
+def test_the_share_of_lines_with_several_sentences(facts):
+    pairs = [*PAIRS[:200], *(("One is here. Two is there.", "Eins! Zwei! Drei!"),) * 60]
+    found, _ = facts(train=pairs)
+    assert found["source"]["several_sentences"] == found["target"]["several_sentences"] == 60 / 260
+    assert facts()[0]["source"]["several_sentences"] == 0
+
+
+def test_the_length_ratio_allows_what_the_targets_need(facts):
+    assert facts()[0]["length_ratio"] == 2.0  # the targets are about as long as the sources
+    pairs = [(f"{source[:2]} {i}", f"{target} {target} {target}") for i, (source, target) in
+             enumerate(PAIRS[:260])]  # fmt: skip
+    found, data = facts(train=pairs, data={"max_length_ratio": None})
+    sources, targets = data.train.source.lengths, data.train.target.lengths
+    assert (2.0 * sources + 20 < targets).mean() > 0.5
+    ratio = found["length_ratio"]
+    assert (ratio * sources + 20 >= targets).all() and (ratio / 1.5 * sources + 20 < targets).any()
+
+
+def test_one_odd_pair_among_thousands_does_not_decide(facts):
+    pairs = [*demo_pairs(2000), ("one", "eins " * 100)]
+    found, _ = facts(train=pairs, data={"max_length_ratio": None})
+    assert found["length_ratio"] == 2.0
+
+
+def test_the_config_gets_what_the_text_decides(facts):
+    found, _ = facts()
+    longest = found["source"]["longest"]
+    new = decided(DecodingConfig(), found, DecodingConfig())
+    assert (new.max_length_ratio, new.split_sentences, new.max_source_length) == (2, True, longest)
+    # What the recipe gives stays.
+    given = DecodingConfig(max_length_ratio=7.0, split_sentences=False, max_source_length=9)
+    assert decided(given, found, DecodingConfig()) == given
+    # A model that training starts from has seen text of its own.
+    earlier = DecodingConfig(max_length_ratio=3.0, max_source_length=500)
+    new = decided(DecodingConfig(), found, earlier)
+    assert (new.max_length_ratio, new.max_source_length) == (3.0, 500)
+    several = found | {"source": found["source"] | {"several_sentences": 0.3}}
+    assert decided(DecodingConfig(), several, DecodingConfig()).split_sentences is False

@@ -17,7 +17,7 @@ from tests.support import words as words_between_spaces
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.data.words import Words
 from transformer_mt.decoding import stream
-from transformer_mt.decoding.engine import Hypothesis
+from transformer_mt.decoding.engine import Hypothesis, length_limits
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.decoding.translator import MAX_AT_ONCE, Line, LineTranslator, Translator
 from transformer_mt.runtime.errors import UsageError
@@ -635,3 +635,176 @@ def test_vocabularies_are_looked_at_once_for_all_settings(model, config, monkeyp
         )
         assert len(list(other.stream(line_windows(["a b"]), need_alignment=True))) == 1
     assert len(made) == 2  # one for each side
+
+
+# ---- Several sentences on a line, and tags and prefixes before them ----
+
+
+class Echo:
+    """An engine whose translation is the source, behind the prefix. It remembers what it was
+    asked for."""
+
+    def __init__(self):
+        self.asked = []
+
+    def search(self, sentences, settings):
+        self.asked += sentences
+        return [[Hypothesis(s.prefix + s.source, -1.0, -1.0)] for s in sentences]
+
+    def cross_attention(self, sources, targets):
+        return [
+            np.eye(len(t), len(s), dtype=np.float32) for s, t in zip(sources, targets, strict=True)
+        ]
+
+
+@pytest.fixture
+def echo(config):
+    """A function that gives a translator that repeats what it reads, and what was read so far."""
+    words = [
+        "<s>",
+        "<e>",
+        "<unk>",
+        "<bt>",
+        *(f"{a}{mark}" for a in ("Ann", "Bob", "Cat", "Dog", "Eve") for mark in ("", ".", ",")),
+    ]
+    vocabulary = WordVocabulary(words)
+
+    def echo(max_length=200, source_lang="en", target_lang="de", **decoding):
+        engine = Echo()
+        decoding = {"split_sentences": True, "max_length_extra": 50, **decoding}
+        settings = config.decoding.model_copy(update=decoding)
+        subwords = Subwords(vocabulary, vocabulary)
+        translator = Translator(
+            engine, subwords, settings, max_length, target_lang, source_lang, tags=["<bt>"]
+        )
+        return translator, lambda: [vocabulary.decode(s.source) for s in engine.asked]
+
+    return echo
+
+
+def test_each_sentence_is_translated_by_itself(echo):
+    translator, asked = echo()
+    lines = ["Ann Bob. Cat Dog.", "Ann", "", "  Ann Bob.   Cat. "]
+    assert translator.translate(lines) == ["Ann Bob. Cat Dog.", "Ann", "", "Ann Bob.   Cat."]
+    assert sorted(asked()) == ["Ann", "Ann Bob.", "Ann Bob.", "Cat Dog.", "Cat."]
+    translator, asked = echo(split_sentences=False)
+    assert translator.translate(lines) == ["Ann Bob. Cat Dog.", "Ann", "", "Ann Bob. Cat."]
+    assert sorted(asked()) == ["Ann", "Ann Bob. Cat Dog.", "Ann Bob. Cat."]
+
+
+def test_without_splitting_a_line_that_is_too_long_has_whole_sentences(echo):
+    translator, asked = echo(split_sentences=False, max_source_length=4)
+    assert translator.translate(["Ann Bob. Cat Dog. Ann Bob. Cat"]) == [
+        "Ann Bob. Cat Dog. Ann Bob. Cat"
+    ]
+    assert sorted(asked()) == ["Ann Bob. Cat", "Ann Bob. Cat Dog."]
+
+
+def test_no_segment_is_longer_than_the_setting_and_it_is_cut_behind_a_comma(echo, capsys):
+    translator, asked = echo(max_source_length=3, max_length=200)
+    assert translator.translate(["Ann Bob, Cat Dog Eve. Ann."]) == ["Ann Bob, Cat Dog Eve. Ann."]
+    assert sorted(asked()) == ["Ann Bob,", "Ann.", "Cat Dog Eve."]
+    assert "line 1: a sentence of more than 3 subwords was cut" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("source_lang", "target_lang", "line", "expected"),
+    [
+        ("en", "de", "Ann. Bob.", "Ann. Bob."),
+        ("en", "zh", "Ann. Bob.", "Ann.Bob."),
+        ("en", "ja", "Ann. Bob.", "Ann.Bob."),
+        ("en", "th", "Ann. Bob.", "Ann. Bob."),
+        ("en", "km", "Ann. Bob.", "Ann. Bob."),
+        ("en", "de", "Ann Bob Cat. Dog", "Ann Bob Cat. Dog"),  # cut within a sentence, at 2 words
+        ("en", "th", "Ann Bob Cat. Dog", "Ann BobCat. Dog"),
+        ("en", "zh", "Ann Bob Cat. Dog", "Ann BobCat.Dog"),
+    ],
+)
+def test_sentences_are_joined_as_the_target_language_is_written(
+    echo, source_lang, target_lang, line, expected
+):
+    translator, _ = echo(2, source_lang, target_lang)
+    assert translator.translate([line]) == [expected]
+
+
+def test_chinese_sentences_get_a_space_between_their_english_translations(model, config):
+    settings = config.decoding.model_copy(update={"split_sentences": True})
+    ids = model[1].target.encode("ab")
+    translator = Translator(Says([ids]), model[1], settings, 200, "en", "zh")
+    assert translator.translate(["你好。再见。"]) == ["ab ab"]
+    translator = Translator(Says([ids]), model[1], settings, 200, "ja", "zh")
+    assert translator.translate(["你好。再见。"]) == ["abab"]
+
+
+def test_a_tag_holds_for_every_sentence(echo):
+    translator, asked = echo(max_source_length=3)
+    (translation,) = translator.stream(
+        line_windows(["<bt> Ann Bob. Cat Dog Eve."]), need_alignment=True
+    )
+    assert sorted(asked()) == ["<bt> Ann Bob.", "<bt> Cat Dog", "<bt> Eve."]
+    # What comes from the tags that are not in the line belongs to no word of it.
+    assert translation.source_pieces == ["<bt>", "Ann", "Bob.", "Cat", "Dog", "Eve."]
+    assert at(translation.source, translation.source_words) == translation.source_pieces
+    assert all(i < 6 for i, _ in translation.alignment)
+    assert [translation.source[slice(*place)] for place in translation.source_parts] == [
+        "<bt> Ann Bob.", "Cat Dog", "Eve."
+    ]  # fmt: skip
+    assert translator.translate(["<bt>", "<bt> "]) == ["<bt>", "<bt>"]  # it is text here
+
+
+def test_a_prefix_begins_the_first_sentence_and_its_tags_begin_all(echo):
+    def translated(line, prefix):
+        (found,) = echo()[0].stream([[Line(line, prefix)]])
+        return found.text
+
+    assert translated("Ann. Bob.", "Cat Dog") == "Cat Dog Ann. Bob."
+    assert translated("Ann. Bob.", "Cat. Dog") == "Cat. Ann. Dog Bob."
+    assert translated("Ann.", "Cat. Dog. Eve") == "Cat. Dog. Eve Ann."
+    assert translated("Ann. Bob.", "Cat. Dog. Eve") == "Cat. Ann. Dog. Eve Bob."
+    assert translated("Ann. Bob.", "<bt> Cat") == "<bt> Cat Ann. <bt> Bob."
+    assert translated("Ann. Bob.", "") == "Ann. Bob."
+
+
+def test_the_parts_of_a_line_together_are_its_translation(echo):
+    """As the page puts them together."""
+    for line in (
+        "Ann Bob. Cat Dog.",
+        "<bt> Ann Bob. Cat Dog Eve, Ann Bob. Cat",
+        "  Ann.  Bob",
+        "",
+        " ",
+        "Ann",
+    ):
+        translator, _ = echo(max_source_length=3)
+        parts = translator.parts(line)
+        joined = "".join(part.before + translator.translate([part.text])[0] for part in parts)
+        assert joined.replace("<bt> ", "") == translator.translate([line])[0].replace("<bt> ", "")
+        for part in parts:
+            assert part.text.endswith(line[part.start : part.end])
+
+
+def test_outputs_have_the_places_of_their_parts(echo):
+    (translation,) = echo()[0].stream(line_windows(["Ann Bob. Cat Dog.  Ann"]), need_alignment=True)
+    assert at(translation.source, translation.source_parts) == ["Ann Bob.", "Cat Dog.", "Ann"]
+    assert at(translation.text, translation.outputs[0].parts) == ["Ann Bob.", "Cat Dog.", "Ann"]
+    assert translation.alignment == [(i, i) for i in range(5)]
+
+
+# ---- The greatest length of an output ----
+
+
+def test_an_output_that_has_reached_its_greatest_length_is_named_and_counted(words, config, capsys):
+    ids = words[1].target.encode("w1 w1 w1 w1")
+    translator = translator_with(
+        Says([ids]), words[1], config, max_length_ratio=1.0, max_length_extra=2
+    )
+    lines = ["w1 w2 w3", "w1 w2", "", "w1"]
+    assert translator.translate(lines) == ["w1 w1 w1 w1"] * 2 + ["", "w1 w1 w1 w1"]
+    messages = capsys.readouterr().err
+    assert "line 2: the translation has reached the limit of 4" in messages
+    assert "line 1" not in messages and "line 4: the translation has reached" in messages
+
+
+def test_null_is_the_usual_ratio(config):
+    settings = config.decoding.model_copy(update={"max_length_ratio": None})
+    assert length_limits(10, settings) == (0, 20 + settings.max_length_extra)

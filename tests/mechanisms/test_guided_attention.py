@@ -267,10 +267,10 @@ def changed(config, **sections):
 
 def test_the_pairs_that_are_kept_have_their_own_links(recipe):
     config, path = recipe
-    data = prepare_for(config)
+    _, data = prepare_for(config)
     assert data.train.lines.tolist() == [*range(50), *range(51, 101)]
     batch = collate(data.train, np.array([49, 50]), data.subwords, data.alignments)
-    alone = prepare_for(changed(config, data={"drop_duplicates": True})).alignments
+    alone = prepare_for(changed(config, data={"drop_duplicates": True}))[1].alignments
     np.testing.assert_array_equal(
         alone.matrix(np.array([49, 50]), *batch.alignment.shape[1:]), batch.alignment
     )
@@ -282,8 +282,8 @@ def test_the_pairs_that_are_kept_have_their_own_links(recipe):
         report,
     )
     plain = changed(config, guided_attention={"by": None, "alignments": None})
-    assert prepare_for(plain).alignments is None
-    assert not any("alignments" in line for line in prepare_for(plain).report())
+    assert prepare_for(plain)[1].alignments is None
+    assert not any("alignments" in line for line in prepare_for(plain)[1].report())
 
 
 def test_a_run_goes_on_with_the_same_alignments_only(recipe, capfd):

@@ -104,6 +104,6 @@ def _goes_on(line: str, start: int, end: int, language: str) -> bool:
         return False
     # Without a space, a sentence ends between two words ("Yes!No."), but not within an address or
     # a name such as ASP.NET.
-    word = re.search(r"\S*$", line[:end])[0] + re.match(r"\S*", rest)[0]
+    word = text.split()[-1] + re.split(r"[\s!?…]", rest, maxsplit=1)[0]
     is_two_words = rest[0].isalpha() and not rest[0].islower() and _TWO_WORDS.fullmatch(word)
     return not is_two_words or _ADDRESS.search(word) is not None
