@@ -27,9 +27,3 @@ def primary(language: str) -> str:
 def has_spaces(language: str) -> bool:
     """Returns whether a language, such as de or zh-CN, is written with spaces between its words."""
     return primary(language) not in WITHOUT_SPACES
-
-
-def has_spaces_between_sentences(language: str) -> bool:
-    """Returns whether a language is written with spaces between its sentences. Thai, Khmer and
-    others are, although they have none between words."""
-    return primary(language) not in CHINESE | JAPANESE

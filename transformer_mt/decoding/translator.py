@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from transformer_mt.config.schema import DecodingConfig
-from transformer_mt.data.languages import has_spaces, has_spaces_between_sentences
+from transformer_mt.data.languages import has_spaces, joins_sentences_with_space
 from transformer_mt.data.pharaoh import Link
 from transformer_mt.data.sentences import sentences
 from transformer_mt.data.subword import Place, Subwords, Vocabulary, WordVocabulary, seeded
@@ -419,10 +419,10 @@ class LineTranslator:
         """
         if not segment.begins_sentence:
             return " " if has_spaces(self._target_lang) else ""
-        if not has_spaces_between_sentences(self._target_lang):
+        if not joins_sentences_with_space(self._target_lang):
             return ""
         # Where the source language has spaces between sentences, their number stays, even none.
-        count = len(spaces) or not has_spaces_between_sentences(self._source_lang)
+        count = len(spaces) or not joins_sentences_with_space(self._source_lang)
         return " " * count
 
     def _aligned(
