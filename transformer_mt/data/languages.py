@@ -27,3 +27,9 @@ def primary(language: str) -> str:
 def has_spaces(language: str) -> bool:
     """Returns whether a language, such as de or zh-CN, is written with spaces between its words."""
     return primary(language) not in WITHOUT_SPACES
+
+
+def joins_sentences_with_space(language: str) -> bool:
+    """Returns whether a space separates the sentences of a language: not in Chinese and Japanese.
+    Thai, Lao, Khmer, Burmese and Tibetan separate sentences by a space, though not words."""
+    return primary(language) not in CHINESE | JAPANESE
