@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Repeats a row of the table of results, in the environment that setup.sh makes.
+[ "${BASH_VERSION-}" ] || exec bash -- "$0" "$@" # `sh scripts/reproduce.sh` works too
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=setup.sh
-. "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
+. "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/setup.sh"
 
 usage='Usage: scripts/reproduce.sh ROW [--seed N] [--data FOLDER] [--runs FOLDER] [--record]
        scripts/reproduce.sh --list

@@ -6,7 +6,7 @@
 #
 # .venv can be a link to an empty folder, for example on a larger disk, or to the environment of
 # another copy of this project with the same requirements. That environment is used with the code of
-# this folder, and is never changed from here.
+# this folder, and is never changed from here. A .venv that this script did not make is left alone.
 
 usage='Usage: scripts/setup.sh [--dev]
   --dev   also installs what the tests need (requirements-dev.txt)
@@ -19,13 +19,16 @@ Environment variables:
                                   driver supports, according to nvidia-smi)
   PIP_INDEX_URL, ...              settings of pip, for example a mirror; pip.conf is read too'
 
+[ "${BASH_VERSION-}" ] || exec bash -- "$0" "$@" # `sh scripts/setup.sh` works too
 set -euo pipefail
 unset CDPATH # otherwise cd could go to another folder and print its name
 
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
+# `readlink` follows a link to this file.
+root=$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd -P)
 venv=$root/.venv
 python=$venv/bin/python
-stamp=$venv/.setup_stamp # records what was installed, and where; written at the very end
+# Records what was installed, and where. While .venv is being made, it says that it is unfinished.
+stamp=$venv/.setup_stamp
 log=$venv/setup.log
 # PaddlePaddle's builds for NVIDIA GPUs, the newest first. Each is named after its CUDA version. The
 # list of packages, requirements-gpu.txt, names the index of the usual one.
@@ -85,6 +88,7 @@ sum_of() { (cd "$root" && cat "$@" | cksum | tr ' ' '-'); }
 #   dev     add requirements-dev.txt
 #   update  let pip install the changed requirements
 #   make    start with an empty .venv
+#   refuse  nothing either, because somebody else may have made .venv
 look() {
     local have made_for='' made_with='' old_base='' old_dev=none
     local asked=${TRANSFORMER_MT_CUDA-}
@@ -97,8 +101,12 @@ look() {
     gpu-*) made_cuda=${made_for#gpu-} made_for=gpu ;;
     gpu) made_cuda=$usual_cuda ;; # there was no other build when this was written
     esac
+    case $made_for$made_in in
+    cpu/* | gpu/* | unfinished/*) ;;
+    *) made_for='' made_in='' ;; # damaged
+    esac
     # A finished .venv keeps its device, because a machine without a GPU may share it.
-    device=${TRANSFORMER_MT_DEVICE:-$made_for}
+    device=${TRANSFORMER_MT_DEVICE:-${made_for#unfinished}}
     if [ -z "$device" ]; then
         if nvidia-smi >/dev/null 2>&1; then device=gpu; else device=cpu; fi
     fi
@@ -116,15 +124,19 @@ look() {
     if [ "$device" = gpu ]; then cuda=${asked:-$made_cuda}; fi
     if [ "$old_dev" != none ]; then dev=yes; fi # once added, it is kept up to date
     version=$made_with base_sum=$(sum_of requirements.txt "$list") dev_sum=none
-    if [ "$dev" = yes ]; then
-        dev_sum=$(sum_of requirements.txt requirements-dev.txt requirements-ctranslate2.txt)
-    fi
+    if [ "$dev" = yes ]; then dev_sum=$(sum_of requirements-dev.txt); fi
 
     have=$("$python" -I -c "$venv_code" 2>/dev/null) || have='no Python that runs'
     plan=make why=''
-    if [ ! -e "$venv" ]; then
+    if [ ! -e "$venv" ] && [ ! -L "$venv" ]; then
         why='there is none'
+    elif is_empty "$venv"; then
+        why='it is empty'
     elif [ ! -f "$stamp" ]; then
+        plan=refuse why='scripts/setup.sh did not make it'
+    elif [ -z "$made_in" ]; then
+        plan=refuse why="its file ${stamp##*/}, which scripts/setup.sh wrote, is damaged"
+    elif [ "$made_for" = unfinished ]; then
         why='it is not complete'
     elif [ "$made_in" != "$root" ] && [ ! -L "$venv" ]; then
         why="it was made in $made_in"
@@ -149,7 +161,8 @@ look() {
 is_shared() { [ -L "$venv" ] && [ -n "$made_in" ] && [ "$made_in" != "$root" ]; }
 
 is_empty() { # FOLDER
-    [ -d "$1" ] && [ -z "$(ls -A "$1/")" ]
+    local content
+    [ -d "$1" ] && content=$(ls -A "$1/") && [ -z "$content" ]
 }
 
 # Sets `base` to the Python that makes .venv, and `version` to its version.
@@ -257,8 +270,21 @@ venv_python() {
 pip() { run venv_python -m pip "$@" || failed; }
 
 failed() {
+    case $(tail -n 100 "$log" 2>/dev/null) in
+    *'Retry(total=0,'*)
+        say "The installation failed, because pip could not reach the package index. The log is" \
+            "$log"
+        say "Check the network, and HTTPS_PROXY if there is a proxy. To use a mirror:" \
+            "PIP_INDEX_URL=<URL of the mirror> bash scripts/setup.sh"
+        say "Without a network, download the packages on another machine that has this project and" \
+            "the same version of Python, and copy them:"
+        say "  there:  python3 -m pip download -r requirements.txt -d packages"
+        die "  here:   PIP_NO_INDEX=1 PIP_FIND_LINKS=/path/to/packages bash scripts/setup.sh"
+        ;;
+    esac
     if [ ! -t 2 ]; then tail -n 12 "$log" >&2 2>/dev/null || true; fi
-    say "The installation failed, for the reason above. The log is $log"
+    say "The installation failed, for the reason above."
+    if [ -f "$log" ]; then say "The log is $log"; fi
     say "The installation needs Linux x86-64 with glibc 2.28 or newer, space on the disk (free:" \
         "$(df -Ph "$root" | awk 'NR == 2 { print $4 }')) and a network. To use a mirror:" \
         "PIP_INDEX_URL=<URL of the mirror> bash scripts/setup.sh"
@@ -267,18 +293,41 @@ failed() {
     exit 1
 }
 
-# Writes a copy of requirements-gpu.txt that names the index of the build `cuda`, in place of the
-# usual one. The indexes hold different wheels of the same name and version, so pip must know only one
-# of them. The copy does not name the constraints, because their path is relative to the file.
-list_for_build() {
-    local text
-    text=$(<"$root/$list")
-    text=${text/"/stable/$usual_cuda/"/"/stable/$cuda/"}
-    text=${text/$'\n'"-c requirements.txt"/}
-    printf '%s\n' "$text" >"$venv/tmp/$list"
+# Prints entries of the lock with their hashes: those whose first line fulfils a condition of awk.
+locked() { awk "/^[a-z]/ { chosen = $1 } chosen" "$root/requirements.txt"; }
+
+# Installs the lock without PaddlePaddle for the CPU. Then come PaddlePaddle for the GPU and
+# NVIDIA's libraries, whose hashes are not known. They must not change the versions of the lock.
+install_for_gpu() {
+    local tmp=$venv/tmp
+    locked '!/^paddlepaddle==/' >"$tmp/others.txt" || failed
+    awk '/^[a-z]/ && sub(/ *\\$/, "")' "$root/requirements.txt" >"$tmp/versions.txt" || failed
+    # The indexes hold different wheels of the same name and version, so pip must know only one.
+    awk "{ sub(/$usual_cuda/, \"$cuda\") } 1" "$root/$list" >"$tmp/$list" || failed
+    pip install --require-hashes --no-build-isolation -r "$tmp/others.txt"
+    pip install --no-build-isolation -c "$tmp/versions.txt" -r "$tmp/$list"
+}
+
+# Writes the stamp at once, so that a full disk leaves no damaged one.
+write_stamp() { # CONTENT
+    { mkdir -p "$venv" && echo "$* $root" >"$stamp.new" && mv -f "$stamp.new" "$stamp"; } || failed
+}
+
+# Removes everything in .venv except the stamp, by which the next run knows .venv.
+empty_venv() {
+    local entry
+    shopt -s dotglob
+    for entry in "$venv"/*; do
+        [ "$entry" = "$stamp" ] || rm -rf -- "$entry" || return
+    done
 }
 
 install() {
+    if [ "$plan" = refuse ]; then
+        die "$venv can't be used, because $why. Nothing was changed. To let scripts/setup.sh make" \
+            "an environment, move this one away or remove it, for example with" \
+            "$(printf 'mv %q %q' "$venv" "$venv.old"). Then give the command again."
+    fi
     [ -w "$root" ] || die "$root can't be written: it is read-only, or it belongs to someone else."
     # Another folder of this project may use the environment, and it runs its own code with it.
     if is_shared; then
@@ -286,35 +335,36 @@ install() {
             "Nothing was changed. To make an environment for this folder, remove the link."
     fi
     if [ "$plan" = make ]; then
-        # Making it again would delete what is in the folder that the link points to.
-        [ ! -L "$venv" ] || is_empty "$venv" ||
-            die "$venv is a link to a folder that is neither empty nor a finished environment of" \
-                "this project ($why). Nothing was changed. Remove the link, or empty the folder."
         if [ "$device" = gpu ]; then pick_cuda; fi
         pick_python
         say "Making .venv, because $why: $base ($version), for the $device. It takes about $cost" \
             "(longer on a slow network)."
-        run "$base" -m venv --clear "$venv" || failed
+        write_stamp unfinished - - none
+        { run empty_venv && run "$base" -m venv "$venv"; } || failed
     else
         say "Updating .venv, because $why."
     fi
     { mkdir -p "$venv/tmp" && : >"$log"; } || failed
     if [ "$plan" != dev ]; then
-        rm -f "$stamp" # if this is interrupted, the next run starts with an empty .venv
-        # The build tools come first, in the locked versions, because jieba and seqeval need them.
-        pip install -c requirements.txt pip setuptools setuptools-scm
-        local packages=(-r "$list")
-        if [ "${cuda:-$usual_cuda}" != "$usual_cuda" ]; then
-            list_for_build || failed
-            packages=(-c requirements.txt -r "$venv/tmp/$list")
+        write_stamp unfinished - - none # if this is stopped, the next run empties .venv
+        # What builds jieba and seqeval comes first. Without a network, this is where pip fails.
+        locked '/^(pip|setuptools|setuptools-scm|packaging|tomli|typing-extensions)==/' \
+            >"$venv/tmp/build.txt" || failed
+        pip install --quiet --retries 1 --require-hashes -r "$venv/tmp/build.txt"
+        if [ "$device" = gpu ]; then
+            install_for_gpu
+        else
+            pip install --require-hashes --no-build-isolation -r "$list"
         fi
-        pip install --no-build-isolation "${packages[@]}" -e .
+        pip install --no-build-isolation --no-deps -e .
     fi
-    if [ "$dev" = yes ]; then pip install --no-build-isolation -r requirements-dev.txt; fi
+    if [ "$dev" = yes ]; then
+        pip install --require-hashes --no-build-isolation -r requirements-dev.txt
+    fi
     pip check
     run venv_python -W ignore -c 'import paddle, paddlenlp, transformer_mt' || failed
     rm -rf "$venv/tmp"
-    echo "$device${cuda:+-$cuda} $version $base_sum $dev_sum $root" >"$stamp" || failed
+    write_stamp "$device${cuda:+-$cuda}" "$version" "$base_sum" "$dev_sum"
 }
 
 # Prevents two runs at the same time. The lock is on the project folder itself, so that no file is
@@ -328,6 +378,9 @@ lock() {
 }
 
 setup() { # [--dev]
+    [ -f "$root/requirements.txt" ] ||
+        die "$root is not the folder of this project: it has no requirements.txt. setup.sh works" \
+            "only in the folder scripts of the project, or through a link to it."
     dev=no
     if [ "${1-}" = --dev ]; then dev=yes; fi
     trap 'stopped 130' INT

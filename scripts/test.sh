@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs the tests, in the environment that setup.sh makes.
+[ "${BASH_VERSION-}" ] || exec bash -- "$0" "$@" # `sh scripts/test.sh` works too
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=setup.sh
-. "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
+. "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/setup.sh"
 
 usage='Usage: scripts/test.sh [--all | --attack | options of pytest]
   (nothing)  runs all tests except the slow ones, in parallel: about 7 minutes on 2 cores

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Trains a model, in the environment that setup.sh makes.
+[ "${BASH_VERSION-}" ] || exec bash -- "$0" "$@" # `sh scripts/train.sh` works too
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=setup.sh
-. "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
+. "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/setup.sh"
 
 usage='Usage: scripts/train.sh [CONFIG] [KEY=VALUE ...] [options]
 The default of CONFIG is configs/demo.yaml, and the training then runs in the project folder. If
