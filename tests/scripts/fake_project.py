@@ -17,20 +17,22 @@ REQUIREMENTS = [
 ]
 STAMP = ".venv/.setup_stamp"
 # Everything the scripts call; nothing else is on their PATH here, so no real Python and no GPU.
-TOOLS = "awk bash cat cksum cp df dirname flock ls mkdir rm sh sleep tail tr"
+TOOLS = "awk bash cat cksum cp df dirname flock ls mkdir mv readlink rm sh sleep tail tr"
 
 FAKE_PYTHON = """#!/bin/sh
 case "$*" in
 *ensurepip*) echo "@ANSWER@" ;;
 *find_spec*) cat "${0%/*}/has" ;;
-"-m venv --clear "*) mkdir -p "$4/bin" && cp "$0" "$4/bin/python" && echo "3.11" >"$4/bin/has" ;;
+"-m venv "*)
+    mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && echo "3.11" >"$3/bin/has"
+    ;;
 "-m transformer_mt path") echo "$PYTHONPATH" ;;
 "-m transformer_mt "* | "-m pytest"*) echo "in $PWD:"; for a in "$@"; do echo "<$a>"; done ;;
 "-I -m pip"*)
     echo "$*" >>"$HOME/pip.txt"
     i=0
     while [ -e "$HOME/pip-waits" ] && [ $i -lt 300 ]; do sleep 0.2; i=$((i + 1)); done
-    if [ -e "$HOME/pip-fails" ]; then echo "ConnectionError: no route"; exit 1; fi
+    if [ -e "$HOME/pip-fails" ]; then cat "$HOME/pip-fails"; exit 1; fi
     ;;
 esac
 """
@@ -62,9 +64,9 @@ class Project:
     def python(self, name, answer="ok 3.11"):
         return self.program(name, FAKE_PYTHON.replace("@ANSWER@", answer))
 
-    def start(self, script, *args, **env):
+    def start(self, script, *args, shell="bash", **env):
         return subprocess.Popen(
-            ["bash", str(self.root / "scripts" / script), *args],
+            [*shell.split(), str(self.root / "scripts" / script), *args],
             cwd=self.elsewhere,
             env={"PATH": str(self.bin), "HOME": str(self.home), **env},
             stdin=subprocess.DEVNULL,
@@ -81,9 +83,11 @@ class Project:
     def pip_calls(self):
         path = self.home / "pip.txt"
         calls = path.read_text().splitlines() if path.exists() else []
-        return [call.removeprefix("-I -m pip ") for call in calls]
+        calls = [call.removeprefix("-I -m pip ") for call in calls]
+        return [re.sub(r"(?<= )/.*?/(?=\.venv/tmp/)", "", call) for call in calls]
 
 
 def requirements(name):
-    lines = (re.sub(r"(^|\s)#.*", "", s).strip() for s in (ROOT / name).read_text().splitlines())
-    return [Requirement(line) for line in lines if line and not line.startswith("-")]
+    """What a list of requirements names, without the hashes."""
+    lines = re.findall(r"(?m)^[A-Za-z][^#\\\n]*", (ROOT / name).read_text())
+    return [Requirement(line.strip()) for line in lines]

@@ -1,5 +1,6 @@
 """What setup.sh makes: which Python it takes, for which device, and what a second run does."""
 
+import re
 import shutil
 import signal
 import subprocess
@@ -13,10 +14,11 @@ from tests.support import ROOT
 
 READY = ".venv is ready (Python 3.11, cpu).\n"
 BASE = [
-    "install -c requirements.txt pip setuptools setuptools-scm",
-    "install --no-build-isolation -r requirements.txt -e .",
+    "install --quiet --retries 1 --require-hashes -r .venv/tmp/build.txt",
+    "install --require-hashes --no-build-isolation -r requirements.txt",
+    "install --no-build-isolation --no-deps -e .",
 ]
-DEV = ["install --no-build-isolation -r requirements-dev.txt"]
+DEV = ["install --require-hashes --no-build-isolation -r requirements-dev.txt"]
 CHECK = ["check"]
 
 
@@ -97,8 +99,12 @@ def test_device(project, nvidia_smi, setting, device):
         project.program("nvidia-smi", f"#!/bin/sh\n{nvidia_smi}\n")
     run = project.run("setup.sh", TRANSFORMER_MT_DEVICE=setting)
     assert run.returncode == 0, run.stderr_text
-    files = {"cpu": "requirements.txt", "gpu": "requirements-gpu.txt"}
-    assert f" -r {files[device]} " in project.pip_calls()[1]
+    lists = [call.partition(" -r ")[2] for call in project.pip_calls()]
+    expected = {
+        "cpu": ["requirements.txt"],
+        "gpu": [".venv/tmp/others.txt", ".venv/tmp/requirements-gpu.txt"],
+    }[device]
+    assert [name for name in lists if name][1:] == expected
     assert run.stderr_text.endswith(f".venv is ready (Python 3.11, {device}).\n")
 
 
@@ -151,25 +157,28 @@ def move(project):
     ("harm", "words"),
     [
         (move, "it was made in "),
-        (lambda p: (p.root / STAMP).unlink(), "it is not complete"),
+        (lambda p: (p.root / STAMP).write_text(f"unfinished - - none {p.root}\n"),
+         "it is not complete"),
         (lambda p: (p.root / ".venv/bin/python").unlink(), "now has no Python that runs"),
         (lambda p: (p.root / ".venv/bin/has").write_text("3.12"), "now has 3.12"),
         (lambda p: (p.root / ".venv/bin/has").write_text("3.11 without tqdm"), "without tqdm"),
     ],
-)
+)  # fmt: skip
 def test_what_is_broken_is_made_again(project, harm, words):
     project.python("python3")
     project.run("setup.sh")
+    (project.root / ".venv/.old").mkdir()
     harm(project)
     run = project.run("setup.sh")
     assert run.returncode == 0 and words in run.stderr_text
+    assert not (project.root / ".venv/.old").exists()
     assert project.pip_calls() == (BASE + CHECK) * 2
     assert project.run("setup.sh").stderr_text == READY
 
 
 def test_pip_failure_is_explained_and_mended_by_the_next_run(project):
     project.python("python3")
-    (project.home / "pip-fails").touch()
+    (project.home / "pip-fails").write_text("ConnectionError: no route")
     run = project.run("train.sh")
     assert run.returncode == 1 and run.stdout_text == ""
     for words in ("ConnectionError: no route", "PIP_INDEX_URL", ".venv/setup.log", "(free: "):
@@ -180,15 +189,74 @@ def test_pip_failure_is_explained_and_mended_by_the_next_run(project):
     assert run.returncode == 0 and "not complete" in run.stderr_text
 
 
-def test_what_a_link_points_to_is_not_deleted(project, tmp_path):
+def test_without_a_network(project):
     project.python("python3")
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "precious").touch()
-    (project.root / ".venv").symlink_to(other)
+    line = "WARNING: Retrying (Retry(total={}, connect=None)) after connection broken by 'NewConn"
+    log = "".join(f"{line.format(n)}\n" for n in (1, 0)) + "ERROR: No matching distribution found"
+    (project.home / "pip-fails").write_text(log)
     run = project.run("setup.sh")
-    assert run.returncode == 1 and "is a link" in run.stderr_text
-    assert [path.name for path in other.iterdir()] == ["precious"]
+    assert run.returncode == 1 and "Retrying" not in run.stderr_text
+    for words in ("could not reach the package index", "PIP_INDEX_URL", "PIP_FIND_LINKS"):
+        assert words in run.stderr_text
+
+
+# ---- What it did not make ----
+
+
+def make_folder(path, name="x", text="mine\n"):
+    path.mkdir()
+    (path / name).write_text(text)
+
+
+def make_link(path, target):
+    if target.name == "other":
+        make_folder(target)
+    path.symlink_to(target)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (make_folder, "did not make it"),
+        (lambda venv: make_folder(venv, "pyvenv.cfg", "home = /usr/bin\n"), "did not make it"),
+        (lambda venv: venv.write_text("a file in its place"), "did not make it"),
+        (lambda venv: make_link(venv, venv.parent / "other"), "did not make it"),
+        (lambda venv: make_link(venv, venv.parent / "nowhere"), "did not make it"),
+        (lambda venv: make_folder(venv, ".setup_stamp", ""), ".setup_stamp, which"),
+        (lambda venv: make_folder(venv, ".setup_stamp", "cpu 3.11 1-2"), "is damaged"),
+        (lambda venv: make_folder(venv, ".setup_stamp", "\0\0 \n/x y z v /w"), "is damaged"),
+        (lambda venv: make_folder(venv, ".setup_stamp", "tpu 3.11 1-2 none /x"), "is damaged"),
+    ],
+)
+def test_what_it_did_not_make_is_left_alone(project, make, words):
+    project.python("python3")
+    venv = project.root / ".venv"
+    make(venv)
+    before = snapshot(project.root)
+    for script in ("setup.sh", "train.sh"):
+        run = project.run(script)
+        assert run.returncode == 1 and run.stdout_text == ""
+        assert words in run.stderr_text and "Nothing was changed" in run.stderr_text
+        assert snapshot(project.root) == before
+    # What the message says helps, also with the space in this path.
+    command = re.search(r"mv .*\.venv .*\.venv\.old", run.stderr_text)[0]
+    subprocess.run(["bash", "-c", command], check=True)
+    assert project.run("setup.sh").returncode == 0
+    assert (project.root / ".venv.old").is_symlink() or (project.root / ".venv.old").exists()
+
+
+def snapshot(folder):
+    return {
+        path: path.read_bytes() if path.is_file() else path.is_symlink() and path.readlink()
+        for path in folder.rglob("*")
+    }
+
+
+def test_an_empty_folder_is_taken(project):
+    project.python("python3")
+    (project.root / ".venv").mkdir()
+    run = project.run("setup.sh")
+    assert run.returncode == 0 and "because it is empty" in run.stderr_text
 
 
 def test_a_link_to_an_empty_folder_is_taken(project, tmp_path):
@@ -204,17 +272,13 @@ def test_a_link_to_an_empty_folder_is_taken(project, tmp_path):
     with open(project.root / "requirements.txt", "a") as f:
         f.write("something==1\n")
     assert "Updating .venv" in project.run("setup.sh").stderr_text
-    (project.root / STAMP).unlink()
+    (project.home / "pip-fails").touch()
+    (other / "bin/has").write_text("3.12")
+    assert project.run("setup.sh").returncode == 1
+    (project.home / "pip-fails").unlink()
     run = project.run("setup.sh")
-    assert run.returncode == 1 and "neither empty nor a finished environment" in run.stderr_text
-    assert (other / "bin/python").exists()
-
-
-def test_a_link_to_nothing_is_explained(project):
-    project.python("python3")
-    (project.root / ".venv").symlink_to("nowhere")
-    run = project.run("setup.sh")
-    assert run.returncode == 1 and "is a link to a folder that is neither" in run.stderr_text
+    assert run.returncode == 0 and "because it is not complete" in run.stderr_text
+    assert (project.root / ".venv").is_symlink()
 
 
 @pytest.fixture
@@ -264,10 +328,55 @@ def test_the_environment_of_another_copy_is_not_changed(project, linked, change,
 
 
 def test_an_environment_that_cannot_be_made_is_explained(project):
-    project.python("python3")
-    (project.root / ".venv").write_text("a file in its place")
+    path = project.python("python3")
+    path.write_text(path.read_text().replace("mkdir -p", "exit 1; mkdir -p"))
     run = project.run("setup.sh")
-    assert run.returncode == 1 and "(free: " in run.stderr_text
+    assert run.returncode == 1 and "(free: " in run.stderr_text and "log" not in run.stderr_text
+
+
+# ---- However it is called ----
+
+
+@pytest.mark.parametrize("shell", ["sh", "dash", "bash --posix"])
+def test_other_shells(project, shell):
+    """A shell that is not Bash starts Bash."""
+    project.python("python3")
+    (project.bin / "dash").symlink_to(shutil.which("dash") or shutil.which("sh"))
+    run = project.run("setup.sh", shell=shell)
+    assert run.returncode == 0 and run.stderr_text.endswith(READY)
+    run = project.run("translate.sh", "my model", shell=shell)
+    assert run.returncode == 0 and "<my model>" in run.stdout_text
+
+
+def test_a_link_to_a_script(project, tmp_path):
+    project.python("python3")
+    for name in ("setup.sh", "train.sh"):
+        (tmp_path / name).symlink_to(project.root / "scripts" / name)
+        run = project.run(tmp_path / name)
+        assert run.returncode == 0, run.stderr_text
+    assert run.stdout_text.startswith(f"in {project.root}:\n")
+    assert not (tmp_path.parent / ".venv").exists()
+
+
+@pytest.mark.parametrize("cdpath", ["@", "/:@"])
+def test_the_variable_CDPATH(project, cdpath):
+    project.python("python3")
+    trap = project.elsewhere / "trap" / "scripts"
+    trap.mkdir(parents=True)
+    command = ["bash", "scripts/setup.sh"]
+    env = {"PATH": str(project.bin), "HOME": str(project.home)}
+    env["CDPATH"] = cdpath.replace("@", str(trap.parent))
+    subprocess.run(command, cwd=project.root, env=env, check=True, capture_output=True)
+    assert (project.root / STAMP).exists()
+
+
+def test_a_copy_outside_of_the_project(project, tmp_path):
+    project.python("python3")
+    (tmp_path / "bin2").mkdir()
+    shutil.copy(project.root / "scripts/setup.sh", tmp_path / "bin2")
+    run = project.run(tmp_path / "bin2/setup.sh")
+    assert run.returncode == 1 and "it has no requirements.txt" in run.stderr_text
+    assert not (tmp_path / ".venv").exists()
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -278,8 +387,10 @@ def test_signals_stop_the_installation_at_once(project, number, status):
     wait_for(project.pip_calls)
     process.send_signal(number)
     assert process.wait(timeout=30) == status  # pip would wait for a minute
-    assert not (project.root / STAMP).exists()
     process.communicate()
+    (project.home / "pip-waits").unlink()
+    run = project.run("setup.sh")
+    assert run.returncode == 0 and "because it is not complete" in run.stderr_text
 
 
 @pytest.mark.skipif(not shutil.which("flock"), reason="needs flock")

@@ -2,6 +2,7 @@
 package indexes are folders of empty wheels, so that neither a GPU nor a network is needed."""
 
 import ensurepip
+import hashlib
 import inspect
 import os
 import re
@@ -18,6 +19,7 @@ PADDLE = next(r for r in requirements("requirements-gpu.txt") if r.name == "padd
 BUILDS = ("cu118", "cu126", "cu129", "cu130")
 INDEX = "https://www.paddlepaddle.org.cn/packages"
 LIST = "requirements-gpu.txt"
+INSTALL = f"install --no-build-isolation -c .venv/tmp/versions.txt -r .venv/tmp/{LIST}"
 
 OLD_HEADER = "| NVIDIA-SMI 550.54.15      Driver Version: 550.54.15      CUDA Version: {:<9}|"
 NEW_HEADER = "| NVIDIA-SMI 610.43.02      KMD Version: 610.43.02     CUDA UMD Version: {:<9}|"
@@ -81,11 +83,7 @@ def test_the_newest_build_that_the_driver_supports(project, header, cuda, build)
         f" CUDA {version}.\n" in run.stderr_text
     )
     assert build_of(project) == build
-    if build == "cu126":
-        expected = f"-r {LIST}"
-    else:
-        expected = f"-c requirements.txt -r {project.root}/.venv/tmp/{LIST}"
-    assert project.pip_calls()[1] == f"install --no-build-isolation {expected} -e ."
+    assert INSTALL in project.pip_calls()
     assert project.run("setup.sh").stderr_text == ".venv is ready (Python 3.11, gpu).\n"
 
 
@@ -194,7 +192,7 @@ def test_a_finished_environment_keeps_its_build(project):
     with open(project.root / "requirements.txt", "a") as f:
         f.write("something==1\n")
     assert "Updating .venv, because the requirements" in project.run("setup.sh").stderr_text
-    assert f"-r {project.root}/.venv/tmp/{LIST}" in project.pip_calls()[calls + 1]
+    assert INSTALL in project.pip_calls()[calls:]
     assert build_of(project) == "cu118"
 
 
@@ -265,17 +263,26 @@ def add_to_index(folder, name, version, needs=(), text=""):
     module = MODULES.get(name, name.replace("-", "_"))
     path = write_wheel(folder / name, name, version, {f"{module}.py": text}, needs)
     (folder / name / "index.html").write_text(f'<a href="{path.name}">{path.name}</a>\n')
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def lock_of(project):
-    """The versions of the lock. The pip of this test is the one that Python itself brings."""
-    path = project.root / "requirements.txt"
-    text = re.sub(r"(?m)^pip==.*", f"pip=={ensurepip.version()}", path.read_text())
-    path.write_text(text)
+def locked_versions():
+    """The versions of the lock, of which this Python needs all but pip and PaddlePaddle."""
     for requirement in requirements("requirements.txt"):
         if requirement.name not in ("pip", "paddlepaddle"):
             (specifier,) = requirement.specifier
             yield requirement.name, specifier.version
+
+
+def write_lock(project, index):
+    """Adds empty wheels of what the lock has to the index, and their hashes to the lock. The pip of
+    this test is the one that Python itself brings."""
+    entries = [f"pip=={ensurepip.version()} --hash=sha256:{0:064}\n"]
+    entries += [f"paddlepaddle==3.3.1 --hash=sha256:{0:064}\n"]
+    for name, version in locked_versions():
+        digest = add_to_index(index, name, version)
+        entries.append(f"{name}=={version} \\\n    --hash=sha256:{digest}\n")
+    (project.root / "requirements.txt").write_text("".join(sorted(entries)))
 
 
 @pytest.fixture
@@ -283,8 +290,7 @@ def indexed(tmp_path):
     """A project with its own package, the real list for the GPU, and indexes of empty wheels."""
     project = Project(tmp_path)
     usual, paddles = tmp_path / "index" / "simple", tmp_path / "index" / "stable"
-    for name, version in lock_of(project):
-        add_to_index(usual, name, version)
+    write_lock(project, usual)
     (pinned,) = PADDLE.specifier
     for build in BUILDS:
         nvidia, number = NVIDIA.format(build[2:4]), f"{build[2:4]}.{build[4]}.1"
@@ -333,9 +339,8 @@ def check_installed(project, build):
     assert {name for name in found if name.startswith("nvidia")} == {NVIDIA.format(build[2:4])}
     assert found[NVIDIA.format(build[2:4])] == f"{build[2:4]}.{build[4]}.1"
     assert "paddlepaddle" not in found  # the two would overwrite each other
-    locked = {canonicalize_name(name): version for name, version in lock_of(project)}
-    named = {canonicalize_name(r.name) for r in requirements(LIST)} - {"paddlepaddle-gpu", "pip"}
-    assert named < found.keys()
+    locked = {canonicalize_name(name): version for name, version in locked_versions()}
+    assert locked.keys() < found.keys()
     for name in found.keys() & locked.keys():
         assert found[name] == locked[name]
     assert found.keys() - locked.keys() == {
@@ -375,3 +380,23 @@ def test_a_missing_wheel_is_explained(indexed):
     assert run.returncode == 1 and not (indexed.root / STAMP).exists()
     for words in ("No matching distribution found for paddlepaddle-gpu", "TRANSFORMER_MT_DEVICE"):
         assert words in run.stderr_text
+
+
+def test_a_wheel_with_another_hash_is_refused(indexed):
+    set_driver(indexed, "12.6")
+    folder = indexed.root.parent / "index/simple/tqdm"
+    (version,) = (v for name, v in locked_versions() if name == "tqdm")
+    add_to_index(folder.parent, "tqdm", version, text="changed = True")
+    run = indexed.run("setup.sh", **indexed.env)
+    assert run.returncode == 1 and "DO NOT MATCH THE HASHES" in run.stderr_text
+    assert "tqdm" not in packages(indexed)[1]
+
+
+def test_paddle_cannot_change_the_versions_of_the_lock(indexed):
+    set_driver(indexed, "12.6")
+    stable = indexed.root.parent / "index/stable/cu126"
+    add_to_index(stable, PADDLE.name, "3.3.1", ["tqdm>=9999"])
+    add_to_index(stable, "tqdm", "9999.0")
+    run = indexed.run("setup.sh", **indexed.env)
+    assert run.returncode == 1 and "tqdm==" in run.stderr_text
+    assert packages(indexed)[1]["tqdm"] != "9999.0"
