@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 from tests.docs.pages import ROOT, Page, commands, find_page, pages, parse, simple_commands
 from tests.docs.test_languages import figures
 from tests.lines_of_code import lines_of_package
+from tests.scripts.fake_project import requirements
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -109,12 +110,9 @@ def locked() -> dict[str, str]:
     """The locked version of each package."""
     found = {}
     for name in REQUIREMENTS:
-        for line in (ROOT / name).read_text(encoding="utf-8").splitlines():
-            text = re.sub(r"(^|\s)#.*", "", line).strip()
-            if text and not text.startswith("-"):
-                requirement = Requirement(text)
-                (only,) = requirement.specifier
-                found[canonicalize_name(requirement.name)] = only.version
+        for requirement in requirements(name):
+            (only,) = requirement.specifier
+            found[canonicalize_name(requirement.name)] = only.version
     return found
 
 

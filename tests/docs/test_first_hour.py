@@ -193,7 +193,7 @@ def make_clone(folder: Path) -> None:
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     stamp = (
         f'. scripts/setup.sh; echo cpu {version} "$(sum_of requirements.txt requirements.txt)" '
-        '"$(sum_of requirements.txt requirements-dev.txt requirements-ctranslate2.txt)" "$root" '
+        '"$(sum_of requirements-dev.txt)" "$root" '
         '>"$stamp"; dev=no; look; echo "$plan $why"'
     )
     done = subprocess.run(["bash", "-c", stamp], cwd=folder, capture_output=True, text=True)

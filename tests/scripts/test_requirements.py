@@ -8,30 +8,67 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.scripts.fake_project import REQUIREMENTS, STAMP, requirements
 from tests.support import ROOT
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+LOCKS = REQUIREMENTS[:3]
+
 
 def test_the_lock_is_exact():
-    for name in REQUIREMENTS[:3]:
+    """Every package has one version in all lists together, and the hashes of its files."""
+    versions = {}
+    for name in LOCKS:
+        text = (ROOT / name).read_text()
+        entries = re.findall(
+            r"(?m)^(\S.*?) \\\n((?: +--hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", text
+        )
+        assert len(entries) == len(requirements(name)) > 10
+        names = [canonicalize_name(r.name) for r in requirements(name)]
+        assert len(names) == len(set(names))
         for requirement in requirements(name):
             assert [s.operator for s in requirement.specifier] == ["=="], requirement
             assert "*" not in str(requirement.specifier), requirement
-    names = [canonicalize_name(r.name) for f in REQUIREMENTS[:3] for r in requirements(f)]
-    assert len(names) == len(set(names))
+            specifier = versions.setdefault(requirement.name, requirement.specifier)
+            assert specifier == requirement.specifier
 
 
-def test_the_gpu_list_takes_its_versions_from_the_lock():
-    locked = {canonicalize_name(r.name) for r in requirements("requirements.txt")}
+@pytest.mark.parametrize(
+    ("name", "groups"),
+    [
+        ("requirements.txt", ["environment"]),
+        ("requirements-ctranslate2.txt", ["without-paddle"]),
+        ("requirements-dev.txt", ["dev"]),
+    ],
+)
+def test_the_lock_has_what_pyproject_asks_for(name, groups):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = [text for group in groups for text in project["dependency-groups"][group]]
+    if name == "requirements.txt":
+        wanted += project["project"]["dependencies"]
+    locked = {canonicalize_name(r.name): next(iter(r.specifier)) for r in requirements(name)}
+    for requirement in map(Requirement, wanted):
+        version = locked[canonicalize_name(requirement.name)].version
+        assert requirement.specifier.contains(version), requirement
+
+
+def test_the_lists_for_other_environments_bring_no_paddle():
+    for name in LOCKS[1:]:
+        assert not any(r.name.startswith("paddle") for r in requirements(name))
+
+
+def test_the_gpu_list_has_the_paddle_of_the_lock():
     (paddle,) = (r for r in requirements("requirements.txt") if r.name == "paddlepaddle")
-    for requirement in requirements("requirements-gpu.txt"):
-        if requirement.name == "paddlepaddle-gpu":
-            assert requirement.specifier == paddle.specifier
-        else:
-            assert canonicalize_name(requirement.name) in locked and not requirement.specifier
-    assert "-c requirements.txt" in (ROOT / "requirements-gpu.txt").read_text().splitlines()
+    (gpu,) = requirements("requirements-gpu.txt")
+    assert gpu.name == "paddlepaddle-gpu" and gpu.specifier == paddle.specifier
 
 
 def test_mirrors_are_respected():
@@ -64,7 +101,6 @@ class TestRealEnvironment:
         for requirement in [
             *requirements("requirements.txt"),
             *requirements("requirements-dev.txt"),
-            *requirements("requirements-ctranslate2.txt"),
         ]:
             if requirement.name == "paddlepaddle" and "paddlepaddle-gpu" in installed:
                 continue
