@@ -10,10 +10,17 @@ from datetime import datetime
 import numpy as np
 import pytest
 
-from tests.support import ROOT, make_config, make_model_directory, run_command, train_subwords
+from tests.support import (
+    ROOT,
+    make_config,
+    make_model_directory,
+    run_command,
+    train_subwords,
+    write_lines,
+)
 from transformer_mt.assembly.translator import Translator
 from transformer_mt.data.subword import Subwords, WordVocabulary
-from transformer_mt.model_directory import subwords_to_keep
+from transformer_mt.model_directory import require_safe_outputs, subwords_to_keep
 from transformer_mt.runtime import locks
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.training.run_directory import RunDirectory
@@ -178,7 +185,7 @@ def test_a_path_that_is_a_file(tmp_path):
 
 HOLD = """
 import sys, time
-from transformer_mt.model_directory import subwords_to_keep
+from transformer_mt.model_directory import require_safe_outputs, subwords_to_keep
 from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training.state import Progress
 directory = RunDirectory(sys.argv[1])
@@ -470,3 +477,77 @@ def test_subwords_that_do_not_go_together_with_a_config_are_refused(tmp_path, co
     with pytest.raises(UsageError, match="its subwords do not go together") as raised:
         subwords_to_keep(tuned)
     assert "model.copying: True: needs subword.joint: true" in str(raised.value)
+
+
+# ---- No output replaces what is read ----
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Models from en to de, one of them as an export, and a text."""
+    folder = tmp_path_factory.mktemp("models")
+    make_model_directory(folder / "model", PAIRS, make_config(folder, subword={"vocab_size": 40}))
+    run_command("export", folder / "model", format="ctranslate2", output=folder / "exported")
+    for side, name in enumerate(("in.en", "in.de")):
+        write_lines(folder / name, [pair[side] for pair in PAIRS])
+    (folder / "link.en").symlink_to("in.en")
+    (folder / "other_name").symlink_to("model")
+    (folder / "to_weights").symlink_to("model/checkpoints/step_5/model.safetensors")
+    return folder
+
+
+OWN = [
+    *("model/config.yaml", "model/best", "model/subword.model", "model/SHA256SUMS", "model/dev"),
+    *("model/checkpoints/step_5/model.safetensors", "model/checkpoints/new", "model/metrics.jsonl"),
+    *("model/test.hypothesis", "model/tune.json", "model/README.md", "model/held_out/dev.en"),
+    *("other_name/config.yaml", "to_weights", "model/export/../config.yaml", "in.en", "link.en"),
+    *("exported/config.yaml", "exported/model.bin", "exported/SHA256SUMS", "exported/checkpoint"),
+]
+
+
+@pytest.mark.parametrize("output", OWN)
+def test_an_output_replaces_no_file_of_a_model_and_no_input(models, output):
+    read = {"--input": models / "in.en"}
+    with pytest.raises(UsageError, match=r"--output .*(belongs to the model|are the same file)"):
+        require_safe_outputs({"--output": models / output}, read)
+
+
+@pytest.mark.parametrize(
+    "output", ["model/out.de", "model/report.html", "model/export/out", "exported/out.de", "best"]
+)
+def test_other_names_are_free_even_in_a_model_directory(models, output):
+    require_safe_outputs({"--output": models / output, "stdout": 1, "--json": None}, {})
+
+
+COMMANDS = [
+    "translate model in.en OUT", "translate model in.en OUT --resume",
+    "score model --source in.en --target in.de --output OUT",
+    "align model --source in.en --target in.de --output OUT",
+    "attention model --text dog --output OUT",
+    "evaluate model in.en in.de --output OUT", "evaluate model in.en in.de --json OUT",
+    "evaluate model in.en in.de --sentences OUT",
+    "compare --reference in.de in.de in.en --html OUT",
+    "compare --reference in.de in.de in.en --json OUT",
+    "report model --output OUT", "check-device --device cpu --json OUT",
+    "convert model --to pdparams --output OUT", "export model --format ctranslate2 --output OUT",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_checks_its_output(models, monkeypatch, command):
+    monkeypatch.chdir(models)
+    before = (models / "model/config.yaml").read_bytes()
+    with pytest.raises(UsageError, match=r"config\.yaml belongs to the model"):
+        run_command(*command.replace("OUT", "model/config.yaml").split(" "))
+    assert (models / "model/config.yaml").read_bytes() == before
+
+
+def test_augment_and_new_check_the_files_that_they_write(models, monkeypatch):
+    monkeypatch.chdir(models)
+    # PREFIX.json is a file of the model directory.
+    with pytest.raises(UsageError, match=r"data\.json belongs to the model"):
+        run_command("augment", "model/data", forward="model", source="in.en")
+    (models / "my.yaml").symlink_to("in.de")
+    for recipe, message in (("my.yaml", "the same file"), ("model/config.yaml", "belongs to")):
+        with pytest.raises(UsageError, match=f"RECIPE {recipe}.*{message}"):
+            run_command("new", recipe, train="in", source_lang="en", target_lang="de", force=True)

@@ -28,6 +28,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -35,10 +36,10 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config
-from transformer_mt.runtime.checksums import CHECKSUMS, is_sealed, verify
+from transformer_mt.runtime.checksums import CHECKSUMS, is_sealed, listed, verify
 from transformer_mt.runtime.console import quoted, visible, warn
 from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import byte_lines
+from transformer_mt.runtime.files import byte_lines, require_distinct
 
 if TYPE_CHECKING:
     from transformer_mt.data.subword import Subwords
@@ -61,6 +62,14 @@ STEP = re.compile(r"step_\d+")
 # The translations of the dev set at a validation, in the folder dev.
 HYPOTHESIS = re.compile(r"step_(\d+)\.hypothesis")
 CHECKPOINT = re.compile(r"step_\d+|average_(last|best)_\d+")
+# What belongs to a run or to an export besides the files that SHA256SUMS lists. report.html is not
+# among it, because nothing reads it and `report` writes it again; nor is the content of export/.
+_OWN = re.compile(
+    rf"{re.escape(CONFIG)}|{VERSION}|subword\..*|{CHECKSUMS}|checkpoints|best|{re.escape(LOG)}|"
+    rf"train\.log|{re.escape(DATA_FACTS)}|held_out|dev|visualdl|tensorboard|"
+    rf"test\.(source|reference|hypothesis)|{re.escape(MODEL_CARD)}|{re.escape(TUNING)}|export|"
+    r"\.lock"
+)
 _NAMED = re.compile(rf"([0-9a-f]{{64}})  checkpoints/({CHECKPOINT.pattern})/{CHECKSUMS}\n")
 
 
@@ -223,6 +232,42 @@ class ModelDirectory:
                 names = ", ".join(["best", "last", *(other.name for other in known)])
                 raise UsageError(f"{self.path} has no checkpoint {name!r}; it has {names}")
         return self.own(f"checkpoints/{path.name}")
+
+
+def require_safe_outputs(
+    written: dict[str, Path | int | None], read: dict[str, Path | int | None]
+) -> None:
+    """Checks that no output replaces a file that is read, another output, or a file of a model
+    directory or an export. Every command checks its outputs with this function.
+
+    Args:
+        written, read: as in `require_distinct`.
+
+    Raises:
+        UsageError: an output does.
+    """
+    require_distinct(written, read)
+    for name, file in written.items():
+        if file is None:
+            continue
+        path = Path(f"/proc/self/fd/{file}" if isinstance(file, int) else file)
+        path = Path(os.path.realpath(path))
+        folder = next((folder for folder in path.parents if _is_model(folder)), None)
+        if folder is None:
+            continue
+        own = path.relative_to(folder)
+        in_export = len(own.parts) > 1 and own.parts[0] == "export"
+        if not in_export and (_OWN.fullmatch(own.parts[0]) or own.parts[0] in listed(folder)):
+            called = name if isinstance(file, int) else f"{name} {file}"
+            raise UsageError(
+                f"{called}: {own.parts[0]} belongs to the model in {folder}, and would be lost. "
+                "Write into another file"
+            )
+
+
+def _is_model(folder: Path) -> bool:
+    """Whether the folder is a model directory or an export, of any version, even a damaged one."""
+    return (folder / VERSION).is_file() and _first_line(folder / VERSION, 20).isdecimal()
 
 
 def named(checkpoint: Path) -> str:

@@ -220,7 +220,7 @@ def test_a_large_test_set(runs, tmp_path, monkeypatch):
     [
         (["none"], "there is no such folder"),
         (["."], "there is neither config.yaml nor metrics.jsonl in it"),
-        (["{run}", "--output={run}/config.yaml"], "are the same file"),
+        (["{run}", "--output={run}/config.yaml"], "belongs to the model"),
         (["{run}", "--output=none/report.html"], "can't be written"),
     ],
 )

@@ -8,10 +8,10 @@ from transformer_mt.assembly import attention
 from transformer_mt.assembly.attention import Side
 from transformer_mt.inspect.quality import Quality, judge
 from transformer_mt.inspect.record import Record, read
-from transformer_mt.model_directory import CONFIG, LOG, texts
+from transformer_mt.model_directory import require_safe_outputs, texts
 from transformer_mt.pages.report_page import AttentionPage, report_page
 from transformer_mt.runtime.errors import UsageError, UserError, describe
-from transformer_mt.runtime.files import require_distinct, write_atomically
+from transformer_mt.runtime.files import write_atomically
 
 # Attention is drawn for sentences of at most this many subwords, whose maps are readable; in all
 # pages together, for at most this many characters of data.
@@ -26,11 +26,10 @@ def write_report(model_dirs: Sequence[str | Path], output: str | Path) -> None:
 
     Raises:
         UserError: a model directory has a link that leads out of it, or the file can't be written.
-        UsageError: a folder is no model directory, or the file is one of those that are read.
+        UsageError: a folder is no model directory, or the file belongs to one.
     """
     folders = [Path(folder) for folder in model_dirs]
-    read_files = [folder / name for folder in folders for name in (CONFIG, LOG)]
-    require_distinct({"--output": Path(output)}, {f"the run's {path}": path for path in read_files})
+    require_safe_outputs({"--output": Path(output)}, {})
     records = [read(folder, name) for folder, name in zip(folders, _names(folders), strict=True)]
     judged = [_judged(record) for record in records]
     pages: list[AttentionPage] = []

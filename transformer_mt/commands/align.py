@@ -34,8 +34,9 @@ from transformer_mt.commands.model_choice import add_model_choice
 from transformer_mt.data import pharaoh
 from transformer_mt.evaluation import alignment_error_rate
 from transformer_mt.evaluation.alignment_error_rate import AlignmentScores
+from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.runtime.errors import UserError
-from transformer_mt.runtime.files import content_of, require_distinct
+from transformer_mt.runtime.files import content_of
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.translation import Aligned
@@ -88,7 +89,7 @@ def scores(options: argparse.Namespace) -> AlignmentScores:
     """
     source, reference = options.source, options.reference
     read = {"--source": source, "--target": options.target, "--reference": reference}
-    require_distinct({"--output": options.output}, read)
+    require_safe_outputs({"--output": options.output}, read)
     gold = alignment_error_rate.read_gold(reference)
     if source.is_file():
         require_equal(source, content_of(source).line_count, reference, len(gold))

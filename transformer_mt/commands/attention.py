@@ -20,6 +20,7 @@ from transformer_mt.commands.arguments import add_checkpoint, add_device, add_mo
 from transformer_mt.data.sentences import sentences
 from transformer_mt.data.subword import Vocabulary
 from transformer_mt.decoding.engine import Sentence
+from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.runtime.console import warn
 from transformer_mt.runtime.errors import UsageError
 from transformer_mt.runtime.files import write_atomically
@@ -47,10 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """
     Raises:
-        UsageError: there is no such model, it is an export or non-autoregressive, or a text is
-            empty or too long.
+        UsageError: there is no such model, it is an export or non-autoregressive, a text is
+            empty or too long, or the page would replace a file of a model.
         UserError: the model is damaged, or the page can't be written.
     """
+    require_safe_outputs({"--output": options.output}, {})
     spec = attention.find(Path(options.model_dir), options.checkpoint, options.device)
     subwords, limit = spec.subwords, spec.config.data.max_length
     text, source_ids = _read("--text", options.text, subwords.source, limit)

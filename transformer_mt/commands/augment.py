@@ -56,6 +56,7 @@ from transformer_mt.data.synthetic_pairs import Counts, SyntheticPairs
 from transformer_mt.decoding.parts_folder import parts_folder
 from transformer_mt.decoding.resumable_file import partial_of, resumable_file
 from transformer_mt.decoding.stream import WINDOW, in_windows, input_lines
+from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.runtime.console import progress, say, show, warn
 from transformer_mt.runtime.errors import UsageError
 from transformer_mt.runtime.files import (
@@ -64,7 +65,6 @@ from transformer_mt.runtime.files import (
     atomic,
     byte_lines,
     content_of,
-    require_distinct,
     write_atomically,
 )
 
@@ -112,7 +112,7 @@ def run(options: argparse.Namespace) -> None:
     models = _models(options)
     languages = _languages(models)
     outputs = _outputs(options.prefix, languages)
-    require_distinct(
+    require_safe_outputs(
         {name: path for name, path in outputs.items() if name != "parts"},
         {f"--{side}": text.path for side, text in texts.items()},
     )

@@ -21,6 +21,7 @@ import argparse
 from pathlib import Path
 
 from transformer_mt.commands.arguments import add_device, add_files
+from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.runtime.errors import UserError
 
 
@@ -32,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     from transformer_mt.runtime import device as devices
 
+    require_safe_outputs({"--json": options.json}, {})
     name = devices.use(options.device)
     if not check(name, options.json):
         raise UserError("a check has failed; the lines above say what to do")

@@ -46,10 +46,11 @@ from transformer_mt.evaluation.scoring import (
     tokenizer_for,
     tokenizer_for_text,
 )
+from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.pages.comparison_page import comparison_page
 from transformer_mt.runtime.console import progress, say, warn
 from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import lines, require_distinct, write_atomically
+from transformer_mt.runtime.files import lines, write_atomically
 
 # What sacreBLEU's bootstrap of chrF holds in memory: 1,000 samples of 18 numbers of 4 bytes.
 BYTES_PER_LINE = 72_000
@@ -153,7 +154,7 @@ def _require_valid(options: argparse.Namespace, names: list[str]) -> dict[str, E
     read = {"--source": options.source, "--training-text": options.training_text}
     read |= {f"--reference {number}": path for number, path in enumerate(options.reference, 1)}
     read |= {f"SYSTEM {number}": Path(name) for number, name in enumerate(names, 1)}
-    require_distinct({"--html": options.html, "--json": options.json}, read)
+    require_safe_outputs({"--html": options.html, "--json": options.json}, read)
     folders = [name for name in names if not _is_text(Path(name))]
     for name in folders:
         if not Path(split_model(name)[0]).is_dir():

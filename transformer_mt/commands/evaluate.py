@@ -62,9 +62,10 @@ from transformer_mt.evaluation.systems import (
     evaluate,
     numbers,
 )
+from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.runtime.console import warn
 from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import lines, require_distinct, write_atomically
+from transformer_mt.runtime.files import lines, write_atomically
 
 # What brings a line into the form that the protocol scores; None: lines are scored as they are.
 Form = Callable[[str], str] | None
@@ -255,12 +256,13 @@ def _require_consistent(options: argparse.Namespace) -> None:
         if is_wrong:
             raise UsageError(f"evaluate: {message}")
     require_files(options, "source", "hypothesis", "reference", "training_text")
-    require_distinct(
+    require_safe_outputs(
         {"--json": options.json, "--sentences": options.sentences}
         | _numbered("--output", _outputs(options)),
         {"--source": options.source, "--training-text": options.training_text}
         | _numbered("--hypothesis", files)
-        | _numbered("--reference", options.reference),
+        | _numbered("--reference", options.reference)
+        | _numbered("--comet-model", options.comet_model.rglob("*") if options.comet_model else []),
     )
 
 

@@ -27,6 +27,7 @@ from transformer_mt.model_directory import (
     VERSION,
     ModelDirectory,
     named,
+    require_safe_outputs,
 )
 from transformer_mt.runtime.checksums import CHECKSUMS, listed, sealed
 from transformer_mt.runtime.console import quoted, say
@@ -86,6 +87,7 @@ def run(options: argparse.Namespace) -> None:
     if output is None:
         name = backend.name + (f"_{quantization}" if quantization else "")
         output = directory.own(f"export/{name}")
+    require_safe_outputs({"--output": output}, {})
     _check_replaceable(output)
 
     from transformer_mt.assembly.model import build_model  # It imports Paddle, which takes seconds.

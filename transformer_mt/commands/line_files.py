@@ -14,8 +14,9 @@ from tqdm import tqdm
 
 from transformer_mt.commands.model_choice import find_engine, translating
 from transformer_mt.decoding.stream import in_windows, input_lines
+from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import Content, atomic, content_of, require_distinct
+from transformer_mt.runtime.files import Content, atomic, content_of
 
 if TYPE_CHECKING:
     from transformer_mt.assembly.translator import Translator
@@ -41,7 +42,7 @@ def reading_pairs(
     if output is None and sys.stdout is None:
         raise UsageError("stdout is closed: give --output FILE")
     source, target = options.source, options.target
-    require_distinct(written(output), {"--source": source, "--target": target})
+    require_safe_outputs(written(output), {"--source": source, "--target": target})
     spec = find_engine(options, options.model_dir, asked)
     text, translation = content(source), content(target)
     if text and translation:
@@ -53,7 +54,7 @@ def reading_pairs(
 
 
 def written(target: Path | None) -> dict[str, Path | int]:
-    """What is written, for `require_distinct`: a file, or stdout (None)."""
+    """What is written, for `require_safe_outputs`: a file, or stdout (None)."""
     return {"stdout": 1} if target is None else {"--output": target}
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from transformer_mt.commands.arguments import add_device, positive_number
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.datasets.files import TSV
+from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.runtime.console import quoted, say, show
 from transformer_mt.runtime.errors import UsageError
 from transformer_mt.runtime.files import write_atomically
@@ -102,7 +103,7 @@ def _place(options: argparse.Namespace) -> dict[str, str | None]:
     """Returns the values of the recipe that say where things are.
 
     Raises:
-        UsageError: a file is missing.
+        UsageError: a file is missing, or is the recipe itself.
     """
     languages = options.source_lang, options.target_lang
     if languages[0] == languages[1] and not options.train.endswith(TSV):
@@ -116,9 +117,11 @@ def _place(options: argparse.Namespace) -> dict[str, str | None]:
     for name, value in names.items():
         if value is not None:
             try:
-                DATASETS["files"].find(root or ".", name, value, languages)
+                found = DATASETS["files"].find(root or ".", name, value, languages)
             except UsageError as error:
                 raise UsageError(f"{error}{_hint(_anywhere_near())}") from None
+            for path in found.paths:
+                require_safe_outputs({"RECIPE": options.recipe}, {f"--{name}": path})
     return {
         "model_dir": options.model_dir or f"runs/{options.recipe.stem}",
         "root": root or ".",

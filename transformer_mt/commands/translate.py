@@ -55,8 +55,9 @@ from transformer_mt.commands.model_choice import (
 from transformer_mt.decoding import output
 from transformer_mt.decoding.resumable_file import resumable_file
 from transformer_mt.decoding.stream import WINDOW, arriving, in_windows, input_lines
+from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.runtime.errors import UsageError
-from transformer_mt.runtime.files import content_of, is_replaceable, require_distinct
+from transformer_mt.runtime.files import content_of, is_replaceable
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Line
@@ -101,7 +102,7 @@ def run(options: argparse.Namespace) -> None:
     if (source is None and sys.stdin is None) or (target is None and sys.stdout is None):
         raise UsageError("stdin or stdout is closed: give --input FILE and --output FILE")
     read = {"stdin": 0} if source is None else {"--input": source}
-    require_distinct(line_files.written(target), {**read, "--prefix": prefix})
+    require_safe_outputs(line_files.written(target), {**read, "--prefix": prefix})
     asked = ["prefix"] * (prefix is not None) + ["alignment"] * options.alignment
     spec = find_engine(options, options.model_dir, *asked)
     decoding = spec.config.decoding

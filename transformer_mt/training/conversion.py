@@ -15,6 +15,7 @@ from transformer_mt.model_directory import (
     SUBWORDS,
     VERSION,
     ModelDirectory,
+    require_safe_outputs,
 )
 from transformer_mt.runtime import pickles, tensors
 from transformer_mt.runtime.checksums import CHECKSUMS, is_sealed, sealed, verify, write_checksums
@@ -74,6 +75,7 @@ def write_pdparams(model_dir: str, checkpoint: str | None, output: Path | None) 
 
     Raises:
         UserError: the checkpoint is damaged, or the file can't be written.
+        UsageError: the file belongs to a model.
     """
     import paddle
 
@@ -83,6 +85,7 @@ def write_pdparams(model_dir: str, checkpoint: str | None, output: Path | None) 
     weights = {name: paddle.to_tensor(array) for name, array in read_weights(chosen).items()}
     for name, weight in weights.items():
         weight.name = name  # Paddle saves it; by default it is a running number of the process
+    require_safe_outputs({"--output": output}, {})
     if output is None:
         directory.own("export").mkdir(exist_ok=True)
         output = directory.own(f"export/{chosen.name}.pdparams")
