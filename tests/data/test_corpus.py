@@ -376,6 +376,7 @@ def repetitive_pairs(count: int, seed: int) -> list[tuple[str, str]]:
     seed=st.integers(0, 5),
 )
 def test_hold_out(count, empty, held_out, named, seed, tmp_path_factory):
+    """A tenth of the text at most for each set, and not much more leaves training."""
     root = tmp_path_factory.mktemp("hold-out")
     pairs = repetitive_pairs(count, seed) + [("", "x")] * empty
     corpus = corpus_of(root, pairs)
@@ -383,10 +384,11 @@ def test_hold_out(count, empty, held_out, named, seed, tmp_path_factory):
     held = hold_out(corpus, data_config(root, held_out=held_out), seed, root / "held")
 
     size = min(held_out, count // 10)
-    wanted = {"dev", "test"} - set(named) if size else set()
-    assert set(held.splits) == wanted
-    for name, split in held.splits.items():
-        assert split.name == name and len(list(split)) == size
+    wanted = {"dev", "test"} - set(named)
+    assert set(held.splits) in (wanted, set())
+    sizes = {len(list(split)) for split in held.splits.values()}
+    assert len(sizes) < 2 and all(0 < own <= size for own in sizes)
+    assert all(name == split.name for name, split in held.splits.items())
     drawn = Counter(pair for split in held.splits.values() for pair in split)
     assert drawn <= Counter(pairs[:count])  # each from a place of its own, and none empty
 
@@ -395,6 +397,78 @@ def test_hold_out(count, empty, held_out, named, seed, tmp_path_factory):
     texts = {text for pair in drawn for text in pair}
     assert left == [pair for pair in pairs[:count] if not texts & set(pair)]
     assert len(left) + dropped.total() == len(pairs)
+    assert dropped["held out for dev or test"] <= max(size * len(wanted), count // 10)
+    # As many as can be had for nothing are drawn.
+    seen = Counter(text for pair in pairs[:count] for text in pair)
+    alone = sum(seen[source] == seen[target] == 1 for source, target in pairs[:count])
+    assert not wanted or drawn.total() >= min(size, alone // len(wanted)) * len(wanted)
+
+
+def held_out_of(folder: Path, pairs, **settings):
+    """The held-out pairs of both sets, those that are left for training, and those that left."""
+    corpus = corpus_of(folder, pairs)
+    held = hold_out(corpus, data_config(folder, **settings), 1, folder / "held")
+    left, dropped = filtered(corpus.train, held.texts, False)
+    drawn = [pair for split in held.splits.values() for pair in split]
+    return drawn, left, dropped["held out for dev or test"]
+
+
+def test_unique_pairs_are_drawn_as_ever(tmp_path):
+    """Of a text without repetitions, each version of the program draws the same pairs."""
+    pairs = [(f"s{i}", f"t{i}") for i in range(100)]
+    drawn, _, _ = held_out_of(tmp_path, pairs, held_out=4)
+    assert drawn == [pairs[i] for i in (8, 17, 72, 97, 15, 32, 57, 63)]
+
+
+def test_frequent_sentences_stay_in_training(tmp_path):
+    pairs = [(f"s{i}", f"t{i}") for i in range(20)] + [("Yes.", "Ja.")] * 20
+    drawn, left, gone = held_out_of(tmp_path, pairs)
+    assert len(set(drawn)) == gone == 8
+    assert left.count(("Yes.", "Ja.")) == 20
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_many_translations_of_each_sentence(tmp_path, swap, capsys):
+    """Each pair that is drawn costs 19 others, so fewer are drawn."""
+    pairs = [(f"s{i}", f"t{i} {j}") for i in range(200) for j in range(20)]
+    drawn, left, gone = held_out_of(tmp_path, [pair[::-1] if swap else pair for pair in pairs])
+    if swap:  # 200 different targets of 4,000 pairs are labels
+        assert len(drawn) == gone == 800
+        assert "only 200 different targets" in capsys.readouterr().err
+    else:
+        assert len({source for source, _ in drawn}) == 40 and len(left) == 3200
+    # Each sentence twice costs as many pairs again.
+    twice = [(f"s{i}", f"t{i}") for i in range(1000)] * 2
+    drawn, left, gone = held_out_of(tmp_path, twice, held_out=50)
+    assert len(set(drawn)) == 100 and gone == 200
+
+
+def test_labels_as_targets(tmp_path, capsys):
+    pairs = [(f"sentence {i}", "AB"[i % 2]) for i in range(40)]
+    drawn, left, gone = held_out_of(tmp_path, pairs)
+    assert len(drawn) == gone == 8 and len(left) == 32
+    assert not {source for source, _ in drawn} & {source for source, _ in left}
+    assert "only 2 different targets" in capsys.readouterr().err
+
+
+def test_equal_pairs_are_not_held_out(tmp_path, capsys):
+    """If they were, nothing would be left to train on."""
+    drawn, left, gone = held_out_of(tmp_path, [("a", "b")] * 1000)
+    assert not drawn and not gone and len(left) == 1000
+    said = capsys.readouterr().err
+    assert "data.dev is not given, and no pair can be held out" in said and "data.test" in said
+
+
+def test_pairs_that_are_surely_too_long_are_not_drawn(tmp_path):
+    pairs = [(f"a{i} " * (1 + 20 * (i % 2)), f"b{i}") for i in range(100)]
+    drawn, _, _ = held_out_of(tmp_path, pairs, max_length=20)
+    assert len(drawn) == 10 and all(len(source.split()) == 1 for source, _ in drawn)
+
+
+def test_repeated_pairs_that_training_leaves_out_cost_nothing(tmp_path):
+    twice = [(f"s{i}", f"t{i}") for i in range(50)] * 2
+    drawn, _, _ = held_out_of(tmp_path, twice, drop_duplicates=True)
+    assert len(set(drawn)) == 10
 
 
 def test_hold_out_is_the_same_for_the_same_seed(tmp_path):
@@ -408,7 +482,9 @@ def test_hold_out_is_the_same_for_the_same_seed(tmp_path):
 
     first = drawn("a", 1)
     assert sorted(first) == ["dev.de", "dev.en", "test.de", "test.en"]
-    assert {path.name for path in (tmp_path / "a").glob("held_out-*/*")} == {*first, "SHA256SUMS"}
+    assert {path.name for path in (tmp_path / "a").glob("held_out-*/*")} == {
+        *first, "labels", "SHA256SUMS",
+    }  # fmt: skip
     assert drawn("b", 1) == first and drawn("a", 1) == first
     assert drawn("c", 2) != first
     assert first["dev.en"] != first["test.en"]
@@ -449,4 +525,4 @@ def test_a_corpus_too_small_to_hold_out_of(tmp_path, capsys, count):
     corpus = corpus_of(tmp_path, [("a", "b")] * count + [("", "")])
     for _ in range(2):
         assert hold_out(corpus, data_config(tmp_path), 1, tmp_path / "held") == HeldOut()
-    assert capsys.readouterr().err == ""
+    assert "no pair can be held out" in capsys.readouterr().err

@@ -378,10 +378,10 @@ def test_a_changed_file_is_noticed_whatever_its_date(tmp_path, text):
 def test_held_out_pairs_are_not_trained_on(tmp_path, text, capsys):
     pairs = some_pairs(300) * 2  # so that a pair that is held out occurs elsewhere
     write(text, "train", pairs)
-    data = prepare(config(tmp_path, data={"dev": None, "test": None, "held_out": 25}))
+    data = prepare(config(tmp_path, data={"dev": None, "test": None, "held_out": 15}))
     trained = text_of(data.train, data.subwords)
     held = [*data.dev_split, *data.test_split]
-    assert len(held) == 50 and set(held) <= set(pairs)
+    assert len(held) == 30 and set(held) <= set(pairs)
     texts = {text for pair in held for text in pair}
     assert trained == [pair for pair in pairs if not texts & set(pair)]
     assert data.train.facts["dropped"] == {"held out for dev or test": 600 - len(trained)}
@@ -389,7 +389,7 @@ def test_held_out_pairs_are_not_trained_on(tmp_path, text, capsys):
         "dev.de", "dev.en", "test.de", "test.en",
     ]  # fmt: skip
     assert text_of(data.dev, data.subwords) == list(data.dev_split)
-    assert "data.dev is not given: 25 pairs are held out" in capsys.readouterr().err
+    assert "data.dev is not given: 15 pairs are held out" in capsys.readouterr().err
     # The subwords have not seen them either.
     expected = Subwords.train(lambda: iter(trained), config(tmp_path).subword)
     assert data.subwords.content() == expected.content()

@@ -9,6 +9,7 @@ from transformer_mt.training.advice import advice
 QUIET = {"lines": 0, "pairs": 0, "examples": []}
 FACTS = {
     "pairs": 100_000,
+    "dropped": {},
     "source": {"vocabulary": 8000, "rare": 0.1},
     "target": {"vocabulary": 8000, "rare": 0.1},
     "dev": 1000,
@@ -19,8 +20,11 @@ FACTS = {
 STEPS = {"max_steps": 1000, "warmup_steps": 200, "validate_every": 100, "save_every": 100}
 
 
-def advised(tmp_path, facts=FACTS, subword=None, steps=1000, **training) -> list[str]:
-    config = make_config(tmp_path, training=STEPS | training, subword=subword or {})
+def advised(
+    tmp_path, facts=FACTS, subword=None, steps=1000, held_out=False, **training
+) -> list[str]:
+    data = {} if held_out else {"dev": "dev", "test": "test"}
+    config = make_config(tmp_path, training=STEPS | training, subword=subword or {}, data=data)
     return advice(config, facts, steps)
 
 
@@ -105,6 +109,22 @@ def test_text_of_the_tests_that_is_trained_on(tmp_path):
     assert dev.startswith("data.dev: the source or the target of 1 of its 1,000 pairs")
     assert "whole" not in dev
     assert test.startswith("data.test: ") and "1,000 of its 1,000" in test and "(2 as" in test
+
+
+def test_much_text_is_left_out_for_the_held_out_pairs(tmp_path):
+    def facts(count: int) -> dict:
+        held = {"count": count, "examples": [["Yes.", "Ja."]]}
+        return FACTS | {"dropped": {"held out for dev or test": held}}
+
+    assert advised(tmp_path, facts(3000), held_out=True) == []
+    (message,) = advised(tmp_path, facts(3001), held_out=True)
+    words = "data.held_out: 2,000 pairs", "1,001 others", '"Yes." – "Ja."'
+    assert all(word in message for word in words)
+
+
+def test_labels_of_held_out_pairs_may_be_trained_on(tmp_path):
+    overlap = {"dev": {"lines": 1000, "pairs": 0}, "test": {"lines": 1000, "pairs": 0}}
+    assert advised(tmp_path, FACTS | {"overlap": overlap}, held_out=True) == []
 
 
 def test_copies_of_the_source(tmp_path):

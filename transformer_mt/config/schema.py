@@ -163,7 +163,8 @@ class DataConfig(Section):
 
     held_out: NaturalNumber = 1000
     """The number of pairs that are held out for the dev set if `dev` is null, and for the test set
-    if `test` is null. At most a tenth of all pairs is held out for each. 0 holds out nothing."""
+    if `test` is null. At most a tenth of all pairs is held out for each, and fewer if otherwise
+    much text would be lost, because its sentences are in several pairs. 0 holds out nothing."""
 
     max_length: PositiveInt = 256
     """The length of the longest sentence, in subwords. Training leaves out a pair if one of its

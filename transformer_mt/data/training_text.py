@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from transformer_mt.config.schema import DataConfig
 from transformer_mt.data.cache import entry, entry_name
 from transformer_mt.data.corpus import Corpus, Pair, Split
@@ -14,7 +16,9 @@ from transformer_mt.runtime.console import say
 from transformer_mt.runtime.files import as_line, atomic
 
 # A new number makes existing entries of the cache unused.
-FORMAT = 2
+FORMAT = 3
+# Targets are labels if there are at most this many different ones per pair.
+LABELS = 0.1
 
 
 def training_filter(
@@ -56,7 +60,8 @@ def is_full(pair: Pair) -> bool:
 
 @dataclass
 class HeldOut:
-    """The splits that were made, by name, and the texts of both sides of all their pairs."""
+    """The splits that were made, by name, and the texts that training must not see: of both sides
+    of all their pairs, or of the sources alone if the targets are labels (see `hold_out`)."""
 
     splits: dict[str, Split] = field(default_factory=dict)
     texts: frozenset[str] = frozenset()
@@ -68,36 +73,53 @@ def hold_out(corpus: Corpus, config: DataConfig, seed: int, cache: Path) -> Held
     At most a tenth of the pairs is taken for each split. No pair is taken from a text with a tag or
     from a reversed text, because such text is not what the model will translate. Training must
     leave out every pair that shares its source or its target with a pair that was taken, whether
-    it has a tag or is reversed or not, so that it sees no text of the tests. The
-    files are written to the cache, because there may be no model directory yet; a model directory
-    gets a copy.
+    it has a tag or is reversed or not, so that it sees no text of the tests. So pairs whose text is
+    in no other pair are taken first, and fewer pairs are taken if too many would leave training.
+    Targets that are as few as labels can't be kept apart: pairs that share only those may stay.
+
+    The files are written to the cache, because there may be no model directory yet; a model
+    directory gets a copy.
     """
     names = [name for name in ("dev", "test") if getattr(corpus, name) is None]
     if not names or not config.held_out:
         return HeldOut()
     languages = config.source_lang, config.target_lang
-    key = entry_name(FORMAT, corpus.train.content(), names, config.held_out, seed)
+    # Pairs with more words than this surely have too many subwords.
+    limits = config.held_out, config.max_length, config.drop_duplicates
+    key = entry_name(FORMAT, corpus.train.content(), names, *limits, seed)
     folder = cache / f"held_out-{key}"
 
     def make(temporary: Path) -> None:
-        for name, pairs in _draw(corpus.train, names, config.held_out, seed).items():
+        drawn, labels = _draw(corpus.train, names, *limits, seed)
+        for name, pairs in drawn.items():
             for side, lang in enumerate(languages):
                 with atomic(temporary / f"{name}.{lang}") as file:
                     file.writelines(as_line(pair[side]) for pair in pairs)
+        (temporary / "labels").write_text(f"{labels}\n")
 
-    entry(folder, make)
+    labels = int((entry(folder, make) / "labels").read_text())
+    if labels:
+        say(
+            f"the training text has only {labels:,} different targets, so pairs that share just "
+            "their target with a held-out pair are trained on"
+        )
     splits, texts = {}, set()
     for name in names:
         paths = tuple(folder / f"{name}.{lang}" for lang in languages)
         split = Split(name, paths, "files", *languages)
-        if split.line_count:  # A small corpus may have no pair to spare.
+        if not split.line_count:
             say(
-                f"data.{name} is not given: {split.line_count:,} pairs are held out of the "
-                "training text"
+                f"data.{name} is not given, and no pair can be held out of the training text: it "
+                "is too small, or its sentences are in too many of its pairs"
             )
-            splits[name] = split
-            for example in split.examples():
-                texts.update(example.values())
+            continue
+        say(
+            f"data.{name} is not given: {split.line_count:,} pairs are held out of the "
+            "training text"
+        )
+        splits[name] = split
+        for example in split.examples():
+            texts.update([example["source"]] if labels else example.values())
     return HeldOut(splits, frozenset(texts))
 
 
@@ -107,15 +129,85 @@ def with_tags(texts: frozenset[str], split: Split) -> frozenset[str]:
     return texts | {f"{tag} {text}" for tag in tags for text in texts}
 
 
-def _draw(split: Split, names: list[str], size: int, seed: int) -> dict[str, list[Pair]]:
-    """Draws at most `size` pairs for each name, without replacement."""
-    lines = enumerate(zip(split.text_of_lines(), split, strict=True))
-    candidates = array("q", (n for n, (text, pair) in lines if text.is_plain and is_full(pair)))
-    size = min(size, len(candidates) // 10)
-    drawn = random.Random(seed).sample(candidates, size * len(names))
-    name_of_line = {line: names[place // size] for place, line in enumerate(drawn)}
+def _draw(
+    split: Split,
+    names: list[str],
+    held_out: int,
+    max_length: int,
+    drop_duplicates: bool,
+    seed: int,
+) -> tuple[dict[str, list[Pair]], int]:
+    """Draws at most `held_out` pairs for each name, without replacement. All pairs that leave
+    training for them are at most a tenth of the text, or as many as are asked for if that is more;
+    those of texts with a tag and of reversed texts, which are often copies, are not counted.
+
+    Returns: the pairs, and the number of different targets if they are labels, or 0.
+    """
+    # Of each pair that could be trained on: its line, the hash of each side, whether its text is
+    # plain, and whether it may be drawn. So a pair takes 26 bytes.
+    numbers, sources, targets = array("q"), array("q"), array("q")
+    plain, drawable = array("b"), array("b")
+    reason_to_drop = training_filter(frozenset(), drop_duplicates)
+    lines = enumerate(zip(split.text_of_lines(), split.examples(), strict=True))
+    for number, (text, example) in lines:
+        source, target = example["source"], example["target"]
+        if reason_to_drop(text.as_read(source, target)) is None:
+            numbers.append(number)
+            sources.append(_hash(source))
+            targets.append(_hash(target))
+            is_short = max(len(source.split()), len(target.split())) <= max_length
+            plain.append(text.is_plain)
+            drawable.append(text.is_plain and is_short)
+    sides = np.array(sources), np.array(targets)
+    labels = len(np.unique(sides[1]))
+    if labels > len(numbers) * LABELS:
+        labels = 0
+
+    # All texts in order, and the pair that each is in. A pair of equal texts has one.
+    is_plain = np.array(plain, bool)
+    differ = np.flatnonzero(sides[0] != sides[1])
+    texts = np.concatenate([sides[0], sides[1][differ]])
+    order = np.argsort(texts)
+    pair_of_text = np.concatenate([np.arange(len(numbers)), differ])[order]
+    texts = texts[order]
+    kept_apart = sides[:1] if labels else sides
+    places = [
+        [np.searchsorted(texts, side, way) for way in ("left", "right")] for side in kept_apart
+    ]
+    # The number of other pairs that share a text. One that shares both may be counted twice.
+    sharing = sum(end - start - 1 for start, end in places)
+
+    candidates = np.flatnonzero(np.array(drawable))
+    asked = min(held_out, len(candidates) // 10) * len(names)
+    most = max(asked, is_plain.sum() // 10)
+    alone = candidates[sharing[candidates] == 0]
+    rng = random.Random(seed)
+    drawn = alone[rng.sample(range(len(alone)), min(asked, len(alone)))].tolist()
+    if len(drawn) < asked:
+        # Those that share the least come next, in random order, as long as not too many leave.
+        others = np.random.default_rng(seed).permutation(candidates[sharing[candidates] > 0])
+        leaving = set(drawn)
+        for pair in others[np.argsort(sharing[others], kind="stable")].tolist():
+            if pair in leaving:
+                continue
+            more = np.concatenate([pair_of_text[start[pair] : end[pair]] for start, end in places])
+            more = leaving.union(more[is_plain[more]].tolist())
+            if len(more) > most or len(drawn) == asked:
+                break
+            leaving = more
+            drawn.append(pair)
+        rng.shuffle(drawn)
+    size = len(drawn) // len(names)
+    drawn = drawn[: size * len(names)]
+    name_of_line = {numbers[pair]: names[place // size] for place, pair in enumerate(drawn)}
     pairs: dict[str, list[Pair]] = {name: [] for name in names}
     for line, pair in enumerate(split):
         if line in name_of_line:
             pairs[name_of_line[line]].append(pair)
-    return pairs
+    return pairs, labels if drawn else 0
+
+
+def _hash(text: str) -> int:
+    """Returns 8 bytes. A collision among millions of texts would leave out one pair more."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)

@@ -112,8 +112,20 @@ def _about_text(config: Config, facts: Facts) -> Iterator[str]:
                 f"{facts[side]['vocabulary']:,} subwords occur less than {RARE} times in the "
                 f"training text, too rarely to be learnt well. {advised}"
             )
+    held_out = [name for name in ("dev", "test") if getattr(config.data, name) is None]
+    left_out = facts["dropped"].get("held out for dev or test", {"count": 0})
+    count = sum(facts[name] for name in held_out)
+    if (others := left_out["count"] - count) > count / 2:
+        source, target = left_out["examples"][0]
+        yield (
+            f"data.held_out: {count:,} pairs are held out of the training text, and {others:,} "
+            "others are left out of it, because they share a source or a target with one of those. "
+            f'So "{source}" – "{target}" is not trained on, for example. Give data.dev and '
+            "data.test, or lower data.held_out"
+        )
     for name, overlap in facts["overlap"].items():
-        if count := overlap["lines"]:
+        # Pairs that are held out share at most a label.
+        if (count := overlap["lines"]) and name not in held_out:
             whole = f" ({overlap['pairs']:,} as a whole pair)" if overlap["pairs"] else ""
             yield (
                 f"data.{name}: the source or the target of {count:,} of its {facts[name]:,} pairs "
