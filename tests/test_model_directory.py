@@ -519,6 +519,12 @@ def test_other_names_are_free_even_in_a_model_directory(models, output):
     require_safe_outputs({"--output": models / output, "stdout": 1, "--json": None}, {})
 
 
+@pytest.mark.parametrize("name", ["out.zst", "out.de.ZIP", "out.7z"])
+def test_names_of_files_that_can_not_be_written(tmp_path, name):
+    with pytest.raises(UsageError, match="can't be written"):
+        require_safe_outputs({"--output": tmp_path / name}, {})
+
+
 COMMANDS = [
     "translate model in.en OUT", "translate model in.en OUT --resume",
     "score model --source in.en --target in.de --output OUT",

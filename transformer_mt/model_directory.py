@@ -39,7 +39,7 @@ from transformer_mt.config.schema import Config
 from transformer_mt.runtime.checksums import CHECKSUMS, is_sealed, listed, verify
 from transformer_mt.runtime.console import quoted, visible, warn
 from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import byte_lines, require_distinct
+from transformer_mt.runtime.files import UNREADABLE, byte_lines, require_distinct
 
 if TYPE_CHECKING:
     from transformer_mt.data.subword import Subwords
@@ -244,12 +244,17 @@ def require_safe_outputs(
         written, read: as in `require_distinct`.
 
     Raises:
-        UsageError: an output does.
+        UsageError: an output does, or its name is that of a compressed file that can't be written.
     """
     require_distinct(written, read)
     for name, file in written.items():
         if file is None:
             continue
+        if not isinstance(file, int) and file.suffix.lower() in UNREADABLE:
+            raise UsageError(
+                f"{name} {file}: {file.suffix} files can't be written. Give a name without this "
+                "ending, or with .gz, .bz2 or .xz"
+            )
         path = Path(f"/proc/self/fd/{file}" if isinstance(file, int) else file)
         path = Path(os.path.realpath(path))
         folder = next((folder for folder in path.parents if _is_model(folder)), None)

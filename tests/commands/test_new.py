@@ -300,8 +300,8 @@ def test_mistakes_in_the_text(folder):
 
 def test_which_files_are_parallel_text(folder):
     for name in (
-        "train.de", "train.en.gz", "train.zh-CN", "alone.de", "read.me", "code.py", "code.md",
-        "both.tsv", "x.en", "x.en.gz", "2.5.de", "2.5.fr",
+        "train.de.bz2", "train.en.gz", "train.zh-CN.xz", "alone.de", "read.me", "code.py",
+        "code.md", "both.tsv", "x.en", "x.en.gz", "2.5.de", "2.5.fr",
     ):  # fmt: skip
         (folder / name).touch()
     assert new.parallel_files(folder) == {

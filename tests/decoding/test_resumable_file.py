@@ -1,6 +1,8 @@
 """An output file that can be gone on with."""
 
+import bz2
 import errno
+import gzip
 import shutil
 import subprocess
 import sys
@@ -48,6 +50,18 @@ def test_a_file_gets_its_name_when_it_is_whole(tmp_path):
     assert path.read_bytes() == "é\n".encode() and names(tmp_path) == ["out"]
     write(path, 0)
     assert path.read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    ("ending", "decompress"), [("gz", gzip.decompress), ("bz2", bz2.decompress)]
+)
+def test_a_compressed_file_is_resumed_too(tmp_path, ending, decompress):
+    path = tmp_path / f"out.{ending}"
+    with pytest.raises(Interrupted):
+        write(path, 10, fail=7)
+    assert not path.exists()
+    write(path, 10, resume=True)
+    assert decompress(path.read_bytes()) == text(10).encode() and names(tmp_path) == [path.name]
 
 
 def test_what_is_left_is_gone_on_with(begun, tmp_path, capsys):

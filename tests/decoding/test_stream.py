@@ -1,17 +1,20 @@
 """Lines as they come: of files, and through pipes with their pauses."""
 
+import bz2
 import gzip
+import lzma
 import os
 import threading
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from transformer_mt.decoding import stream
 from transformer_mt.decoding.stream import arriving, in_windows, input_lines
 from transformer_mt.runtime.console import say_counts
+from transformer_mt.runtime.errors import UserError
 
 
 def piped(*writes, pause=0.15):
@@ -97,6 +100,8 @@ def test_a_pipe_has_the_lines_of_a_file(tmp_path_factory, content, cuts):
     """However it is cut into blocks."""
     path = tmp_path_factory.getbasetemp() / "any"
     path.write_bytes(content)
+    # What is another encoding, or has the lines of old Macintoshes, is refused.
+    assume(not {0, 13, 254, 255} & set(content))
     blocks, start = [], 0
     for cut in [*cuts, len(content)]:
         blocks.append(content[start : start + cut])
@@ -168,3 +173,40 @@ def test_a_byte_order_mark_is_one_at_the_very_beginning_only(tmp_path):
     assert piped(content) == [["a", "\ufeffb"]]
     (tmp_path / "in").write_bytes(content)
     assert list(input_lines(tmp_path / "in", 1)) == ["\ufeffb"]
+
+
+COMPRESS = [gzip.compress, bz2.compress, lzma.compress]
+
+
+@pytest.mark.parametrize("compress", COMPRESS)
+def test_compressed_text_in_a_pipe(compress):
+    content = compress(b"".join(b"%d\n" % number for number in range(5000)))
+    # The first byte alone does not say what it is.
+    windows = piped(content[:1], content[1:20], content[20:], pause=0.05)
+    assert [line for window in windows for line in window] == list(map(str, range(5000)))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("Where is it?\n".encode("utf-16"), "stdin: the encoding is UTF-16,.* < FILE"),
+        ("Where is it?\n".encode("utf-16-le"), "stdin: the encoding is UTF-16LE"),
+        (b"\x28\xb5\x2f\xfd....\n", r"stdin: a \.zst file"),
+        (b"one\rtwo\r", "stdin: its lines end in a carriage return alone"),
+        (gzip.compress(b"text\n")[:-9], "stdin: can't be read to its end"),
+    ],
+)
+def test_what_is_no_text_in_a_pipe(content, message):
+    with pytest.raises(UserError, match=message):
+        piped(content[:1], content[1:], pause=0.05)
+
+
+def test_the_first_line_comes_out_at_once():
+    """Nothing waits for more than the first line to find out what the text is."""
+    reader, writer = os.pipe()
+    windows = arriving(reader, "stdin")
+    os.write(writer, b"PK\n")
+    assert next(windows) == ["PK"]
+    os.close(writer)
+    assert not any(windows)
+    os.close(reader)

@@ -1,18 +1,23 @@
 """Files appear whole or not at all, and lines end in \\n alone."""
 
+import bz2
 import errno
 import gzip
 import hashlib
+import io
+import lzma
 import os
 import random
 import re
 import subprocess
 import sys
+import tarfile
 import threading
+import zipfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from transformer_mt.runtime import files
@@ -71,6 +76,7 @@ any_line = st.text(st.characters(exclude_characters="\n", exclude_categories=["C
 def test_lines_are_what_was_written(text, last, compressed, tmp_path_factory):
     path = tmp_path_factory.getbasetemp() / ("any.gz" if compressed else "any")
     content = ("".join(line + end for line, end in text) + last).encode()
+    assume(b"\n" in content or b"\r" not in content)  # those are the lines of old Macintoshes
     path.write_bytes(gzip.compress(content) if compressed else content)
     expected = [line for line, _ in text] + ([last] if last else [])
     assert list(lines(path)) == expected
@@ -118,7 +124,7 @@ def test_another_encoding_is_named_with_a_command_that_works(tmp_path, encoding,
             read(path)
     _, _, command = str(caught.value).partition("Convert the file: ")
     subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True)
-    assert list(lines(tmp_path / f"NEW_FILE{ending}")) == WIDE_TEXT.splitlines()
+    assert list(lines(tmp_path / "NEW_FILE")) == WIDE_TEXT.splitlines()
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
@@ -131,7 +137,102 @@ def test_the_command_for_an_unknown_encoding_works_too(tmp_path, ending):
     command = re.search(r"Convert the file: (.*?)\. For Chinese", str(caught.value))[1]
     command = command.replace("ENCODING", "LATIN1")
     subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True)
-    assert list(lines(tmp_path / f"NEW_FILE{ending}")) == WIDE_TEXT.splitlines()
+    assert list(lines(tmp_path / "NEW_FILE")) == WIDE_TEXT.splitlines()
+
+
+SHORT_WIDE = {
+    "utf-16-le": "UTF-16LE", "utf-16-be": "UTF-16BE", "utf-32-le": "UTF-32LE",
+    "utf-32-be": "UTF-32BE",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("encoding", "told"), SHORT_WIDE.items())
+@pytest.mark.parametrize("text", ["Hi", "Où est la gare ?\n", "猫在睡觉。\n一只狗。\n", "😀 ok\n"])
+def test_short_text_in_another_encoding_without_a_mark(tmp_path, encoding, told, text):
+    (tmp_path / "text").write_bytes(text.encode(encoding))
+    with pytest.raises(UserError, match=f"the encoding is {told}, not UTF-8"):
+        list(byte_lines(tmp_path / "text"))
+
+
+def test_the_lines_of_old_macintoshes_are_refused_with_a_command_that_works(tmp_path):
+    for content in (b"one\rtwo\r", gzip.compress(b"one\rtwo\r")):
+        (tmp_path / "text").write_bytes(content)
+        with pytest.raises(UserError, match="carriage return alone") as caught:
+            list(lines(tmp_path / "text"))
+        _, _, command = str(caught.value).partition("Convert the file: ")
+        subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True)
+        assert list(lines(tmp_path / "NEW_FILE")) == ["one", "two"]
+
+
+COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+
+
+@pytest.mark.parametrize("name", ["text", "text.GZ", "text.gz", "text.xz"])
+@pytest.mark.parametrize("compress", COMPRESS.values())
+def test_compressed_text_is_known_by_its_content(tmp_path, name, compress):
+    path = tmp_path / name
+    for rows in (["Käse", ""], [], ["x" * 200_000]):
+        content = "".join(f"{row}\n" for row in rows).encode()
+        # Files that are joined are one file, as `cat a.gz b.gz` makes it.
+        for packed, expected in ((content, rows), (compress(content) * 2, rows * 2)):
+            path.write_bytes(packed)
+            assert list(lines(path)) == expected
+            assert content_of(path).line_count == len(expected)
+
+
+def _as_zip(content: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("text", content)
+    return file.getvalue()
+
+
+def _as_tar(content: bytes) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("text"))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "ending"),
+    [
+        (b"\x28\xb5\x2f\xfd" + bytes(20), r"\.zst"),
+        (b"7z\xbc\xaf\x27\x1c" + bytes(20), r"\.7z"),
+        (_as_zip(b"text"), r"\.zip"),
+        (_as_tar(b"text"), r"\.tar"),
+        (gzip.compress(_as_tar(b"text")), r"\.tar"),
+    ],
+)
+def test_what_can_not_be_decompressed_is_named_with_a_command(tmp_path, content, ending):
+    (tmp_path / "text").write_bytes(content)
+    with pytest.raises(UserError, match=f"text: a {ending} file.* Unpack it: .*/text > NEW_FILE"):
+        list(byte_lines(tmp_path / "text"))
+
+
+def test_text_that_is_compressed_twice_or_begins_like_an_archive(tmp_path):
+    (tmp_path / "text").write_bytes(gzip.compress(gzip.compress(b"text\n")))
+    with pytest.raises(UserError, match="compressed twice"):
+        list(byte_lines(tmp_path / "text"))
+    (tmp_path / "text").write_bytes(b"BZh9 is a name\nPK too\n")
+    assert list(lines(tmp_path / "text")) == ["BZh9 is a name", "PK too"]
+
+
+@pytest.mark.parametrize(("ending", "decompress"), [
+    ("gz", gzip.decompress), ("bz2", bz2.decompress), ("XZ", lzma.decompress),
+])  # fmt: skip
+@pytest.mark.parametrize("mode", ["w", "wb"])
+def test_what_is_written_is_compressed_as_its_name_says(tmp_path, ending, decompress, mode):
+    path, again = tmp_path / f"out.de.{ending}", tmp_path / f"again.{ending}"
+    text = "Käse\r\n" * 10_000
+    for one in (path, again):
+        with atomic(one, mode) as file:
+            file.write(text if mode == "w" else text.encode())
+    assert decompress(path.read_bytes()) == text.encode()
+    assert path.read_bytes() == again.read_bytes() and list(lines(path)) == ["Käse"] * 10_000
+    assert names(tmp_path) == sorted([path.name, again.name])
+    files.write_atomically(path, b"as it is", as_is=True)
+    assert path.read_bytes() == b"as it is"
 
 
 @pytest.mark.parametrize("content", [b"", b"\0", b"\0\n", b"a\0b\n" * 99, b"\xef\xbb\xbfa\n"])
@@ -154,7 +255,7 @@ def _other_content(content: bytes) -> bytes:
     return gzip.compress(content)[:-8] + bytes(8)  # where the checksum and the size are
 
 
-@pytest.mark.parametrize("damage", [_truncated, _damaged, _other_content, bytes])
+@pytest.mark.parametrize("damage", [_truncated, _damaged, _other_content])
 @pytest.mark.parametrize("read", [lambda path: list(lines(path)), content_of])
 def test_a_damaged_gz_names_the_file(tmp_path, damage, read):
     path = tmp_path / "text.gz"

@@ -7,7 +7,7 @@ examples:
       --minutes 30
 
 At a terminal, it asks for the text and the languages that are not given. For --train corpus/train,
-the text is in corpus/train.de and corpus/train.en, or in gzipped files of these names.
+the text is in corpus/train.de and corpus/train.en, or in files compressed with gzip, bzip2 or xz.
 """
 
 import argparse
@@ -24,10 +24,10 @@ from transformer_mt.data.datasets.files import TSV
 from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.runtime.console import quoted, say, show
 from transformer_mt.runtime.errors import UsageError
-from transformer_mt.runtime.files import write_atomically
+from transformer_mt.runtime.files import ENDINGS, write_atomically
 
 # A name such as train.de or train.zh-CN.gz: the part before the language, and the language.
-_FILE = re.compile(r"(.+?)\.([a-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*)(?:\.gz)?")
+_FILE = re.compile(r"(.+?)\.([a-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*)(?:\.(?:gz|bz2|xz))?")
 # Endings of files that hold no text of a language.
 _NO_LANGUAGES = {"csv", "tsv", "txt", "log", "cfg", "ini", "xml", "css", "js", "py", "md", "sh"}
 DEFAULT_MINUTES = 60.0
@@ -134,7 +134,7 @@ def _place(options: argparse.Namespace) -> dict[str, str | None]:
 def _prefix(path: str, languages: Iterable[str]) -> str:
     """Returns the path of two files without the language, even if one of the files is given."""
     for language in languages:
-        for ending in (f".{language}", f".{language}.gz"):
+        for ending in (f".{language}{compressed}" for compressed in ENDINGS):
             if path.endswith(ending) and Path(path).is_file():
                 return path.removesuffix(ending)
     return path

@@ -135,12 +135,12 @@ class DataConfig(Section):
 
     train: OneOrSeveralTexts = "train"
     """The training text. With `dataset: files`, this is the first part of the file names
-    PREFIX.LANG or PREFIX.LANG.gz: train stands for train.en and train.de. It can also be one file
-    NAME.tsv or NAME.tsv.gz, whose lines are `source<TAB>target`. Files are UTF-8 and have one
-    sentence per line. A list such as [news, web] names several texts, which follow one another.
-    With the other datasets, the names are train, dev and test. An item of the list can also be a
-    mapping such as `{text: web, weight: 2, tag: <web>, reverse: true}`, of which only text is
-    required; see docs/data.md.
+    PREFIX.LANG: train stands for train.en and train.de. It can also be one file NAME.tsv, whose
+    lines are `source<TAB>target`. Files are UTF-8, have one sentence per line, and can be
+    compressed (.gz, .bz2, .xz). A list such as [news, web] names several texts, which follow one
+    another. With the other datasets, the names are train, dev and test. An item of the list can
+    also be a mapping such as `{text: web, weight: 2, tag: <web>, reverse: true}`, of which only
+    text is required; see docs/data.md.
     weight   how often an epoch reads each pair; with 0.5, each epoch draws half of the pairs anew
     tag      a word that is put before each source; it must be one of subword.user_symbols
     reverse  whether source and target change places

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from transformer_mt.runtime import signals
 from transformer_mt.runtime.console import say
 from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import write_atomically
+from transformer_mt.runtime.files import atomic, is_compressed, write_atomically
 from transformer_mt.runtime.locks import open_locked
 
 
@@ -73,11 +74,17 @@ class ResumableFile:
                 self._file.flush()
 
     def finish(self) -> None:
-        """Renames the file to its final name."""
+        """Renames the file to its final name, or compresses it if that name asks for it."""
         with self._errors():
             self._file.flush()
-            os.fsync(self._file.fileno())
-            os.replace(self._partial, self._final)
+            if is_compressed(self._path):
+                self._file.seek(0)
+                with atomic(self._path, "wb") as compressed:
+                    shutil.copyfileobj(self._file, compressed)
+                self._partial.unlink()
+            else:
+                os.fsync(self._file.fileno())
+                os.replace(self._partial, self._final)
         with suppress(OSError):
             self._description.unlink()
         self._file.close()

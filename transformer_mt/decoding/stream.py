@@ -1,15 +1,14 @@
 """Lines to translate, in windows: of a file, a pipe or a terminal."""
 
-import os
 import select
 import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from transformer_mt.runtime.console import warn
-from transformer_mt.runtime.files import byte_lines
+from transformer_mt.runtime.files import BLOCK, byte_lines, reading
 
 # The number of lines that are sorted by length together. It is enough for batches with little
 # padding.
@@ -19,8 +18,6 @@ WINDOW = 2_000
 PAUSE = 0.03
 # The number of seconds after which a window ends even without a pause.
 PATIENCE = 0.5
-# The number of bytes that are read at once.
-BLOCK = 1 << 16
 
 Item = TypeVar("Item")
 
@@ -43,14 +40,18 @@ def arriving(descriptor: int, name: str) -> Iterator[list[str]]:
     holds the lines that have arrived when the input pauses. An empty window marks the pause.
 
     Input is read only when a window is asked for, so that a fast writer waits for a slow reader.
+
+    Raises:
+        UserError: as `runtime.files.reading` does.
     """
     number = 1
-    for lines in _arriving_bytes(descriptor):
-        yield list(_decoded(lines, name, number))
-        number += len(lines)
+    with reading(descriptor, name) as file:
+        for lines in _arriving_bytes(file):
+            yield list(_decoded(lines, name, number))
+            number += len(lines)
 
 
-def _arriving_bytes(descriptor: int) -> Iterator[list[bytes]]:
+def _arriving_bytes(file: IO[bytes]) -> Iterator[list[bytes]]:
     whole: list[bytes] = []  # lines that have arrived
     torn: list[bytes] = []  # pieces of a line whose end has not arrived
     deadline = 0.0  # the time at which the window ends
@@ -62,14 +63,14 @@ def _arriving_bytes(descriptor: int) -> Iterator[list[bytes]]:
             deadline, is_quiet = time.monotonic() + PATIENCE, False
             continue
         if whole or not is_quiet:
-            is_ready, _, _ = select.select([descriptor], [], [], PAUSE)
+            is_ready, _, _ = select.select([file], [], [], PAUSE)
             if whole and (not is_ready or time.monotonic() > deadline):
                 yield whole
                 whole, is_quiet = [], False
             if not is_ready:
                 yield []
                 is_quiet = True
-        block = os.read(descriptor, BLOCK)  # waits if there is nothing
+        block = file.read1(BLOCK)  # waits if there is nothing
         if not block:
             break
         *ended, rest = block.split(b"\n")

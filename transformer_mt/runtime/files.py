@@ -1,19 +1,26 @@
-"""Files that are written completely or not at all, and text whose lines end in `\\n` alone."""
+"""Files that are written completely or not at all, and text whose lines end in `\\n` alone.
 
+Compressed text is read like any other, whatever its name is. What is written into a name that ends
+in .gz, .bz2 or .xz is compressed.
+"""
+
+import bz2
 import codecs
 import gzip
 import hashlib
+import io
+import lzma
 import os
 import re
 import shutil
 import stat
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 from transformer_mt.runtime.console import quoted
 from transformer_mt.runtime.errors import UsageError, UserError
@@ -21,20 +28,61 @@ from transformer_mt.runtime.locks import open_locked
 
 # The path of a file descriptor: of a process, of one of its threads, or of this process.
 _DESCRIPTOR = re.compile(r"(?:/proc/(\d+)(?:/task/\d+)?|/dev)/fd/(\d+)")
-# The byte order marks of encodings whose lines do not end in the byte of a newline alone, and how
-# many bytes at the start of a file are looked at.
+# The byte order marks of encodings whose lines do not end in the byte of a newline alone.
 _MARKS = [
     *(("UTF-32", mark) for mark in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)),
     *(("UTF-16", mark) for mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)),
 ]
-_PEEKED = 1000
+# The number of bytes that are read at once, and looked at to find out what they are.
+BLOCK = 1 << 16
+# A command that ends lines in \\n instead of in \\r.
+_NEWLINES = r"tr '\r' '\n'"
 # After following this many links, Linux takes them for a loop.
 _MOST_LINKS = 40
 
 
+class _Compression(NamedTuple):
+    """A kind of compressed file.
+
+    Attributes:
+        start: a pattern of its first bytes.
+        unpack: a command that decompresses its input.
+        open: opens a compressed file, for reading ("rb") or writing ("wb"), inside an open file.
+    """
+
+    start: bytes
+    unpack: str
+    open: Callable[[IO[bytes], str], IO[bytes]]
+
+
+def _gzip(file: IO[bytes], mode: str) -> IO[bytes]:
+    # Without a name and a time, equal content gives equal files.
+    return gzip.GzipFile("", mode, fileobj=file, mtime=0)
+
+
+# By the endings of their names.
+_COMPRESSIONS = {
+    ".gz": _Compression(rb"\x1f\x8b", "gzip -dc", _gzip),
+    ".bz2": _Compression(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", "bzip2 -dc", bz2.BZ2File),
+    ".xz": _Compression(rb"\xfd7zXZ\x00", "xz -dc", lzma.LZMAFile),
+}
+# The endings of text files, which may be compressed.
+ENDINGS = ("", *_COMPRESSIONS)
+# Files that are neither read nor written: the ending, the first bytes, and a command that unpacks.
+UNREADABLE = {
+    ".zst": (rb"\x28\xb5\x2f\xfd", "zstd -dc < {} > NEW_FILE"),
+    ".zip": (rb"PK\x03\x04", "unzip -p {} > NEW_FILE"),
+    ".7z": (rb"7z\xbc\xaf\x27\x1c", "7z e -so {} > NEW_FILE"),
+    ".lz4": (rb"\x04\x22\x4d\x18", "lz4 -dc < {} > NEW_FILE"),
+    ".tar": (rb"(?s).{257}ustar", "tar -xOf {} > NEW_FILE"),
+}
+
+
 @contextmanager
-def atomic(path: str | Path, mode: str = "w") -> Iterator[IO]:
+def atomic(path: str | Path, mode: str = "w", as_is: bool = False) -> Iterator[IO]:
     """Opens a file that appears under its name when the block ends without an error.
+
+    If the name ends in .gz, .bz2 or .xz, what is written is compressed, unless `as_is`.
 
     If `path` is a link, the file that it leads to is replaced. If it cannot be replaced (see
     `is_replaceable`), it is opened and written to directly. What a killed process has left of the
@@ -44,18 +92,22 @@ def atomic(path: str | Path, mode: str = "w") -> Iterator[IO]:
         UserError: the file can't be written. Other errors of the block are passed on.
     """
     path = Path(path)
-    text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
     if not is_replaceable(path):
-        with _write_errors(path, path), _open_directly(path, mode, **text) as file:
-            yield file
+        with (
+            _write_errors(path, path),
+            _open_directly(path) as file,
+            _content(file, path, mode, as_is) as content,
+        ):
+            yield content
         return
     final = Path(os.path.realpath(path))
     clear_leftovers(final.parent, final.name)
     temporary = final.with_name(f".{final.name}.{os.getpid()}.tmp")
     locked = partial(open_locked, wait=True, optional=True)
     try:
-        with _write_errors(path, temporary), open(temporary, mode, opener=locked, **text) as file:
-            yield file
+        with _write_errors(path, temporary), open(temporary, "wb", opener=locked) as file:
+            with _content(file, path, mode, as_is) as content:
+                yield content
             file.flush()
             os.fsync(file.fileno())
             # The file is renamed before it is closed, because closing releases the lock, without
@@ -67,10 +119,30 @@ def atomic(path: str | Path, mode: str = "w") -> Iterator[IO]:
         raise
 
 
-def write_atomically(path: str | Path, content: str | bytes) -> None:
+@contextmanager
+def _content(file: IO[bytes], path: Path, mode: str, as_is: bool) -> Iterator[IO]:
+    """What writes the content of `path` into an open file: it compresses and encodes."""
+    compression = None if as_is else _COMPRESSIONS.get(path.suffix.lower())
+    packed = file if compression is None else compression.open(file, "wb")
+    if "b" in mode:
+        yield packed
+    else:
+        text = io.TextIOWrapper(packed, encoding="utf-8", newline="\n")
+        yield text
+        text.detach()  # flushes it
+    if packed is not file:
+        packed.close()
+
+
+def write_atomically(path: str | Path, content: str | bytes, as_is: bool = False) -> None:
     """Writes a whole file; see `atomic`. Text is encoded in UTF-8."""
-    with atomic(path, "wb") as file:
+    with atomic(path, "wb", as_is) as file:
         file.write(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+def is_compressed(path: Path) -> bool:
+    """Returns whether what is written into a file of this name is compressed."""
+    return path.suffix.lower() in _COMPRESSIONS
 
 
 def as_line(text: str) -> str:
@@ -145,20 +217,20 @@ def _descriptor(path: str | Path) -> tuple[int | None, int] | None:
     return None
 
 
-def _open_directly(path: Path, mode: str, **options: Any) -> IO:
+def _open_directly(path: Path) -> IO[bytes]:
     """Opens something that cannot be replaced for writing, without truncating a file."""
     descriptor = _descriptor(path)
     if descriptor is None:
-        return open(path, mode, **options)
+        return open(path, "wb")
     process, number = descriptor
     if process is not None:
-        return open(path, mode.replace("w", "a"), **options)
+        return open(path, "ab")
     # Text that was printed before must come first.
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
     # Opening the path instead would truncate the file, and start at a position of its own.
-    return open(os.dup(number), mode, **options)
+    return open(os.dup(number), "wb")
 
 
 def clear_leftovers(folder: Path, name: str | None = None) -> None:
@@ -202,54 +274,160 @@ def _wide_encoding(start: bytes) -> str | None:
     for encoding, mark in _MARKS:  # UTF-32 comes first, because its mark begins with the other
         if start.startswith(mark):
             return encoding
-    # Without a mark, every second byte of most text is zero. UTF-8 has that byte only for U+0000.
+    # UTF-8 has the byte zero only for U+0000, which text hardly has.
+    if len(start) < 4 or 0 not in start:
+        return None
+    # In UTF-32, no more than 21 bits of a character are used.
+    whole = start[: len(start) // 4 * 4]
+    for encoding, order in (("UTF-32LE", (3, 2)), ("UTF-32BE", (0, 1))):
+        highest, next_highest = (whole[place::4] for place in order)
+        if any(whole) and not any(highest) and max(next_highest) <= 0x10:
+            return encoding
+    # In UTF-16, every second byte of most text is zero. In Chinese, say, only a few are, such as
+    # those of the ends of lines; as UTF-8, such text is not valid.
+    units = {start[place : place + 2] for place in range(0, len(start) - 1, 2)}
     zeros = [start[place::2].count(0) for place in (0, 1)]
-    if len(start) >= 100 and 4 * max(zeros) > len(start):
-        return "UTF-16BE" if zeros[0] > zeros[1] else "UTF-16LE"
+    is_mostly_zero = 4 * max(zeros) > len(start) and (len(start) >= 100 or min(zeros) == 0)
+    for encoding, end, place in (("UTF-16LE", b"\n\0", 1), ("UTF-16BE", b"\0\n", 0)):
+        if is_mostly_zero and zeros[place] == max(zeros):
+            return encoding
+        if not is_mostly_zero and end in units and not _is_utf8(start):
+            return encoding
     return None
 
 
-def _conversion(path: Path, encoding: str) -> str:
-    """Returns a command that converts a file to UTF-8."""
-    if path.suffix == ".gz":
-        return f"gzip -dc {quoted(path)} | iconv -f {encoding} -t UTF-8 | gzip > NEW_FILE.gz"
-    return f"iconv -f {encoding} -t UTF-8 {quoted(path)} > NEW_FILE"
+def _is_utf8(start: bytes) -> bool:
+    """Whether bytes are the beginning of a text in UTF-8. The last character may be incomplete."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(start)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _command(file: str, *steps: str | None) -> str:
+    """Returns a command that takes a file, given as a word of a shell, through some steps."""
+    first, *rest = filter(None, steps)
+    return f"{' | '.join([f'{first} < {file}', *rest])} > NEW_FILE"
+
+
+def _compression_of(start: bytes) -> _Compression | None:
+    """Returns how a file is compressed, given its first bytes."""
+    return next((kind for kind in _COMPRESSIONS.values() if re.match(kind.start, start)), None)
+
+
+def conversion(path: Path, step: str) -> str:
+    """Returns a command that takes a file, which may be compressed, through a step."""
+    compression = None
+    if path.is_file():  # a pipe can be read only once
+        with open(path, "rb") as file:
+            compression = _compression_of(file.read(BLOCK))
+    return _command(quoted(path), compression and compression.unpack, step)
+
+
+def _require_text(start: bytes, name: str, file: str, unpack: str | None = None) -> None:
+    """Checks the first bytes of a text.
+
+    Args:
+        name: of the file, in messages.
+        file: the file as a word of a shell, for commands in messages.
+        unpack: the command that decompresses it, if it is compressed.
+
+    Raises:
+        UserError: it is compressed in a way that is not read, its encoding is UTF-16 or UTF-32, or
+            its lines end in a carriage return alone.
+    """
+    if unpack and _compression_of(start):
+        raise UserError(f"{name}: compressed twice. Unpack it: {unpack} < {file} > NEW_FILE")
+    for ending, (pattern, command) in UNREADABLE.items():
+        if re.match(pattern, start):
+            raise UserError(
+                f"{name}: a {ending} file, which is not read. Unpack it: {command.format(file)}"
+            )
+    if encoding := _wide_encoding(start):
+        raise UserError(
+            f"{name}: the encoding is {encoding}, not UTF-8. Convert the file: "
+            f"{_command(file, unpack, f'iconv -f {encoding} -t UTF-8')}"
+        )
+    if b"\n" not in start and b"\r" in start.rstrip(b"\r"):
+        raise UserError(
+            f"{name}: its lines end in a carriage return alone, as on old Macintoshes. Convert the "
+            f"file: {_command(file, unpack, _NEWLINES)}"
+        )
+
+
+class _Descriptor(io.RawIOBase):
+    """A descriptor of which the first bytes were read already. It stays open."""
+
+    def __init__(self, start: bytes, descriptor: int) -> None:
+        self._start = start
+        self._descriptor = descriptor
+
+    def readable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def readinto(self, buffer: memoryview) -> int:
+        count = min(len(self._start), len(buffer))
+        if not count:
+            return os.readv(self._descriptor, [buffer])
+        buffer[:count] = self._start[:count]
+        self._start = self._start[count:]
+        return count
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a file for reading. It is decompressed if its name ends in .gz.
+def reading(source: Path | int, name: str | None = None) -> Iterator[IO[bytes]]:
+    """Opens a text for reading, and decompresses it if it is compressed. Until the first line has
+    arrived, it waits, because its content says what it is.
+
+    Args:
+        source: a file, or a descriptor that is open.
+        name: of the text, in messages; None: the path.
 
     Raises:
         UsageError: there is no such file, or it can't be opened.
-        UserError: it is damaged, or its encoding is UTF-16 or UTF-32.
+        UserError: it is damaged; or as `_require_text` does.
     """
-    opened = gzip.open if path.suffix == ".gz" else open
+    name = name or str(source)
+    file = "FILE" if isinstance(source, int) else quoted(source)
     try:
-        file = opened(path, "rb")
+        descriptor = source if isinstance(source, int) else os.open(source, os.O_RDONLY)
     except FileNotFoundError:
-        raise UsageError(f"{path}: there is no such file") from None
+        raise UsageError(f"{name}: there is no such file") from None
     except OSError as error:
-        raise UsageError(f"{path}: can't be read: {error.strerror or error}") from None
-    with file:
-        try:
-            if encoding := _wide_encoding(file.peek(_PEEKED)[:_PEEKED]):
-                raise UserError(
-                    f"{path}: the encoding is {encoding}, not UTF-8. Convert the file: "
-                    f"{_conversion(path, encoding)}"
-                )
-            yield file
-        except (EOFError, zlib.error, OSError) as error:
-            raise UserError(f"{path}: can't be read to its end: {error}") from None
+        raise UsageError(f"{name}: can't be read: {error.strerror or error}") from None
+    try:
+        start = b""
+        while b"\n" not in start and len(start) < BLOCK:
+            if not (block := os.read(descriptor, BLOCK)):
+                break
+            start += block
+        stream: IO[bytes] = io.BufferedReader(_Descriptor(start, descriptor), BLOCK)
+        if compression := _compression_of(start):
+            stream = compression.open(stream, "rb")
+            _require_text(stream.peek(BLOCK), name, file, compression.unpack)
+        else:
+            _require_text(start, name, file)
+        yield stream
+    except IsADirectoryError as error:
+        raise UsageError(f"{name}: can't be read: {error.strerror}") from None
+    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        raise UserError(f"{name}: can't be read to its end: {error}") from None
+    finally:
+        if not isinstance(source, int):
+            os.close(descriptor)
 
 
 def byte_lines(path: Path) -> Iterator[bytes]:
     """Yields the lines of a file without their ends (`\\n` or `\\r\\n`).
 
     Raises:
-        UsageError, UserError: as `_reading` does.
+        UsageError, UserError: as `reading` does.
     """
-    with _reading(path) as file:
+    with reading(path) as file:
         for line in file:
             yield line.removesuffix(b"\r\n" if line.endswith(b"\r\n") else b"\n")
 
@@ -266,7 +444,8 @@ def lines(path: Path) -> Iterator[str]:
         except UnicodeDecodeError as error:
             raise UserError(
                 f"{path}, line {number}: not UTF-8 (byte {line[error.start]:#04x} at position "
-                f"{error.start + 1}). Convert the file: {_conversion(path, 'ENCODING')}. For "
+                f"{error.start + 1}). Convert the file: "
+                f"{conversion(path, 'iconv -f ENCODING -t UTF-8')}. For "
                 "Chinese, ENCODING is GB18030; for Japanese, SHIFT_JIS; for European languages, "
                 "often LATIN1. Look at the new file before you use it"
             ) from None
@@ -288,7 +467,7 @@ def content_of(path: Path) -> Content:
         UsageError, UserError: as `byte_lines` does.
     """
     digest, count, last = hashlib.sha256(), 0, b"\n"
-    with _reading(path) as file:
+    with reading(path) as file:
         while block := file.read(1 << 20):
             digest.update(block)
             count += block.count(b"\n")

@@ -2,20 +2,32 @@
 
 import logging
 import os
+import re
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
 from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import lines
+from transformer_mt.runtime.files import ENDINGS, conversion, lines
 
 # PaddleNLP's folder for downloaded datasets, as paddlenlp.utils.env has it, without its import.
 DATA_HOME = Path(os.environ.get("PPNLP_HOME", os.path.expanduser("~/.paddlenlp"))) / "datasets"
 
 
 # The endings of a file that has both sides of a text.
-TSV = (".tsv", ".tsv.gz")
+TSV = tuple(f".tsv{ending}" for ending in ENDINGS)
+
+
+# The names that the columns of a table of pairs usually have, and the number of its lines that are
+# looked at to find out whether it is one.
+_COLUMNS = {"source", "target", "src", "tgt", "trg"}
+_LOOKED_AT = 1000
+_WITHOUT_QUOTES = (
+    'python3 -c \'import csv, sys; [print(*row, sep="\\t") for row in '
+    'csv.reader(sys.stdin, "excel-tab")]\''
+)
 
 
 class SplitFiles(NamedTuple):
@@ -126,20 +138,22 @@ def import_paddlenlp() -> ModuleType:
 
 
 def first_existing(folder: Path, names: list[str], key: str, hint: str = "") -> Path:
-    """Returns the first file of `names` that exists in a folder.
+    """Returns the first file of `names` that exists in a folder, compressed or not.
 
     Raises:
         UsageError: none exists. The message begins with `key` and ends with `hint`.
     """
     for name in names:
-        if (folder / name).is_file():
-            return folder / name
-    raise UsageError(f"{key}: there is no file {' or '.join(names)} in {folder}{hint}")
+        for ending in ENDINGS:
+            if (folder / f"{name}{ending}").is_file():
+                return folder / f"{name}{ending}"
+    compressed = f"(or {', '.join(ENDINGS[1:])})"
+    raise UsageError(f"{key}: there is no file {' or '.join(names)} {compressed} in {folder}{hint}")
 
 
 class Files(Dataset):
     """Either PREFIX.LANG for each language, whose lines are in the same order, or one file of
-    source<TAB>target whose name ends in .tsv. All of them can be gzipped."""
+    source<TAB>target whose name ends in .tsv. All of them can be compressed (.gz, .bz2, .xz)."""
 
     needs_root = True
 
@@ -150,17 +164,39 @@ class Files(Dataset):
         if not folder.is_dir():
             raise UsageError(f"data.root: {folder}: there is no such folder")
         if value.endswith(TSV):
-            return SplitFiles((first_existing(folder, [value], key),))
-        names = (f"{value}.tsv", f"{value}.tsv.gz")
+            path = first_existing(folder, [value], key)
+            _require_plain_tsv(path, languages)
+            return SplitFiles((path,))
+        names = (f"{value}{ending}" for ending in TSV)
         tsv = next((other for other in names if (folder / other).is_file()), None)
         hint = f", but there is {tsv}; write {key}={tsv}" if tsv else ""
         if value.startswith("[") and name != "train":
             hint = ". Only data.train can be a list"
         source, target = (
-            first_existing(folder, [f"{value}.{lang}", f"{value}.{lang}.gz"], key, hint)
-            for lang in languages
+            first_existing(folder, [f"{value}.{lang}"], key, hint) for lang in languages
         )
         return SplitFiles((source, target))
+
+
+def _require_plain_tsv(path: Path, languages: tuple[str, str]) -> None:
+    """
+    Raises:
+        UserError: the first line names the columns, or the texts are quoted as in a CSV file.
+    """
+    rows = [line.split("\t") for line in islice(lines(path), _LOOKED_AT)]
+    names = {text.strip().lower() for text in rows[0]} if rows else set()
+    if len(names) == 2 and (names == {name.lower() for name in languages} or names <= _COLUMNS):
+        raise UserError(
+            f"{path}, line 1: a header, not a pair. Leave it out: {conversion(path, 'tail -n +2')}"
+        )
+    quotes = [text for row in rows for text in row if re.fullmatch(r'"([^"]|"")*"', text)]
+    # A quotation in a text does not double its marks, nor is every text a quotation.
+    are_all_quoted = len(rows) > 1 and len(quotes) == 2 * len(rows)
+    if are_all_quoted or any('""' in text[1:-1] for text in quotes):
+        raise UserError(
+            f"{path}: its texts are quoted as in a CSV file. Take the quotes away: "
+            f"{conversion(path, _WITHOUT_QUOTES)}"
+        )
 
 
 def _read_tsv(path: Path) -> Iterator[dict[str, str]]:

@@ -51,7 +51,7 @@ def find(split: str, lang: str, root: str | None) -> Path:
     """
     if root is None:
         return _download(f"{NAMES[split][0]}.{lang}.gz")
-    names = [f"{name}.{lang}{ending}" for name in NAMES[split] for ending in (".gz", "")]
+    names = [f"{name}.{lang}" for name in NAMES[split]]
     hint = ", but data.dataset is multi30k. For text files of your own, give data.dataset: files"
     return first_existing(Path(root), names, "data.root", hint)
 
@@ -65,7 +65,7 @@ def _download(name: str) -> Path:
         raise UserError(f"{name} from {URL} is not the file it should be (SHA-256). Try again")
     if is_new:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, content)
+        write_atomically(path, content, as_is=True)
     return path
 
 
