@@ -5,6 +5,7 @@ runs, so that help and errors in the arguments are quick.
 """
 
 import argparse
+import io
 import itertools
 import os
 import sys
@@ -65,6 +66,11 @@ exit codes:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command; returns the exit code."""
+    # Text of any language can be printed whatever the locale. Characters that the encoding of the
+    # terminal lacks are shown as escapes.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         with signals.raised():
             options = parse(sys.argv[1:] if arguments is None else arguments)

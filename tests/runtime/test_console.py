@@ -1,8 +1,10 @@
 """What people read: no control characters, and paths that can be typed."""
 
 import dataclasses
+import io
 import shlex
 import subprocess
+import sys
 import unicodedata
 from datetime import datetime
 
@@ -54,6 +56,28 @@ def test_messages(capsys):
     shown = capsys.readouterr().err
     assert is_harmless(shown) and "a \\x1b[2J" in shown and "warning: \\x1b" in shown
     assert shown.count("\n") == 3
+
+
+@pytest.mark.parametrize(
+    ("command", "character"),
+    [
+        ("compare --reference a a b", "\u732b"),
+        ("evaluate --reference a --hypothesis b --groups", "\u2013"),  # 1 to 2 times
+    ],
+)
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "utf-8"])
+def test_a_terminal_that_lacks_characters_shows_their_escapes(
+    command, character, encoding, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    for name, word in (("a", "\u732b"), ("b", "Kater")):
+        lines = [f"Die {word} Nummer {number} schl\u00e4ft.\n" for number in range(20)]
+        (tmp_path / name).write_text("".join(lines), encoding="utf-8")
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding))
+    assert cli.main(command.split()) == 0
+    text = printed.getvalue().decode(encoding)
+    assert (character if encoding == "utf-8" else f"\\u{ord(character):04x}") in text
 
 
 @pytest.fixture(scope="module")
@@ -149,10 +173,12 @@ def test_the_log_keeps_what_was_printed_before_it_was_opened(tmp_path, capsys):
     console.say("before")
     console.keep_log(tmp_path / "train.log")
     console.show(f"result {EVIL}\nin two lines")
+    console.say("\udcff")  # a byte of a name that is not UTF-8
     console.end_log()
     console.say("after")
     lines = (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()
     texts = [line[21:] for line in lines]
-    assert texts == ["before", *console.visible(f"result {EVIL}\nin two lines").split("\n")]
+    shown = console.visible(f"result {EVIL}\nin two lines").split("\n")
+    assert texts == ["before", *shown, "\\udcff"]
     assert all(datetime.fromisoformat(line[:19]) for line in lines)
     assert is_harmless("".join(lines))

@@ -100,7 +100,7 @@ def run(options: argparse.Namespace) -> None:
             subwords.save(folder)
             (folder / CONFIG).write_text(sealed(config_file.dump(config)), encoding="utf-8")
             (folder / VERSION).write_text(f"{FORMAT_VERSION}\n")
-            (folder / MADE_OF).write_text(named(chosen))
+            (folder / MADE_OF).write_text(named(chosen), "utf-8")
             training = card.of_training(directory.path, chosen.name)
             (folder / MODEL_CARD).write_text(card_of(directory, chosen.name), encoding="utf-8")
             (folder / card.CARD).write_text(training.model_dump_json() + "\n", encoding="utf-8")

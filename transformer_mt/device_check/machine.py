@@ -161,9 +161,9 @@ def _driver() -> str:
     """Returns the version of NVIDIA's driver, as nvidia-smi or the kernel gives it."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-        return done.stdout.split("\n")[0].strip()
-    return Path("/proc/driver/nvidia/version").read_text().split("\n")[0].strip()
+        done = subprocess.run(command, capture_output=True, timeout=20, check=True)
+        return done.stdout.decode("utf-8", "replace").split("\n")[0].strip()
+    return Path("/proc/driver/nvidia/version").read_text("utf-8").split("\n")[0].strip()
 
 
 def relative_error(found: object, expected: object) -> float:

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from transformer_mt.pages.page import escaped, showable, table
+from transformer_mt.pages.page import escaped, table
+from transformer_mt.runtime.console import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -137,7 +138,7 @@ def bars(
                     reach = [[max(value - interval[0], 0)], [max(interval[1] - value, 0)]]
                     style = {"ecolor": _INK, "elinewidth": 1.2, "capsize": 2.5}
                     axes.errorbar(value, at, xerr=reach, fmt="none", **style)
-        axes.set_yticks(range(len(groups)), [_cut(showable(group)) for group in groups])
+        axes.set_yticks(range(len(groups)), [_cut(visible(group)) for group in groups])
         axes.tick_params(axis="y", length=0, labelcolor=_INK)
         axes.set_ylim(len(groups) - 0.5, -0.5)
         axes.xaxis.set_major_formatter(lambda value, _: shown_number(value))

@@ -39,13 +39,7 @@ def page(title: str, body: str, script: str = "", frames: bool = False) -> str:
 
 def escaped(text: object) -> str:
     """Returns a text as HTML that shows it. It can be used inside of attributes too."""
-    return html.escape(showable(str(text)), quote=True)
-
-
-def showable(text: str) -> str:
-    """Returns a text in which no character has an effect: those that change the direction of the
-    text after them, and the like, are replaced by escapes such as \\u202e."""
-    return visible(text.encode("utf-8", "replace").decode("utf-8"))  # no halves of surrogates
+    return html.escape(visible(str(text)), quote=True)
 
 
 def marked(pieces: Iterable[Piece], spaces: bool) -> str:

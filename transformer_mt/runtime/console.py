@@ -20,8 +20,12 @@ from typing import Any, TextIO
 from tqdm import tqdm
 
 # Characters that a terminal may obey instead of showing: control characters except newline and tab,
-# characters that change the direction of the text after them, and two line separators.
-_INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
+# characters that change the direction of the text after them, and two line separators. Halves of
+# surrogate pairs are in no encoding; Python has them in place of the bytes of a name that is not
+# UTF-8, and JSON may hold them.
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029\ud800-\udfff]"
+)
 
 
 # Warnings of one kind are counted after this many.

@@ -27,7 +27,7 @@ def main(job: Path, digest: str) -> int:
         # another one has ended do not write theirs.
         message = job.with_name(ERROR)
         if not is_lost_connection(error) and not message.exists():
-            message.write_text(describe(error))
+            message.write_text(describe(error), "utf-8", "backslashreplace")
         return 1
 
 

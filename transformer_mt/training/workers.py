@@ -159,12 +159,12 @@ def _failure(folder: Path) -> str:
     A worker that was killed has left no message, so the ends of the logs are returned.
     """
     if (folder / ERROR).exists():
-        return (folder / ERROR).read_text()
+        return (folder / ERROR).read_text("utf-8")
     logs = sorted(folder.glob("log/workerlog.*"))
     if not logs:
-        text = (folder / "launcher.log").read_text(errors="replace").strip()
+        text = (folder / "launcher.log").read_text("utf-8", "replace").strip()
         return f"Paddle's launcher could not start the training processes:\n{text[-1000:]}"
-    ends = [_end_of_log(log.read_text(errors="replace")) for log in logs]
+    ends = [_end_of_log(log.read_text("utf-8", "replace")) for log in logs]
     message = (
         "a training process was killed or stopped. If nobody did that, memory ran out: lower "
         "training.device_tokens"
