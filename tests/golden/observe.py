@@ -242,7 +242,7 @@ def plan(name: str) -> dict[str, Any]:
     facts, config, _ = text.split("\n\n", 2)
     # What the code of the records did not print yet.
     facts = re.sub(r", [\d.]+ per (word|character)|\n  rare .*", "", facts)
-    values = yaml.safe_load(config)
+    values = _without_later_keys(yaml.safe_load(config))
     facts = f"samples: {values['evaluation'].pop('samples')}\n{facts}"
     return {"config": values, "report": _numbers(facts)}
 
@@ -258,7 +258,7 @@ def _trained(name: str, model_dir: str, steps: int) -> dict[str, Any]:
     checkpoint = directory / "checkpoints" / f"step_{steps}"
     return {
         "metrics": [_known(line) for line in lines if line.get("step", steps) > steps - UPDATES],
-        "config": yaml.safe_load((directory / "config.yaml").read_text()),
+        "config": _without_later_keys(yaml.safe_load((directory / "config.yaml").read_text())),
         "state": _timeless(json.loads((checkpoint / "state.json").read_text())),
         "weights": _summary(checkpoint),
         "hypotheses": (directory / "test.hypothesis").read_text().splitlines(),
@@ -323,6 +323,13 @@ def _recorded(line: dict[str, Any]) -> dict[str, Any]:
     return {key: part for key, part in line.items() if key not in later}
 
 
+def _without_later_keys(config: dict[str, Any]) -> dict[str, Any]:
+    """A config without the keys that the program did not have when the records were made."""
+    later = ("split_sentences", "max_source_length")
+    own = {key: value for key, value in config["decoding"].items() if key not in later}
+    return config | {"decoding": own}
+
+
 def _numbers(text: str) -> list[float]:
     """All numbers of a text for people, whose wording may change."""
     return [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", text)]
@@ -334,7 +341,7 @@ def _short(output: dict[str, Any]) -> list[Any]:
     return [
         output["text"],
         pieces,
-        *(value for key, value in output.items() if key not in ("text", "pieces")),
+        *(value for key, value in output.items() if key not in ("text", "pieces", "parts")),
     ]
 
 

@@ -14,8 +14,14 @@ from transformer_mt.model_directory import ModelDirectory
 SEVERAL_SENTENCES = 0.25
 
 
-def prepare_for(config: Config, subwords: Subwords | None = None) -> tuple[Config, PreparedData]:
+def prepare_for(
+    config: Config, subwords: Subwords | None = None, resumed: ModelDirectory | None = None
+) -> tuple[Config, PreparedData]:
     """Calls `prepare` with the word alignments that attention is guided by, if it is.
+
+    Args:
+        resumed: the directory of a run that is resumed; the model training.init_from is not needed
+            then.
 
     Returns: the config, with the decoding settings that the text decides, and the data.
 
@@ -24,9 +30,10 @@ def prepare_for(config: Config, subwords: Subwords | None = None) -> tuple[Confi
     """
     alignments = config.guided_attention.alignments
     data = prepare(config, subwords, None if alignments is None else Path(alignments))
-    other = config.training.init_from
-    theirs = DecodingConfig() if other is None else ModelDirectory(other).load_config().decoding
-    decoding = decided(config.decoding, data.facts, theirs)
+    earlier = DecodingConfig()
+    if config.training.init_from is not None:
+        earlier = (resumed or ModelDirectory(config.training.init_from)).load_config().decoding
+    decoding = decided(config.decoding, data.facts, earlier)
     return config.model_copy(update={"decoding": decoding}), data
 
 

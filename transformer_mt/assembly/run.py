@@ -89,7 +89,7 @@ def train(config: Config, device: str | None, restart: bool) -> None:
     directory = RunDirectory(config.model_dir)
     if not processes.is_first:
         processes.wait()  # until the first process has prepared the directory
-        config, data = prepare_for(config, directory.load_subwords())
+        config, data = prepare_for(config, directory.load_subwords(), directory)
         run_on_several_machines(make_trainer(config, data, processes), directory)
         return
     require_tokenizer(config)
@@ -143,7 +143,7 @@ def _begin(
         raise UsageError(f"training.init_from: {other} is model_dir itself; give another model_dir")
     resumed = None if restart else resume.checkpoint_to_resume(directory, config)
     subwords = directory.load_subwords() if resumed else subwords_to_keep(config)
-    config, data = prepare_for(config, subwords)
+    config, data = prepare_for(config, subwords, directory if resumed else None)
     _require_tunable(config, data)
     state = resume.checked_state(resumed, data, directory) if resumed else None
     trainer = None
