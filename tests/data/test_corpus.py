@@ -290,7 +290,7 @@ def test_wmt14ende_without_its_files(tmp_path):
     with pytest.raises(UsageError, match=r"data\.train: .*train\.tok\.clean\.bpe\.\*\.en "):
         open_corpus(config)
     (tmp_path / "wmt14_ende_data_bpe" / "vocab_all.bpe.123").unlink()
-    with pytest.raises(UsageError, match=r"data\.root: there is no file vocab_all\.bpe\.\* in "):
+    with pytest.raises(UsageError, match=r"data\.root: there is no file vocab_all\.bpe\.\* "):
         DATASETS["wmt14ende"].vocabulary(config.root)
 
 

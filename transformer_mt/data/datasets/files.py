@@ -147,8 +147,9 @@ def first_existing(folder: Path, names: list[str], key: str, hint: str = "") -> 
         for ending in ENDINGS:
             if (folder / f"{name}{ending}").is_file():
                 return folder / f"{name}{ending}"
-    compressed = f"(or {', '.join(ENDINGS[1:])})"
-    raise UsageError(f"{key}: there is no file {' or '.join(names)} {compressed} in {folder}{hint}")
+    raise UsageError(
+        f"{key}: there is no file {' or '.join(names)} (or .gz, .bz2, .xz) in {folder}{hint}"
+    )
 
 
 class Files(Dataset):
