@@ -31,6 +31,23 @@ def translator(folder):
     return Translator.load(folder, device="cpu")
 
 
+# ---- Lines ----
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), b"A dog.", 3])
+def test_what_is_no_line_is_named_by_its_place(translator, value):
+    with pytest.raises(TypeError, match=re.escape(f"lines[1]: expected a str, got {value!r}")):
+        translator.translate(["A dog.", value])
+    for method in (translator.scores, translator.alignments):
+        with pytest.raises(TypeError, match=r"pairs\[1\]\[1\]: expected a str, got "):
+            list(method([("A dog.", "Ein Hund."), ("A dog.", value)]))
+
+
+def test_a_line_with_a_line_end_is_refused(translator):
+    with pytest.raises(UsageError, match=r"lines\[1\]: there is a line end in it"):
+        translator.translate(["A dog.", "A dog.\nA cat."])
+
+
 # ---- Names ----
 
 

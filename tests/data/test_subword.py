@@ -378,8 +378,20 @@ def test_bped_text_has_ids_within_the_vocabulary(tokens, tmp_path_factory):
     vocabulary = WordVocabulary(TYPES)
     text = "  ".join(tokens)
     ids = vocabulary.encode(text)
-    words = [token for token in tokens if token.strip()]
-    assert ids == [TYPES.index(t) if t in TYPES[3:] else vocabulary.unk for t in words]
+    assert ids == [TYPES.index(t) if t in TYPES[3:] else vocabulary.unk for t in tokens]
+
+
+ODD_TOKENS = ["5\u00a0km", "\u3000", "a\u2028b", "\x85", "\u00a0@@"]
+
+
+def test_only_spaces_and_tabs_separate_tokens(tmp_path):
+    (tmp_path / "types").write_text("".join(f"{token}\n" for token in ODD_TOKENS), encoding="utf-8")
+    vocabulary = Subwords.from_vocabulary(tmp_path / "types").source
+    for space in (" ", "  ", "\t"):
+        text = space.join(ODD_TOKENS)
+        assert vocabulary.encode(f" {text} ") == list(range(len(ODD_TOKENS)))
+        assert [text[start:end] for start, end in vocabulary.places(text)] == ODD_TOKENS
+    assert vocabulary.decode([0, 1, 4, 2]) == "5\u00a0km \u3000 \u00a0a\u2028b"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.support import make_config, make_model_directory, train_subwords, wide_model
+from tests.support import (
+    important,
+    make_config,
+    make_model_directory,
+    train_subwords,
+    wide_model,
+)
 from tests.support import words as words_between_spaces
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.data.words import Words
@@ -366,6 +372,22 @@ def test_an_output_begins_with_its_prefix(model, config):
     assert texts[0].startswith("Zwei Mä") and texts[3].startswith("W")
     assert texts[1] == translator.translate([ENGLISH[1]])[0]
     assert texts[2] == ""
+
+
+def test_odd_prefixes_are_kept_or_named(model, config, capsys):
+    translator = make_translator(model, config)
+
+    def translated(prefix):
+        ((translation,),) = [list(translator.stream([[Line(ENGLISH[0], prefix)]]))]
+        return translation.text, important(capsys.readouterr().err)
+
+    plain, warnings = translated("Zwei Mä")
+    assert plain.startswith("Zwei Mä") and warnings == ""
+    # A space at the end, one that the model does not know, and a decomposed letter.
+    for prefix in ("Zwei Mä ", "Zwei Mä\u00a0", "Zwei Ma\u0308", "Zwei Ma\u0308 \u3000"):
+        assert translated(prefix) == (plain, "")
+    _, warnings = translated("✓ Zwei \u05d0")
+    assert "line 1" in warnings and "✓ (U+2713), \u05d0 (U+05D0)" in warnings
 
 
 def test_the_parts_of_a_line(model, config):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from transformer_mt.config.problems import nearest
 from transformer_mt.config.schema import SEARCH_KEYS
 from transformer_mt.decoding.engine import Engine
 from transformer_mt.decoding.stream import in_windows
-from transformer_mt.decoding.translation import Line, Translation
+from transformer_mt.decoding.translation import Aligned, Line, Translation
 from transformer_mt.decoding.translator import (
     Finished,
     LineTranslator,
@@ -29,7 +30,7 @@ from transformer_mt.decoding.translator import (
     Work,
     ignore,
 )
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.process_pool import process_pool
 
 # What `translate` returns for each line: its text, or a Translation.
@@ -213,8 +214,9 @@ class Translator(LineTranslator, Generic[Found]):
             `Translation`, which also hold scores, subwords, other outputs and the alignment.
 
         Raises:
-            TypeError: `lines` is one str, or there is no such setting.
-            UserError: a setting is wrong, or the model can't do what is asked for.
+            TypeError: `lines` is one str, an item of it is none, or there is no such setting.
+            UserError: a line has a line end, a setting is wrong, or the model can't do what is
+                asked for.
         """
         if isinstance(lines, str):
             raise TypeError(
@@ -232,9 +234,43 @@ class Translator(LineTranslator, Generic[Found]):
             backends.require_possible(self._spec, decoding, ["alignment"] if alignment else [])
             translator = self.with_settings(decoding)
         found = translator.stream(
-            in_windows(map(Line, lines)), finished=finished, need_alignment=alignment
+            in_windows(map(Line, _checked(lines))), finished=finished, need_alignment=alignment
         )
         return list(found) if has_details else [translation.text for translation in found]
+
+    def scores(
+        self, pairs: Iterable[tuple[str, str]], finished: Finished = ignore
+    ) -> Iterator[float]:
+        return super().scores(_checked_pairs(pairs), finished)
+
+    def alignments(
+        self, pairs: Iterable[tuple[str, str]], finished: Finished = ignore
+    ) -> Iterator[Aligned]:
+        return super().alignments(_checked_pairs(pairs), finished)
+
+    scores.__doc__ = LineTranslator.scores.__doc__
+    alignments.__doc__ = LineTranslator.alignments.__doc__
+
+
+def _checked(lines: Iterable[str], name: str = "lines") -> Iterator[str]:
+    """Yields the lines.
+
+    Raises:
+        TypeError: one of them is no str, as an empty cell of a table is.
+        UsageError: one of them has a line end.
+    """
+    for number, line in enumerate(lines):
+        if not isinstance(line, str):
+            raise TypeError(f"{name}[{number}]: expected a str, got {reprlib.repr(line)}")
+        if "\n" in line:
+            raise UsageError(f"{name}[{number}]: there is a line end in it; give one line")
+        yield line
+
+
+def _checked_pairs(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    for number, pair in enumerate(pairs):
+        source, target = _checked(pair, f"pairs[{number}]")
+        yield source, target
 
 
 def _require_known(method: Callable[..., object], settings: Iterable[str]) -> None:

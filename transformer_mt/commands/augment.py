@@ -35,6 +35,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -171,7 +172,7 @@ class _Model:
     def columns(self) -> str:
         """Its columns in PREFIX.origin.tsv."""
         columns = [self.direction, *map(" + ".join, zip(*self.names, strict=True))]
-        return "\t".join(" ".join(column.split()) for column in columns)
+        return "\t".join(re.sub(r"[\t\r\n]", " ", column) for column in columns)
 
     def pair(self, line: str, translation: str) -> tuple[str, str]:
         """Returns the source and the target of the pair that it made."""

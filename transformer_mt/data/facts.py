@@ -18,7 +18,7 @@ from transformer_mt.data.cache import entry, entry_name
 from transformer_mt.data.corpus import Corpus, Pair, Split
 from transformer_mt.data.encoded import CHUNK, CachedArrays, EncodedCorpus, EncodedText, Limits
 from transformer_mt.data.sentences import sentences
-from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary
+from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary, tokens
 from transformer_mt.data.words import has_spaces
 from transformer_mt.runtime.console import progress
 
@@ -219,7 +219,7 @@ class _Units:
         self._lines += 1
         self._characters += len(text)
         if self._has_words:
-            words = text.split()
+            words = tokens(text) if self._is_bpe else text.split()
             self._words += len(words)
             if self._is_bpe:  # the parts of a word, except the last, end in @@
                 self._words -= sum(word.endswith("@@") for word in words)

@@ -196,6 +196,15 @@ class SentencePieceVocabulary(Vocabulary):
         return self._model
 
 
+# A token of BPE'd text. A no-break space, U+3000 or U+2028 can be a part of one.
+_TOKEN = re.compile(r"[^ \t]+")
+
+
+def tokens(text: str) -> list[str]:
+    """Returns the tokens of text with BPE applied."""
+    return _TOKEN.findall(text)
+
+
 class WordVocabulary(Vocabulary):
     """A list of tokens, for text with BPE applied, whose tokens are separated by spaces.
 
@@ -221,7 +230,7 @@ class WordVocabulary(Vocabulary):
 
     def encode(self, text: str) -> list[int]:
         # A special token in the text is an unknown word.
-        ids = (self._ids.get(token, self.unk) for token in text.split())
+        ids = (self._ids.get(token, self.unk) for token in tokens(text))
         return [self.unk if i in self._special else i for i in ids]
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -233,7 +242,7 @@ class WordVocabulary(Vocabulary):
         return [self._tokens[i] for i in ids]
 
     def places(self, text: str) -> list[Place]:
-        return [match.span() for match in re.finditer(r"\S+", text)]
+        return [match.span() for match in _TOKEN.finditer(text)]
 
     def decoded_places(self, ids: Iterable[int]) -> list[Place]:
         places, end, space = [], 0, 0

@@ -6,6 +6,7 @@ import copy
 import math
 import re
 import threading
+import unicodedata
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.languages import has_spaces, joins_sentences_with_space
 from transformer_mt.data.pharaoh import Link
 from transformer_mt.data.sentences import sentences
-from transformer_mt.data.subword import Place, Subwords, Vocabulary, WordVocabulary, seeded
+from transformer_mt.data.subword import Place, Subwords, Vocabulary, WordVocabulary, seeded, tokens
 from transformer_mt.data.words import Words, word_count
 from transformer_mt.decoding.alignment import word_alignment
 from transformer_mt.decoding.engine import (
@@ -229,7 +230,7 @@ class LineTranslator:
                     "lines have sentences that were translated in parts",
                 )
             self._warn_of_unknown([i for own in cut for i in own.segment.ids], number)
-            prefixes = self._prefixes(line.prefix, len(cut))
+            prefixes = self._prefixes(line.prefix, len(cut), number)
             cut_lines.append((line, cut))
             parts.append([])
             for place, (own, prefix) in enumerate(zip(cut, prefixes, strict=True)):
@@ -272,18 +273,43 @@ class LineTranslator:
         match = self._tags.match(text)
         return match.end() if match and text[match.end() :].strip() else 0
 
-    def _prefixes(self, prefix: str, count: int) -> list[list[int]]:
+    def _prefixes(self, prefix: str, count: int, number: int) -> list[list[int]]:
         """The ids with which the output of each of `count` segments begins. Each sentence of the
         prefix is for a segment of its own, and its tags are for all of them."""
         start = self._end_of_tags(prefix)
-        tags, text = prefix[:start].strip(), prefix[start:].strip()
+        tags, text = prefix[:start].strip(), prefix[start:]
         texts = [text]
         if count > 1:
             starts = [place[0] for place in sentences(text, self._target_lang)][:count]
             texts = [text[a:b].strip() for a, b in pairwise([*starts, len(text)])]
         texts += [""] * (count - len(texts))
-        joined = (f"{tags} {own}".strip() for own in texts[:count])
-        return [_encode(self._target, own) if own else [] for own in joined]
+        joined = (f"{tags} {own}" if tags else own for own in texts[:count])
+        return [self._prefix(own, number) if own else [] for own in joined]
+
+    def _prefix(self, text: str, number: int) -> list[int]:
+        """The ids of the prefix of a line, without the spaces at its end, because the model writes
+        them before its next word. Warns of characters that the output can't hold."""
+        text = _characters(text).rstrip(" ")
+        if isinstance(self._target, WordVocabulary):
+            ids = self._target.encode(text)
+            lost = [
+                token for token in tokens(text) if self._target.unk in self._target.encode(token)
+            ]
+        else:
+            composed = unicodedata.normalize("NFC", text)
+            for form in (text, composed, composed.rstrip()):
+                ids = self._target.encode(form)
+                written = self._target.decode(ids)
+                if written == form:
+                    return ids
+            lost = [f"{one} (U+{ord(one):04X})" for one in form if one not in written]
+        if lost:
+            self._warn(
+                f"line {number}: the model can't write a part of the prefix: "
+                f"{', '.join(dict.fromkeys(lost))}",
+                "prefixes have parts that the model can't write",
+            )
+        return ids
 
     def _other_segmentations(self, line: str, cut: _Cut) -> list[list[int]]:
         """The sampled segmentations of a segment, which depend only on its text and the seed."""
