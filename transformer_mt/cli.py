@@ -8,6 +8,7 @@ import argparse
 import io
 import itertools
 import os
+import re
 import sys
 import textwrap
 import traceback
@@ -127,7 +128,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         main_parser.error(f"{command!r}: there is no such command{hint}")
     if parser is None or before:
         main_parser.parse_args(before)  # prints the help or the version, or asks for a command
-    arguments = arguments[len(before) + 1 :]
+    # A shell does not expand the ~ of --output=~/out.txt.
+    arguments = [_with_home(text) for text in arguments[len(before) + 1 :]]
     suggestions.require_known_options(parser, arguments)
     if "--" in arguments:  # What follows are names of files, which may begin with a dash.
         end = arguments.index("--")
@@ -135,6 +137,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         arguments = arguments[:end] + files
     # Names of files and key=value may also stand between the options.
     return parser.parse_intermixed_args(arguments, argparse.Namespace(command=command))
+
+
+def _with_home(argument: str) -> str:
+    """Expands the ~ of a path, which a shell leaves in --output=~/out.txt."""
+    option, path = re.fullmatch(r"(--[\w-]+=|)(.*)", argument, re.DOTALL).groups()
+    return option + os.path.expanduser(path) if path.startswith("~/") else argument
 
 
 def module_of(command: str) -> str:

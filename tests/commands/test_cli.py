@@ -16,7 +16,7 @@ from tests.support import (
     write_lines,
     write_pairs,
 )
-from transformer_mt import __version__
+from transformer_mt import __version__, cli
 from transformer_mt.assembly import run as training_run
 from transformer_mt.cli import main
 from transformer_mt.config.file import dump
@@ -336,3 +336,11 @@ def test_half_precision_on_a_cpu_is_refused_before_training(recipe, precision):
     done = run("train", recipe, "--device", "cpu", f"training.precision={precision}")
     assert_refused(done, 2, f"training.precision: {precision} needs a GPU")
     assert not (recipe.parent / "model").exists()
+
+
+def test_the_home_folder_is_expanded_where_a_shell_leaves_it(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    options = cli.parse(["translate", "~/m", "~", "x~/y", "--output=~/out.de", "--prefix", "~/p"])
+    assert options.model_dir == "/home/me/m" and options.input_by_position == "~"
+    assert str(options.output) == "/home/me/out.de" and str(options.prefix) == "/home/me/p"
+    assert options.output_by_position == "x~/y"

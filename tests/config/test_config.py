@@ -1,8 +1,11 @@
 """Every mistake in a config is told with its path, its value and what was expected, all at once."""
 
 import contextlib
+import re
 import subprocess
 import sys
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 
 import pytest
@@ -597,3 +600,36 @@ def test_train_ends_with_code_2_and_writes_nothing(tmp_path):
         "  training.max_stps: unknown key; did you mean training.max_steps?\n"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["bad.yaml"]
+
+
+# ---- Paths ----
+
+
+def test_home_and_variables_are_expanded_in_every_path(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("SCRATCH", "scratch")
+    seen: list[dict] = []
+    # Not all of these keys go together, but the paths are expanded before that is found.
+    with contextlib.suppress(UsageError):
+        overrides = [f"{key}=~/${{SCRATCH}}/$SCRATCH" for key in config_file.PATHS]
+        config_file.parse("data: {source_lang: en}", "x", overrides, seen.append)
+    assert [reduce(getitem, key.split("."), seen[0]) for key in config_file.PATHS] == [
+        "/home/me/scratch/scratch"
+    ] * len(config_file.PATHS)
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("$NOWHERE_AT_ALL/x", "the environment variable $NOWHERE_AT_ALL is not set"),
+        ("${NOWHERE_AT_ALL}", "the environment variable ${NOWHERE_AT_ALL} is not set"),
+        ("~no-such-user-at-all/x", "no such user"),
+    ],
+)
+def test_a_path_that_can_not_be_expanded_is_refused(path, problem):
+    text = "model_dir: x\ndata: {root: text, source_lang: en, target_lang: de}\n"
+    text += "training: {max_steps: 1}"
+    with pytest.raises(UsageError, match=re.escape(problem)):
+        config_file.parse(text, "x", [f"model_dir={path}"])
+    config = config_file.parse(text, "x", ["model_dir=./~/x", "data.train=~cost$"])
+    assert (config.model_dir, config.data.train) == ("./~/x", "~cost$")

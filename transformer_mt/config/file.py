@@ -4,8 +4,9 @@ Nothing heavy is imported here, so that a mistake in a config is reported at onc
 """
 
 import contextlib
+import os
 import re
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,12 @@ from transformer_mt.runtime.errors import UsageError
 
 Complete = Callable[[dict[str, Any]], None]
 
+# The keys that name files and folders.
+PATHS = (
+    *("model_dir", "data.root", "data.cache", "subword.vocabulary", "training.init_from"),
+    "guided_attention.alignments",
+)
+_VARIABLE = re.compile(r"\$(\w+|\{[^}]*\})")
 # An error message lists at most this many problems.
 LISTED = 20
 
@@ -55,6 +62,7 @@ def parse(
     """
     values = _parse(text, path)
     problems = [problem for text in overrides if (problem := _apply_override(values, text))]
+    problems += _expand_paths(values)
     complete(values)
     config, own_problems, unknown = _validate(values)
     problems += own_problems
@@ -209,6 +217,21 @@ def _parse(text: str, name: str) -> dict[str, Any]:
             return values
         raise UsageError(f"{name}: expected `model_dir` and the sections {', '.join(SECTIONS)}")
     raise UsageError(f"{name}{where}: not valid YAML: {problem}")
+
+
+def _expand_paths(values: dict[str, Any]) -> Iterator[str]:
+    """Expands ~ and $NAME in the paths of a parsed file. Yields the problems."""
+    for name in PATHS:
+        section, _, key = name.rpartition(".")
+        target = values.get(section) if section else values
+        text = target.get(key) if isinstance(target, dict) else None
+        if not isinstance(text, str):
+            continue
+        target[key] = path = os.path.expandvars(os.path.expanduser(text))
+        if path.startswith("~"):
+            yield f"{name}: {shown(text)}: no such user; a file of this name is written ./~..."
+        elif unset := _VARIABLE.search(path):
+            yield f"{name}: {shown(text)}: the environment variable {unset[0]} is not set"
 
 
 def _apply_override(values: dict[str, Any], override: str) -> str | None:

@@ -659,7 +659,8 @@ class Config(Section):
     model_dir: NonEmptyText
     """The folder for everything that the run writes. These are the values of all keys, the subword
     model, the checkpoints and the metrics. The folder can be moved later. A relative path starts at
-    the folder in which the command is typed."""
+    the folder in which the command is typed. In this path and all others of a recipe, `~` at the
+    start is the home folder, and `$NAME` is an environment variable."""
 
     data: DataConfig
     subword: SubwordConfig = Field(default_factory=SubwordConfig)
