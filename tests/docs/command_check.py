@@ -32,7 +32,7 @@ PLAIN = {
     *("for", "git", "grep", "gunzip", "gzip", "head", "iconv", "ls", "mkdir", "mv", "nproc"),
     *("nvidia-smi", "openssl", "paste", "printf", "rm", "sed", "sha256sum", "shuf", "sort"),
     *("source", "tail", "tar", "tr", "true", "uniq", "unzip", "wc", "wget", "xargs", "yes", "zcat"),
-    *("docker", "journalctl", "sudo"),
+    *("docker", "install", "journalctl", "sudo", "umask"),
 }
 PYTHONS = re.compile(r"(\.venv/bin/|[\w./-]+/bin/)?python(3(\.\d+)?)?")
 PIPS = re.compile(r"(\.venv/bin/|[\w./-]+/bin/)?pip3?")

@@ -4,8 +4,10 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import NamedTuple
 
@@ -13,8 +15,8 @@ from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import ENDINGS, conversion, lines
 
 # PaddleNLP's folder for downloaded datasets, as paddlenlp.utils.env has it, without its import.
-DATA_HOME = Path(os.environ.get("PPNLP_HOME", os.path.expanduser("~/.paddlenlp"))) / "datasets"
-
+PADDLENLP_HOME = Path(os.environ.get("PPNLP_HOME", os.path.expanduser("~/.paddlenlp")))
+DATA_HOME = PADDLENLP_HOME / "datasets"
 
 # The endings of a file that has both sides of a text.
 TSV = tuple(f".tsv{ending}" for ending in ENDINGS)
@@ -129,12 +131,46 @@ def parts(paths: Sequence[Path]) -> Iterator[tuple[Path, ...]]:
 
 def import_paddlenlp() -> ModuleType:
     """Imports `paddlenlp.datasets`, which takes seconds. The import changes the level of the root
-    logger, which is restored. (`runtime.signals` restores the signal handlers.)"""
-    level = logging.getLogger().level
-    import paddlenlp.datasets
+    logger, which is restored. (`runtime.signals` restores the signal handlers.)
+
+    The import makes PaddleNLP's folders for downloads. If they can't be made, they are made
+    elsewhere for the time of the import, because only downloads need them."""
+    level, home = logging.getLogger().level, os.environ.get("PPNLP_HOME")
+    with ExitStack() as stack:
+        try:
+            for name in ("models", "datasets", "packages"):
+                (PADDLENLP_HOME / name).mkdir(parents=True, exist_ok=True)
+        except OSError:
+            os.environ["PPNLP_HOME"] = stack.enter_context(TemporaryDirectory())
+            stack.callback(_set_or_unset, "PPNLP_HOME", home)
+        import paddlenlp.datasets
 
     logging.getLogger().setLevel(level)
     return paddlenlp.datasets
+
+
+def _set_or_unset(variable: str, value: str | None) -> None:
+    if value is None:
+        del os.environ[variable]
+    else:
+        os.environ[variable] = value
+
+
+def require_data_home(folder: Path) -> None:
+    """
+    Raises:
+        UserError: nothing can be downloaded into the folder, which is DATA_HOME.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        problem = None if os.access(folder, os.W_OK) else "Permission denied"
+    except OSError as error:
+        problem = error.strerror
+    if problem:
+        raise UserError(
+            f"{folder}, where corpora are downloaded to, can't be written: {problem}. Set the "
+            "environment variable PPNLP_HOME to another folder, or give data.root=FOLDER"
+        )
 
 
 def first_existing(folder: Path, names: list[str], key: str, hint: str = "") -> Path:

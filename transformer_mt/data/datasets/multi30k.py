@@ -7,7 +7,13 @@ or read from a folder.
 import hashlib
 from pathlib import Path
 
-from transformer_mt.data.datasets.files import DATA_HOME, Dataset, SplitFiles, first_existing
+from transformer_mt.data.datasets.files import (
+    DATA_HOME,
+    Dataset,
+    SplitFiles,
+    first_existing,
+    require_data_home,
+)
 from transformer_mt.runtime.errors import UserError
 from transformer_mt.runtime.files import write_atomically
 
@@ -59,12 +65,14 @@ def find(split: str, lang: str, root: str | None) -> Path:
 def _download(name: str) -> Path:
     path = DATA_HOME / "Multi30k" / name
     is_new = not path.is_file()
+    if is_new:
+        require_data_home(DATA_HOME)
     content = _fetch(URL + name) if is_new else path.read_bytes()
     if hashlib.sha256(content).hexdigest() != SHA256[name]:
         path.unlink(missing_ok=True)
         raise UserError(f"{name} from {URL} is not the file it should be (SHA-256). Try again")
     if is_new:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
         write_atomically(path, content, as_is=True)
     return path
 

@@ -50,6 +50,8 @@ def _root(root: str | None) -> Path:
     """Returns the folder of the corpus. PaddleNLP downloads it if `root` is None."""
     if root is not None:
         return Path(root)
+    if not (files.DATA_HOME / "WMT14ende").is_dir():
+        files.require_data_home(files.DATA_HOME)
     paddlenlp_datasets = files.import_paddlenlp()
     from paddlenlp.datasets.wmt14ende import WMT14ende
     from paddlenlp.utils.env import DATA_HOME
