@@ -17,6 +17,7 @@ import ctypes
 import gc
 import importlib
 import inspect
+import io
 import json
 import logging
 import os
@@ -156,6 +157,10 @@ def serve(requests: socket.socket) -> dict | None:
                 os.dup2(stream, number)
             for number in (reader, writer, *streams):
                 os.close(number)
+            # The text stream of the server remembers whether its own stdout could be sought.
+            through = sys.stdout.write_through  # PYTHONUNBUFFERED is set
+            binary = open(1, "wb", 0 if through else -1, closefd=False)  # noqa: SIM115
+            sys.stdout = io.TextIOWrapper(binary, "utf-8", write_through=through)
             return json.loads(content)
         os.waitpid(middle, 0)
         requests.sendall(os.read(reader, 4))

@@ -67,11 +67,10 @@ exit codes:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command; returns the exit code."""
-    # Text of any language can be printed whatever the locale. Characters that the encoding of the
-    # terminal lacks are shown as escapes.
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    # Text of any language can be printed in any locale: characters that its encoding lacks are shown
+    # as escapes, as Python itself does on stderr.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with signals.raised():
             options = parse(sys.argv[1:] if arguments is None else arguments)

@@ -1,5 +1,8 @@
 """Warnings of input that is not what it seems, and none of input that is right."""
 
+import html
+import unicodedata
+
 import pytest
 
 from tests.support import demo_pairs
@@ -43,6 +46,57 @@ def test_subwords_that_were_not_joined(bad, mark):
 
 def test_an_address_is_no_subword():
     assert suspicions(None, ["a@@b", "x @@y"], [["a", "b"]]) == []
+
+
+FORMS = {
+    "decomposed": lambda line: unicodedata.normalize("NFD", line),
+    "entities": lambda line: html.escape(f'"{line}"').replace("\u00fc", "&uuml;"),
+    "invisible": lambda line: line.replace("en ", "\u00aden "),
+    "tokenised": lambda line: line.replace(",", " ,").replace(".", " ."),
+    "lower case": str.lower,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_one_side_in_another_form(form):
+    changed = list(map(FORMS[form], TARGETS))
+    plain = [f'"{line}"' for line in TARGETS] if form == "entities" else TARGETS
+    (message,) = suspicions(SOURCES, changed, [plain], scores_with(70.0))
+    assert form in message and " of 200 translations, but 0 of the reference," in message
+    (message,) = suspicions(SOURCES, plain, [plain, changed], scores_with(70.0))
+    assert form in message and message.startswith("0 of 200 translations, but ")
+    assert "of reference 2" in message
+    # Both sides are in it on purpose.
+    assert suspicions(SOURCES, changed, [changed], scores_with(70.0, "none")) == []
+
+
+def test_other_writing_is_no_other_form():
+    french = [
+        "Bonjour !",
+        "\u00c7a va ?",
+        "AT&T dit : \u00ab Oui \u00bb ; elle, non ...",
+        "Non.",
+    ] * 50
+    narrow = [line.replace(" ", "\u202f") for line in french]
+    assert suspicions(None, french, [narrow]) == suspicions(None, narrow, [french]) == []
+    # One line of a text may well have an entity, or a space before a full stop.
+    assert suspicions(None, ["R&amp;D .", *TARGETS[1:]], [TARGETS]) == []
+    lowercase = scores_with(70.0)
+    lowercase.signatures["bleu"] = lowercase.signatures["bleu"].replace("mixed", "lc")
+    assert suspicions(None, list(map(str.lower, TARGETS)), [TARGETS], lowercase) == []
+
+
+def test_two_tokenised_sides_for_a_tokeniser_of_raw_text():
+    tokenised = list(map(FORMS["tokenised"], TARGETS))
+    (message,) = suspicions(None, tokenised, [tokenised], scores_with(70.0, "13a"))
+    assert "tokenised" in message and "--tokenize none" in message
+
+
+def test_a_tokeniser_that_takes_a_sentence_for_a_word():
+    chinese = ["\u6211\u4eec\u5f88\u5feb\u5c31\u8ffd\u4e0a\u4e86\u4ed6\u4eec\u3002"] * 3
+    (message,) = suspicions(None, chinese, [chinese], scores_with(98.4, "13a"))
+    assert "the tokeniser 13a does not suit the language; zh does" in message
+    assert suspicions(None, chinese, [chinese], scores_with(98.4, "zh")) == []
 
 
 def test_bleu_near_zero():

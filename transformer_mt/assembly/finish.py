@@ -54,6 +54,9 @@ def _average(config: Config, data: PreparedData, directory: RunDirectory) -> Non
         )
         translations.append(hypotheses)
         directory.log(kind=kind, checkpoint=path.name, **scores.as_dict())
+        if path == average:
+            for message in suspicions(None, hypotheses, [references], scores):
+                warn(f"dev set: {message}")
         brief = "  ".join(scores.labelled())
         say(f"dev set, beam {config.decoding.beam_size}, {path.name}: {brief}")
     metric = config.training.best_metric if config.training.best_metric in METRICS else "bleu"

@@ -54,7 +54,7 @@ from transformer_mt.evaluation.scoring import (
     tokenizer_for_text,
 )
 from transformer_mt.evaluation.sentences import sentence_table
-from transformer_mt.evaluation.suspicions import merged, suspicions
+from transformer_mt.evaluation.suspicions import TOKENIZED_LINES, merged, suspicions
 from transformer_mt.evaluation.systems import (
     Measures,
     System,
@@ -348,7 +348,7 @@ def _read(options: argparse.Namespace, reference: list[str], form: Form) -> Iter
         hypotheses = _content(path, input_lines)
         require_equal(path, len(hypotheses), options.reference[0], len(reference))
         if form is not None:
-            if looks_tokenized(hypotheses):
+            if sum(map(looks_tokenized, hypotheses)) >= TOKENIZED_LINES * len(hypotheses):
                 warn(
                     f"{path} seems to be tokenised already, and --protocol {LC_NORM_TOK} is for "
                     "raw text. Score it with --tokenize none, against a reference of its kind"

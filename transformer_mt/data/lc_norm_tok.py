@@ -7,7 +7,7 @@ The files of the corpus in this form end in `.lc.norm.tok`. They were made with 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache, lru_cache
 
 from transformer_mt.data.languages import has_spaces
@@ -15,8 +15,9 @@ from transformer_mt.runtime.errors import UsageError
 
 # The name of the form.
 LC_NORM_TOK = "lc.norm.tok"
-# What raw text seldom has: a mark apart from its word at the end, and escaped marks.
-_TOKENIZED = re.compile(r"\S [.!?]$|&(?:apos|quot|amp|lt|gt|#\d+);")
+# What raw text seldom has: a full stop or a comma apart from its word, or a hyphen as Moses marks
+# it. (In French, a space before other marks is right.)
+_TOKENIZED = re.compile(r"\S [.,](?: |$)| @-@ ")
 
 
 @cache
@@ -47,8 +48,6 @@ def lc_norm_tok(language: str) -> Callable[[str], str]:
     return convert
 
 
-def looks_tokenized(lines: Iterable[str]) -> bool:
-    """Returns whether a text seems to be tokenised already: at least every tenth line has signs of
-    it."""
-    signs = [bool(_TOKENIZED.search(line)) for line in lines]
-    return sum(signs) * 10 >= max(1, len(signs))
+def looks_tokenized(line: str) -> bool:
+    """Returns whether a line seems to be tokenised already."""
+    return _TOKENIZED.search(line) is not None

@@ -1,9 +1,14 @@
 """Signs that scores do not say what their reader takes them to say: files that were mixed up, text
-that still has marks of subwords, and a BLEU near 0."""
+that still has marks of subwords or is in another form than the reference, a tokeniser that does not
+suit the text, and a BLEU near 0."""
 
+import html
 import re
-from collections.abc import Iterable, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
+from transformer_mt.data.lc_norm_tok import looks_tokenized
 from transformer_mt.evaluation.metrics import NEAR_ZERO_BLEU, Scores
 from transformer_mt.evaluation.scoring import tokenizer_for_text
 
@@ -14,6 +19,70 @@ SUBWORD_MARKS = {
     "@@ ": (re.compile("@@(?: |$)"), "BPE. Remove it with: sed -E 's/@@( |$)//g'"),
     "\u2581": (re.compile("\u2581"), "SentencePiece. Join its subwords before scoring"),
 }
+# Tokenised text has signs of it in most lines.
+TOKENIZED_LINES = 0.1
+_ENTITY = re.compile(r"&(?:\w+|#\d+|#[xX][\da-fA-F]+);")
+_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
+
+
+class _Form(NamedTuple):
+    """A form of text in which equal words count as different if only one side has it.
+
+    Attributes:
+        is_in: whether a line is in it, and the line of the other side is not, as far as it shows.
+        share: the share of such lines below which a side is not in this form.
+        what: what a message calls it.
+        advice: what to do.
+    """
+
+    is_in: Callable[[str, str], bool]
+    share: float
+    what: str
+    advice: str
+
+
+_TOKENIZED = _Form(
+    lambda line, other: looks_tokenized(line),
+    TOKENIZED_LINES,
+    "are tokenised (a space before . and ,)",
+    "Score raw text against raw text: detokenise that side",
+)
+_LOWER = _Form(
+    lambda line, other: line.islower() and other != other.lower(),
+    0.5,
+    "are in lower case only",
+    "Restore upper case on that side, or score with --lowercase",
+)
+_FORMS = (
+    _Form(
+        lambda line, other: not unicodedata.is_normalized("NFC", line),
+        0.01,
+        "have decomposed letters (they are not in Unicode's form NFC)",
+        "Convert both sides to NFC",
+    ),
+    _Form(
+        lambda line, other: any(
+            html.unescape(entity) != entity for entity in _ENTITY.findall(line)
+        ),
+        0.01,
+        "have HTML entities, such as &quot;",
+        "Replace the entities by their characters",
+    ),
+    _Form(
+        lambda line, other: _INVISIBLE.search(line) is not None,
+        0.01,
+        "have invisible characters, such as soft hyphens (U+00AD) or U+200B",
+        "Remove these characters",
+    ),
+    _TOKENIZED,
+    _LOWER,
+)
+# Tokenisers that split marks from words, so that text which is split already is split again.
+_OF_RAW_TEXT = ("13a", "intl")
+# A side is in another form than the other one if it has this many times its signs.
+_MANY_TIMES = 10
+# Fewer lines may be in lower case by chance.
+FEW_LINES = 10
 
 
 def suspicions(
@@ -27,13 +96,14 @@ def suspicions(
     Args:
         sources: None if they are not known.
         references: one or several sets of references, each with one line per hypothesis.
-        scores: the scores of the hypotheses. None leaves out the warning about them.
+        scores: the scores of the hypotheses. None leaves out the warnings about them.
     """
     found = []
     for number, reference in enumerate(references, 1):
         name = "the reference" if len(references) == 1 else f"reference {number}"
         if sources is not None:
             found += _same_as_source(sources, reference, name)
+        found += _other_forms(hypotheses, reference, name, scores)
     for mark, (pattern, maker) in SUBWORD_MARKS.items():
         count = sum(bool(pattern.search(line)) for line in hypotheses)
         # References that have the marks too are in subwords on purpose.
@@ -42,7 +112,7 @@ def suspicions(
                 f"{count:,} of {len(hypotheses):,} translations contain {mark!r}, a mark of {maker}"
             )
     if scores is not None:
-        found += _near_zero(scores, references[0])
+        found += _low_or_wrong_bleu(scores, references[0])
     return found
 
 
@@ -74,13 +144,46 @@ def _same_as_source(sources: list[str], reference: list[str], name: str) -> list
     ]
 
 
-def _near_zero(scores: Scores, reference: list[str]) -> list[str]:
+def _other_forms(
+    hypotheses: list[str], reference: list[str], name: str, scores: Scores | None
+) -> list[str]:
+    found = []
+    lines = len(hypotheses)
+    tokenize, case = _bleu_option(scores, "tok"), _bleu_option(scores, "case")
+    for form in _FORMS:
+        if form is _LOWER and (case == "lc" or lines < FEW_LINES):
+            continue
+        own = sum(map(form.is_in, hypotheses, reference))
+        other = sum(map(form.is_in, reference, hypotheses))
+        is_common = [count and count >= form.share * lines for count in (own, other)]
+        if any(is_common) and max(own, other) >= _MANY_TIMES * min(own, other):
+            found.append(
+                f"{own:,} of {lines:,} translations, but {other:,} of {name}, {form.what}. This "
+                f"lowers the scores. {form.advice}"
+            )
+        elif form is _TOKENIZED and all(is_common) and tokenize in _OF_RAW_TEXT:
+            found.append(
+                f"the translations and {name} {form.what}, so BLEU with the tokeniser {tokenize} "
+                "is not comparable with that of raw text. Detokenise both, or score with "
+                "--tokenize none (evaluation.tokenize in the recipe)"
+            )
+    return found
+
+
+def _bleu_option(scores: Scores | None, name: str) -> str | None:
+    """Returns what the signature of BLEU says, such as 13a as "tok"; None if there is no BLEU."""
+    signature = scores.signatures.get("bleu", "") if scores else ""
+    match = re.search(rf"\|{name}:([^|]*)", signature)
+    return match[1] if match else None
+
+
+def _low_or_wrong_bleu(scores: Scores, reference: list[str]) -> list[str]:
     bleu = scores.values.get("bleu")
-    if bleu is None or bleu >= NEAR_ZERO_BLEU:
+    if bleu is None:
         return []
     reasons = []
     # "ja-mecab-0.996-IPA" is the tokeniser ja-mecab.
-    used = re.search(r"\|tok:([^|]*)", scores.signatures["bleu"])[1]
+    used = _bleu_option(scores, "tok")
     better = tokenizer_for_text(reference)
     # Characters and the subwords of flores200 suit every language.
     if not used.startswith((better, "char", "flores200")) and better != "13a":
@@ -88,6 +191,9 @@ def _near_zero(scores: Scores, reference: list[str]) -> list[str]:
             f"the tokeniser {used} does not suit the language; {better} does (--tokenize, or "
             "evaluation.tokenize in the recipe)"
         )
+    if bleu >= NEAR_ZERO_BLEU:
+        # Korean has spaces.
+        return reasons if used in _OF_RAW_TEXT and better != "ko-mecab" else []
     reasons += [
         "source and target are swapped, or the lines of the files do not belong together",
         "the translations are in another language than the reference",
