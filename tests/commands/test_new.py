@@ -181,7 +181,7 @@ def test_any_number_of_steps(most):
     side = {"rare": 0.0, "vocabulary": 10}
     overlap = {name: {"lines": 0} for name in ("dev", "test")}
     facts = {"source": side, "target": side, "overlap": overlap, "dev": 10, "pairs": 100}
-    facts["copies"] = {"count": 0}
+    facts |= {"dropped": {}, "unknown_text": {}, "copies": {"count": 0}, "test": 10}
     assert advice(config, facts, config.training.max_steps) == []
     assert config.training.max_steps // config.training.validate_every <= 12 or most < 120
 

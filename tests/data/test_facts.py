@@ -2,6 +2,7 @@
 
 import json
 import os
+import unicodedata
 from collections import Counter
 
 import numpy as np
@@ -13,6 +14,7 @@ from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data import encoded
 from transformer_mt.data.facts import EXAMPLES, LONGEST_EXAMPLE, histogram
 from transformer_mt.data.prepare import prepare
+from transformer_mt.runtime.errors import UserError
 
 PAIRS = demo_pairs(300)
 
@@ -80,6 +82,44 @@ def test_a_language_without_spaces_has_no_words(facts):
     assert found["source"]["characters"] == sum(len(source) for source, _ in pairs)
     lines = list(data.report())
     assert "per character" in lines[1] and "per word" in lines[2]
+
+
+def test_unknown_text_of_all_sets_is_counted(facts, tmp_path):
+    """Against a count by hand, of words."""
+    (tmp_path / "types").write_text("a\nb\n")
+    vocabulary = {"type": "vocabulary", "vocabulary": str(tmp_path / "types")}
+    train = [("a b a b", "b a x b"), ("a a a a", "b b b b"), ("a b z a", "b x y b")] * 3
+    found, _ = facts(train, [("a b", "a b")], [("q a", "")], subword=vocabulary)
+    assert found["unknown_text"] == {
+        "train": {
+            "source": {"share": 3 / 36, "examples": ["z"]},
+            "target": {"share": 9 / 36, "examples": ["x", "y"]},
+        },
+        "dev": {side: {"share": 0.0, "examples": []} for side in ("source", "target")},
+        "test": {
+            "source": {"share": 0.5, "examples": ["q"]},
+            "target": {"share": 0.0, "examples": []},
+        },
+    }
+    assert found["unknown"] == 12
+
+
+def test_unknown_characters_are_examples(facts):
+    """A decomposed accent is shown by its code point. Spaces are no known subwords."""
+    apart = [("¡Él está aquí!", "中文 中")]
+    apart = [tuple(unicodedata.normalize("NFD", side) for side in pair) for pair in apart]
+    found, _ = facts(dev=apart, test=apart)
+    dev = found["unknown_text"]["dev"]
+    assert "U+0301" in dev["source"]["examples"] and 0 < dev["source"]["share"] < 1
+    assert dev["target"] == {"share": 1.0, "examples": ["中", "文"]}
+    assert found["unknown_text"]["train"]["target"]["share"] == 0
+
+
+def test_nothing_but_unknown_text_is_not_trained_on(facts, tmp_path):
+    (tmp_path / "types").write_text("Hund\n")
+    vocabulary = {"type": "vocabulary", "vocabulary": str(tmp_path / "types")}
+    with pytest.raises(UserError, match=r"100% of .* the source are unknown, such as a\."):
+        facts([("a", "Hund")] * 20, [("a", "Hund")], [("a", "Hund")], subword=vocabulary)
 
 
 def test_the_parts_of_words_with_bpe_are_one_word(facts, tmp_path):

@@ -4,7 +4,9 @@ import errno
 import io
 import subprocess
 import sys
+import unicodedata
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 import pytest
 import sentencepiece
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer_mt.config.schema import SubwordConfig
+from transformer_mt.data.normalization import INVISIBLE, normalized
 from transformer_mt.data.subword import Subwords, WordVocabulary, seeded
 from transformer_mt.runtime.errors import Interrupted, UsageError, UserError
 
@@ -473,6 +476,81 @@ def test_the_real_bpe_vocabulary(shared_data):
 def test_other_normalisation_is_sentencepieces():
     vocabulary = train([("ﬁne Ａ①", "ﬁne Ａ①")] * 9, normalization="nmt_nfkc").source
     assert vocabulary.decode(vocabulary.encode("ﬁne Ａ①")) == "fine A1"
+
+
+ACCENTS = "Mädchen café Ångström tiếng Việt ộ ᾂ й안녕 각가 が क़ नी שּׁ ﬁ ① ö­x Å ﻿a‍b"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word"])
+def test_nfc_encodes_all_spellings_equally(kind):
+    """And the outputs are composed, also if the training text was not. The places are those of the
+    text that was given."""
+    apart = unicodedata.normalize("NFD", ACCENTS)
+    composed = unicodedata.normalize("NFC", ACCENTS)
+    assert apart != composed != ACCENTS
+    vocabulary = train([(apart, apart)] * 9, type=kind, normalization="nfc").source
+    same = train([(composed, ACCENTS)] * 9, type=kind, normalization="nfc").source
+    assert vocabulary.content() == same.content()
+    ids = vocabulary.encode(apart)
+    assert vocabulary.unk not in ids
+    assert ids == vocabulary.encode(composed) == vocabulary.encode(ACCENTS)
+    assert vocabulary.decode(ids) == composed
+    parts = "".join(apart[start:end] for start, end in vocabulary.places(apart))
+    assert parts == apart.replace(" ", "")
+
+
+@cache
+def normaliser(rule: str) -> sentencepiece.SentencePieceProcessor:
+    """SentencePiece itself with a trained model, as another program would use it."""
+    model = train(type="char", normalization=rule).source.content()
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    processor.override_normalizer_spec(add_dummy_prefix=False, escape_whitespaces=False)
+    return processor
+
+
+def test_every_character_is_composed_as_unicode_does():
+    """Also with its marks in another order."""
+    normalise = normaliser("nfc").normalize
+    for character in map(chr, [*range(1, 0xD800), *range(0xE000, 0x32000)]):
+        composed, apart = (unicodedata.normalize(form, character) for form in ("NFC", "NFD"))
+        spellings = {character, apart, composed}
+        if unicodedata.normalize("NFD", other := apart[0] + apart[:0:-1]) == apart:
+            spellings.add(other)
+        assert {normalise(spelling) for spelling in spellings} == {composed}, hex(ord(character))
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs", "Mn", "Mc"], exclude_characters="\0")))
+@pytest.mark.parametrize("rule", ["nfc", "nfc_visible"])
+def test_references_are_normalised_as_the_subwords_are(rule, text):
+    """And nothing else is changed. (Marks in odd places are the exception of `rules`.)"""
+    expected = unicodedata.normalize("NFC", text)
+    if rule == "nfc_visible":
+        expected = "".join(one for one in expected if one not in INVISIBLE)
+    assert normaliser(rule).normalize(text) == normalized(text, rule) == expected
+
+
+def test_invisible_characters_are_removed():
+    pairs = [("a soft­hyphen​ ‎b﻿", "می‌خواهم")] * 9
+    vocabulary = train(pairs, normalization="nfc_visible").source
+    shown = vocabulary.decode(vocabulary.encode(pairs[0][0]))
+    assert shown == "a softhyphen b" == normalized(pairs[0][0], "nfc_visible")
+    assert vocabulary.decode(vocabulary.encode(pairs[0][1])) == pairs[0][1]  # the joiner stays
+    assert vocabulary.encode("a⁩‮") == vocabulary.encode("a")
+
+
+def test_unknown_parts_of_a_text(models):
+    vocabulary = models["bpe"].source
+    assert vocabulary.unknown("the cat") == []
+    assert vocabulary.unknown("the 中文 cat Жa") == ["中文", "Ж"]
+    words = WordVocabulary(["a", "b"])
+    assert words.unknown("a c b dd") == ["c", "dd"]
+
+
+def test_a_vocabulary_of_marian_is_refused(tmp_path):
+    path = tmp_path / "vocab.yml"
+    path.write_text('</s>: 0\n<unk>: 1\n",": 2\nPaul: 3\n')
+    with pytest.raises(UserError, match=r"vocab\.yml: .*Marian"):
+        Subwords.from_vocabulary(path)
 
 
 def test_long_lines_are_learnt_from():

@@ -20,6 +20,7 @@ from tests.support import (
     wide_model,
 )
 from tests.support import words as words_between_spaces
+from transformer_mt.data.normalization import is_blank
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.data.words import Words
 from transformer_mt.decoding import stream
@@ -449,10 +450,12 @@ def test_the_words_of_both_sides_have_their_places(model, config, lines):
         for translation in translator.stream(line_windows(lines), need_alignment=True):
             source = at(translation.source, translation.source_words)
             # Spaces of all kinds around a segment are not its words.
-            whole = "".join(words_between_spaces(translation.source))
+            # A line that holds nothing visible is not translated.
+            line = "" if is_blank(translation.source) else translation.source
+            whole = "".join(words_between_spaces(line))
             assert "".join("".join(source).split()) == "".join(whole.split())
             if max_length == 200:
-                assert source == words_between_spaces(translation.source.strip())
+                assert source == words_between_spaces(line.strip())
             for output in translation:
                 assert at(output.text, output.words) == words_between_spaces(output.text)
                 for i, j in output.alignment:
@@ -589,6 +592,25 @@ def test_empty_lines_do_not_pile_up(words, config):
 
     for count, _ in enumerate(make_translator(words, config).stream(windows()), 1):
         assert len(read) <= count // 2 + 1
+
+
+# ---- Text that the model can't read ----
+
+
+def test_lines_with_much_unknown_text_are_noticed(model, config, capsys):
+    translator = make_translator(model, config)
+    translator.translate(["A dog runs through the grass.", "Ждём A dog", "A dog runs 👍", "中文"])
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("warning: line 2: ") and "not in the vocabulary" in first
+    assert all(letter in first for letter in "Ждём")
+    assert second.startswith("warning: line 4: 1 of 1 subwords") and "中, 文" in second
+
+
+def test_a_line_that_holds_nothing_visible_stays_empty(model, config):
+    lines = ["\u200b", "\ufeff \u200e", "A dog", "\u00ad\u2067\u200d", "\u3000"]
+    assert list(map(bool, make_translator(model, config).translate(lines))) == [False] * 2 + [
+        True, False, False,
+    ]  # fmt: skip
 
 
 # ---- A model directory ----

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import unicodedata
 
 import pytest
 import sentencepiece
@@ -12,6 +13,7 @@ from transformer_mt.evaluation.metrics import METRICS, Metric, score
 from transformer_mt.evaluation.scoring import (
     require_package_of,
     require_tokenizer,
+    score_for,
     tokenizer_for,
     tokenizer_for_text,
 )
@@ -40,6 +42,17 @@ def german() -> tuple[list[str], list[list[str]]]:
         references,
         other,
     ]
+
+
+def test_references_are_normalised_as_the_model_is(tmp_path):
+    """Their letters and accents may be apart, while what the model writes is composed."""
+    references = german()[1][0]
+    apart = [unicodedata.normalize("NFD", line) for line in references]
+    assert apart != references
+    for rule, is_equal in (("identity", False), ("nfc", True), ("nfc_visible", True)):
+        config = make_config(tmp_path, subword={"normalization": rule})
+        found = score_for(config, references, apart).values["bleu"]
+        assert (found == pytest.approx(100)) == is_equal
 
 
 JAPANESE = [

@@ -10,6 +10,7 @@ QUIET = {"lines": 0, "pairs": 0, "examples": []}
 FACTS = {
     "pairs": 100_000,
     "dropped": {},
+    "unknown_text": {},
     "source": {"vocabulary": 8000, "rare": 0.1},
     "target": {"vocabulary": 8000, "rare": 0.1},
     "dev": 1000,
@@ -109,6 +110,21 @@ def test_text_of_the_tests_that_is_trained_on(tmp_path):
     assert dev.startswith("data.dev: the source or the target of 1 of its 1,000 pairs")
     assert "whole" not in dev
     assert test.startswith("data.test: ") and "1,000 of its 1,000" in test and "(2 as" in test
+
+
+def test_unknown_text(tmp_path):
+    def facts(share: float, *examples: str, name: str = "train") -> dict:
+        side = {"share": share, "examples": list(examples)}
+        return FACTS | {"unknown_text": {name: {"target": side}}}
+
+    assert advised(tmp_path, facts(0.019, "x")) == []
+    (message,) = advised(tmp_path, facts(0.021, "x", "y"))
+    words = "data.train: 2.1%", "of the target are unknown", "x, y", "character_coverage"
+    assert all(word in message for word in words)
+    (message,) = advised(tmp_path, facts(0.5, "x"), init_from="base")
+    assert "a model of such text" in message
+    (message,) = advised(tmp_path, facts(0.5, "e", "U+0301", name="test"))
+    assert "data.test" in message and "nfc" in message
 
 
 def test_much_text_is_left_out_for_the_held_out_pairs(tmp_path):

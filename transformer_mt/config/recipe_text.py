@@ -37,6 +37,8 @@ $vocabulary
   joint: $joint
   # The share of all characters that the subwords cover. Below 1, the rarest are left out.
   character_coverage: $character_coverage
+  # Letters with accents are one character each (NFC), however the files spell them.
+  normalization: nfc
 
 model:
   # A larger model needs more text, and more time for each step.

@@ -235,9 +235,14 @@ class SubwordConfig(Section):
     """The share of the text's characters that the vocabulary must cover. The rarest characters are
     left out, and become unknown. 0.9995 suits Chinese and Japanese."""
 
-    normalization: Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = "identity"
-    """SentencePiece's rule for normalising the text.
+    normalization: Literal[
+        "identity", "nfc", "nfc_visible", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"
+    ] = "identity"
+    """How the text is normalised before it is split. The rule is kept in the subword model.
     identity              changes nothing, so the output is spelled like the training text
+    nfc                   Unicode's NFC: a letter and its accent become one character, as usual
+    nfc_visible           the same, and removes soft hyphens, zero-width spaces, byte order marks
+                          and marks of direction
     nfkc, nmt_nfkc        Unicode's NFKC; nmt_nfkc also changes some spaces
     nfkc_cf, nmt_nfkc_cf  the same, with all letters in lower case (case folding)
     """

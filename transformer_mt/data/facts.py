@@ -17,6 +17,7 @@ from transformer_mt.config.schema import MAX_LENGTH_RATIO, DecodingConfig
 from transformer_mt.data.cache import entry, entry_name
 from transformer_mt.data.corpus import Corpus, Pair, Split
 from transformer_mt.data.encoded import CHUNK, CachedArrays, EncodedCorpus, EncodedText, Limits
+from transformer_mt.data.normalization import examples_of
 from transformer_mt.data.sentences import sentences
 from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary, tokens
 from transformer_mt.data.words import has_spaces
@@ -28,6 +29,8 @@ FORMAT = 2
 RARE = 10
 # How many examples there are of each kind, and how many characters of each text.
 EXAMPLES = 3
+# Examples of unknown text are found in this many sentences.
+LINES_WITH_UNKNOWN = 1000
 LONGEST_EXAMPLE = 200
 # A histogram of lengths has at most this many bars.
 BARS = 30
@@ -73,6 +76,7 @@ def facts_of(
         found = _read(corpus.train, held, train, subwords, limits, reason_to_drop)
         for name, side in _sides(train, subwords).items():
             words = found[name]["words"]
+            found["unknown_text"]["train"][name]["share"] = side.pop("unknown")
             found[name] |= side
             found[name]["subwords_per_word"] = side["subwords"] / words if words else None
         found["length_ratio"] = _length_ratio(train)
@@ -89,6 +93,13 @@ def facts_of(
         **{name: held[name].line_count if name in held else 0 for name in ("dev", "test")},
         **found,
     }
+
+
+def unknown_texts(facts: Facts) -> Iterator[tuple[str, str, Facts]]:
+    """Yields the facts about unknown subwords with the names of the text and of its side."""
+    for name, sides in facts["unknown_text"].items():
+        for side, unknown in sides.items():
+            yield name, side, unknown
 
 
 def _texts(text: Split, train: EncodedCorpus) -> list[Facts]:
@@ -113,16 +124,26 @@ def _read(
     reason_to_drop: Callable[[Pair], str | None],
 ) -> Facts:
     """Reads the training text, and returns the facts that its encoded form does not have."""
-    used = np.zeros(train.text_lines, bool)
-    used[train.lines] = True
+    # The first bit: the pair is used. The others: an unknown part of the source, of the target.
+    used = np.zeros(train.text_lines, np.uint8)
+    used[train.lines] = 1
+    vocabularies = {"source": subwords.source, "target": subwords.target}
+    unknown = {name: _Unknown(own) for name, own in vocabularies.items()}
+    if train.facts["unknown"]:
+        for bit, encoded, own in zip(
+            (2, 4), (train.source, train.target), vocabularies.values(), strict=True
+        ):
+            used[train.lines[_with_unknown(encoded, own.unk)]] |= bit
     dropped = _Dropped(train, subwords, limits)
-    overlap, copies = _Overlap(held), _Examples()
+    pairs_of = {
+        name: [(pair["source"], pair["target"]) for pair in split.examples()]
+        for name, split in held.items()
+    }
+    overlap, copies = _Overlap(pairs_of), _Examples()
+    languages = text.source_lang, text.target_lang
     sides = [
         _Units(language, isinstance(vocabulary, WordVocabulary), 1 + len(train) // SENTENCE_LINES)
-        for language, vocabulary in (
-            (text.source_lang, subwords.source),
-            (text.target_lang, subwords.target),
-        )
+        for language, vocabulary in zip(languages, vocabularies.values(), strict=True)
     ]
     written = ((example["source"], example["target"]) for example in text.examples())
     lines = zip(used.tobytes(), text.text_of_lines(), written, strict=True)
@@ -140,12 +161,17 @@ def _read(
                     copies.add(original)
                 for side, line in zip(sides, pair, strict=True):
                     side.add(line)
+                for bit, side, line in zip((2, 4), unknown.values(), pair, strict=True):
+                    if is_used & bit:
+                        side.add_examples(line)
             bar.update(len(chunk))
     source, target = (side.facts() for side in sides)
     return {
         "dropped": dropped.facts(),
         "source": source,
         "target": target,
+        "unknown_text": {"train": {name: side.facts() for name, side in unknown.items()}}
+        | {name: _unknown_of(pairs, vocabularies) for name, pairs in pairs_of.items()},
         "overlap": overlap.facts(),
         "copies": copies.facts(),
     }
@@ -232,16 +258,49 @@ class _Units:
         }
 
 
+class _Unknown:
+    """Counts the unknown subwords of one side of a text, and keeps some of them."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._subwords = self._unknown = 0
+        self._examples: list[str] = []
+
+    def add(self, text: str) -> None:
+        ids = self._vocabulary.encode(text)
+        unknown = ids.count(self._vocabulary.unk)
+        self._subwords += len(ids) - ids.count(self._vocabulary.space)
+        self._unknown += unknown
+        if unknown:
+            self.add_examples(text)
+
+    def add_examples(self, text: str) -> None:
+        self._examples += self._vocabulary.unknown(text)
+
+    def facts(self) -> Facts:
+        words = isinstance(self._vocabulary, WordVocabulary)
+        return {
+            "share": self._unknown / max(1, self._subwords),
+            "examples": examples_of(self._examples if words else "".join(self._examples)),
+        }
+
+
+def _unknown_of(pairs: list[Pair], vocabularies: dict[str, Vocabulary]) -> Facts:
+    """Returns the facts about the unknown subwords of a dev or test set."""
+    sides = {name: _Unknown(vocabulary) for name, vocabulary in vocabularies.items()}
+    for pair in pairs:
+        for side, text in zip(sides.values(), pair, strict=True):
+            side.add(text)
+    return {name: side.facts() for name, side in sides.items()}
+
+
 class _Overlap:
     """Finds the pairs of the dev and test sets whose source or target is also in the training
     text. Blank text is ignored."""
 
-    def __init__(self, held: dict[str, Split]) -> None:
-        self._pairs = {
-            name: [(pair["source"], pair["target"]) for pair in split.examples()]
-            for name, split in held.items()
-        }
-        everything = [pair for pairs in self._pairs.values() for pair in pairs]
+    def __init__(self, pairs_of: dict[str, list[Pair]]) -> None:
+        self._pairs = pairs_of
+        everything = [pair for pairs in pairs_of.values() for pair in pairs]
         self._sources = {source for source, _ in everything if source.strip()}
         self._targets = {target for _, target in everything if target.strip()}
         self._both = set(everything)
@@ -296,6 +355,7 @@ def _sides(train: EncodedCorpus, subwords: Subwords) -> dict[str, Facts]:
         "target": (train.target, subwords.target),
     }
     counts = {name: _occurrences(text, own.size) for name, (text, own) in sides.items()}
+    unknown = {name: _share_of_unknown(counts[name], own) for name, (_, own) in sides.items()}
     if subwords.joint:  # a subword of either side is trained by both
         counts = dict.fromkeys(counts, counts["source"] + counts["target"])
     longest = max(int(text.lengths.max()) for text, _ in sides.values())
@@ -309,6 +369,7 @@ def _sides(train: EncodedCorpus, subwords: Subwords) -> dict[str, Facts]:
             "lengths": histogram(text.lengths, width),
             "vocabulary": own.size,
             "rare": _share_of_rare(counts[name], own),
+            "unknown": unknown[name],
         }
         for name, (text, own) in sides.items()
     }
@@ -339,6 +400,24 @@ def _share_of_rare(counts: np.ndarray, vocabulary: Vocabulary) -> float:
     special = [vocabulary.pad, vocabulary.unk, vocabulary.bos, vocabulary.eos]
     counts = np.delete(counts, special)
     return float((counts < RARE).mean()) if len(counts) else 0.0
+
+
+def _share_of_unknown(counts: np.ndarray, vocabulary: Vocabulary) -> float:
+    """Returns the share of the unknown among the subwords. Subwords that are only a space are not
+    counted, because SentencePiece puts one before each unknown word."""
+    spaces = counts[vocabulary.space] if vocabulary.space >= 0 else 0
+    return float(counts[vocabulary.unk] / max(1, counts.sum() - spaces))
+
+
+def _with_unknown(text: EncodedText, unk: int) -> np.ndarray:
+    """Returns the first sentences that have an unknown subword."""
+    found = np.zeros(0, np.int64)
+    for start in range(0, len(text.ids), BLOCK):
+        places = start + np.flatnonzero(text.ids[start : start + BLOCK] == unk)
+        found = np.union1d(found, np.searchsorted(text.offsets, places, "right") - 1)
+        if len(found) >= LINES_WITH_UNKNOWN:
+            break
+    return found[:LINES_WITH_UNKNOWN]
 
 
 def histogram(lengths: np.ndarray, width: int) -> list[list[int]]:

@@ -15,13 +15,16 @@ from transformer_mt.data.cache import entry, entry_name
 from transformer_mt.data.corpus import Corpus, Pair, Split, open_corpus
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
-from transformer_mt.data.facts import RARE, Facts, facts_of
+from transformer_mt.data.facts import RARE, Facts, facts_of, unknown_texts
 from transformer_mt.data.subword import SPACE, TRAINING_LINES, Subwords
 from transformer_mt.data.training_text import hold_out, training_filter, with_tags
 from transformer_mt.runtime.console import say, warn
+from transformer_mt.runtime.errors import UserError
 
 # A new number makes existing entries of the cache unused.
 FORMAT = 2
+# Training makes no sense if more than this share of one side is unknown.
+ALL_UNKNOWN = 0.95
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,7 @@ def prepare(
         links = encoded_alignments(alignments, train, subwords, languages, cache)
     held_out_files = [path for split in held_out.splits.values() for path in split.paths]
     facts = facts_of(corpus, train, subwords, limits, new_filter(), cache)
+    _require_known(facts)
     pairs_of_texts = train.split(corpus.train.line_counts)
     texts = tuple(
         WeightedText(count, text.weight)
@@ -195,6 +199,20 @@ def _check_tags(train: Split, subwords: Subwords) -> None:
             warn(
                 f"data.train: the tag {tag} is not one of the subwords, so the model reads it as "
                 "unknown, or in parts"
+            )
+
+
+def _require_known(facts: Facts) -> None:
+    """
+    Raises:
+        UserError: there is nothing to learn, because nearly all of one side is unknown.
+    """
+    for name, side, unknown in unknown_texts(facts):
+        if name == "train" and unknown["share"] > ALL_UNKNOWN:
+            raise UserError(
+                f"data.train: {unknown['share']:.0%} of the subwords of the {side} are unknown, "
+                f"such as {', '.join(unknown['examples'])}. The vocabulary is one of other text: "
+                "check subword.vocabulary or training.init_from"
             )
 
 

@@ -9,20 +9,26 @@ from __future__ import annotations
 
 import io
 import re
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 import sentencepiece
 
 from transformer_mt.config.schema import SubwordConfig
+from transformer_mt.data.normalization import RULES, rules
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import byte_lines, lines, write_atomically
+
+if TYPE_CHECKING:
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 # In bytes. SentencePiece silently skips longer sentences; its own default is 4,192.
 LONGEST_SENTENCE = 1 << 20
@@ -47,6 +53,9 @@ class Vocabulary(Protocol):
     unk: int
     bos: int
     eos: int
+
+    # The id of the subword that is only a space, or -1.
+    space: int = -1
 
     def encode(self, text: str) -> list[int]:
         """Returns the ids of a line, without bos or eos."""
@@ -77,6 +86,14 @@ class Vocabulary(Protocol):
     def decoded_places(self, ids: Iterable[int]) -> list[Place]:
         """Returns the place in `decode(ids)` of each id, as `places` does."""
 
+    def unknown(self, text: str) -> list[str]:
+        """Returns the parts of a text that are unknown subwords."""
+        ids = self.encode(text)
+        if self.unk not in ids:
+            return []
+        places = zip(ids, self.places(text), strict=True)
+        return [text[start:end] for i, (start, end) in places if i == self.unk]
+
     def content(self) -> bytes:
         """Returns everything that defines the vocabulary: equal content encodes equally."""
 
@@ -89,9 +106,10 @@ class Vocabulary(Protocol):
 class SentencePieceVocabulary(Vocabulary):
     """A SentencePiece model (Kudo and Richardson 2018, arXiv 1808.06226).
 
-    With identity normalisation, decode(encode(x)) is x if every character of x is in the
-    vocabulary, with one exception: U+2581, which SentencePiece writes for a space, becomes a space.
-    A tab, U+0000 and U+2585 can't be in a vocabulary; SentencePiece ignores lines that contain one.
+    With identity normalisation (or nfc, for text in NFC), decode(encode(x)) is x if every character
+    of x is in the vocabulary, with one exception: U+2581, which SentencePiece writes for a space,
+    becomes a space. A tab, U+0000 and U+2585 can't be in a vocabulary; SentencePiece ignores lines
+    that contain one.
 
     Raises:
         ValueError, RuntimeError: `model` is not a whole model with its four special subwords.
@@ -103,6 +121,8 @@ class SentencePieceVocabulary(Vocabulary):
         self._model = model
         self._processor = sp = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.size = sp.vocab_size()
+        space = sp.piece_to_id(SPACE)
+        self.space = -1 if space == sp.unk_id() else space
         special = [sp.pad_id(), sp.unk_id(), sp.bos_id(), sp.eos_id()]
         self.pad, self.unk, self.bos, self.eos = special
         if len(set(special)) < 4 or not set(special) <= set(range(self.size)):
@@ -142,12 +162,9 @@ class SentencePieceVocabulary(Vocabulary):
 
     @cached_property
     def user_symbols(self) -> dict[str, int]:
-        # Few callers need it.
-        from sentencepiece.sentencepiece_model_pb2 import ModelProto
-
-        pieces = enumerate(ModelProto.FromString(self._model).pieces)
-        kind = ModelProto.SentencePiece.USER_DEFINED
-        return {piece.piece: i for i, piece in pieces if piece.type == kind}
+        proto = _proto(self._model)
+        kind = proto.SentencePiece.USER_DEFINED
+        return {piece.piece: i for i, piece in enumerate(proto.pieces) if piece.type == kind}
 
     @cached_property
     def _split(self) -> re.Pattern:
@@ -318,6 +335,11 @@ class Subwords:
             tokens.pop()  # empty lines at the end
         if not tokens:
             raise UserError(f"{path}: there is no type in it")
+        if all(re.fullmatch(r".+:\s*\d+", line) for line in text if line):
+            raise UserError(
+                f"{path}: the lines are a type, a colon and a number, as in Marian's vocab.yml. A "
+                "vocabulary must have one type per line, in the order of the numbers"
+            )
         repeated = [token for token, count in Counter(tokens).items() if count > 1]
         if repeated:
             raise UserError(f"{path}: the type {repeated[0]!r} is in it more than once")
@@ -367,11 +389,30 @@ def seeded(seed: Sequence[int], work: Callable[[], T]) -> T:
         return fresh.submit(work).result()
 
 
+def _proto(model: bytes) -> ModelProto:
+    """Returns the content of a SentencePiece model."""
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto  # few callers need it
+
+    return ModelProto.FromString(model)
+
+
 def _load_model(path: Path) -> SentencePieceVocabulary:
     try:
         return SentencePieceVocabulary(path.read_bytes())
     except (RuntimeError, ValueError, OSError) as error:
         raise UserError(f"{path}: not a SentencePiece model: {error}") from None
+
+
+@contextmanager
+def _rules(normalization: str) -> Iterator[dict[str, str]]:
+    """Yields the arguments of SentencePiece's trainer for a value of subword.normalization."""
+    if normalization not in RULES:
+        yield {"normalization_rule_name": normalization}
+        return
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as file:
+        file.writelines(f"{line}\n" for line in rules(normalization))
+        file.flush()
+        yield {"normalization_rule_tsv": file.name}
 
 
 def _train(
@@ -401,28 +442,29 @@ def _train(
     model = io.BytesIO()
     problem = None
     try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=sentences(),
-            model_writer=model,
-            model_type=config.type,
-            vocab_size=size,
-            character_coverage=config.character_coverage,
-            normalization_rule_name=config.normalization,
-            # Every space is kept, so that decoding restores the text.
-            remove_extra_whitespaces=False,
-            # A corpus too small for the size gets as many subwords as it has.
-            hard_vocab_limit=False,
-            pad_id=0,
-            unk_id=1,
-            bos_id=2,
-            eos_id=3,
-            unk_surface="\u2047",
-            user_defined_symbols=config.user_symbols,
-            input_sentence_size=TRAINING_LINES[config.type],
-            shuffle_input_sentence=True,
-            max_sentence_length=LONGEST_SENTENCE,
-            minloglevel=2,
-        )
+        with _rules(config.normalization) as normalization:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=sentences(),
+                model_writer=model,
+                model_type=config.type,
+                vocab_size=size,
+                character_coverage=config.character_coverage,
+                **normalization,
+                # Every space is kept, so that decoding restores the text.
+                remove_extra_whitespaces=False,
+                # A corpus too small for the size gets as many subwords as it has.
+                hard_vocab_limit=False,
+                pad_id=0,
+                unk_id=1,
+                bos_id=2,
+                eos_id=3,
+                unk_surface="\u2047",
+                user_defined_symbols=config.user_symbols,
+                input_sentence_size=TRAINING_LINES[config.type],
+                shuffle_input_sentence=True,
+                max_sentence_length=LONGEST_SENTENCE,
+                minloglevel=2,
+            )
     except (RuntimeError, SystemError) as error:
         problem = str(error)
     if failures:
@@ -436,4 +478,10 @@ def _train(
                 "subword.character_coverage"
             )
         raise UserError(f"SentencePiece could not be trained: {problem}")
-    return SentencePieceVocabulary(model.getvalue())
+    content = model.getvalue()
+    if config.normalization in RULES:
+        proto = _proto(content)
+        proto.normalizer_spec.name = config.normalization
+        proto.normalizer_spec.ClearField("normalization_rule_tsv")  # the temporary file
+        content = proto.SerializeToString()
+    return SentencePieceVocabulary(content)

@@ -12,6 +12,7 @@ import numpy as np
 from transformer_mt.config.schema import DataConfig
 from transformer_mt.data.cache import entry, entry_name
 from transformer_mt.data.corpus import Corpus, Pair, Split
+from transformer_mt.data.normalization import is_blank
 from transformer_mt.runtime.console import say
 from transformer_mt.runtime.files import as_line, atomic
 
@@ -54,8 +55,8 @@ def training_filter(
 
 
 def is_full(pair: Pair) -> bool:
-    """Returns whether neither side is blank."""
-    return bool(pair[0].strip() and pair[1].strip())
+    """Returns whether neither side is blank (see `is_blank`)."""
+    return not any(map(is_blank, pair))
 
 
 @dataclass

@@ -19,6 +19,7 @@ import numpy as np
 
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.languages import has_spaces, joins_sentences_with_space
+from transformer_mt.data.normalization import examples_of, is_blank
 from transformer_mt.data.pharaoh import Link
 from transformer_mt.data.sentences import sentences
 from transformer_mt.data.subword import Place, Subwords, Vocabulary, WordVocabulary, seeded, tokens
@@ -229,7 +230,8 @@ class LineTranslator:
                     "translated in parts",
                     "lines have sentences that were translated in parts",
                 )
-            self._warn_of_unknown([i for own in cut for i in own.segment.ids], number)
+            ids = [i for own in cut for i in own.segment.ids]
+            self._warn_of_unknown(line.text, ids, number)
             prefixes = self._prefixes(line.prefix, len(cut), number)
             cut_lines.append((line, cut))
             parts.append([])
@@ -251,6 +253,8 @@ class LineTranslator:
 
     def _cut(self, line: str) -> list[_Cut]:
         """The segments of a line. The tags before it hold for each of them."""
+        if is_blank(line):
+            return []
         start = self._end_of_tags(line)
         tags = _encode(self._source, line[:start].strip())
         own = segments(
@@ -465,16 +469,19 @@ class LineTranslator:
             links = word_alignment(attention, source_words, target_words)
         return Aligned(links, word_count(source_words), word_count(target_words))
 
-    def _warn_of_unknown(self, ids: list[int], line: int) -> None:
-        """Warns if most words are unknown, as they are if a model of BPE'd text gets plain text."""
-        if isinstance(self._source, WordVocabulary):
-            unknown = ids.count(self._source.unk)
-            if unknown > len(ids) // 2:
-                self._warn(
-                    f"line {line}: {unknown} of {len(ids)} tokens are not in the vocabulary; this "
-                    "model reads tokenised text with its BPE applied",
-                    "lines have many tokens that are not in the vocabulary",
-                )
+    def _warn_of_unknown(self, text: str, ids: list[int], line: int) -> None:
+        """Warns of a line that the model can't read: more than a fifth of it is unknown."""
+        unknown, count = ids.count(self._source.unk), len(ids) - ids.count(self._source.space)
+        if unknown > count / 5:
+            if isinstance(self._source, WordVocabulary):
+                name, end = "tokens", "; this model reads tokenised text with its BPE applied"
+            else:
+                examples = examples_of("".join(self._source.unknown(_characters(text))))
+                name, end = "subwords", f", such as {', '.join(examples)}"
+            self._warn(
+                f"line {line}: {unknown} of {count} {name} are not in the vocabulary{end}",
+                f"lines have {name} that are not in the vocabulary",
+            )
 
     def _warn_of_limit(self, parts: list[_Part], line: int) -> None:
         """Warns if an output is as long as it may be, because it may be cut there."""

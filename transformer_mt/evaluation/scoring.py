@@ -6,6 +6,7 @@ from typing import Any
 from transformer_mt.config.schema import Config
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.languages import CHINESE, JAPANESE, KOREAN, has_spaces, primary
+from transformer_mt.data.normalization import normalized
 from transformer_mt.evaluation.metrics import METRICS, Scores, score
 
 # Letters of scripts. The scripts in the last line are written without spaces.
@@ -26,7 +27,8 @@ LC_NORM_TOK_NOTE = (
 def score_for(
     config: Config, hypotheses: list[str], references: list[str], **options: Any
 ) -> Scores:
-    """Scores translations by the model of a config.
+    """Scores translations by the model of a config, against references that are normalised as its
+    training text was.
 
     Args:
         references: one line per hypothesis.
@@ -35,6 +37,7 @@ def score_for(
     Raises:
         UserError: as `score` does.
     """
+    references = [normalized(reference, config.subword.normalization) for reference in references]
     return score(hypotheses, [references], tokenizer_for(config), note_for(config), **options)
 
 

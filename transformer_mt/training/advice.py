@@ -8,11 +8,13 @@ from collections.abc import Iterator
 
 from transformer_mt.config.fused import LARGEST, STEP, takes_head_width
 from transformer_mt.config.schema import Config
-from transformer_mt.data.facts import RARE, Facts
+from transformer_mt.data.facts import RARE, Facts, unknown_texts
 
 # Copies of the source among the targets are reported from this share of the pairs on. A few are in
 # every corpus, such as names.
 MANY_COPIES = 0.001
+# Unknown subwords are reported from this share on.
+MANY_UNKNOWN = 0.02
 
 
 def advice(config: Config, facts: Facts, total_steps: int) -> list[str]:
@@ -112,6 +114,12 @@ def _about_text(config: Config, facts: Facts) -> Iterator[str]:
                 f"{facts[side]['vocabulary']:,} subwords occur less than {RARE} times in the "
                 f"training text, too rarely to be learnt well. {advised}"
             )
+    for name, side, unknown in unknown_texts(facts):
+        if (share := unknown["share"]) >= MANY_UNKNOWN:
+            yield (
+                f"data.{name}: {_percent(share)} of the subwords of the {side} are unknown, such "
+                f"as {', '.join(unknown['examples'])}. {_known(config, name, unknown['examples'])}"
+            )
     held_out = [name for name in ("dev", "test") if getattr(config.data, name) is None]
     left_out = facts["dropped"].get("held out for dev or test", {"count": 0})
     count = sum(facts[name] for name in held_out)
@@ -138,6 +146,22 @@ def _about_text(config: Config, facts: Facts) -> Iterator[str]:
             f"data.train: in {copies:,} pairs ({_percent(share)}), the target is a copy of the "
             "source. The model learns to leave text untranslated from them. Remove these pairs"
         )
+
+
+def _known(config: Config, name: str, examples: list[str]) -> str:
+    """Returns advice on how text becomes known."""
+    if any(example.startswith("U+03") for example in examples):
+        return (
+            "Letters and their accents are apart there: bring all text to one form of Unicode, or "
+            "train a model with subword.normalization: nfc"
+        )
+    if config.training.init_from:
+        return "The subwords are those of training.init_from, so choose a model of such text"
+    if config.subword.type == "vocabulary":
+        return "Check that subword.vocabulary is the list that this text was split with"
+    if name == "train":
+        return "Raise subword.character_coverage or the size of the vocabulary"
+    return "The training text does not have them"
 
 
 def _percent(share: float) -> str:

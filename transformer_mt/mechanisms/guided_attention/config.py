@@ -65,7 +65,7 @@ def rules(config: Any) -> Problems:
       (`model.num_decoder_layers`, or `model.num_layers`), and `guided_attention.heads` at most
       `model.num_heads`.
     - `guided_attention.by: alignment` cannot be combined with `subword.type: word`, and needs
-      `subword.normalization: identity` (unless `subword.type` is vocabulary).
+      `subword.normalization: identity` or nfc (unless `subword.type` is vocabulary).
     - `guided_attention.by` cannot be combined with `scheduled_sampling.decay` or
       `subword.sampling`.
     - `guided_attention.alignments` cannot be combined with texts of `data.train` that have a tag or
@@ -86,7 +86,8 @@ def rules(config: Any) -> Problems:
     if guided.by == "alignment" and subword.type == "word":
         message = "for which several unknown words in a row are one"
         yield (option, "subword.type"), f"needs a subword.type other than word, {message}"
-    if guided.by == "alignment" and subword.type != "vocabulary":
+    # NFC leaves every space as it is.
+    if guided.by == "alignment" and subword.type != "vocabulary" and subword.normalization != "nfc":
         reason = "others may split or join words, which the alignments count"
         yield from needs(config, option, "subword.normalization", "identity", reason)
     if guided.alignments and not all(text.is_plain for text in config.data.texts):

@@ -1,0 +1,71 @@
+"""Unicode's canonical composition (NFC) as rules for SentencePiece, and invisible characters.
+
+A subword model keeps the rules, so every program that encodes with it follows them.
+"""
+
+import re
+import sys
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import permutations
+
+# The soft hyphen, the zero-width space, the byte order mark, and the marks of direction. The
+# zero-width (non-)joiners are not among them: some languages are misspelt without them.
+INVISIBLE = "\u00ad\u200b\ufeff\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+_BLANK = re.compile(rf"[\s\u200c\u200d\u2060{INVISIBLE}]*")
+
+
+def is_blank(text: str) -> bool:
+    """Returns whether a text has only spaces and invisible characters."""
+    return _BLANK.fullmatch(text) is not None
+
+
+def examples_of(unknown: Iterable[str]) -> list[str]:
+    """Returns the most frequent of some unknown texts, or of the characters of one. Marks that
+    can't stand alone are named by their code points."""
+    return [
+        one if one.isprintable() and not unicodedata.combining(one[0]) else f"U+{ord(one[0]):04X}"
+        for one, _ in Counter(unknown).most_common(5)
+    ]
+
+
+def normalized(text: str, rule: str) -> str:
+    """Returns a text as a rule of `rules` leaves it; as it is if there is no such rule."""
+    if rule not in RULES:
+        return text
+    return unicodedata.normalize("NFC", text.translate(dict.fromkeys(map(ord, RULES[rule]))))
+
+
+# The values of subword.normalization that SentencePiece lacks: the characters that are removed.
+RULES = {"nfc": "", "nfc_visible": INVISIBLE}
+
+
+def rules(rule: str) -> Iterator[str]:
+    """Yields the lines of a file for SentencePiece's `normalization_rule_tsv`: the code points of a
+    text, a tab, and those of its replacement. The longest text that fits is replaced.
+
+    Every text that composes into one character is replaced by it. So the result is NFC, but for
+    marks that neither compose nor stand in canonical order.
+    """
+    found = dict.fromkeys(RULES[rule], "")
+    for character in map(chr, range(sys.maxunicode + 1)):
+        apart = unicodedata.normalize("NFD", character)
+        if apart != character:
+            composed = unicodedata.normalize("NFC", character)
+            for text in (_spellings(apart) | {character}) - {composed}:
+                found[text] = composed
+    for text, replacement in sorted(found.items()):
+        yield "\t".join(" ".join(f"{ord(one):X}" for one in side) for side in (text, replacement))
+
+
+def _spellings(apart: str) -> set[str]:
+    """Returns all texts that mean the same as a decomposed character: with marks in other orders,
+    and with the first of them composed."""
+    orders = {apart[0] + "".join(marks) for marks in permutations(apart[1:])}
+    same = [text for text in orders if unicodedata.normalize("NFD", text) == apart]
+    return {
+        unicodedata.normalize("NFC", text[:end]) + text[end:]
+        for text in same
+        for end in range(1, len(text) + 1)
+    }
