@@ -67,8 +67,8 @@ exit codes:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command; returns the exit code."""
-    # Text of any language can be printed in any locale: characters that its encoding lacks are shown
-    # as escapes, as Python itself does on stderr.
+    # Text of any language can be printed in any locale: characters that its encoding lacks are
+    # shown as escapes, as Python itself does on stderr.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:

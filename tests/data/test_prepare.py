@@ -170,11 +170,11 @@ def test_each_file_is_read_as_often_as_it_must_be(tmp_path, text, monkeypatch):
     which takes seconds to import."""
     opened = Counter()
 
-    def counting(path: Path, original=files._reading):
+    def counting(path: Path, original=files.reading):
         opened[path.name] += path.parent == text
         return original(path)
 
-    monkeypatch.setattr(files, "_reading", counting)
+    monkeypatch.setattr(files, "reading", counting)
     drawn = config(tmp_path, data={"dev": None, "held_out": 20})
     prepare(drawn)
     assert opened == {

@@ -600,7 +600,7 @@ def test_empty_lines_do_not_pile_up(words, config):
 def test_lines_with_much_unknown_text_are_noticed(model, config, capsys):
     translator = make_translator(model, config)
     translator.translate(["A dog runs through the grass.", "Ждём A dog", "A dog runs 👍", "中文"])
-    first, second = capsys.readouterr().err.splitlines()
+    first, second = important(capsys.readouterr().err).splitlines()
     assert first.startswith("warning: line 2: ") and "not in the vocabulary" in first
     assert all(letter in first for letter in "Ждём")
     assert second.startswith("warning: line 4: 1 of 1 subwords") and "中, 文" in second
