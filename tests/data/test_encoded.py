@@ -185,9 +185,9 @@ def test_nothing_left(tmp_path):
     with pytest.raises(UserError) as caught:
         encode(pairs, tmp_path, reason_to_drop=without_empty, limits=Limits(max_length=1))
     assert str(caught.value) == (
-        "no training pair is left (1,200 empty on a side, 2 longer than 1 subwords)"
+        "encoding: no pair is left (1,200 empty on a side, 2 longer than 1 subwords)"
     )
-    with pytest.raises(UserError, match=r"no training pair is left \(there was none\)"):
+    with pytest.raises(UserError, match=r"no pair is left \(there was none\)"):
         encode([], tmp_path)
     assert entries(tmp_path) == []
 

@@ -421,6 +421,26 @@ def test_what_is_held_out_is_noticed_with_the_same_subwords(tmp_path, text):
     assert len(less.train) == 300 - less.train.facts["dropped"]["held out for dev or test"] <= 290
 
 
+def test_long_dev_pairs_have_no_loss(tmp_path, text, capsys):
+    """One that lacks its line ends would need memory with the square of its length."""
+    pairs = some_pairs(30)
+    long = tuple(" ".join(side) for side in zip(*pairs, strict=True))
+    write(text, "dev", [*pairs[:9], long, ("", ""), *pairs[9:]])
+    for _ in range(2):  # also if the cache has it
+        data = prepare(config(tmp_path, data={"max_length": 100}))
+        assert data.dev.lines.tolist() == [*range(9), *range(10, 32)]
+        assert data.dev.facts["longest"] <= 100 and len(data.dev_split.text[0]) == 32
+        warnings = [line for line in capsys.readouterr().err.splitlines() if "data.dev" in line]
+        assert len(warnings) == 1
+        length = len(data.subwords.source.encode(long[0]))
+        assert (
+            f"line 10 has {length:,} subwords" in warnings[0] and "(data.max_length)" in warnings[0]
+        )
+    write(text, "dev", [long])
+    with pytest.raises(UserError, match=r"the dev set: no pair is left \(1 longer than 100 subw"):
+        prepare(config(tmp_path, data={"max_length": 100}))
+
+
 def test_neither_dev_nor_test(tmp_path, text):
     data = prepare(config(tmp_path, data={"dev": None, "test": None, "held_out": 0}))
     assert data.dev is None and data.dev_split is None and data.test_split is None
@@ -467,7 +487,9 @@ def test_wrong_data_leaves_nothing_half_written(tmp_path, text, damage, message)
 
 
 def test_every_pair_too_long(tmp_path, text):
-    with pytest.raises(UserError, match=r"no training pair is left \(300 longer than 1 subwords\)"):
+    with pytest.raises(
+        UserError, match=r"training text: no pair is left \(300 longer than 1 subwords\)"
+    ):
         prepare(config(tmp_path, data={"max_length": 1}))
 
 

@@ -167,8 +167,8 @@ class DataConfig(Section):
     much text would be lost, because its sentences are in several pairs. 0 holds out nothing."""
 
     max_length: PositiveInt = 256
-    """The length of the longest sentence, in subwords. Training leaves out a pair if one of its
-    sides is longer."""
+    """The length of the longest sentence, in subwords. Training and the loss of the dev set leave
+    out a pair if one of its sides is longer."""
 
     max_length_ratio: Annotated[float, Field(ge=1)] | None = 6.0
     """The largest ratio of the lengths of the two sides. Training leaves out a pair if one side is

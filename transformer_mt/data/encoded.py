@@ -320,7 +320,7 @@ def _write(
             bar.update(len(chunk.lines) + chunk.dropped.total())
     if not source.count:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
-        raise UserError(f"no training pair is left ({reasons or 'there was none'})")
+        raise UserError(f"{title}: no pair is left ({reasons or 'there was none'})")
     np.save(folder / "lines.npy", np.concatenate(lines))
     facts = {
         "pairs": source.count,

@@ -150,20 +150,22 @@ def prepare(
         corpus.train,
         content=content,
         limits=limits,
-        title="encoding",
+        title="encoding the training text",
         total=corpus.train.line_count,
         reason_to_drop=new_filter(),
     )
     dev = links = None
     if corpus.dev is not None:
-        # All pairs of the dev set are encoded, so that its loss means the same in every run.
+        # Its loss needs memory as training does, so very long pairs are left out. All others are
+        # used, so that the loss means the same in every run.
         dev = encode(
             corpus.dev,
             content=f"whole {corpus.dev.content()}",
-            limits=Limits(),
-            title="encoding dev",
+            limits=Limits(data.max_length),
+            title="encoding the dev set",
             total=corpus.dev.line_count,
         )
+        _warn_of_long_pairs(corpus.dev, dev, subwords, data.max_length)
     if alignments is not None:
         languages = data.source_lang, data.target_lang
         links = encoded_alignments(alignments, train, subwords, languages, cache)
@@ -213,6 +215,25 @@ def _require_known(facts: Facts) -> None:
                 f"data.train: {unknown['share']:.0%} of the subwords of the {side} are unknown, "
                 f"such as {', '.join(unknown['examples'])}. The vocabulary is one of other text: "
                 "check subword.vocabulary or training.init_from"
+            )
+
+
+def _warn_of_long_pairs(
+    split: Split, dev: EncodedCorpus, subwords: Subwords, max_length: int
+) -> None:
+    """Warns of each pair of the dev set that is too long for its loss."""
+    if not dev.facts["dropped"]:
+        return
+    used = set(dev.lines.tolist())
+    for line, pair in enumerate(split.examples()):
+        if line not in used:
+            source = len(subwords.source.encode(pair["source"]))
+            target = len(subwords.target.encode(pair["target"]))
+            warn(
+                f"data.dev: line {line + 1} has {source:,} subwords, and its target {target:,}. "
+                f"The loss of the dev set leaves out pairs of more than {max_length:,} "
+                "(data.max_length), but BLEU counts them. Perhaps a line end is missing",
+                kind="pairs of the dev set are left out of its loss",
             )
 
 
