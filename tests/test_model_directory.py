@@ -525,6 +525,20 @@ def test_names_of_files_that_can_not_be_written(tmp_path, name):
         require_safe_outputs({"--output": tmp_path / name}, {})
 
 
+def test_a_loop_of_links_is_no_output_and_no_part_of_a_model(models, tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(UsageError, match="a loop of links"):
+        require_safe_outputs({"--output": tmp_path / "loop"}, {})
+    shutil.copytree(models / "model", tmp_path / "model")
+    for name, message in (("subword.model", "subword.model is"), ("config.yaml", "not a model")):
+        (tmp_path / "model" / name).unlink()
+        (tmp_path / "model" / name).symlink_to(name)
+        with pytest.raises(UserError, match=message):
+            Translator.load(tmp_path / "model")
+    with pytest.raises(UserError, match="loop"):
+        run_command("report", tmp_path / "loop")
+
+
 COMMANDS = [
     "translate model in.en OUT", "translate model in.en OUT --resume",
     "score model --source in.en --target in.de --output OUT",

@@ -88,9 +88,10 @@ class ModelDirectory:
             UserError: it is a link that leads out of the directory.
         """
         path = self.path / name
-        if not path.resolve().is_relative_to(self.path.resolve()):
+        place = Path(os.path.realpath(path))  # Path.resolve fails at a loop of links
+        if not place.is_relative_to(os.path.realpath(self.path)):
             raise UserError(
-                f"{path} is a link to a place outside of the model directory, {path.resolve()}, "
+                f"{path} is a link to a place outside of the model directory, {place}, "
                 "and is not followed. Put a copy of what it leads to in its place"
             )
         return path
@@ -244,7 +245,7 @@ def require_safe_outputs(
         written, read: as in `require_distinct`.
 
     Raises:
-        UsageError: an output does, or its name is that of a compressed file that can't be written.
+        UsageError: an output does, or can't be written because of its name or of a loop of links.
     """
     require_distinct(written, read)
     for name, file in written.items():
@@ -257,6 +258,8 @@ def require_safe_outputs(
             )
         path = Path(f"/proc/self/fd/{file}" if isinstance(file, int) else file)
         path = Path(os.path.realpath(path))
+        if path.is_symlink():
+            raise UsageError(f"{name} {file}: a loop of links, which leads to no file")
         folder = next((folder for folder in path.parents if _is_model(folder)), None)
         if folder is None:
             continue

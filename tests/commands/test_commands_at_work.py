@@ -61,6 +61,22 @@ def test_translating_files(model, tmp_path):
     assert files(tmp_path) == ["in.txt", "out.txt"]
 
 
+def test_a_device_is_read_like_a_file(model, tmp_path):
+    done = run("translate", model, os.devnull, tmp_path / "out.txt")
+    assert done.returncode == 0 and (tmp_path / "out.txt").read_text() == "", done.stderr
+    (tmp_path / "loop").symlink_to("loop")
+    done = run("translate", model, tmp_path / "loop", tmp_path / "out.txt")
+    assert_refused(done, 2, "loop: a link that leads to no file")
+
+
+def test_names_that_are_not_utf8(model, tmp_path):
+    name = os.fsdecode(b"\xff\xe9")
+    (tmp_path / name).write_text("A dog runs.\n")
+    done = run("translate", model, tmp_path / name, tmp_path / f"{name}.out", "--threads", "1")
+    assert done.returncode == 0 and (tmp_path / f"{name}.out").exists(), done.stderr
+    assert_refused(run("new", tmp_path / f"{name}.yaml"), 2, "is not UTF-8")
+
+
 def test_a_folder_that_is_not_there(model, tmp_path):
     done = run("translate", model, "--output", tmp_path / "no" / "out.txt", stdin="A dog.\n")
     assert_refused(done, 1, "out.txt", "can't be written")

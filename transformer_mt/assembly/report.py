@@ -1,6 +1,7 @@
 """Writes the report of runs: reads their model directories, scores their translations, and draws
 their attention."""
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def write_report(model_dirs: Sequence[str | Path], output: str | Path) -> None:
 
 def _names(folders: Sequence[Path]) -> list[str]:
     """Returns the names of the folders, or their paths where two have the same name."""
-    names = [folder.resolve().name for folder in folders]
+    names = [os.path.basename(os.path.realpath(folder)) for folder in folders]
     return [
         name if names.count(name) == 1 else str(folder)
         for folder, name in zip(folders, names, strict=True)

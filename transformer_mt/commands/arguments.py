@@ -142,9 +142,16 @@ def require_files(options: argparse.Namespace, *names: str) -> None:
     for name in names:
         value = getattr(options, name)
         for path in value if isinstance(value, list) else [value]:
-            if path is not None and not path.is_file() and not path.is_fifo():
-                flag = name.replace("_", "-")
-                raise UsageError(f"--{flag}: {path}: there is no such file")
+            if path is not None and not is_readable(path):
+                what = (
+                    "a link that leads to no file" if path.is_symlink() else "there is no such file"
+                )
+                raise UsageError(f"--{name.replace('_', '-')}: {path}: {what}")
+
+
+def is_readable(path: Path) -> bool:
+    """Whether the path is a file, a pipe or a device."""
+    return path.exists() and not path.is_dir()
 
 
 # ------------------------------------------------------------------------------------------- types

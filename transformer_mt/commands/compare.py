@@ -28,6 +28,7 @@ from transformer_mt.commands.arguments import (
     add_files,
     add_references,
     add_score_options,
+    is_readable,
     require_files,
 )
 from transformer_mt.commands.line_files import require_equal
@@ -155,7 +156,7 @@ def _require_valid(options: argparse.Namespace, names: list[str]) -> dict[str, E
     read |= {f"--reference {number}": path for number, path in enumerate(options.reference, 1)}
     read |= {f"SYSTEM {number}": Path(name) for number, name in enumerate(names, 1)}
     require_safe_outputs({"--html": options.html, "--json": options.json}, read)
-    folders = [name for name in names if not _is_text(Path(name))]
+    folders = [name for name in names if not is_readable(Path(name))]
     for name in folders:
         if not Path(split_model(name)[0]).is_dir():
             raise UsageError(f"{name}: there is no such file or model directory")
@@ -166,10 +167,6 @@ def _require_valid(options: argparse.Namespace, names: list[str]) -> dict[str, E
     if options.ensemble and len(folders) != 1:
         raise UsageError("compare: --ensemble goes together with one SYSTEM that is a model")
     return {name: find_model(options, name) for name in folders}
-
-
-def _is_text(path: Path) -> bool:
-    return path.is_file() or path.is_fifo()
 
 
 def _require_as_many_lines(

@@ -76,6 +76,8 @@ def run(options: argparse.Namespace) -> None:
     path = options.recipe
     if path.suffix not in (".yaml", ".yml"):
         raise UsageError(f"{path}: the name of a recipe ends in .yaml")
+    if "\ufffd" in os.fsencode(path).decode("utf-8", "replace"):
+        raise UsageError(f"{path}: the name is not UTF-8, as a recipe must be. Give another one")
     if not path.parent.is_dir():
         raise UsageError(f"{path}: there is no folder {path.parent}")
     if path.exists() and not options.force:

@@ -276,8 +276,8 @@ class RunDirectory(ModelDirectory):
 
     def _is_own_folder(self, path: Path) -> bool:
         """Returns whether a path is a folder of this directory, and not a link to another one."""
-        place = self.path.resolve() / path.relative_to(self.path)
-        return path.is_dir() and path.resolve() == place
+        place = os.path.join(os.path.realpath(self.path), path.relative_to(self.path))
+        return path.is_dir() and os.path.realpath(path) == place
 
     # ------------------------------------------------------------------------ during a run
 
