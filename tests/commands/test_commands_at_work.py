@@ -44,7 +44,7 @@ def test_translating_from_stdin_to_stdout(model):
     assert lines[1] == lines[2] == "" and lines[0] and lines[5]
     messages = done.stderr.decode("utf-8")
     assert "stdin, line 4: not UTF-8" in messages and "line 5" in messages
-    assert messages.count("warning") == 2
+    assert messages.count("not UTF-8") == 2
 
 
 def test_translating_files(model, tmp_path):
