@@ -76,6 +76,12 @@ def test_the_tokeniser(evaluate, folder, flags, tokenize):
     assert f"|tok:{tokenize}|" in scores["signature"]
 
 
+def test_a_wrong_code_of_the_language(evaluate, folder):
+    files = {"hypothesis": folder / "worse", "reference": folder / "reference"}
+    _, messages, scores = evaluate(**files, target_lang="cn")
+    assert "|tok:zh|" in scores["signature"] and "cn is taken for zh" in messages
+
+
 def test_files_side_by_side(evaluate, folder):
     output, _, scores = evaluate(
         *("--hypothesis", folder / "worse", "--hypothesis", folder / "other"),

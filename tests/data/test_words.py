@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import demo_pairs, train_subwords, words
-from transformer_mt.data.languages import has_spaces, joins_sentences_with_space
 from transformer_mt.data.subword import WordVocabulary
 from transformer_mt.data.words import NONE, Words, word_count
 
@@ -110,23 +109,3 @@ def test_many_sentences_at_once(texts):
     assert spans.starts.tolist() == [own[0] for own in places]
     assert spans.lengths.tolist() == [len(own) for own in places]
     assert all(len(own) == own[-1] - own[0] + 1 for own in places)  # without a gap
-
-
-@pytest.mark.parametrize(
-    ("language", "expected"),
-    [("de", True), ("zh", False), ("zh-CN", False), ("ZH_Hant", False), ("ja", False), ("", True)],
-)
-def test_languages_without_spaces(language, expected):
-    assert has_spaces(language) is expected
-
-
-@pytest.mark.parametrize(
-    "language", ["en", "ko", "th", "lo", "khm", "my-MM", "bo", "dz", "shn", ""]
-)
-def test_a_space_separates_sentences_also_where_none_separates_words(language):
-    assert joins_sentences_with_space(language)
-
-
-@pytest.mark.parametrize("language", ["zh", "zh_Hant", "yue", "ja", "jpn"])
-def test_no_space_separates_the_sentences_of_chinese_and_japanese(language):
-    assert not joins_sentences_with_space(language)

@@ -111,7 +111,9 @@ def tilde(output):
 
 def unknown_characters(output):
     for name, text in sections(output).items():
-        assert re.search(r"(warning|error): .*unknown|not in the vocabulary", text), name
+        assert re.search(r"warning: .*(unknown|not in the vocabulary)|error: .*vocab\.yml", text), (
+            name
+        )
 
 
 def utf16_stdin(output):

@@ -11,8 +11,8 @@ FACTS = {
     "pairs": 100_000,
     "dropped": {},
     "unknown_text": {},
-    "source": {"vocabulary": 8000, "rare": 0.1},
-    "target": {"vocabulary": 8000, "rare": 0.1},
+    "source": {"vocabulary": 8000, "rare": 0.1, "unspaced_script": 0.0},
+    "target": {"vocabulary": 8000, "rare": 0.1, "unspaced_script": 0.0},
     "dev": 1000,
     "test": 1000,
     "overlap": {"dev": QUIET, "test": QUIET},
@@ -88,7 +88,7 @@ def test_without_a_dev_set(tmp_path):
 
 def rare(source: float, target: float) -> dict:
     sides = {"source": source, "target": target}
-    return FACTS | {name: {"vocabulary": 8000, "rare": share} for name, share in sides.items()}
+    return FACTS | {name: FACTS[name] | {"rare": share} for name, share in sides.items()}
 
 
 def test_subwords_that_are_too_rare(tmp_path):
@@ -141,6 +141,19 @@ def test_much_text_is_left_out_for_the_held_out_pairs(tmp_path):
 def test_labels_of_held_out_pairs_may_be_trained_on(tmp_path):
     overlap = {"dev": {"lines": 1000, "pairs": 0}, "test": {"lines": 1000, "pairs": 0}}
     assert advised(tmp_path, FACTS | {"overlap": overlap}, held_out=True) == []
+
+
+def test_codes_of_languages(tmp_path):
+    def messages(language: str, unspaced: float) -> list[str]:
+        facts = FACTS | {"target": FACTS["target"] | {"unspaced_script": unspaced}}
+        data = {"dev": "dev", "test": "test", "target_lang": language}
+        return advice(make_config(tmp_path, training=STEPS, data=data), facts, 1000)
+
+    assert messages("chi", 1.0) == messages("de", 0.1) == []
+    assert messages("cn", 1.0) == ["data.target_lang: cn is taken for zh, the code of the language"]
+    (message,) = messages("xx", 0.9)
+    assert message.startswith("data.target_lang: the text is in a script without spaces")
+    assert "xx is no" in message
 
 
 def test_copies_of_the_source(tmp_path):

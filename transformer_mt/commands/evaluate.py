@@ -38,6 +38,7 @@ from transformer_mt.commands.model_choice import add_model_choice
 from transformer_mt.commands.translations import find_model, translate
 from transformer_mt.config.schema import SEARCH_KEYS
 from transformer_mt.data.datasets import DATASETS
+from transformer_mt.data.languages import taken_for
 from transformer_mt.data.lc_norm_tok import LC_NORM_TOK, lc_norm_tok, looks_tokenized
 from transformer_mt.decoding.stream import input_lines
 from transformer_mt.evaluation.comet import Comet
@@ -344,6 +345,8 @@ def _read(options: argparse.Namespace, reference: list[str], form: Form) -> Iter
     tokenize = options.tokenize
     if tokenize is None and options.target_lang:
         tokenize = tokenizer_for_language(options.target_lang)
+    if options.target_lang and (code := taken_for(options.target_lang)):
+        warn(f"--target-lang: {options.target_lang} is taken for {code}, the code of the language")
     for path in options.hypothesis:
         hypotheses = _content(path, input_lines)
         require_equal(path, len(hypotheses), options.reference[0], len(reference))

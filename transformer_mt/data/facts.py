@@ -17,14 +17,14 @@ from transformer_mt.config.schema import MAX_LENGTH_RATIO, DecodingConfig
 from transformer_mt.data.cache import entry, entry_name
 from transformer_mt.data.corpus import Corpus, Pair, Split
 from transformer_mt.data.encoded import CHUNK, CachedArrays, EncodedCorpus, EncodedText, Limits
+from transformer_mt.data.languages import has_spaces, is_in_unspaced_script
 from transformer_mt.data.normalization import examples_of
 from transformer_mt.data.sentences import sentences
 from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary, tokens
-from transformer_mt.data.words import has_spaces
 from transformer_mt.runtime.console import progress
 
 # A new number makes existing entries of the cache unused.
-FORMAT = 2
+FORMAT = 3
 # A subword that occurs less often than this is rare.
 RARE = 10
 # How many examples there are of each kind, and how many characters of each text.
@@ -34,7 +34,7 @@ LINES_WITH_UNKNOWN = 1000
 LONGEST_EXAMPLE = 200
 # A histogram of lengths has at most this many bars.
 BARS = 30
-# Whether lines have several sentences is looked at in about this many of them.
+# Whether lines have several sentences, and their script, is looked at in about this many of them.
 SENTENCE_LINES = 20_000
 # The share of the pairs, the least unusual ones, whose targets an output may be as long as.
 USUAL = 0.999
@@ -229,19 +229,21 @@ class _Dropped:
 
 
 class _Units:
-    """Counts the characters and the words of one side of the text, and the lines with several
-    sentences among every `step`th line."""
+    """Counts the characters and the words of one side of the text, and among every `step`th line
+    those with several sentences and those in a script without spaces."""
 
     def __init__(self, language: str, is_bpe: bool, step: int) -> None:
         self._language, self._has_words = language, has_spaces(language)
         self._is_bpe = is_bpe
         self._step = step
         self._words = self._characters = self._lines = self._looked_at = self._several = 0
+        self._unspaced = 0
 
     def add(self, text: str) -> None:
         if self._lines % self._step == 0:
             self._looked_at += 1
             self._several += len(sentences(text, self._language)) > 1
+            self._unspaced += is_in_unspaced_script(text)
         self._lines += 1
         self._characters += len(text)
         if self._has_words:
@@ -255,6 +257,7 @@ class _Units:
             "words": self._words if self._has_words else None,
             "characters": self._characters,
             "several_sentences": self._several / max(1, self._looked_at),
+            "unspaced_script": self._unspaced / max(1, self._looked_at),
         }
 
 

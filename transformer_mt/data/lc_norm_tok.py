@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from functools import cache, lru_cache
 
-from transformer_mt.data.languages import has_spaces
+from transformer_mt.data.languages import has_spaces, primary
 from transformer_mt.runtime.errors import UsageError
 
 # The name of the form.
@@ -38,7 +38,8 @@ def lc_norm_tok(language: str) -> Callable[[str], str]:
         )
     from sacremoses import MosesPunctNormalizer, MosesTokenizer  # which take a second to import
 
-    normalizer, tokenizer = MosesPunctNormalizer(language), MosesTokenizer(language)
+    code = primary(language)
+    normalizer, tokenizer = MosesPunctNormalizer(code), MosesTokenizer(code)
 
     # Training reads its text several times, which should not cost 0.3 ms per line each time.
     @lru_cache(1 << 17)  # lines

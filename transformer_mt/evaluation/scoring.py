@@ -1,19 +1,22 @@
 """Scores translations as their model or their text requires: which tokeniser, which note."""
 
-import re
 from typing import Any
 
 from transformer_mt.config.schema import Config
 from transformer_mt.data.datasets import DATASETS
-from transformer_mt.data.languages import CHINESE, JAPANESE, KOREAN, has_spaces, primary
+from transformer_mt.data.languages import (
+    CHINESE,
+    HAN,
+    HANGUL,
+    JAPANESE,
+    KANA,
+    KOREAN,
+    OTHER_UNSPACED,
+    has_spaces,
+    primary,
+)
 from transformer_mt.data.normalization import normalized
 from transformer_mt.evaluation.metrics import METRICS, Scores, score
-
-# Letters of scripts. The scripts in the last line are written without spaces.
-_HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
-_KANA = re.compile(r"[\u3040-\u30ff]")
-_HANGUL = re.compile(r"[\u1100-\u11ff\uac00-\ud7af]")
-_UNSPACED = re.compile(r"[\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff]")
 
 # The name of the protocol that scores text as it is.
 SACREBLEU = "sacrebleu"
@@ -80,7 +83,7 @@ def tokenizer_for_text(references: list[str]) -> str:
     does. The script of most letters of the first 1,000 lines decides."""
     letters = "".join(filter(str.isalpha, "".join(references[:1000])))
     han, kana, hangul, unspaced = (
-        len(script.findall(letters)) for script in (_HAN, _KANA, _HANGUL, _UNSPACED)
+        len(script.findall(letters)) for script in (HAN, KANA, HANGUL, OTHER_UNSPACED)
     )
     half = len(letters) / 2
     if han + kana > half:

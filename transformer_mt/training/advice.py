@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from transformer_mt.config.fused import LARGEST, STEP, takes_head_width
 from transformer_mt.config.schema import Config
 from transformer_mt.data.facts import RARE, Facts, unknown_texts
+from transformer_mt.data.languages import has_spaces, taken_for
 
 # Copies of the source among the targets are reported from this share of the pairs on. A few are in
 # every corpus, such as names.
@@ -27,6 +28,7 @@ def advice(config: Config, facts: Facts, total_steps: int) -> list[str]:
     return [
         *_about_steps(config, total_steps, facts["dev"] > 0),
         *_about_attention(config),
+        *_about_languages(config, facts),
         *_about_text(config, facts),
     ]
 
@@ -100,6 +102,21 @@ def _other_width(config: Config) -> str:
         return f"Use num_heads {min(fitting, key=lambda n: (abs(n - heads), n))}, for example"
     width = min(max(STEP, round(d_model / heads / STEP) * STEP), LARGEST)
     return f"Use d_model {heads * width}, for example"
+
+
+def _about_languages(config: Config, facts: Facts) -> Iterator[str]:
+    for side in ("source", "target"):
+        key = f"{side}_lang"
+        language = getattr(config.data, key)
+        if code := taken_for(language):
+            yield f"data.{key}: {language} is taken for {code}, the code of the language"
+        elif has_spaces(language) and facts[side]["unspaced_script"] > 0.5:
+            yield (
+                f"data.{key}: the text is in a script without spaces between words, and {language} "
+                "is no language that has such a script, so that a sentence counts as one word and "
+                "BLEU is wrong. Give the code of the language, such as zh, ja or th, and name the "
+                "files so"
+            )
 
 
 def _about_text(config: Config, facts: Facts) -> Iterator[str]:
