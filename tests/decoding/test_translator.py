@@ -849,6 +849,15 @@ def test_an_output_that_has_reached_its_greatest_length_is_named_and_counted(wor
     assert "line 1" not in messages and "line 4: the translation has reached" in messages
 
 
+@pytest.mark.parametrize("nothing", [-np.inf, np.nan])
+def test_a_line_without_a_translation_is_named(words, config, capsys, nothing):
+    """A model whose weights are finite can still compute NaN, after an overflow."""
+    translator = translator_with(Says(([], nothing)), words[1], config)
+    assert translator.translate(["w1 w2", ""]) == ["", ""]
+    messages = capsys.readouterr().err
+    assert "line 1: what the model computes is NaN" in messages and "line 2" not in messages
+
+
 def test_null_is_the_usual_ratio(config):
     settings = config.decoding.model_copy(update={"max_length_ratio": None})
     assert length_limits(10, settings) == (0, 20 + settings.max_length_extra)

@@ -57,6 +57,15 @@ def test_what_is_no_such_file(tmp_path, content):
         tensors.read(tmp_path / "x")
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_are_refused_by_their_name(tmp_path, bad):
+    damaged = np.ones((2, 3), np.float32)
+    damaged[1, 2] = bad
+    tensors.write(tmp_path / "x", {**ARRAYS, "bad one": damaged})
+    with pytest.raises(ValueError, match="bad one holds NaN or infinity"):
+        tensors.read(tmp_path / "x")
+
+
 FULL = """
 import resource, sys
 from pathlib import Path

@@ -13,6 +13,7 @@ from tests.support import run_python
 from transformer_mt.config.schema import TrainingConfig
 from transformer_mt.model import Transformer
 from transformer_mt.runtime import tensors
+from transformer_mt.runtime.checksums import write_checksums
 from transformer_mt.runtime.errors import UserError
 from transformer_mt.training import checkpoint
 from transformer_mt.training.gradients import Gradients
@@ -129,6 +130,19 @@ def test_a_damaged_file_is_named(directory, how):
     assert str(saved / "model.safetensors") in str(raised.value)
     assert "Use another checkpoint" in str(raised.value) and "\n" not in str(raised.value)
     np.testing.assert_array_equal(logits(model), before)
+
+
+@pytest.mark.parametrize("file", ["model", "optimizer"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_checkpoint_that_holds_no_numbers_is_refused(directory, file, bad):
+    """Checksums are right: training itself, or another program, wrote it."""
+    saved = save(directory, 3)
+    path = saved / f"{file}.safetensors"
+    tensors.write(path, tensors.read(path) | {"one": np.array([1, bad], np.float32)})
+    write_checksums(saved)
+    model = small_model()
+    with pytest.raises(UserError, match=re.escape(f"{path}: damaged (one holds NaN")):
+        checkpoint.restore(saved, model, optimizer_of(model))
 
 
 def test_all_that_does_not_fit_is_listed(directory):

@@ -152,7 +152,7 @@ class LineTranslator:
         lines = self._computed(prepared, search, finished)
         for number, ((line, cut), parts) in enumerate(lines, first):
             yield self._translation(line, cut, parts, need_alignment)
-            self._warn_of_limit(parts, number)
+            self._warn_of_outputs(parts, number)
 
     def parts(self, line: str) -> list[LinePart]:
         """The parts of a line that are translated one by one. They can be translated as lines of
@@ -483,9 +483,16 @@ class LineTranslator:
                 f"lines have {name} that are not in the vocabulary",
             )
 
-    def _warn_of_limit(self, parts: list[_Part], line: int) -> None:
-        """Warns if an output is as long as it may be, because it may be cut there."""
+    def _warn_of_outputs(self, parts: list[_Part], line: int) -> None:
+        """Warns if an output is as long as it may be, because it may be cut there, or if there is
+        none."""
         for part in parts:
+            if not math.isfinite(part.result[0].log_prob):
+                self._warn(
+                    f"line {line}: what the model computes is NaN or infinite, so there is no "
+                    "translation. Use another checkpoint",
+                    "lines have no translation because the model computes NaN or infinity",
+                )
             most = length_limits(len(part.content.source), self._decoding)[1]
             if len(part.result[0].ids) >= max(most, 1):
                 self._warn(

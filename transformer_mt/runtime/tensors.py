@@ -37,9 +37,14 @@ def read(path: Path) -> dict[str, np.ndarray]:
 
     Raises:
         OSError: the file can't be read.
-        ValueError: the file is damaged, or has another format.
+        ValueError: the file is damaged, has another format, or holds NaN or infinity. With these, a
+            model would translate every line to an empty one.
     """
     try:
-        return load_file(path)
+        arrays = load_file(path)
     except SafetensorError as error:
         raise ValueError(str(error).split("\n")[0]) from None
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():  # 25 ms for 200 MB
+            raise ValueError(f"{name} holds NaN or infinity")
+    return arrays
