@@ -195,6 +195,7 @@ def test_compressed_text_in_a_pipe(compress):
         (b"one\rtwo\r", "stdin: its lines end in a carriage return alone"),
         (gzip.compress(b"text\n")[:-9], "stdin: can't be read to its end"),
     ],
+    ids=["utf-16", "utf-16-le", "zst", "cr", "cut"],  # the bytes hold the time
 )
 def test_what_is_no_text_in_a_pipe(content, message):
     with pytest.raises(UserError, match=message):

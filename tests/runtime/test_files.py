@@ -203,6 +203,7 @@ def _as_tar(content: bytes) -> bytes:
         (_as_tar(b"text"), r"\.tar"),
         (gzip.compress(_as_tar(b"text")), r"\.tar"),
     ],
+    ids=["zst", "7z", "zip", "tar", "tar.gz"],  # the bytes hold the time
 )
 def test_what_can_not_be_decompressed_is_named_with_a_command(tmp_path, content, ending):
     (tmp_path / "text").write_bytes(content)
