@@ -13,7 +13,7 @@ examples:
 
 exit codes:
   0 the mean is in the recorded interval, or nothing was recorded    1 it is not, or a step failed
-  2 wrong arguments    130 Ctrl-C
+  2 wrong arguments    130 Ctrl-C    143 SIGTERM    129 SIGHUP (the terminal was lost)
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from pathlib import Path
 from published import record
 from published.row import ROOT, Places, Row, find, rows
 from published.steps import run_all
+from transformer_mt.runtime import signals
 from transformer_mt.runtime.console import discard, say, show, warn
-from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.runtime.errors import Interrupted, UsageError, UserError
 
 
 def main() -> int:
@@ -64,8 +65,9 @@ def main() -> int:
     )
     options = parser.parse_args()
     try:
-        exit_code = run(options)
-        sys.stdout.flush()
+        with signals.raised():
+            exit_code = run(options)
+            sys.stdout.flush()
         return exit_code
     except UsageError as error:
         say(f"error: {error}")
@@ -76,9 +78,9 @@ def main() -> int:
     except BrokenPipeError:  # the reader of the output, such as head, has read enough
         discard(sys.stdout)
         return 1
-    except KeyboardInterrupt:
+    except Interrupted as stop:
         say("interrupted; the same command goes on from here")
-        return 130
+        return stop.exit_code
 
 
 def run(options: argparse.Namespace) -> int:
@@ -91,6 +93,10 @@ def run(options: argparse.Namespace) -> int:
     if options.row is None:
         raise UsageError("give the name of a row, or --list to see all of them")
     row = find(options.row)
+    for name in ("data", "runs"):
+        # A config would read it as a variable of the environment.
+        if "$" in str(folder := getattr(options, name)):
+            raise UsageError(f"--{name}: {folder}: give a folder without $ in its path")
     data = require_data(row, options.data)
     seeds = seeds_of(row, options.seed)
     return reproduce(row, Places(options.runs.absolute(), data), seeds, options.record)

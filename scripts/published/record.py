@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from transformer_mt import __version__
 from transformer_mt.assembly.backends import split_model
 from transformer_mt.config import file as config_file
+from transformer_mt.config import yaml_text
 from transformer_mt.config.schema import Config, DataConfig, TrainingConfig
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.lc_norm_tok import LC_NORM_TOK, lc_norm_tok
@@ -90,8 +91,7 @@ def keep(row: Row, places: Places, found: dict[str, Any]) -> None:
     """
     seeds = [int(seed) for seed in found["seeds"]]
     configs = [ModelDirectory(row.model_of(places, seed)).load_config() for seed in seeds]
-    config = config_file.dump(_without_places(configs[0]))
-    config = config.replace(f"{places.runs}/", "")  # before a model or a text of another step
+    config = yaml_text.dump(_relative(_without_places(configs[0]).model_dump(), f"{places.runs}/"))
     curve = [line for seed in seeds for line in _dev_curve(row, places, seed)]
     if row.is_recorded:
         then = recorded(row)
@@ -235,3 +235,13 @@ def _without_places(config: Config) -> Config:
         update={"seed": TrainingConfig.model_fields["seed"].default}
     )
     return config.model_copy(update={"data": data, "training": training, "model_dir": "runs/model"})
+
+
+def _relative(value: Any, folder: str) -> Any:
+    """Returns the values of a config, where models and texts of other steps are given by their
+    paths in a folder."""
+    if isinstance(value, dict):
+        return {key: _relative(own, folder) for key, own in value.items()}
+    if isinstance(value, list):
+        return [_relative(own, folder) for own in value]
+    return value.removeprefix(folder) if isinstance(value, str) else value

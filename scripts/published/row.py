@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -67,7 +69,7 @@ class Row:
             # A folder may have a space in its name, so the words are told apart first.
             words = shlex.split(step)
             for seed in seeds if "{seed}" in step else seeds[:1]:
-                commands.append([places.fill(word, self, seed) for word in words])
+                commands.append([places.fill_word(word, self, seed) for word in words])
         return commands
 
     def model_of(self, places: Places, seed: int) -> Path:
@@ -112,9 +114,15 @@ class Places:
         values = {"runs": self.of(row.name), "seed": seed}
         values["data"] = "null" if self.data is None else self.data
         values |= {f"runs:{name}": self.of(name) for name in row.needs}
-        for name, value in values.items():
-            template = template.replace(f"{{{name}}}", str(value))
-        return template
+        # All at once, because a folder may have the name of a placeholder.
+        return re.sub(r"{([\w:]+)}", lambda match: str(values[match[1]]), template)
+
+    def fill_word(self, word: str, row: Row, seed: int) -> str:
+        """Fills in a word of a command. The texts of key=[text,text] become quoted YAML."""
+        if not (match := re.fullmatch(r"([\w.]+=)\[(.*)\]", word)):
+            return self.fill(word, row, seed)
+        texts = [self.fill(text, row, seed) for text in match[2].split(",")]
+        return match[1] + json.dumps(texts, ensure_ascii=False)
 
 
 def rows() -> dict[str, Row]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import shlex
 import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from transformer_mt import __version__
-from transformer_mt.runtime.console import say
+from transformer_mt.runtime import signals
+from transformer_mt.runtime.console import say, warn
 from transformer_mt.runtime.errors import UserError
 
 from .row import ROOT
@@ -41,11 +44,15 @@ class Run:
 
 
 def runs_of(folder: Path) -> list[Run]:
-    """Returns what ran in the folder of a row, oldest first."""
-    path = folder / LOG
-    if not path.exists():
-        return []
-    return [Run(**json.loads(line)) for line in path.read_text("utf-8").splitlines()]
+    """Returns what ran in the folder of a row, oldest first. Damaged lines are left out: what they
+    stood for runs again, and finds its own work done."""
+    path, runs = folder / LOG, []
+    for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else (), 1):
+        try:
+            runs.append(Run(**json.loads(line)))
+        except (ValueError, TypeError):
+            warn(f"{path}, line {number}: damaged; its step runs again")
+    return runs
 
 
 def run_all(commands: list[list[str]], folder: Path) -> None:
@@ -54,7 +61,7 @@ def run_all(commands: list[list[str]], folder: Path) -> None:
 
     Raises:
         UserError: a step failed; its own message was printed.
-        KeyboardInterrupt: Ctrl-C. The step has saved its work.
+        Interrupted: a signal stopped it. The step has saved its work.
     """
     folder.mkdir(parents=True, exist_ok=True)
     done = [run.command for run in runs_of(folder) if run.exit_code == 0]
@@ -68,15 +75,36 @@ def run_all(commands: list[list[str]], folder: Path) -> None:
 
 
 def _run(command: list[str], folder: Path) -> None:
+    with signals.held_back():
+        exit_code = _run_held_back(command, folder)
+    if exit_code:
+        raise UserError(
+            f"the step ended with exit code {exit_code}: {shlex.join(command)}\n"
+            "When its cause is mended, repeat the command: it continues with this step"
+        )
+
+
+def _run_held_back(command: list[str], folder: Path) -> int:
+    """Runs a command while signals are held back, hands them on to it, and remembers it.
+
+    Returns: its exit code.
+    """
     began, cpu_began = time.monotonic(), _cpu_seconds()
-    process = subprocess.Popen([sys.executable, "-m", "transformer_mt", *command], cwd=ROOT)
-    is_interrupted = False
-    while True:
+    # In a session of its own, it receives each signal once, from here, also one of a terminal.
+    process = subprocess.Popen(
+        [sys.executable, "-m", "transformer_mt", *command],
+        cwd=ROOT,
+        start_new_session=True,
+        preexec_fn=partial(signals.end_with_parent, os.getpid()),
+    )
+    exit_code, sent = None, None
+    while exit_code is None:
         try:
-            exit_code = process.wait()
-            break
-        except KeyboardInterrupt:  # which the step has received too, and it saves its work now
-            is_interrupted = True
+            exit_code = process.wait(timeout=0.2)
+        except subprocess.TimeoutExpired:
+            if (number := signals.pending()) != sent:
+                process.send_signal(number)
+                sent = number
     run = Run(
         command=command,
         exit_code=exit_code,
@@ -84,15 +112,12 @@ def _run(command: list[str], folder: Path) -> None:
         cpu_seconds=round(_cpu_seconds() - cpu_began, 1),
         version=__version__,
     )
-    with open(folder / LOG, "a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(run)) + "\n")
-    if is_interrupted:
-        raise KeyboardInterrupt
-    if exit_code:
-        raise UserError(
-            f"the step ended with exit code {exit_code}: {shlex.join(command)}\n"
-            "When its cause is mended, repeat the command: it continues with this step"
-        )
+    with open(folder / LOG, "a+b") as file:
+        # A process that was killed may have left a part of a line.
+        file.seek(max(0, file.tell() - 1))
+        end = b"" if file.read(1) in (b"", b"\n") else b"\n"
+        file.write(end + json.dumps(asdict(run)).encode() + b"\n")
+    return exit_code
 
 
 def _cpu_seconds() -> float:

@@ -16,6 +16,7 @@ import yaml
 import reproduce
 from published import record, row, steps
 from tests.support import ROOT, write_lines
+from transformer_mt.config import file as config_file
 from transformer_mt.runtime.errors import UsageError, UserError
 
 TRAIN = (
@@ -198,6 +199,18 @@ def test_models_of_other_rows(tmp_path):
     assert one.hypothesis_of(here, 1) == tmp_path / "a b/ensemble/out"
 
 
+@pytest.mark.parametrize("name", ["a, b", "c]", "[d", "{seed}", "{data}", "e: 'f' #", "中"])
+def test_folders_with_odd_names(tmp_path, name):
+    step = "train configs/demo.yaml data.train=[train,{runs}/more] model_dir={runs}/seed_{seed}"
+    one = row.Row("odd", "", "", "", [1], [step], "{runs}/seed_{seed}")
+    here = row.Places(tmp_path / name, tmp_path)
+    ((_, path, *overrides),) = one.commands(here, [1])
+    config = config_file.load(ROOT / path, overrides)
+    assert [part.text for part in config.data.texts] == ["train", f"{tmp_path}/{name}/odd/more"]
+    assert config.model_dir == f"{tmp_path}/{name}/odd/seed_1"
+    assert one.model_of(here, 1) == tmp_path / name / "odd/seed_1"
+
+
 def test_a_row_of_synthetic_pairs(results, tmp_path, monkeypatch):
     """It starts from the model of another row, and trains on text that one of its steps writes."""
     monkeypatch.setattr(row, "RESULTS", tmp_path)
@@ -280,8 +293,23 @@ def test_a_step_that_fails_is_run_again(tmp_path):
     assert [run.exit_code for run in steps.runs_of(tmp_path / "runs")] == [2, 0]
 
 
-def test_ctrl_c_in_a_step(results, tmp_path):
-    """Ctrl-C reaches the whole group of processes, as from a terminal. The step saves its work."""
+def test_a_last_line_that_was_cut(tmp_path, capsys):
+    """The step runs again, and what follows is remembered."""
+    text = str(write_lines(tmp_path / "text", ["a"]))
+    command = ["evaluate", "--hypothesis", text, "--reference", text]
+    steps.run_all([command], tmp_path)
+    log = tmp_path / steps.LOG
+    whole = log.read_text()
+    log.write_text(whole[: len(whole) // 2])
+    for _ in range(2):
+        steps.run_all([command], tmp_path)
+    assert log.read_text().count('"exit_code": 0') == 1
+    assert f"{log}, line 1: damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_in_a_step(results, tmp_path, number):
+    """Whoever is told to stop, the step does not outlive it. It saves its work if it can."""
     code = (
         f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'scripts')!r}]\n"
         "import pathlib, reproduce\nfrom published import row\n"
@@ -299,10 +327,14 @@ def test_ctrl_c_in_a_step(results, tmp_path):
     while not (log.exists() and '"train"' in log.read_text()):
         assert process.poll() is None and time.monotonic() < end
         time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGINT)
+    process.send_signal(number)
+    # The step and its processes have the pipe too, so this waits for all of them.
     messages = process.communicate(timeout=60)[1]
-    assert process.returncode == 130, messages
+    if number == signal.SIGKILL:
+        assert process.returncode == -number
+        return
+    assert process.returncode == 128 + number, messages
     assert "the same command goes on from here" in messages
     (run,) = steps.runs_of(tmp_path / "runs" / "long")
-    assert run.exit_code == 130 and run.cpu_seconds > 0
+    assert run.exit_code == 128 + number and run.cpu_seconds > 0
     assert list((log.parent / "checkpoints").glob("step_*"))
