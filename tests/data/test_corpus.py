@@ -481,7 +481,7 @@ def test_many_translations_of_each_sentence(tmp_path, swap, capsys):
         assert len(drawn) == gone == 800
         assert "only 200 different targets" in capsys.readouterr().err
     else:
-        assert len({source for source, _ in drawn}) == 40 and len(left) == 3200
+        assert len({source for source, _ in drawn}) == 20 and len(left) == 3600
     # Each sentence twice costs as many pairs again.
     twice = [(f"s{i}", f"t{i}") for i in range(1000)] * 2
     drawn, left, gone = held_out_of(tmp_path, twice, held_out=50)

@@ -138,9 +138,9 @@ def _draw(
     drop_duplicates: bool,
     seed: int,
 ) -> tuple[dict[str, list[Pair]], int]:
-    """Draws at most `held_out` pairs for each name, without replacement. All pairs that leave
-    training for them are at most a tenth of the text, or as many as are asked for if that is more;
-    those of texts with a tag and of reversed texts, which are often copies, are not counted.
+    """Draws at most `held_out` pairs for each name, without replacement. Pairs that share text with
+    others are drawn only as long as at most a tenth of the text leaves training; texts with a tag
+    and reversed texts, which are often copies, do not count.
 
     Returns: the pairs, and the number of different targets if they are labels, or 0.
     """
@@ -180,7 +180,7 @@ def _draw(
 
     candidates = np.flatnonzero(np.array(drawable))
     asked = min(held_out, len(candidates) // 10) * len(names)
-    most = max(asked, is_plain.sum() // 10)
+    most = is_plain.sum() // 10
     alone = candidates[sharing[candidates] == 0]
     rng = random.Random(seed)
     drawn = alone[rng.sample(range(len(alone)), min(asked, len(alone)))].tolist()
