@@ -64,6 +64,14 @@ def test_without_a_section_model_the_model_is_the_other_one(write, capsys):
     assert (config.model.dropout, config.model.d_ff) == (0.4, 24)
 
 
+def test_the_normalisation_is_that_of_the_subwords(write, tmp_path):
+    """Scoring reads it from the config."""
+    config = make_config(tmp_path, model=GENERAL, subword={"normalization": "nfc"})
+    other = make_model_directory(tmp_path / "nfc", PAIRS, config).path
+    loaded = fine_tuning.load(write(), [f"training.init_from={other}"])
+    assert loaded.subword.normalization == "nfc"
+
+
 def test_a_recipe_without_init_from_has_the_defaults(write):
     config = fine_tuning.load(write(), ["training.init_from=null"])
     assert config.model == ModelConfig()

@@ -50,10 +50,11 @@ def load(path: str | Path, overrides: Iterable[str] = (), restart: bool = False)
         subword_keys.update(subword.keys() - {"sampling"})
         own = None if restart else _continued(values.get("model_dir"), other)
         theirs = None if own else _config_of(other)
-        inherited = {
-            key: value for key, value in (own or theirs).model if DEFAULT_TO.get(key) not in model
-        }
+        given = own or theirs
+        inherited = {key: value for key, value in given.model if DEFAULT_TO.get(key) not in model}
         values["model"] = inherited | model
+        # References are scored in the form that the subwords of that model write.
+        values["subword"] = {"normalization": given.subword.normalization} | subword
 
     config = config_file.load(path, overrides, inherit)
     if theirs is not None:
