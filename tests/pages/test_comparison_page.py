@@ -121,6 +121,16 @@ def test_the_page_needs_nothing_else(hostile):
     assert "default-src 'none'" in page
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [["A man sleeps here now.", "Two dogs run over there."] * 3, ["A man sleeps here now."]],
+)
+def test_systems_that_equal_the_reference(lines):
+    """Their scores differ from 100 by rounding errors, if at all."""
+    page = comparison_page(compared([lines, lines], lines, lines))
+    assert "100.00 (100.00 to 100.00)" in page
+
+
 def test_numbers_and_verdicts_are_on_the_page():
     pairs = demo_pairs(60)
     sources, references = (list(side) for side in zip(*pairs, strict=True))

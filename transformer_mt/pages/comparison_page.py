@@ -152,7 +152,9 @@ def _interval_figure(bars: Sequence[Bar], caption: str, zero: bool = False) -> s
 
 def _ticks(low: float, high: float) -> list[float]:
     """Returns two to six round numbers from at most `low` to at least `high`."""
-    width = (high - low) or max(1.0, abs(low) / 10)
+    width = high - low
+    if width < 0.01:  # Nothing but a rounding error may be between them, as with two scores of 100.
+        width = max(1.0, abs(low) / 10)
     power = 10 ** math.floor(math.log10(width / 4))
     step = next(power * one for one in (1, 2, 5, 10) if power * one * 4 >= width)
     first, last = math.floor(low / step), max(math.ceil(high / step), math.floor(low / step) + 1)
