@@ -127,8 +127,17 @@ def test_damaged_measurements(run, tmp_path):
     assert "The text is files of the author of the model." in text
 
 
+def test_names_become_no_links(run):
+    config = ModelDirectory(run).load_config()
+    name = "WWW.evil.org www.evil.org https://evil.org"
+    _, text = parts_of(model_card(Record(run, name, {}, config), config, "step_1"))
+    title = next(line for line in text.split("\n") if line.startswith("# "))
+    assert title == r"# WWW\.evil.org www\.evil.org https\://evil.org"
+
+
 HOSTILE = st.text(
-    st.sampled_from("<>&`-*_[]()|#\"'\\:{}!,\n\r\t \u2028\x85abc") | st.characters(codec="utf-8")
+    st.sampled_from("<>&`-*_[]()|#\"'\\:{}!,\n\r\t \u2028\x85\ud800abc")
+    | st.characters(codec="utf-8")
 )
 
 
@@ -143,6 +152,7 @@ def test_hostile_text(run, tmp_path_factory, name, note, device, tag, file):
     record = Record(run, name, {"test": [line], "start": [{"device_name": device}]}, config)
     record.facts = {"files": {"train": [file]}}
     card = model_card(record, config, "step_1")
+    card.encode()  # half a surrogate pair has no place in a file
     metadata, text = parts_of(card)
     assert metadata["model-index"][0]["name"] == name
     assert set(metadata) == {

@@ -23,7 +23,7 @@ from transformer_mt.inspect import record
 from transformer_mt.inspect.record import Record, half_width, number
 from transformer_mt.model_directory import MODEL_CARD, ModelDirectory
 from transformer_mt.runtime.checksums import sealed
-from transformer_mt.runtime.console import duration
+from transformer_mt.runtime.console import duration, visible
 
 # What ISO 639 has as the code of a language.
 _LANGUAGE = re.compile(r"[a-z]{2,3}")
@@ -69,7 +69,7 @@ def model_card(record: Record, config: Config, checkpoint: str) -> str:
         "## How to repeat it\n",
         *_repeat(config),
     ]
-    return "\n".join(sections)
+    return visible("\n".join(sections))
 
 
 _USE = """\
@@ -269,4 +269,5 @@ def _code(value: Any) -> str:
 def _plain(value: Any) -> str:
     """Returns a value as text of one line that means nothing in Markdown or HTML."""
     text = html.escape(" ".join(str(value).split()), quote=False)
-    return re.sub(r"([\\`*_{}\[\]()#+!|~])", r"\\\1", text)
+    # Hubs make links of www.x.org and https://x.org.
+    return re.sub(r"([\\`*_{}\[\]()#+!|~]|(?<=www)\.|:(?=//))", r"\\\1", text, flags=re.I)
