@@ -566,3 +566,12 @@ def test_folders_that_were_left(tmp_path):
     files.clear_leftovers(tmp_path, "out")
     assert ".out.1.tmp" not in names(tmp_path)
     files.clear_leftovers(tmp_path / "no")  # there is nothing, which is no error
+
+
+def test_half_a_surrogate_pair_is_written_as_its_escape(tmp_path):
+    """Python has it in the place of a byte of a name that is not UTF-8."""
+    files.write_atomically(tmp_path / "whole", '"a\udcff"\n')
+    with atomic(tmp_path / "text") as file:
+        file.write('"a\udcff"\n')
+    written = [(tmp_path / name).read_bytes() for name in ("whole", "text")]
+    assert written == [b'"a\\udcff"\n'] * 2

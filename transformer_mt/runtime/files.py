@@ -37,6 +37,9 @@ _MARKS = [
 BLOCK = 1 << 16
 # A command that ends lines in \\n instead of in \\r.
 _NEWLINES = r"tr '\r' '\n'"
+# UTF-8 has no halves of surrogate pairs, which Python has in names that are not UTF-8. They are
+# written as JSON has them: \\udcff.
+_ERRORS = "backslashreplace"
 # After following this many links, Linux takes them for a loop.
 _MOST_LINKS = 40
 
@@ -127,7 +130,7 @@ def _content(file: IO[bytes], path: Path, mode: str, as_is: bool) -> Iterator[IO
     if "b" in mode:
         yield packed
     else:
-        text = io.TextIOWrapper(packed, encoding="utf-8", newline="\n")
+        text = io.TextIOWrapper(packed, encoding="utf-8", errors=_ERRORS, newline="\n")
         yield text
         text.detach()  # flushes it
     if packed is not file:
@@ -137,7 +140,7 @@ def _content(file: IO[bytes], path: Path, mode: str, as_is: bool) -> Iterator[IO
 def write_atomically(path: str | Path, content: str | bytes, as_is: bool = False) -> None:
     """Writes a whole file; see `atomic`. Text is encoded in UTF-8."""
     with atomic(path, "wb", as_is) as file:
-        file.write(content.encode("utf-8") if isinstance(content, str) else content)
+        file.write(content.encode("utf-8", _ERRORS) if isinstance(content, str) else content)
 
 
 def is_compressed(path: Path) -> bool:
