@@ -68,7 +68,7 @@ def run(spec: EngineSpec, format: str, need_alignment: bool) -> None:
 def _prepare_editing() -> None:
     """Makes `input` edit the line."""
     # In the locale C, Python reads UTF-8 all the same, but readline would edit single bytes.
-    if locale.nl_langinfo(locale.CODESET) != "UTF-8":
+    if sys.flags.utf8_mode and locale.nl_langinfo(locale.CODESET) != "UTF-8":
         os.environ["LC_ALL"] = "C.UTF-8"  # which readline reads for each line
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 (it reads the locale)
