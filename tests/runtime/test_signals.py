@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import termios
+from contextlib import suppress
 
+import paddle
 import pytest
 
 from tests.support import (
@@ -16,10 +18,15 @@ from tests.support import (
     demo_pairs,
     make_config,
     make_model_directory,
+    run_command,
     write_lines,
     write_pairs,
 )
 from transformer_mt.config.file import dump
+from transformer_mt.device_check.checks import Check
+from transformer_mt.device_check.run import line_of
+from transformer_mt.runtime import signals
+from transformer_mt.runtime.errors import Interrupted, UserError
 
 CODES = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 
@@ -260,3 +267,56 @@ def test_a_lost_terminal_saves_a_training(folder, tmp_path):
     assert process.wait(timeout=TIMEOUT) == 129, said
     (saved,) = (model_dir / "checkpoints").iterdir()
     assert int(saved.name.removeprefix("step_")) >= 3
+
+
+# ---- In the middle of C++ code, which replaces exceptions of Python with its own ----
+
+
+def interrupt(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def interrupted_backward(*_: object) -> None:
+    weight = paddle.ones([1])
+    weight.stop_gradient = False
+    weight.register_hook(interrupt)
+    weight.sum().backward()
+
+
+def test_an_error_that_hides_a_signal_is_not_told():
+    with pytest.raises(Interrupted) as stopped, signals.raised():
+        interrupted_backward()
+    assert stopped.value.exit_code == 143
+
+
+def test_other_errors_are_told_after_a_signal():
+    """What the user has to know, and what happens later, such as at the next prompt."""
+    with pytest.raises(UserError), signals.raised():
+        try:
+            interrupt()
+        except Interrupted:
+            raise UserError("the disk is full") from None
+    with pytest.raises(ZeroDivisionError), signals.raised():
+        with suppress(Interrupted):
+            interrupt()
+        with signals.undisguised():
+            _ = 1 / 0
+
+
+def test_an_export_to_paddle_is_not_broken_off_within_paddle(folder, monkeypatch, tmp_path):
+    save, saved = paddle.jit.save, []
+
+    def interrupted(*arguments):
+        interrupt()
+        save(*arguments)
+        saved.append(arguments)
+
+    monkeypatch.setattr(paddle.jit, "save", interrupted)
+    with pytest.raises(Interrupted), signals.raised():
+        run_command("export", folder / "translator", format="paddle", output=tmp_path / "export")
+    assert saved and list(tmp_path.iterdir()) == []
+
+
+def test_a_check_of_a_device_that_a_signal_breaks_off_is_no_failure():
+    with pytest.raises(Interrupted), signals.raised():
+        line_of(None, Check("Group", "name", interrupted_backward, ""))

@@ -1,6 +1,7 @@
 """The training loop, on tiny models and real sentences."""
 
 import math
+import os
 import signal
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,11 +14,13 @@ from tests.device_path import use_device_path
 from tests.small_trainers import DEV, SHORT, TRAIN, set_losses, update_once, weights
 from tests.support import log_softmax, make_config, prepared, take_steps
 from transformer_mt.assembly.training import make_trainer as assembled
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.runtime import signals
+from transformer_mt.runtime.errors import Interrupted, UserError
 from transformer_mt.training import loss_scale
 from transformer_mt.training.loss_scale import LossScale
 from transformer_mt.training.processes import Processes
 from transformer_mt.training.state import Meter, perplexity
+from transformer_mt.training.trainer import seconds_per_step
 from transformer_mt.training.validation import dev_loss
 
 
@@ -358,3 +361,11 @@ def test_processes_stop_together(make_trainer, tmp_path, subwords, monkeypatch, 
             np.testing.assert_array_equal(value, before[name])
     assert updated(False, False) == (False, sent)
     assert any(not np.array_equal(v, before[name]) for name, v in weights(trainer).items())
+
+
+def test_a_signal_while_steps_are_timed_waits_for_the_end_of_the_step(make_trainer):
+    trainer = make_trainer()
+    weight = next(iter(trainer.model.parameters()))
+    weight.register_hook(lambda gradient: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Interrupted), signals.raised():
+        seconds_per_step(trainer)

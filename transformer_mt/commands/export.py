@@ -29,6 +29,7 @@ from transformer_mt.model_directory import (
     named,
     require_safe_outputs,
 )
+from transformer_mt.runtime import signals
 from transformer_mt.runtime.checksums import CHECKSUMS, listed, sealed
 from transformer_mt.runtime.console import quoted, say
 from transformer_mt.runtime.errors import UsageError, UserError
@@ -96,7 +97,9 @@ def run(options: argparse.Namespace) -> None:
     load_weights(chosen, model)
     try:
         with published(output) as folder:
-            backend.write_model(folder, model, config, subwords, quantization)
+            # An exception of Python in the middle of Paddle's export can crash it.
+            with signals.held_back():
+                backend.write_model(folder, model, config, subwords, quantization)
             subwords.save(folder)
             (folder / CONFIG).write_text(sealed(config_file.dump(config)), encoding="utf-8")
             (folder / VERSION).write_text(f"{FORMAT_VERSION}\n")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from transformer_mt.assembly import backends
 from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.decoding import output
+from transformer_mt.runtime import signals
 from transformer_mt.runtime.console import say, visible
 from transformer_mt.runtime.errors import Interrupted, UsageError
 
@@ -92,7 +93,8 @@ class _Session:
                 # Text that is pasted may have several lines.
                 for line in re.split(r"\r\n|\r|\n", input(prompt)):
                     is_interrupted = False
-                    self._answer(line)
+                    with signals.undisguised():
+                        self._answer(line)
             except EOFError:
                 print()
                 return

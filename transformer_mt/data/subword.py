@@ -24,6 +24,7 @@ import sentencepiece
 
 from transformer_mt.config.schema import SubwordConfig
 from transformer_mt.data.normalization import RULES, rules
+from transformer_mt.runtime import signals
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import byte_lines, lines, write_atomically
 
@@ -442,7 +443,7 @@ def _train(
     model = io.BytesIO()
     problem = None
     try:
-        with _rules(config.normalization) as normalization:
+        with signals.undisguised(), _rules(config.normalization) as normalization:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=sentences(),
                 model_writer=model,

@@ -19,6 +19,7 @@ from transformer_mt.device_check.report import (
     Report,
     message_of,
 )
+from transformer_mt.runtime import signals
 
 
 def run(machine: Machine, checks: Iterable[Check], path: Path | None) -> bool:
@@ -40,8 +41,9 @@ def line_of(machine: Machine, check: Check) -> Line:
     started = time.perf_counter()
     figures = ()
     try:
-        finding = check.run(machine)
-        machine.synchronize()  # what a GPU has still to report belongs to this check
+        with signals.undisguised():
+            finding = check.run(machine)
+            machine.synchronize()  # what a GPU has still to report belongs to this check
         verdict, found = OK if finding.passed else FAILED, finding.text
         figures = finding.figures
     except LeftOut as reason:

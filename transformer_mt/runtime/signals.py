@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 
-from transformer_mt.runtime.errors import Interrupted
+from transformer_mt.runtime.errors import Interrupted, UserError
 
 # Ctrl-C, kill, and the loss of the terminal.
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -18,6 +18,8 @@ PR_SET_PDEATHSIG = 1
 
 _depth = 0
 _pending: int | None = None
+# The signal for which Interrupted was raised last, since the start of the last `undisguised` block.
+_raised: int | None = None
 
 
 @contextmanager
@@ -34,9 +36,31 @@ def raised() -> Iterator[None]:
                 if number != signal.SIGHUP or before[number] != signal.SIG_IGN:
                     signal.signal(number, _handle)
             _guard_imports()
-        yield
+        with undisguised():
+            yield
     finally:
         _put_back(before)
+
+
+@contextmanager
+def undisguised() -> Iterator[None]:
+    """Raises Interrupted in place of an error of the block that hides it: C++ code that calls
+    Python, such as Paddle's, replaces any exception with one of its own.
+
+    A UserError is not replaced, because it says what the user has to know.
+    """
+    global _raised
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main:
+        _raised = None
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if not is_main or _raised is None:
+            raise
+        raise Interrupted(_raised) from error
 
 
 @contextmanager
@@ -78,7 +102,7 @@ def blocked() -> Iterator[None]:
 
 
 def _handle(number: int, frame: object) -> None:
-    global _pending
+    global _pending, _raised
     if number in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
         # The kernel delivered it to another thread, while this thread, in which Python runs
         # handlers, has it blocked. It is sent to this thread again, where it waits.
@@ -88,6 +112,7 @@ def _handle(number: int, frame: object) -> None:
         _pending = number
         return
     _pending = None
+    _raised = number
     raise Interrupted(number)
 
 

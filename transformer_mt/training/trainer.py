@@ -421,8 +421,9 @@ def seconds_per_step(trainer: Trainer, seconds: float = 10.0) -> float:
     def apply_next(share: float) -> None:
         """Applies an update as that after this share of the run."""
         step = 1 + int(share * trainer.plan.total_steps)
-        # Reading the outcome waits until a GPU has finished the update.
-        read([trainer.updater.apply(trainer.read(0, *next(updates)), step)])
+        with signals.held_back():
+            # Reading the outcome waits until a GPU has finished the update.
+            read([trainer.updater.apply(trainer.read(0, *next(updates)), step)])
 
     apply_next(0.99)  # the first update allocates memory, so it is not measured
     started, count, spent = time.perf_counter(), 0, 0.0
