@@ -7,7 +7,9 @@ import pytest
 from paddle import nn
 
 from tests.reference import build
-from tests.support import log_softmax
+from tests.support import ROOT, log_softmax
+from transformer_mt.assembly.model import build_model
+from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.batch import target_arrays
@@ -272,6 +274,33 @@ def test_settings_and_methods_that_were_changed(change):
     change(model)
     assert not CpuDecoder.can_decode(model)
     assert_engine_is_the_model(model)
+
+
+def test_a_change_that_makes_decoding_slow_is_said_once(capsys):
+    model = make_model()
+    model.decoder.layers[1].gate = nn.Linear(8, 8)
+    PaddleEngine([model], SUBWORDS)
+    PaddleEngine([model], SUBWORDS)
+    assert capsys.readouterr().err.count("does not know model.decoder.layers.1.gate") == 1
+    model.to(dtype="float64")  # which a user has chosen
+    PaddleEngine([make_model(), model], SUBWORDS)
+    PaddleEngine([make_model()], SUBWORDS)
+    assert capsys.readouterr().err == ""
+
+
+MODELS = [*(ROOT / "configs").glob("*.yaml"), *(ROOT / "tests/golden/models").glob("*/config.yaml")]
+
+
+@pytest.mark.parametrize("path", MODELS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_recipe_is_decoded_fast(path):
+    """A new layer or attribute of the decoder has to be declared in `_KINDS`."""
+    recipe = config_file.load(path)
+    if recipe.model.non_autoregressive is not None:
+        pytest.skip("it has no steps")
+    small = {"d_model": 8, "num_heads": 2, "d_ff": 16}
+    settings = recipe.model.model_copy(update=small)
+    model = build_model(settings, SUBWORDS, recipe.training.recompute)
+    assert CpuDecoder.unknown_part(model) is None
 
 
 def test_weights_that_are_not_float32():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 
 import numpy as np
 import paddle
@@ -17,7 +18,9 @@ from transformer_mt.decoding import batch
 from transformer_mt.decoding.device_log_probs import DecoderState, MixtureStepper, next_log_probs
 from transformer_mt.decoding.engine import Attention, Hypotheses, Rows, Sentence
 from transformer_mt.model.cpu_decoder import CpuDecoder, CpuDecoderState
+from transformer_mt.model.operations import is_float32_on_cpu
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.runtime.console import warn
 
 
 class PaddleEngine:
@@ -41,8 +44,11 @@ class PaddleEngine:
         )
         self._source = subwords.source
         self._target = subwords.target
-        on_cpu = all(CpuDecoder.can_decode(model) for model in models)
-        self._cpu_decoders = [CpuDecoder(model) for model in models] if on_cpu else []
+        unknown = list(filter(None, map(CpuDecoder.unknown_part, models)))
+        self._cpu_decoders = [] if unknown else [CpuDecoder(model) for model in models]
+        weights = (weight for model in models for weight in model.parameters())
+        if unknown and all(map(is_float32_on_cpu, weights)):
+            _warn_of_slow_decoding(unknown[0])
 
     def search(self, sentences: list[Sentence], settings: DecodingConfig) -> Hypotheses:
         """As `Engine.search`."""
@@ -110,6 +116,14 @@ class PaddleEngine:
 
     def _source_tensor(self, rows: Rows) -> Tensor:
         return paddle.to_tensor(encoded_rows(rows, self._source.pad, self._source.eos))
+
+
+@cache  # so that it is said once, and not at every validation
+def _warn_of_slow_decoding(part: str) -> None:
+    warn(
+        f"the fast decoder for a CPU (model/cpu_decoder.py) does not know {part}, so Paddle "
+        "decodes, which is slower. The translations are the same"
+    )
 
 
 @contextmanager

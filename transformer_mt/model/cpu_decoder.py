@@ -153,7 +153,15 @@ class CpuDecoder:
         the class that is declared for it, and no other sublayers or settings, no hooks and no
         methods of its own.
         """
-        return type(model) in _KINDS and _is_known(model, type(model), model.training)
+        return CpuDecoder.unknown_part(model) is None
+
+    @staticmethod
+    def unknown_part(model: Transformer) -> str | None:
+        """The path of the first layer or attribute for which `can_decode` is False; None if it is
+        True."""
+        if type(model) not in _KINDS:
+            return type(model).__name__
+        return _unknown(model, type(model), model.training, "model")
 
     def __init__(self, model: Transformer) -> None:
         if not self.can_decode(model):
@@ -177,25 +185,34 @@ class CpuDecoder:
         return array(paddle.matmul(rows, self._output)).reshape(*x.shape[:-1], -1)
 
 
-def _is_known(layer: nn.Layer, kind: type | None, training: bool) -> bool:
-    """Whether a layer and all of its parts are as `_KINDS` declares."""
+def _unknown(layer: nn.Layer, kind: type | None, training: bool, path: str) -> str | None:
+    """The path of the first part or attribute that is not as `_KINDS` declares; None if all are.
+
+    `path` is that of the layer.
+    """
     if kind is None:
-        return True
+        return None
     parts = {name: part for name, part in layer._sub_layers.items() if part is not None}
     # A stack may have any number of layers.
     known = _Kind(dict.fromkeys(parts, DecoderLayer)) if kind is nn.LayerList else _KINDS[kind]
-    attributes = vars(layer)
-    return (
+    is_own = (
         type(layer) is kind
         and layer.training == training
         and not layer._forward_pre_hooks
         and not layer._forward_post_hooks
-        and not any(callable(getattr(kind, name, None)) for name in attributes)
-        and {name for name in attributes if name[0] != "_"} <= {"training", *known.settings}
         and all(is_float32_on_cpu(weight) for weight in layer.parameters(include_sublayers=False))
-        and parts.keys() <= known.parts.keys()
-        and all(_is_known(part, known.parts[name], training) for name, part in parts.items())
     )
+    if not is_own:
+        return path
+    settings = {"training", *known.settings}
+    names = [name for name in parts if name not in known.parts]
+    for name in vars(layer):
+        if (name[0] != "_" and name not in settings) or callable(getattr(kind, name, None)):
+            names.append(name)
+    if names:
+        return f"{path}.{names[0]}"
+    found = (_unknown(parts[n], known.parts[n], training, f"{path}.{n}") for n in parts)
+    return next(filter(None, found), None)
 
 
 class CpuDecoderState:
