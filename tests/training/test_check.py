@@ -1,12 +1,14 @@
 """`train --check` reads all that training would read, before it says how long that would take."""
 
 import json
+from functools import partial
 
 import pytest
 
 from tests.support import demo_pairs, make_config, make_model_directory, write_lines, write_pairs
 from transformer_mt.assembly import run
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.training.trainer import seconds_per_step
 from transformer_mt.weights import WEIGHTS
 
 PAIRS = demo_pairs(120)
@@ -92,3 +94,33 @@ def test_warnings(tmp_path, monkeypatch, capsys):
     facts = json.loads((tmp_path / "model" / "data.json").read_text("utf-8"))
     assert facts["pairs"] == 101 and facts["overlap"]["dev"]["pairs"] == 2
     assert facts["copies"] == {"count": 1, "examples": [["OK", "OK"]]}
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        *({"optimizer": name, "sharding": True} for name in ("adam", "sgd")),
+        {"sharding": True, "ema": 0.9, "gradient_sum_precision": "bfloat16"},
+        {"optimizer": "muon", "weight_decay": 0.1, "recompute": True},
+    ],
+    ids=str,
+)
+def test_steps_of_one_of_two_processes_are_timed(tmp_path, monkeypatch, capsys, training):
+    monkeypatch.setattr(run, "seconds_per_step", partial(seconds_per_step, seconds=0.01))
+    write_pairs(tmp_path / "text", "train", PAIRS)
+    run.check(make_config(tmp_path, training={"devices": 2, **training}), "cpu")
+    assert "2 processes on cpu" in capsys.readouterr().out
+
+
+def test_a_folder_that_training_would_refuse(config, tmp_path):
+    base = str(tmp_path / "base")
+    with pytest.raises(UsageError, match="is model_dir itself"):
+        run.check(config().model_copy(update={"model_dir": base}), "cpu")
+    plain = make_config(tmp_path, data={"held_out": 10}, model={"d_ff": 40}, model_dir=base)
+    with pytest.raises(UsageError, match="run with other settings"):
+        run.check(plain, "cpu")
+    run.check(plain, "cpu", restart=True)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "mine").touch()
+    with pytest.raises(UsageError, match="holds no run"):
+        run.check(config(), "cpu")

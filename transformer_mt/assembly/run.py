@@ -38,7 +38,7 @@ from transformer_mt.training.state import Progress
 from transformer_mt.training.trainer import Trainer, run_on_several_machines, seconds_per_step
 
 
-def check(config: Config, device: str | None, verbose: bool = False) -> None:
+def check(config: Config, device: str | None, verbose: bool = False, restart: bool = False) -> None:
     """Prints facts about the data and the plan of a run, warnings, the settings that differ from
     their defaults, and an estimate of the run's duration.
 
@@ -46,10 +46,18 @@ def check(config: Config, device: str | None, verbose: bool = False) -> None:
 
     Args:
         verbose: whether the whole config is printed.
+        restart: as in `train`.
 
     Raises:
-        UserError: something that training would read is wrong.
+        UserError: something that training would read is wrong, or it would not train into
+            model_dir.
     """
+    directory = RunDirectory(config.model_dir)
+    _require_other_model(config, directory)
+    if directory.path.exists():
+        directory.require_own(restart)
+        if directory.holds_run and not restart:
+            resume.require_same_settings(directory, config)
     event_files.require_packages(config.training.log_to)
     used = devices.use(device)
     devices.require_precision(config.training.precision, used)
@@ -138,9 +146,8 @@ def _begin(
         has_ended: whether the run had already reached its end.
         trainer: a started trainer; None if other processes train.
     """
+    _require_other_model(config, directory)
     other = config.training.init_from
-    if other is not None and Path(other).resolve() == directory.path.resolve():
-        raise UsageError(f"training.init_from: {other} is model_dir itself; give another model_dir")
     resumed = None if restart else resume.checkpoint_to_resume(directory, config)
     subwords = directory.load_subwords() if resumed else subwords_to_keep(config)
     config, data = prepare_for(config, subwords, directory if resumed else None)
@@ -174,6 +181,12 @@ def _begin(
         and not state.stopped  # if it was stopped, a validation may be due
     )
     return config, data, resumed, has_ended, trainer if trains_here else None
+
+
+def _require_other_model(config: Config, directory: RunDirectory) -> None:
+    other = config.training.init_from
+    if other is not None and Path(other).resolve() == directory.path.resolve():
+        raise UsageError(f"training.init_from: {other} is model_dir itself; give another model_dir")
 
 
 def _require_tunable(config: Config, data: PreparedData) -> None:

@@ -47,6 +47,6 @@ def run(options: argparse.Namespace) -> None:
     from transformer_mt.assembly import run as training_run
 
     if options.check:
-        training_run.check(config, options.device, options.verbose)
+        training_run.check(config, options.device, options.verbose, options.restart)
     else:
         training_run.train(config, options.device, options.restart)

@@ -293,6 +293,7 @@ class _FlatBucket:
         powers: dict[str, float],
     ) -> None:
         self.bucket = bucket
+        self._processes = processes
         self._rank, self._count = processes.rank, processes.world_size
         self._part = -(-bucket.size // self._count)
         self.state = {kind: paddle.zeros([self._part]) for kind in kinds}
@@ -311,9 +312,7 @@ class _FlatBucket:
         """Joins the parts of all processes: (size,)."""
         if self._count == 1:
             return part
-        parts: list[Tensor] = []
-        paddle.distributed.all_gather(parts, part)
-        return paddle.concat(parts)[: self.bucket.size]
+        return self._processes.concat(part)[: self.bucket.size]
 
     def set_weights(self, part: Tensor) -> None:
         """Sets the parameters, of whose values `part` is this process's part."""

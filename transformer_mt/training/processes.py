@@ -66,6 +66,15 @@ class Processes:
         """Returns whether `flag` is true in any process."""
         return self.sum(flag)[0] > 0
 
+    def concat(self, values: Tensor) -> Tensor:
+        """Joins the tensors of all processes along the first axis, in the order of their ranks.
+        Without a connection, it repeats the tensor, so that the result has the same size."""
+        parts = [values] * self.world_size
+        if self.connected:
+            parts = []
+            paddle.distributed.all_gather(parts, values)
+        return paddle.concat(parts)
+
     def gather(self, value: Any) -> list[Any]:
         """Returns the values of all processes, in the order of their ranks."""
         if not self.connected:

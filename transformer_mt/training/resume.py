@@ -40,6 +40,15 @@ def checkpoint_to_resume(directory: ModelDirectory, config: Config) -> Path | No
     """
     if not directory.holds_run or not directory.saved_checkpoints():
         return None
+    require_same_settings(directory, config)
+    return newest_whole(directory)
+
+
+def require_same_settings(directory: ModelDirectory, config: Config) -> None:
+    """
+    Raises:
+        UsageError: a setting of the run in the directory has changed that may not change.
+    """
     if different := differences(directory.load_config(), config):
         raise UsageError(
             f"{directory.path} holds a run with other settings:\n"
@@ -47,7 +56,6 @@ def checkpoint_to_resume(directory: ModelDirectory, config: Config) -> Path | No
             + "\nTo continue it, restore its settings. To delete it and train again from the "
             "beginning, add --restart. To train into another folder, add model_dir=FOLDER"
         )
-    return newest_whole(directory)
 
 
 def differences(old: Config, new: Config) -> list[str]:

@@ -87,7 +87,7 @@ class RunDirectory(ModelDirectory):
         """
         self.lock()
         try:
-            self._require_own(restart)
+            self.require_own(restart)
         except BaseException:
             self.release()
             raise
@@ -123,7 +123,7 @@ class RunDirectory(ModelDirectory):
         os.close(self._lock)
         self._lock = None
 
-    def _require_own(self, restart: bool) -> None:
+    def require_own(self, restart: bool) -> None:
         """Raises the errors of `claim` that concern the content of the directory."""
         names = {entry.name for entry in self.path.iterdir() if not _is_temporary(entry)}
         # A process that was killed may have written no more than the first file.
