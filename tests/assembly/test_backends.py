@@ -35,6 +35,11 @@ def test_a_model_directory(model):
     assert find(model, threads=3, device="gpu").processes == 1
 
 
+def test_more_threads_than_any_computer_has(model):
+    with pytest.raises(UsageError, match="--threads: 100000: this computer has"):
+        find(model, threads=100_000)
+
+
 def test_an_unknown_engine(model):
     with pytest.raises(UsageError, match="engine: 'onnx': expected one of paddle, "):
         find(model, "onnx")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 from importlib import metadata
@@ -57,6 +58,11 @@ BACKENDS: dict[str, Backend] = {
 }
 
 
+# More threads than this are refused on a computer with fewer cores: starting them can fail in C++
+# code, which then ends the process.
+MOST_THREADS = 256
+
+
 def paddle_engine(models: list, subwords: Subwords, alignment_heads: Heads | None = None) -> Engine:
     """The engine that searches with models of this package, for their kind of model.
 
@@ -99,6 +105,9 @@ def find(
     """
     if engine not in (None, *BACKENDS):
         raise UsageError(f"engine: {engine!r}: expected one of {', '.join(BACKENDS)}")
+    cores = len(os.sched_getaffinity(0))
+    if threads > max(cores, MOST_THREADS):
+        raise UsageError(f"--threads: {threads}: this computer has {cores} CPU cores")
     folder = Path(model_dir)
     held = exported(folder)
     if held is None and engine not in (None, "paddle"):
