@@ -22,7 +22,7 @@ from tests.support import (
     write_pairs,
 )
 from transformer_mt.decoding.stream import WINDOW
-from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.runtime.errors import Interrupted, UsageError, UserError
 
 PAIRS = demo_pairs(300)
 FAST = ("--beam-size", "1", "--max-length-ratio", "0.5")
@@ -304,6 +304,31 @@ def test_pairs_that_cannot_be_written(command, expected, tmp_path):
     done = run("augment", prefix, *command, "--resume")
     assert done.returncode == 0 and "translating" not in done.stderr
     assert files(prefix) == expected
+
+
+@pytest.mark.parametrize("renamed", range(5))
+def test_stopped_between_the_renaming_of_its_files(folder, tmp_path, monkeypatch, renamed):
+    """All are old, all are new, or there is no target, so that nobody reads mixed pairs."""
+    prefix, names = tmp_path / "out", ("en", "de", "origin.tsv", "json")
+    command = ("--forward", folder / "a", "--source", folder / "train.en")
+    run_command("augment", prefix, *FAST, *command)
+    new = files(prefix)
+    for name in names:
+        write_lines(tmp_path / f"out.{name}", ["old"])
+    rename, left = os.replace, iter(range(renamed))
+
+    def stop(old, new):
+        if Path(new).name in {f"out.{name}" for name in names} and next(left, None) is None:
+            raise Interrupted(signal.SIGTERM)
+        rename(old, new)
+
+    with monkeypatch.context() as patch, contextlib.suppress(Interrupted):
+        patch.setattr(os, "replace", stop)
+        run_command("augment", prefix, *FAST, *command)
+    if renamed < len(names):
+        assert not (tmp_path / "out.de").exists()
+        run_command("augment", prefix, *FAST, *command, "--resume")
+    assert files(prefix) == new
 
 
 def test_begun_anew(folder, command, expected, tmp_path):

@@ -66,7 +66,7 @@ from transformer_mt.runtime.files import (
     atomic,
     byte_lines,
     content_of,
-    write_atomically,
+    is_replaceable,
 )
 
 # Which text the models of a direction translate.
@@ -349,10 +349,12 @@ def _write(
                 bar.update()
     counts, pairs = merged.merge()
     columns = [model.columns for model in models]
+    # They get their names from the last to the first.
     with (
-        atomic(outputs["source"]) as sources,
         atomic(outputs["target"]) as targets,
+        atomic(outputs["source"]) as sources,
         atomic(outputs["origin"]) as origins,
+        atomic(outputs["description"]) as description,
         progress(total=counts.pairs, title="writing", unit="pairs", unit_scale=True) as bar,
     ):
         for source, target, made_by in pairs:
@@ -360,8 +362,14 @@ def _write(
             targets.write(as_line(target))
             origins.write("\t".join(columns[number] for number in made_by) + "\n")
             bar.update()
-    description = _description(models, texts, counts, languages)
-    write_atomically(outputs["description"], json.dumps(description, indent=2) + "\n")
+        facts = _description(models, texts, counts, languages)
+        description.write(json.dumps(facts, indent=2) + "\n")
+        for file in (targets, sources, origins, description):
+            file.flush()  # A full disk must be noticed while the files of before are there.
+        # Files can't be renamed together. As long as there is no target, nobody can take lines of
+        # one command and lines of another for pairs.
+        if is_replaceable(outputs["target"]):
+            Path(os.path.realpath(outputs["target"])).unlink(missing_ok=True)
     return counts
 
 
