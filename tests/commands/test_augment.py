@@ -196,6 +196,22 @@ def test_wrong_arguments(folder, tmp_path, monkeypatch, arguments, message):
     assert error.value.exit_code == 2 and not os.listdir(tmp_path)
 
 
+@pytest.mark.parametrize("prefix", [".", "..", "new/..", "new/"])
+def test_no_hidden_names(folder, tmp_path, monkeypatch, prefix):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"the first part of a file's name, as in .*/back"):
+        run_command("augment", prefix, "--forward", folder / "a", "--source", folder / "train.en")
+    assert not os.listdir(tmp_path)
+
+
+def test_a_model_whose_name_is_not_utf8(folder, tmp_path):
+    model = os.fsdecode(os.fsencode(tmp_path) + b"/a\xff")
+    os.symlink(folder / "a", model)
+    source = write_lines(tmp_path / "in.en", [PAIRS[0][0]])
+    run_command("augment", tmp_path / "out", *FAST, "--forward", model, "--source", source)
+    assert written(tmp_path / "out")[0][2].endswith("a\\udcff\tstep_10")
+
+
 def test_inputs_are_not_overwritten(folder, tmp_path):
     write_pairs(tmp_path, "text", PAIRS[:3])
     before = (tmp_path / "text.en").read_bytes()

@@ -344,3 +344,19 @@ def test_the_home_folder_is_expanded_where_a_shell_leaves_it(monkeypatch):
     assert options.model_dir == "/home/me/m" and options.input_by_position == "~"
     assert str(options.output) == "/home/me/out.de" and str(options.prefix) == "/home/me/p"
     assert options.output_by_position == "x~/y"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "info configs/demo.yaml --tflops 1e-300 --utilisation 0.5",
+        "info configs/demo.yaml --tflops 1 --utilisation 1e-300",
+        "info configs/demo.yaml --memory 1" + 300 * "0",
+        "new my.yaml --minutes 1e300",
+        "new my.yaml --minutes nan",
+    ],
+)
+def test_numbers_that_nobody_means(arguments, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.parse(arguments.split())
+    assert "above 0" in capsys.readouterr().err

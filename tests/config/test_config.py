@@ -633,3 +633,12 @@ def test_a_path_that_can_not_be_expanded_is_refused(path, problem):
         config_file.parse(text, "x", [f"model_dir={path}"])
     config = config_file.parse(text, "x", ["model_dir=./~/x", "data.train=~cost$"])
     assert (config.model_dir, config.data.train) == ("./~/x", "~cost$")
+
+
+@pytest.mark.parametrize("key", ["model_dir", "data.root", "training.init_from"])
+def test_names_that_are_not_utf8(key):
+    """A recipe is UTF-8, so they can't be kept in it."""
+    text = "model_dir: x\ndata: {root: text, source_lang: en, target_lang: de}\n"
+    text += "training: {max_steps: 1}\n"
+    with pytest.raises(UsageError, match=f"{key}: .*udcff': not UTF-8"):
+        config_file.parse(text, "x", [f"{key}=a\udcff"])

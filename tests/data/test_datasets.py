@@ -1,5 +1,6 @@
 """The registry of datasets: light to import, and complete."""
 
+import json
 import os
 import pickle
 import subprocess
@@ -8,9 +9,12 @@ import sys
 import paddlenlp.utils.env
 import pytest
 
-from transformer_mt.data.datasets import DATASETS
+from tests.docs.pages import example
+from tests.support import write_lines
+from transformer_mt.data.datasets import DATASETS, files
 from transformer_mt.data.datasets.files import DATA_HOME
 from transformer_mt.data.subword import WordVocabulary
+from transformer_mt.runtime.errors import UserError
 
 HEAVY = {"paddle", "paddlenlp", "numpy", "sentencepiece", "pydantic", "transformer_mt.config"}
 
@@ -66,3 +70,15 @@ def test_paddlenlp_needs_no_writable_home_for_files_of_ones_own(tmp_path, variab
     assert done.stdout == ("None\n" if variable == "HOME" else f"{home}\n"), done.stderr
     assert "can't be written: Not a directory. Set the environment variable PPNLP" in done.stderr
     assert not list(tmp_path.glob("tmp*"))
+
+
+def test_the_dataset_of_the_architecture_page_reads_its_pairs(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "json", json, raising=False)  # the example's module imports it
+    dataset = example("A dataset", files)["JsonLines"]()
+    pairs = [{"source": "a", "target": "b"}, {"source": "中", "target": ""}]
+    path = write_lines(tmp_path / "train.jsonl", map(json.dumps, pairs))
+    (found,) = dataset.find(str(tmp_path), "train", "train", ("en", "de")).paths
+    assert found == path and list(dataset.read([str(path)])) == pairs
+    write_lines(path, ["{}"])
+    with pytest.raises(UserError, match="line 1: not a pair"):
+        list(dataset.read([str(path)]))

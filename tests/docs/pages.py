@@ -183,6 +183,18 @@ def find_page(name: str) -> Page:
     return pages()[name]
 
 
+def example(section: str, module) -> dict:
+    """The names that a module has with the example below a heading of docs/architecture.md."""
+    page = find_page("docs/architecture.md")
+    start = next(one.line for one in page.headings if one.text == section)
+    code = next(one.text for one in page.blocks_in("python") if one.line > start)
+    # What stands for the other entries of a dictionary takes them over.
+    code = re.sub(r"(?m)^(\w+) = \{\n +# \.\.\..*$", r"\1 = {\n    **\1,", code)
+    names = dict(vars(module))
+    exec(code, names)
+    return names
+
+
 # ---- Shell commands ----
 
 

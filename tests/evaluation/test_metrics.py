@@ -7,9 +7,11 @@ import unicodedata
 import pytest
 import sentencepiece
 
+from tests.docs.pages import example
 from tests.support import demo_pairs, make_config, sacrebleu, write_lines
 from transformer_mt.assembly.run import check, train
-from transformer_mt.evaluation.metrics import METRICS, Metric, score
+from transformer_mt.evaluation import metrics as metrics_module
+from transformer_mt.evaluation.metrics import METRICS, score
 from transformer_mt.evaluation.scoring import (
     require_package_of,
     require_tokenizer,
@@ -213,12 +215,10 @@ def test_what_it_says():
 
 
 def test_a_metric_is_one_entry(monkeypatch):
-    """A new metric is computed, shown, logged and compared."""
-    monkeypatch.setitem(
-        METRICS,
-        "edits",
-        Metric("Edits", "edits_signature", lambda library, *_: library.TER(normalized=True), False),
-    )
+    """The new metric of docs/architecture.md is computed, shown, logged and compared."""
+    added = example("A metric", metrics_module)["METRICS"]
+    monkeypatch.setitem(METRICS, "edits", added["edits"])
+    assert added.keys() - {"edits"} == METRICS.keys() - {"edits"}
     references = [target for _, target in demo_pairs(50)]
     worse, better = (
         score(hypotheses, [references], "13a", metrics=["edits"])

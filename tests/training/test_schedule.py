@@ -1,13 +1,16 @@
 """The learning rate against the paper's formula 3, and the promises of the config's keys."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
+from tests.docs.pages import example
 from tests.support import demo_pairs, make_config, run_command, write_pairs
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import TrainingConfig
-from transformer_mt.training.schedule import learning_rate
+from transformer_mt.training import schedule as schedule_module
+from transformer_mt.training.schedule import SCHEDULES, learning_rate
 
 
 def schedule(name, warmup_steps, rate=None):
@@ -99,3 +102,14 @@ def test_what_a_run_that_ended_says(tmp_path, capsys, decay_steps, how):
     for _ in range(2):
         run_command("train", recipe)
     assert f"this run has reached its end; to continue, {how}" in capsys.readouterr().err
+
+
+def test_a_schedule_is_one_entry(monkeypatch):
+    """That of docs/architecture.md: up to the peak, a quarter of it half-way, and 0 at the end."""
+    added = example("A schedule", schedule_module)["SCHEDULES"]["quadratic"]
+    monkeypatch.setitem(SCHEDULES, "quadratic", added)
+    settings = SimpleNamespace(
+        schedule="quadratic", warmup_steps=10, decay_steps=110, learning_rate=4.0
+    )
+    rates = [learning_rate(step, settings, 64) for step in (5, 10, 60, 110, 200)]
+    assert rates == pytest.approx([2, 4, 1, 0, 0])

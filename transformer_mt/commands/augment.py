@@ -172,7 +172,8 @@ class _Model:
     def columns(self) -> str:
         """Its columns in PREFIX.origin.tsv."""
         columns = [self.direction, *map(" + ".join, zip(*self.names, strict=True))]
-        return "\t".join(re.sub(r"[\t\r\n]", " ", column) for column in columns)
+        text = "\t".join(re.sub(r"[\t\r\n]", " ", column) for column in columns)
+        return text.encode("utf-8", "backslashreplace").decode()  # a folder's name may not be UTF-8
 
     def pair(self, line: str, translation: str) -> tuple[str, str]:
         """Returns the source and the target of the pair that it made."""
@@ -284,8 +285,9 @@ def _direction(spec: EngineSpec) -> tuple[str, str]:
 
 def _outputs(prefix: str, languages: tuple[str, str]) -> dict[str, Path]:
     """Returns the files that are written, by what they are called in messages, and the folder."""
-    if not os.path.basename(prefix):
-        raise UsageError(f"{prefix}: give the first part of a file's name, as in {prefix}back")
+    if os.path.basename(prefix) in ("", ".", ".."):  # the names would begin with dots
+        example = os.path.join(prefix, "back")
+        raise UsageError(f"{prefix}: give the first part of a file's name, as in {example}")
     endings = {"source": languages[0], "target": languages[1], "origin": "origin.tsv"}
     endings |= {"description": "json", "parts": "parts"}
     if len(set(endings.values())) < len(endings):

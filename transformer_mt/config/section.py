@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 
@@ -32,6 +32,16 @@ class Section(BaseModel):
         allow_inf_nan=False,
         use_attribute_docstrings=True,
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _require_utf8(cls, value: Any) -> Any:
+        # Python stands for other bytes, as in the name of a folder, by halves of characters.
+        if isinstance(value, str) and re.search("[\ud800-\udfff]", value):
+            raise PydanticCustomError(
+                "utf8", "not UTF-8, so no recipe can hold it; use other names"
+            )
+        return value
 
 
 # ------------------------------------------------------------------------------------------- texts
