@@ -1,6 +1,7 @@
 """Exported programs translate as the model does, where the model's code is not at hand."""
 
 import functools
+import os
 import shutil
 import subprocess
 import sys
@@ -211,3 +212,10 @@ def test_a_program_that_paddle_does_not_know(moved, name):
 def test_a_folder_that_is_no_export(plain_directory):
     with pytest.raises(UsageError, match="is not an export for --engine paddle_inference"):
         InferenceEngine(plain_directory.path, plain_directory.load_subwords())
+
+
+def test_a_folder_whose_name_is_not_utf8(moved):
+    """Paddle's own error would be about its types."""
+    odd = moved.rename(os.fsdecode(os.fsencode(moved) + b"\xff"))
+    with pytest.raises(UsageError, match="needs a folder with a name in UTF-8"):
+        InferenceEngine(odd, ModelDirectory(odd).load_subwords())

@@ -1,6 +1,7 @@
 """The model card: its metadata, its scores, and hostile text in it."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -8,9 +9,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support import ROOT, run_command
+from tests.support import ROOT, demo_pairs, make_config, make_model_directory, run_command
 from transformer_mt.config import file as config_file
-from transformer_mt.inspect.model_card import model_card
+from transformer_mt.inspect.model_card import card_of, model_card
 from transformer_mt.inspect.record import Record
 from transformer_mt.model_directory import MODEL_CARD, ModelDirectory
 from transformer_mt.runtime.checksums import is_sealed
@@ -171,3 +172,9 @@ def test_hostile_text(run, tmp_path_factory, name, note, device, tag, file):
     assert "<" not in outside
     links = outside.replace(r"\[", "").replace(r"\]", "").count("](")
     assert links == 1
+
+
+def test_a_folder_whose_name_is_not_utf8(tmp_path):
+    model = make_model_directory(tmp_path / "model", demo_pairs(300), make_config(tmp_path)).path
+    odd = model.rename(tmp_path / os.fsdecode(b"m\xff"))
+    assert r"m\udcff" in card_of(ModelDirectory(odd), "step_10")

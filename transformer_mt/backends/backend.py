@@ -118,6 +118,17 @@ class Backend:
             )
         if problem := verify(folder):
             raise UserError(f"{folder}: damaged ({problem}). Export the model again")
+        self.require_utf8(folder)
+
+    def require_utf8(self, folder: Path) -> None:
+        """
+        Raises:
+            UsageError: the library can't open the folder, because its name is not UTF-8.
+        """
+        if str(folder) != str(folder).encode("utf-8", "replace").decode():
+            raise UsageError(
+                f"{folder}: {self.title} needs a folder with a name in UTF-8. Rename it"
+            )
 
     def require_exportable(self, problems: list[str]) -> None:
         """

@@ -89,6 +89,7 @@ def run(options: argparse.Namespace) -> None:
         name = backend.name + (f"_{quantization}" if quantization else "")
         output = directory.own(f"export/{name}")
     require_safe_outputs({"--output": output}, {})
+    backend.require_utf8(output)
     _check_replaceable(output)
 
     from transformer_mt.assembly.model import build_model  # It imports Paddle, which takes seconds.
