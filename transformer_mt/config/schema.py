@@ -655,7 +655,8 @@ class EvaluationConfig(Section):
     """The beam size for the scores of the dev set."""
 
     samples: NaturalNumber = 3
-    """The number of translations that are shown at the end of training."""
+    """The number of sentences whose translations are shown: of the dev set at each validation, and
+    of the test set at the end."""
 
 
 class Config(Section):
