@@ -3,6 +3,7 @@
 import os
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from transformer_mt.decoding.engine import Hypothesis
 from transformer_mt.runtime.errors import UserError
@@ -18,12 +19,18 @@ class ReversingSpec:
     Attributes:
         seconds: what a batch takes.
         broken: a file; while it exists, the engine can't be loaded.
+        weights: a file that stands for the weights.
     """
 
     threads: int = 1
     device: str = "cpu"
     seconds: float = 0.0
     broken: str = ""
+    weights: str = ""
+
+    def checksums(self):
+        path = Path(self.weights) if self.weights else None
+        return [path.read_bytes()] if path else []
 
     def load(self):
         if self.broken and os.path.exists(self.broken):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_mt.config.schema import Config, DecodingConfig, ModelConfig
 from transformer_mt.decoding.engine import default_at_once
-from transformer_mt.runtime.checksums import verify
+from transformer_mt.runtime.checksums import CHECKSUMS, verify
 from transformer_mt.runtime.errors import UsageError, UserError
 
 if TYPE_CHECKING:
@@ -175,6 +175,12 @@ class EngineSpec:
         """The number of processes that translate together; 1 means this process alone."""
         in_processes = self.backend.runs_in_processes and self.device == "cpu"
         return self.threads if in_processes else 1
+
+    def checksums(self) -> list[bytes]:
+        """The lists of checksums beside the weights, which tell whether others lie there now."""
+        folders = self.checkpoints or (self.folder,)
+        lists = [folder / CHECKSUMS for folder in folders]
+        return [path.read_bytes() if path.is_file() else b"" for path in lists]
 
     def load(self) -> Engine:
         """

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from transformer_mt.serving.guards import Access
 
 TOKEN_VARIABLE = "TRANSFORMER_MT_TOKEN"
+LONGEST_TIMEOUT = 86_400
 # The fields of Limits: the name and the meaning of the value.
 LIMITS = {
     "max_body": ("BYTES", "the size of a request"),
@@ -108,7 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         group.add_argument(
             f"--{field.name.replace('_', '-')}",
             metavar=unit,
-            type=positive if isinstance(field.default, int) else positive_number,
+            type=positive if isinstance(field.default, int) else _seconds,
             default=field.default,
             help=f"{meaning} (default: {field.default:,})",
         )
@@ -137,7 +138,7 @@ def run(options: argparse.Namespace) -> None:
             service = Service(models, limits, access, metrics, log_text=options.log_text)
             cards = [model.card for model in models.values()]
             names = ", ".join(f"{c.name} ({c.source_lang}-{c.target_lang})" for c in cards)
-            listening.listen()  # Whoever reads the message can connect.
+            server.listen(listening)  # Whoever reads the message can connect.
             say(f"{server.address(listening)} serves {names}  Ctrl-C stops it")
             server.run(service, listening, limits.timeout)
 
@@ -185,6 +186,15 @@ def _token(options: argparse.Namespace) -> str | None:
             "`openssl rand -hex 16` prints a good one"
         )
     return token
+
+
+def _seconds(text: str) -> float:
+    seconds = positive_number(text)
+    if seconds > LONGEST_TIMEOUT:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: expected a number of seconds of at most {LONGEST_TIMEOUT}, which is a day"
+        )
+    return seconds
 
 
 def _port(text: str) -> int:

@@ -7,8 +7,8 @@ import hashlib
 import re
 import secrets
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
@@ -40,13 +40,27 @@ SWAGGER = Path(fastapi_offline.__file__).with_name("static")
 DESCRIPTION = """\
 Translates text. Requests and answers are JSON in UTF-8. An answer with a status from 400 on is
 `{"detail": TEXT}`, and the text says what is wrong and what to do."""
-# The pages of attention maps that are kept, and for how many seconds. Their maps are large.
-KEPT_PAGES = 20
+# The bytes of the pages of attention maps that are kept, and for how many seconds.
+KEPT_BYTES = 1 << 26
 KEPT_SECONDS = 600
+# An answer is written in pieces of so many bytes, each when the client has taken those before.
+PIECE = 1 << 16
 # The page of attention maps has its script and its style inside. `sandbox` takes it away from this
 # service's origin, so that nothing in it could use the token.
 ATTENTION_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
 ATTENTION_POLICY += "img-src data:; frame-ancestors 'none'; sandbox allow-scripts allow-downloads"
+
+
+class _Page:
+    """A page of attention maps. All downloads share its bytes."""
+
+    def __init__(self, html: str) -> None:
+        self.content = html.encode()
+        self.made = time.monotonic()
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        for start in range(0, len(self.content), PIECE):
+            yield self.content[start : start + PIECE]
 
 
 class ModelsAnswer(BaseModel):
@@ -74,7 +88,9 @@ class Service:
         self._metrics = metrics
         self._bodies = Bodies(limits.max_body)
         self._threads = Threads(limits.timeout)
-        self._pages: OrderedDict[str, tuple[float, str]] = OrderedDict()
+        self._pages: dict[str, _Page] = {}  # by their names, the oldest first
+        # Those in memory: a page that is kept no longer may still be on its way to a client.
+        self._in_memory: weakref.WeakSet[_Page] = weakref.WeakSet()
         self._app = self._with_endpoints(HTTPBearer(auto_error=False) if access.token else None)
         self._front = Front(self._app, access, metrics, endpoint_of, log_text=log_text)
 
@@ -134,25 +150,25 @@ class Service:
                 request.receive,
                 lambda ticket: model.attention_page(query.source, query.target, ticket),
             )
-        self._forget_pages()
-        name = secrets.token_urlsafe(16)
-        self._pages[name] = time.monotonic(), page
+            name = secrets.token_urlsafe(16)
+            self._keep(name, _Page(page))
         return _json(requests.AttentionAnswer(url=f"/attention/{name}").model_dump_json())
 
     async def _attention_page(self, request: Request) -> Response:
-        self._forget_pages(room=0)
-        if (found := self._pages.get(request.path_params["name"])) is None:
+        self._forget_pages()
+        if (page := self._pages.get(request.path_params["name"])) is None:
             raise Refusal(
                 404,
                 f"this page is gone: pages are kept for {KEPT_SECONDS // 60} minutes. Ask for it "
                 "again",
             )
         headers = {
+            "Content-Length": str(len(page.content)),
             "Content-Security-Policy": ATTENTION_POLICY,
             # A browser may refuse to show a page that has both `sandbox` and another value of this.
             "Cross-Origin-Opener-Policy": "unsafe-none",
         }
-        return HTMLResponse(found[1], headers=headers)
+        return StreamingResponse(page.pieces(), headers=headers, media_type="text/html")
 
     async def _get_models(self, request: Request) -> Response:
         cards = ModelsAnswer(models=[model.card for model in self._models.values()])
@@ -176,12 +192,26 @@ class Service:
             raise Refusal(422, f"model: there is no model of this name. There are: {names}")
         return model
 
-    def _forget_pages(self, room: int = 1) -> None:
-        """Drops the attention pages that are too old, and the oldest to make room for new ones."""
-        while self._pages:
-            name, (made, _) = next(iter(self._pages.items()))
-            if len(self._pages) + room <= KEPT_PAGES and time.monotonic() - made < KEPT_SECONDS:
+    def _keep(self, name: str, page: _Page) -> None:
+        """Keeps an attention page under a name.
+
+        Raises:
+            Refusal: clients are taking too many others.
+        """
+        self._forget_pages(room=len(page.content))
+        self._in_memory.add(page)
+        if sum(len(one.content) for one in self._in_memory) > 2 * KEPT_BYTES:
+            raise Refusal(503, "too many pages are on their way to clients", Retry_After="10")
+        self._pages[name] = page
+
+    def _forget_pages(self, room: int = 0) -> None:
+        """Drops the attention pages that are too old, and the oldest to have room for so many
+        bytes."""
+        kept = room + sum(len(page.content) for page in self._pages.values())
+        for name, page in list(self._pages.items()):
+            if kept <= KEPT_BYTES and time.monotonic() - page.made < KEPT_SECONDS:
                 break
+            kept -= len(page.content)
             del self._pages[name]
 
     # ---- Their registration ----

@@ -181,6 +181,7 @@ class Queue:
         self._per_second = 0.0  # works that were computed lately, a running mean
         self._last_done = time.monotonic()
         self._is_closed = False
+        self._why_closed = "the service is stopping"
 
     @property
     def waiting(self) -> int:
@@ -204,7 +205,7 @@ class Queue:
         own = deque(Waiting(ticket, work, ticket.future()) for work in works)
         with self._changed:
             if self._is_closed:
-                raise WorkerLost("the service is stopping")
+                raise WorkerLost(self._why_closed)
             # A request that is larger than the whole queue must have its turn too.
             if self._count and self._count + len(own) > self._limits.max_waiting:
                 self._drop_cancelled()
@@ -265,17 +266,17 @@ class Queue:
             self._count += len(batch)
             self._changed.notify_all()
 
-    def close(self) -> None:
-        """Ends the waiting of everybody."""
+    def close(self, reason: str = "the service is stopping") -> None:
+        """Ends the waiting of everybody, with an error that tells the reason."""
         with self._changed:
-            self._is_closed = True
+            self._is_closed, self._why_closed = True, reason
             left = [*chain.from_iterable(self._turns)]
             self._turns.clear()
             self._count = 0
             self._changed.notify_all()
         for waiting in left:
             if waiting.begin():
-                waiting.future.set_exception(WorkerLost("the service is stopping"))
+                waiting.future.set_exception(WorkerLost(reason))
 
     # ---- With the lock held ----
 

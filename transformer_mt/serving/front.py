@@ -37,7 +37,7 @@ PREFLIGHT_HEADERS = {
     "Access-Control-Allow-Headers": "Authorization, Content-Type",
     "Access-Control-Max-Age": "600",
 }
-LONGEST_PATH = 100  # in the log
+LONGEST = 100  # characters of a path or a method, in the log
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,11 @@ class Front:
         client = (scope.get("client") or ("-",))[0]
         path = scope["raw_path"].decode("ascii", "replace")  # %0A stays as it is
         shown = endpoint.name if "{" in endpoint.name else path
-        shown = shown if len(shown) <= LONGEST_PATH else f"{shown[:LONGEST_PATH]}..."
-        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {client} {scope['method']} {shown} {status}"
+        method, shown = (
+            text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+            for text in (scope["method"], shown)
+        )
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {client} {method} {shown} {status}"
         line += f" {1000 * seconds:.0f} ms"
         if (count := facts.get("lines")) is not None:
             line += f" {count} line{'' if count == 1 else 's'}"
@@ -159,6 +162,8 @@ class _Exchange:
         if origin is not None and self._access.allows(origin):
             headers["Access-Control-Allow-Origin"] = origin
             headers["Access-Control-Expose-Headers"] = "Retry-After"
-        if self._is_open:
-            # The rest of the body will not be read.
+        has_two_lengths = "transfer-encoding" in self.headers and "content-length" in self.headers
+        if self._is_open or has_two_lengths:
+            # The rest of the body will not be read; or a proxy in front may see another end of it,
+            # and so another request after it (RFC 9112, section 6.1).
             headers["Connection"] = "close"

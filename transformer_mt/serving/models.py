@@ -37,6 +37,9 @@ WIDEST_BEAM = 20
 # else can run then. So characters are counted before subwords are.
 LONGEST_LINE = 10_000
 CHARACTERS_PER_SUBWORD = 4
+# The subwords of a sentence whose attention maps are drawn. Their size is the square of it, and
+# nobody can read larger ones.
+MOST_IN_MAPS = 100
 
 
 class CardLimits(BaseModel):
@@ -182,7 +185,7 @@ class ServedModel:
             ("target", target, self._spec.subwords.target),
         ):
             ids = vocabulary.encode(text.encode("utf-8", "replace").decode("utf-8"))
-            most = self._spec.config.data.max_length
+            most = min(MOST_IN_MAPS, self._spec.config.data.max_length)
             if not 0 < len(ids) <= most:
                 raise UsageError(
                     f"{key}: {len(ids)} subwords; attention maps need one sentence, of 1 to {most}"
@@ -320,9 +323,10 @@ def _name(folder: Path, checkpoint: str | None) -> str:
     """What a model is called: its folder, or for an export in a model directory that directory
     too."""
     folder = folder.resolve()
-    name = folder.name
+    # A name that is not UTF-8 could be neither asked for nor told.
+    name = folder.name.encode("utf-8", "backslashreplace").decode()
     if folder.parent.name == "export":
-        name = f"{folder.parent.parent.name}-{name}"
+        name = f"{_name(folder.parent.parent, None)}-{name}"
     return f"{name}:{checkpoint}" if checkpoint else name
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import math
 import re
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
 
 from transformer_mt.config import problems
 from transformer_mt.config.section import first_sentence
@@ -21,6 +23,10 @@ _LINE_END = re.compile(r"(\r\n|\r|\n)")
 # A pair of numbers: a link between words, or the place of a word.
 Pair = tuple[int, int]
 Beam = Annotated[int, Field(ge=1)]
+# A request is checked up to its first item that is wrong: one of 1 MB can have 500,000 of them.
+Lines = Annotated[list[str], Field(fail_fast=True)]
+# The unknown keys of a request that are named.
+MOST_UNKNOWN = 3
 
 
 class Query(BaseModel):
@@ -44,7 +50,7 @@ class TranslateQuery(Query):
         }
     )
 
-    text: str | list[str] = Field(
+    text: str | Lines = Field(
         description="What to translate. Each line of a string is translated by itself, and the "
         "answer has the same line ends. In a list, each item is a line."
     )
@@ -68,7 +74,7 @@ class PartsQuery(Query):
         json_schema_extra={"examples": [{"text": ["Where is the station? I am hungry."]}]}
     )
 
-    text: list[str] = Field(description="Lines.")
+    text: Lines = Field(description="Lines.")
     model: str | None = Field(None, description="As in /translate.")
 
 
@@ -179,17 +185,22 @@ AnyQuery = TypeVar("AnyQuery", bound=Query)
 
 
 def parse(kind: type[AnyQuery], body: bytes) -> AnyQuery:
-    """Reads a request.
+    """Reads a request, which may begin with a UTF-8 mark.
 
     Raises:
         Refusal: it is not JSON (400), or not what is expected (422).
     """
     try:
-        return kind.model_validate_json(body)
+        values = from_json(body.removeprefix(codecs.BOM_UTF8))
+    except ValueError as error:
+        raise Refusal(400, f"the request is not JSON in UTF-8: {error}") from None
+    if isinstance(values, dict):
+        for key in [key for key in values if key not in kind.model_fields][MOST_UNKNOWN:]:
+            del values[key]
+    try:
+        return kind.model_validate(values)
     except ValidationError as error:
         items = error.errors(include_url=False)
-    if items[0]["type"] == "json_invalid":
-        raise Refusal(400, f"the request is not JSON in UTF-8: {items[0]['ctx']['error']}")
     found = list(dict.fromkeys(_described(kind, item) for item in items))
     if any(text.startswith("text[") for text in found):
         # It is meant as a list. pydantic also says that it is not a string.

@@ -66,6 +66,18 @@ def bind(host: str, port: int) -> socket.socket:
     return found
 
 
+def listen(listening: socket.socket) -> None:
+    """From now on, clients can connect to a socket.
+
+    Raises:
+        UserError: another program listens at its port.
+    """
+    try:
+        listening.listen()
+    except OSError as error:
+        raise _explained(error, *listening.getsockname()[:2]) from None
+
+
 def is_loopback(listening: socket.socket) -> bool:
     """Whether only this machine can connect to a socket."""
     return ipaddress.ip_address(listening.getsockname()[0].partition("%")[0]).is_loopback
@@ -85,17 +97,13 @@ def run(service: Service, listening: socket.socket, timeout: float) -> None:
 
     Raises:
         Interrupted: there was a second signal.
-        UserError: the port is taken.
     """
     _allow_files()
     # uvicorn reports here what is reported elsewhere already.
     logging.getLogger("uvicorn").addHandler(logging.NullHandler())
     logging.getLogger("uvicorn").propagate = False
     server = Server(service, timeout)
-    try:
-        server.run([listening])
-    except OSError as error:
-        raise _explained(error, *listening.getsockname()[:2]) from None
+    server.run([listening])
     if server.second_signal is not None:
         raise Interrupted(server.second_signal)
 

@@ -1,6 +1,7 @@
 """The processes that compute for the service. Each has loaded the model.
 
-A process that dies, or that does not answer, is started again. The sentences that it had are then
+A process that dies, or that does not answer, is started again, unless other weights lie in the
+model's folder by then: the same question must not have two answers. The sentences that it had are then
 computed one by one, so that a sentence that kills a process takes no other sentence with it.
 """
 
@@ -56,6 +57,7 @@ class Workers:
         count = spec.threads if spec.device == "cpu" else 1
         self._name, self._spec = name, replace(spec, threads=1)
         self._queue, self._hang = queue, hang
+        self._checksums = spec.checksums()
         self._computed = computed
         self._closed = threading.Event()
         self._changed = threading.Condition()
@@ -115,12 +117,26 @@ class Workers:
                     self._closed.wait(pause)
                     pause = min(2 * pause, LONGEST_PAUSE)
                     continue
+                if self._spec.checksums() != self._checksums:
+                    return self._end_as_changed()
                 pause = 1.0
                 self._count_ready(1)
                 try:
                     self._serve(process)
                 finally:
                     self._count_ready(-1)
+
+    def _end_as_changed(self) -> None:
+        error = WorkerLost(
+            f"{self._name}: its folder holds other weights than when the service was started. "
+            "Start the service again"
+        )
+        say(f"warning: {error}")
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
+            if not self._ready:  # Processes with the weights of the start may still answer.
+                self._queue.close(str(error))
 
     def _count_ready(self, change: int) -> None:
         with self._changed:

@@ -109,7 +109,8 @@ async function attempt(path, body, signal) {
   const timer = setTimeout(abort, PATIENCE);
   signal?.addEventListener("abort", abort);
   const headers = { "Content-Type": "application/json" };
-  if (token) headers.Authorization = `Bearer ${token}`;
+  // No service has another token, and a header can't hold all: the service then asks for its own.
+  if (/^[!-~]+$/.test(token ?? "")) headers.Authorization = `Bearer ${token}`;
   try {
     const response = await fetch(address(path), {
       method: body ? "POST" : "GET",
