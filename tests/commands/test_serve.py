@@ -172,7 +172,9 @@ def test_arguments_that_cannot_be(tmp_path):
     assert "--allow-origin" in refused("--allow-origin", "example.com")
     with pytest.raises(UsageError, match=r"--host nowhere\.invalid"):
         run_command("serve", "x", "--host", "nowhere.invalid")
-    for arguments in (["--port", "70000"], ["--port", "x"], ["--max-body", "0"]):
+    options = {"--port": ["70000", "x"], "--max-body": ["0", "1e300", "9" * 5000]}
+    options["--timeout"] = ["1e300", "1e5", "inf", "nan", "0", "-1", "x"]
+    for arguments in ([name, value] for name, values in options.items() for value in values):
         with pytest.raises(SystemExit):
             run_command("serve", "x", *arguments)
 

@@ -2,13 +2,15 @@
 
 import json
 import re
+import socket
+from contextlib import ExitStack
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.serving.stand_in import SECRET, StandIn, running, wait_for
-from transformer_mt.serving import app, threads
+from transformer_mt.serving import app, server, threads
 from transformer_mt.serving.guards import Access
 
 
@@ -68,6 +70,7 @@ def test_what_is_asked_for_is_there(service):
         (b'{"text": "\\ud800"}', 400, "not JSON"),
         (b"[" * 100_000, 400, "not JSON"),
         (b'{"text": NaN}', 422, "text: expected a string or a list of strings"),
+        (b'\xef\xbb\xbf{"text": 1}', 422, "text: expected a string"),
         (b"[]", 422, "expected a JSON object with the keys text"),
         (b"null", 422, "expected a JSON object"),
         (b"{}", 422, "text: missing: What to translate"),
@@ -183,12 +186,76 @@ def test_attention_pages_have_a_secret_address_and_a_policy_of_their_own(service
     # The address is a secret, so that it is not in the log.
     wait_for(lambda: any("GET /attention/{name} 200" in line for line in service.said))
     assert not any(first in line for line in service.said)
-    later = [ask() for _ in range(app.KEPT_PAGES)]
+    # As many are kept as have room.
+    monkeypatch.setattr(app, "KEPT_BYTES", 3 * len(page.content))
+    later = [ask() for _ in range(3)]
     assert service.client.get(first).status_code == 404
     assert all(service.client.get(url).status_code == 200 for url in later)
     monkeypatch.setattr(app, "KEPT_SECONDS", 0)
     answer = service.client.get(later[-1])
     assert answer.status_code == 404 and "gone" in answer.json()["detail"]
+
+
+def test_clients_that_take_no_pages_cannot_fill_the_memory(monkeypatch):
+    large = "a" * 900_000
+    monkeypatch.setattr(app, "KEPT_BYTES", 1_000_000)
+    monkeypatch.setattr(server, "ANSWER_SECONDS", 1)
+    with running() as service, ExitStack() as stack:
+
+        def ask():
+            return service.client.post("/attention", json={"source": large, "target": "b"})
+
+        for _ in range(2):
+            url = ask().json()["url"]
+            connection = stack.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect(("127.0.0.1", service.port))
+            request = f"GET {url} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            connection.sendall(request.encode())
+            assert connection.recv(1) == b"H"
+        refused = ask()
+        assert refused.status_code == 503 and "retry-after" in refused.headers
+        wait_for(lambda: ask().status_code == 200)  # once the clients were dropped
+
+
+def test_one_error_of_many_is_enough(service):
+    many_items = b'{"text": [' + b",".join([b"1"] * 300_000) + b"]}"
+    many_keys = b'{"text": "a"' + b"".join(b',"k%d":1' % n for n in range(80_000)) + b"}"
+    for body, message in ((many_items, "text[0]: expected a string"), (many_keys, "k0: unknown")):
+        answer = service.client.post(
+            "/translate", content=body, headers={"Content-Type": "application/json"}
+        )
+        assert answer.status_code == 422
+        assert message in answer.json()["detail"] and len(answer.content) < 1000
+    # A key that is wrong hides none that is right.
+    answer = service.client.post("/translate", json={"a": 1, "b": 1, "c": 1, "d": 1, "text": 2})
+    assert "a: unknown" in answer.text and "text: expected" in answer.text
+
+
+def test_a_mark_before_json_is_read(service):
+    content = b'\xef\xbb\xbf{"text": "a b"}'
+    headers = {"Content-Type": "application/json"}
+    answer = service.client.post("/translate", content=content, headers=headers)
+    assert answer.json()["text"] == "b a"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [
+        ("M" * 60_000, "/health", {}),
+        ("GET", "/\\ud800%ED%A0%80%00%ff", {}),
+        ("GET", "/" + "a" * 60_000, {}),
+        ("GET", "/health", {"Host": b"\xff\xed\xa0\x80"}),
+        ("GET", "/health", {"Origin": b"http://\xff\xed\xa0\x80"}),
+    ],
+)
+def test_odd_requests_are_answered_and_logged_in_short(method, path, headers):
+    with running() as service:
+        answer = service.client.request(method, path, headers=headers)
+        assert answer.status_code in (403, 404, 405) and answer.json()["detail"]
+        (line,) = service.log(1)
+        assert len(line) < 400 and line.isprintable()
+        assert service.client.get("/metrics").status_code == 200
 
 
 def test_the_description_is_complete_and_its_examples_are_right(service):

@@ -86,6 +86,14 @@ def test_what_is_not_http_is_answered_and_closed(impatient, garbage):
     assert impatient.client.get("/health").status_code == 200
 
 
+def test_a_request_with_two_lengths_is_the_last_of_its_connection(impatient):
+    """RFC 9112, section 6.1: a proxy in front may see another end of it."""
+    body = b'f\r\n{"text": "a b"}\r\n0\r\n\r\n'
+    lengths = b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n"
+    received = impatient.answers(HEAD + lengths + body + GET)
+    assert received.count(b"HTTP/1.1") == 1 and b"connection: close" in received.lower()
+
+
 def test_a_websocket_is_not_there(impatient):
     upgrade = GET[:-2] + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
     assert impatient.answers(upgrade).startswith(b"HTTP/1.1 200")
@@ -162,6 +170,15 @@ def test_a_taken_port_is_an_error():
         port = first.getsockname()[1]
         with pytest.raises(UserError, match=f"--port {port}: another program uses this port"):
             server.bind("127.0.0.1", port)
+
+
+def test_of_two_that_start_together_the_second_gets_the_same_error():
+    with server.bind("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with server.bind("127.0.0.1", port) as second:  # Nobody listens yet.
+            server.listen(first)
+            with pytest.raises(UserError, match=f"--port {port}: another program uses this port"):
+                server.listen(second)
 
 
 def test_addresses_that_are_not_ours():

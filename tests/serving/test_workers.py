@@ -112,6 +112,33 @@ def test_a_model_that_can_not_be_loaded_again_is_tried_until_it_can(tmp_path):
         assert ask(queue, [1, 2]) == [[2, 1]]
 
 
+def test_a_process_that_finds_other_weights_is_not_started_again(tmp_path):
+    weights = tmp_path / "weights"
+    weights.write_text("first")
+    with working(ReversingSpec(weights=str(weights))) as (queue, workers):
+        weights.write_text("second")
+        assert ask(queue, [1, 2]) == [[2, 1]]  # by the process that has the first
+        (process,) = multiprocessing.active_children()
+        process.kill()
+        while workers.ready:
+            time.sleep(0.01)
+        (answer,) = ask(queue, [1, 2])
+        assert isinstance(answer, WorkerLost) and "other weights" in str(answer)
+
+
+def test_weights_that_change_while_they_are_loaded_are_reported(tmp_path):
+    weights = tmp_path / "weights"
+    weights.write_text("first")
+    queue = Queue(Limits(), 1000)
+    workers = Workers("reversing", ReversingSpec(weights=str(weights)), queue, 5)
+    weights.write_text("second")
+    try:
+        with pytest.raises(UserError, match="other weights"):
+            workers.start()
+    finally:
+        workers.close()
+
+
 def test_closing_waits_for_nothing():
     with working() as (queue, workers):
         ticket = Ticket(20)

@@ -214,7 +214,7 @@ def _described(kind: type[Query], item: Any) -> str:
         example = kind.model_config["json_schema_extra"]["examples"][0]
         return f"expected a JSON object with the keys {' and '.join(example)}"
     if item["type"] == "extra_forbidden":
-        key = str(place[-1])
+        key = str(place[-1])[:100]  # The time of what follows grows with its length.
         near = difflib.get_close_matches(key, kind.model_fields, n=1)
         hint = f"did you mean {near[0]}" if near else f"known: {', '.join(kind.model_fields)}"
         return f"{problems.printable(key)}: unknown key; {hint}"
