@@ -197,13 +197,13 @@ def test_attention_pages_have_a_secret_address_and_a_policy_of_their_own(service
 
 
 def test_clients_that_take_no_pages_cannot_fill_the_memory(monkeypatch):
-    large = "a" * 900_000
-    monkeypatch.setattr(app, "KEPT_BYTES", 1_000_000)
+    monkeypatch.setattr(app, "KEPT_BYTES", 9_000_000)
     monkeypatch.setattr(server, "ANSWER_SECONDS", 1)
     with running() as service, ExitStack() as stack:
+        service.model.attention_page = lambda *arguments: "a" * 8_000_000
 
         def ask():
-            return service.client.post("/attention", json={"source": large, "target": "b"})
+            return service.client.post("/attention", json={"source": "a", "target": "b"})
 
         for _ in range(2):
             url = ask().json()["url"]

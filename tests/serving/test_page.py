@@ -419,6 +419,10 @@ def test_a_token_is_asked_for(browser, models):
         page.type("wrong")
         page.key("Enter")
         page.until("document.querySelector('#token-wrong').textContent")
+        # A header can't hold it.
+        odd = browser.page(service.url + "#token=中")
+        odd.until("document.querySelector('#token-wrong').textContent")
+        assert odd.errors() == []
         page.click("#token-text")
         page.type("secret")
         page.key("Enter")

@@ -16,7 +16,6 @@ from transformer_mt.assembly.translator import Translator
 from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.config.file import with_changes
 from transformer_mt.config.schema import DecodingConfig
-from transformer_mt.data.languages import standard
 from transformer_mt.decoding.engine import BATCH_TOKENS
 from transformer_mt.decoding.translation import Line, LinePart, Translation
 from transformer_mt.inspect import card
@@ -252,8 +251,8 @@ class ServedModel:
             described.append(f"{training.pairs:,} pairs")
         return Card(
             name=self.name,
-            source_lang=standard(data.source_lang),
-            target_lang=standard(data.target_lang),
+            source_lang=data.source_lang,
+            target_lang=data.target_lang,
             engine=spec.backend.title,
             parameters=sum(part.parameters for part in model_parts),
             data=", ".join(described) or None,

@@ -1,8 +1,8 @@
 """The processes that compute for the service. Each has loaded the model.
 
 A process that dies, or that does not answer, is started again, unless other weights lie in the
-model's folder by then: the same question must not have two answers. The sentences that it had are then
-computed one by one, so that a sentence that kills a process takes no other sentence with it.
+model's folder by then: the same question must not have two answers. The sentences that it had are
+then computed one by one, so that a sentence that kills a process takes no other sentence with it.
 """
 
 from __future__ import annotations
