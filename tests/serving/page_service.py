@@ -61,6 +61,7 @@ class StandIn:
         n_best: int | None = None,
         beam_size: int | None = None,
         alignment: bool = False,
+        warn: object = None,
     ) -> list[Translation]:
         if self.busy:
             self.busy -= 1

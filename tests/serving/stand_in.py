@@ -52,8 +52,10 @@ class StandIn:
             limits=CardLimits.of(Limits()),
         )
 
-    def translate(self, lines, ticket, *, n_best=None, beam_size=None, alignment=False):
+    def translate(self, lines, ticket, *, n_best=None, beam_size=None, alignment=False, warn=None):
         for line in lines:
+            if line == "ODD":
+                warn("line 1: odd", "lines are odd")
             self._obey(line, ticket)
         return [self._translation(line, n_best or 1, alignment) for line in lines]
 

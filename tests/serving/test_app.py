@@ -61,6 +61,12 @@ def test_what_is_asked_for_is_there(service):
     assert line == {"text": "bc a", "outputs": [{"text": "bc a"}]}
 
 
+def test_what_is_wrong_with_a_line_is_in_the_answer(service):
+    assert service.translate(["ODD"]).json()["warnings"] == ["line 1: odd"]
+    assert len(service.translate(["ODD"] * 30).json()["warnings"]) == 10
+    assert "warnings" not in service.translate(["a"]).json()
+
+
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
@@ -279,7 +285,7 @@ def test_the_description_is_complete_and_its_examples_are_right(service):
             paths[path]["post"]["responses"]
         )
     schemas = description["components"]["schemas"]
-    answer = service.translate("a", n_best=1, scores=True, alignment=True).json()
+    answer = service.translate("ODD", n_best=1, scores=True, alignment=True).json()
     assert set(answer) == set(schemas["TranslateAnswer"]["properties"])
     line = answer["translations"][0]
     assert set(line) == set(schemas["TranslationAnswer"]["properties"])

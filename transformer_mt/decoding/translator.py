@@ -55,6 +55,8 @@ Result = TypeVar("Result")
 Pair = tuple[list[int], list[int]]
 # Is called with the number of lines that have just been computed.
 Finished = Callable[[int], object]
+# Is called with a warning and with what is counted, as `console.warn`.
+Warn = Callable[[str, str], object]
 # A batch for an engine, which may be in another process.
 Work = Callable[[Engine], Result]
 # Runs batches and yields their results in order. A batch None is a pause: nothing more may come for
@@ -98,7 +100,7 @@ class LineTranslator:
         at_once: AtOnce = default_at_once,
         sampling: float | None = None,
         tags: Iterable[str] = (),
-        warn: Callable[[str, str], object] = warn,
+        warn: Warn = warn,
     ) -> None:
         self._at_once = at_once
         self._sampling = sampling
@@ -116,11 +118,15 @@ class LineTranslator:
         # only once for all translators that `with_settings` makes.
         self._sides: Callable[[], list[Words]] = cache(lambda: [Words(*side) for side in sides])
 
-    def with_settings(self, decoding: DecodingConfig, run: Runner | None = None) -> Self:
-        """The same translator with other settings and, if given, another runner of its batches."""
+    def with_settings(
+        self, decoding: DecodingConfig, run: Runner | None = None, warn: Warn | None = None
+    ) -> Self:
+        """The same translator with other settings and, if given, another runner of its batches and
+        another way to warn."""
         other = copy.copy(self)
         other._decoding = decoding
         other._run = run or self._run
+        other._warn = warn or self._warn
         return other
 
     def warm_up(self, times: int) -> None:

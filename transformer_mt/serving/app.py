@@ -111,6 +111,8 @@ class Service:
             request.state.lines = len(lines)
             request.state.text = query.text
 
+            warnings: list[str] = []
+
             def translate(ticket: Ticket) -> str:
                 found = model.translate(
                     lines,
@@ -118,8 +120,9 @@ class Service:
                     n_best=query.n_best,
                     beam_size=query.beam_size,
                     alignment=query.alignment,
+                    warn=lambda message, kind: warnings.append(message),
                 )
-                answer = requests.answer(query, model.name, ends, found)
+                answer = requests.answer(query, model.name, ends, found, warnings)
                 return answer.model_dump_json(exclude_none=True)
 
             answer = await self._threads.run(request.receive, translate)

@@ -18,6 +18,7 @@ from transformer_mt.config.file import with_changes
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.decoding.engine import BATCH_TOKENS
 from transformer_mt.decoding.translation import Line, LinePart, Translation
+from transformer_mt.decoding.translator import Warn
 from transformer_mt.inspect import card
 from transformer_mt.inspect.card import Score
 from transformer_mt.inspect.parameters import VocabularySizes, parts
@@ -138,6 +139,7 @@ class ServedModel:
         n_best: int | None = None,
         beam_size: int | None = None,
         alignment: bool = False,
+        warn: Warn = lambda message, kind: None,
     ) -> list[Translation]:
         """The translation of each line. It is that of the command `translate`. Several threads may
         call this.
@@ -146,6 +148,7 @@ class ServedModel:
             n_best: the number of different outputs to look for per line (default: 1).
             beam_size: the width of the beam (default: the model's, or n_best if that is more).
             alignment: whether outputs get their alignment.
+            warn: is called with what is wrong with a line, as the command warns of it.
 
         Raises:
             UsageError: the model can't do this, or a number is too large.
@@ -157,7 +160,7 @@ class ServedModel:
             if value is not None and not 1 <= value <= self._widest:
                 raise UsageError(f"{key}: {value}: expected a number from 1 to {self._widest}")
         settings = self._settings(n_best, beam_size, alignment)
-        translator = self._translator.with_settings(settings, self._queue.runner(ticket))
+        translator = self._translator.with_settings(settings, self._queue.runner(ticket), warn)
         window = [Line(text) for text in lines]
         return list(translator.stream([window], need_alignment=alignment))
 

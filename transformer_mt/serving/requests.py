@@ -27,6 +27,8 @@ Beam = Annotated[int, Field(ge=1)]
 Lines = Annotated[list[str], Field(fail_fast=True)]
 # The unknown keys of a request that are named.
 MOST_UNKNOWN = 3
+# The warnings of an answer.
+MOST_WARNINGS = 10
 
 
 class Query(BaseModel):
@@ -150,6 +152,11 @@ class TranslateAnswer(BaseModel):
         None, description="The whole translation, if the text of the request was a string."
     )
     translations: list[TranslationAnswer] = Field(description="One for each line, in order.")
+    warnings: list[str] | None = Field(
+        None,
+        description="What is wrong with lines, if anything is: a sentence that was cut, unknown "
+        "text, a translation that has reached its greatest length. At most 10.",
+    )
 
 
 class PartAnswer(BaseModel):
@@ -248,14 +255,21 @@ def split(text: str | list[str]) -> tuple[list[str], list[str]]:
 
 
 def answer(
-    query: TranslateQuery, model: str, ends: list[str], translations: list[Translation]
+    query: TranslateQuery,
+    model: str,
+    ends: list[str],
+    translations: list[Translation],
+    warnings: list[str],
 ) -> TranslateAnswer:
     """The answer to a request, given what `split` and the model made of it."""
     whole = None
     if isinstance(query.text, str):
         whole = "".join(t.text + end for t, end in zip(translations, ends, strict=True))
     return TranslateAnswer(
-        model=model, text=whole, translations=[_translation(query, t) for t in translations]
+        model=model,
+        text=whole,
+        translations=[_translation(query, t) for t in translations],
+        warnings=warnings[:MOST_WARNINGS] or None,
     )
 
 
