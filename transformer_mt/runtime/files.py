@@ -15,6 +15,7 @@ import re
 import shutil
 import stat
 import sys
+import unicodedata
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -295,7 +296,11 @@ def _wide_encoding(start: bytes) -> str | None:
         if is_mostly_zero and zeros[place] == max(zeros):
             return encoding
         if not is_mostly_zero and end in units and not _is_utf8(start):
-            return encoding
+            # Bytes of another kind have units that are no characters of a text.
+            text = start[: len(start) // 2 * 2].decode(encoding, "surrogatepass")[:-1]
+            kinds = {unicodedata.category(one) for one in text if not one.isspace()}
+            if not kinds & {"Cc", "Cn", "Co", "Cs"}:
+                return encoding
     return None
 
 
