@@ -10,8 +10,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.serving.stand_in import SECRET, StandIn, running, wait_for
-from transformer_mt.serving import app, server, threads
+from transformer_mt.serving import app, requests, server, threads
 from transformer_mt.serving.guards import Access
+from transformer_mt.serving.refusals import Refusal
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,9 @@ def test_what_is_wrong_with_a_line_is_in_the_answer(service):
         (b"", 400, "not JSON"),
         (b"\xff\xfe", 400, "not JSON"),
         (b'{"text": "\\ud800"}', 400, "not JSON"),
-        (b"[" * 100_000, 400, "not JSON"),
+        (b"[" * 1_000, 400, "not JSON"),
+        (b'{"text": ["' + b'","' * 1_000 + b'"]}', 422, "a request may have 1,000 lines"),
+        (b'{"text": "' + b"\\n" * 1_001 + b'"}', 422, "a request may have 1,000 lines"),
         (b'{"text": NaN}', 422, "text: expected a string or a list of strings"),
         (b'\xef\xbb\xbf{"text": 1}', 422, "text: expected a string"),
         (b"[]", 422, "expected a JSON object with the keys text"),
@@ -224,9 +227,40 @@ def test_clients_that_take_no_pages_cannot_fill_the_memory(monkeypatch):
         wait_for(lambda: ask().status_code == 200)  # once the clients were dropped
 
 
+MEGABYTE = 1 << 20
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"text":[' + b"1," * (MEGABYTE // 2) + b"1]}",
+        b'{"text":[' + b'"",' * (MEGABYTE // 3) + b'""]}',
+        b'{"text":"' + b"\\n" * (MEGABYTE // 2) + b'"}',
+        b'{"text":"a","x":[' + (b"[" * 100 + b"]" * 100 + b",") * (MEGABYTE // 201) + b"1]}",
+        ("{" + ",".join(f'"beam_siz{i}":1' for i in range(50_000)) + "}").encode(),
+    ],
+    ids=["numbers", "strings", "line ends", "nested", "keys"],
+)
+def test_a_request_with_too_many_values_is_refused_before_they_are_built(body, monkeypatch):
+    """Building and describing them took seconds, in which nothing else was answered."""
+    built = []
+    monkeypatch.setattr(requests, "from_json", lambda text: built.append(text) or json.loads(text))
+    with pytest.raises(Refusal, match=r"a request may have 1,000 lines"):
+        query = requests.parse(requests.TranslateQuery, body, 1_000)
+        assert len(requests.split(query.text, 1_000)[0]) <= 1_000
+    assert len(built) == (b"\\n" in body)
+
+
+def test_the_largest_request_is_read(service):
+    """Brackets, commas and quotes in strings are no values."""
+    lines = ['a,[{"\\' * 50] * 1_000
+    assert len(service.translate(lines).json()["translations"]) == 1_000
+    assert service.translate("\n".join(lines) + "\n").status_code == 200
+
+
 def test_one_error_of_many_is_enough(service):
-    many_items = b'{"text": [' + b",".join([b"1"] * 300_000) + b"]}"
-    many_keys = b'{"text": "a"' + b"".join(b',"k%d":1' % n for n in range(80_000)) + b"}"
+    many_items = b'{"text": [' + b",".join([b"1"] * 1_000) + b"]}"
+    many_keys = b'{"text": "a"' + b"".join(b',"k%d":1' % n for n in range(1_000)) + b"}"
     for body, message in ((many_items, "text[0]: expected a string"), (many_keys, "k0: unknown")):
         answer = service.client.post(
             "/translate", content=body, headers={"Content-Type": "application/json"}

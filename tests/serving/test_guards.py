@@ -133,6 +133,11 @@ def test_origins_are_read_as_browsers_send_them():
         "http://a/b",
         "http://u@a",
         "//[x",
+        "http://\xe4.example",
+        "http://a\nb",
+        "http://*.example",
+        "http://a:70000",
+        "http://a:0",
     ):
         with pytest.raises(UsageError, match="--allow-origin"):
             read_origin(text)

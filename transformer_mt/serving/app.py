@@ -86,6 +86,7 @@ class Service:
     ) -> None:
         self._models = models
         self._metrics = metrics
+        self._max_lines = limits.max_lines
         self._bodies = Bodies(limits.max_body)
         self._threads = Threads(limits.timeout)
         self._pages: dict[str, _Page] = {}  # by their names, the oldest first
@@ -105,9 +106,9 @@ class Service:
 
     async def _translate(self, request: Request) -> Response:
         async with self._bodies.read(request.headers, request.receive) as body:
-            query = requests.parse(requests.TranslateQuery, body)
+            query = requests.parse(requests.TranslateQuery, body, self._max_lines)
             model = self._model(query.model)
-            lines, ends = requests.split(query.text)
+            lines, ends = requests.split(query.text, self._max_lines)
             request.state.lines = len(lines)
             request.state.text = query.text
 
@@ -131,9 +132,9 @@ class Service:
 
     async def _parts(self, request: Request) -> Response:
         async with self._bodies.read(request.headers, request.receive) as body:
-            query = requests.parse(requests.PartsQuery, body)
+            query = requests.parse(requests.PartsQuery, body, self._max_lines)
             model = self._model(query.model)
-            lines, _ = requests.split(query.text)
+            lines, _ = requests.split(query.text, self._max_lines)
             request.state.lines = len(lines)
             request.state.text = query.text
 
@@ -145,7 +146,7 @@ class Service:
 
     async def _attention(self, request: Request) -> Response:
         async with self._bodies.read(request.headers, request.receive) as body:
-            query = requests.parse(requests.AttentionQuery, body)
+            query = requests.parse(requests.AttentionQuery, body, self._max_lines)
             model = self._model(query.model)
             request.state.lines = 1
             request.state.text = [query.source, query.target]

@@ -105,10 +105,18 @@ def read_origin(text: str) -> str:
     Raises:
         UsageError: it is not one.
     """
-    with contextlib.suppress(ValueError):  # a bracket that is not closed
+    with contextlib.suppress(ValueError):  # a bracket that is not closed, or a port above 65535
         parts = urlsplit(text.lower())
         is_bare = parts.path in ("", "/") and not parts.query and not parts.fragment
-        if parts.scheme in ("http", "https") and _HOST.fullmatch(parts.netloc) and is_bare:
+        # A browser writes a name with other letters as xn--..., and sends no wildcard.
+        is_plain = text.isascii() and text.isprintable() and "*" not in text
+        if (
+            is_plain
+            and parts.port != 0
+            and parts.scheme in ("http", "https")
+            and _HOST.fullmatch(parts.netloc)
+            and is_bare
+        ):
             default = {"http": ":80", "https": ":443"}[parts.scheme]
             return f"{parts.scheme}://{parts.netloc.removesuffix(default)}"
     raise UsageError(

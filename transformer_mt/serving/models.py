@@ -168,7 +168,7 @@ class ServedModel:
         """The parts of each line that are translated one by one.
 
         Raises:
-            TooMuch: there are too many lines or characters.
+            TooMuch: there are too many characters.
         """
         self._require_short(lines)
         return [self._translator.parts(line) for line in lines]
@@ -202,19 +202,15 @@ class ServedModel:
     def _require_short(self, lines: list[str]) -> None:
         """
         Raises:
-            TooMuch: there are too many lines or characters.
+            TooMuch: there are too many characters.
         """
         limits = self._card_limits
         characters = sum(map(len, lines))
-        for count, most, what in (
-            (len(lines), limits.lines, "lines"),
-            (characters, limits.characters, "characters"),
-        ):
-            if count > most:
-                raise TooMuch(
-                    f"the text has {count:,} {what}; a request may have {most:,}. Send it in "
-                    "several requests"
-                )
+        if characters > limits.characters:
+            raise TooMuch(
+                f"the text has {characters:,} characters; a request may have "
+                f"{limits.characters:,}. Send it in several requests"
+            )
         for number, line in enumerate(lines, 1):
             if len(line) > limits.line_characters:
                 raise TooMuch(

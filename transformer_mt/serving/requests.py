@@ -25,6 +25,9 @@ Pair = tuple[int, int]
 Beam = Annotated[int, Field(ge=1)]
 # A request is checked up to its first item that is wrong: one of 1 MB can have 500,000 of them.
 Lines = Annotated[list[str], Field(fail_fast=True)]
+# The values that a request may have besides its lines. To build one takes about a hundred times as
+# long as to read its bytes, and nothing else is answered meanwhile.
+OTHER_VALUES = 100
 # The unknown keys of a request that are named.
 MOST_UNKNOWN = 3
 # The warnings of an answer.
@@ -191,12 +194,14 @@ class Problem(BaseModel):
 AnyQuery = TypeVar("AnyQuery", bound=Query)
 
 
-def parse(kind: type[AnyQuery], body: bytes) -> AnyQuery:
+def parse(kind: type[AnyQuery], body: bytes, most_lines: int) -> AnyQuery:
     """Reads a request, which may begin with a UTF-8 mark.
 
     Raises:
         Refusal: it is not JSON (400), or not what is expected (422).
     """
+    if _has_more_values(body, most_lines + OTHER_VALUES):
+        raise _too_many_lines(most_lines)
     try:
         values = from_json(body.removeprefix(codecs.BOM_UTF8))
     except ValueError as error:
@@ -213,6 +218,22 @@ def parse(kind: type[AnyQuery], body: bytes) -> AnyQuery:
         # It is meant as a list. pydantic also says that it is not a string.
         found = [text for text in found if not text.startswith("text:")]
     raise Refusal(422, " ".join(f"{text}." for text in found) if found[1:] else found[0])
+
+
+def _has_more_values(body: bytes, most: int) -> bool:
+    """Whether a JSON text has more values than this, found without building any."""
+    parts = body.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"', 2 * most)
+    outside_strings = b"".join(parts[::2])
+    values = sum(outside_strings.count(sign) for sign in (b"[", b"{", b","))
+    return len(parts) > 2 * most or values > most
+
+
+def _too_many_lines(most: int) -> Refusal:
+    return Refusal(
+        422,
+        f"the request has too many lines or values; a request may have {most:,} lines. Send it in "
+        "several requests",
+    )
 
 
 def _described(kind: type[Query], item: Any) -> str:
@@ -233,13 +254,15 @@ def _described(kind: type[Query], item: Any) -> str:
     return problems.describe(item)
 
 
-def split(text: str | list[str]) -> tuple[list[str], list[str]]:
+def split(text: str | list[str], most_lines: int) -> tuple[list[str], list[str]]:
     """The lines of a request's text, and what ends each of them.
 
     Raises:
-        Refusal: an item of a list has several lines.
+        Refusal: there are too many, or an item of a list has several lines.
     """
     if isinstance(text, list):
+        if len(text) > most_lines:
+            raise _too_many_lines(most_lines)
         for number, line in enumerate(text):
             if _LINE_END.search(line):
                 raise Refusal(
@@ -248,10 +271,13 @@ def split(text: str | list[str]) -> tuple[list[str], list[str]]:
                     "Send a string instead of a list, or an item for each line",
                 )
         return text, [""] * len(text)
-    parts = _LINE_END.split(text)
+    parts = _LINE_END.split(text, most_lines)
     lines, ends = parts[::2], [*parts[1::2], ""]
-    # Nothing follows the last line end.
-    return (lines[:-1], ends[:-1]) if len(lines) > 1 and not lines[-1] else (lines, ends)
+    if len(lines) > 1 and not lines[-1]:  # Nothing follows the last line end.
+        lines, ends = lines[:-1], ends[:-1]
+    if len(lines) > most_lines:
+        raise _too_many_lines(most_lines)
+    return lines, ends
 
 
 def answer(
