@@ -13,6 +13,9 @@ from transformer_mt.data.languages import primary
 # [start, end) in characters, without the spaces around.
 Place = tuple[int, int]
 
+# How many characters around an end decide whether it is one.
+NEAR = 100
+_LETTER = re.compile(r"[^\W_]")
 # After these marks a sentence ends as well, and sentencex does not know it: the marks of Khmer and
 # Tibetan; an ellipsis, or a bracket that closes behind an end, before a letter that is not a small
 # one; an end before the next item of a list.
@@ -67,12 +70,18 @@ def sentences(line: str, language: str) -> list[Place]:
 
 
 def _pieces(line: str, language: str) -> Iterator[Place]:
-    """Joins what sentencex and the further ends have cut wrongly."""
+    """Joins what sentencex and the further ends have cut wrongly. What has no letter and no digit
+    is not a sentence."""
     start = 0
+    letter = _LETTER.search(line)
+    last = next((place for place in reversed(range(len(line))) if line[place].isalnum()), -1)
     for end in _ends(line, language):
+        if letter is None or letter.start() >= end or end > last:
+            continue
         if not _goes_on(line, start, end, language):
             yield start, end
             start = end
+            letter = _LETTER.search(line, start)
     if start < len(line):
         yield start, len(line)
 
@@ -91,10 +100,11 @@ def _ends(line: str, language: str) -> list[int]:
 
 def _goes_on(line: str, start: int, end: int, language: str) -> bool:
     """Whether the sentence that begins at `start` does not end at `end`."""
-    text, rest = line[start:end].strip(), line[end:]
-    if not any(map(str.isalnum, text)) or not any(map(str.isalnum, rest)):
-        return True
-    if _LIST_MARK.fullmatch(text):
+    # Only what is near decides, so that a long line takes no more than its share of time.
+    text, rest = line[max(start, end - NEAR) : end].strip(), line[end : end + NEAR]
+    if not text:
+        return False
+    if end - start <= NEAR and _LIST_MARK.fullmatch(text):
         return True
     if language in _WITH_ORDINALS and _ORDINAL.search(text):
         return True

@@ -21,6 +21,7 @@ export let lines = [];
 
 let whenAnswered = () => {};
 const parts = new Map(); // the sentences of each line: [{start, shift, text, before}]
+const guessed = new Set(); // the keys of lines whose sentences the server could not tell
 let finding = null; // stops the request for the sentences of lines
 // {text, alignment, words, source_words, outputs}, as in the server's answer, or {problem: Error}.
 const answers = new Map();
@@ -53,7 +54,7 @@ export function translate(text) {
   const unknown = [...new Set(texts)].filter((line) => line.trim() && !parts.has(keyOf(line)));
   finding?.abort();
   if (unknown.length) {
-    findParts(unknown);
+    findParts(unknown.slice(0, card.limits.lines));
     return false;
   }
   const before = allSentences();
@@ -78,8 +79,10 @@ async function findParts(texts) {
   try {
     ({ parts: found } = await ask("parts", { model, text: texts }, stop.signal));
   } catch {
+    if (stop.signal.aborted) return;
     // What is wrong with a line is said when its translation is asked for.
     found = texts.map((line) => [{ start: 0, end: [...line].length, text: line, before: "" }]);
+    for (const line of texts) guessed.add(keyOf(line));
   }
   if (stop.signal.aborted || model !== card.name) return;
   if (parts.size > MOST_ANSWERS) parts.clear();
@@ -102,6 +105,8 @@ export function choose(sentence, { text, alignment, words }) {
 
 /** Forgets what went wrong and may go better now. Too long a sentence stays too long. */
 export function forgetProblems() {
+  for (const key of guessed) parts.delete(key);
+  guessed.clear();
   for (const [key, { problem }] of answers)
     if (problem && problem.status !== 413 && problem.status !== 422) answers.delete(key);
 }
