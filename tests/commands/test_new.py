@@ -178,7 +178,7 @@ def test_any_number_of_steps(most):
     draft.set_steps(most)
     config = draft.config()
     assert 0.9 * most <= config.training.max_steps <= most
-    side = {"rare": 0.0, "vocabulary": 10}
+    side = {"rare": 0.0, "vocabulary": 10, "unspaced_script": 0.0}
     overlap = {name: {"lines": 0} for name in ("dev", "test")}
     facts = {"source": side, "target": side, "overlap": overlap, "dev": 10, "pairs": 100}
     facts |= {"dropped": {}, "unknown_text": {}, "copies": {"count": 0}, "test": 10}
