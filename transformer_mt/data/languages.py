@@ -3,8 +3,6 @@
 import re
 from functools import cache
 
-import langcodes
-
 # The languages are named by their standard codes (see `primary`).
 CHINESE = {"zh", "cmn", "yue", "wuu", "lzh", "nan", "hak", "gan", "hsn", "cdo", "cjy"}
 JAPANESE = {"ja"}
@@ -16,6 +14,7 @@ WITHOUT_SPACES = CHINESE | JAPANESE | {"th", "lo", "km", "my", "bo", "dz", "shn"
 _TAKEN_FOR = {
     **{"cn": "zh", "zhs": "zh", "zht": "zh", "jp": "ja", "kr": "ko", "kh": "km", "mm": "my"},
     **{"cz": "cs", "dk": "da", "gr": "el", "ua": "uk", "vn": "vi"},
+    **{"iw": "he", "in": "id", "ji": "yi", "mo": "ro", "sh": "sr"},  # these are outdated
 }
 # Letters of scripts. Korean separates words by spaces, in Hangul.
 HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
@@ -36,8 +35,13 @@ def standard(language: str) -> str:
     """Returns the standard form (BCP 47) of a code: zh-CN of zh_cn, my of bur, ja of jp. Whatever
     is no code is returned as it is."""
     first, *rest = re.split("[-_]", language)
+    first = taken_for(first) or first
+    if not rest and re.fullmatch("[a-z]{2}", first):
+        return first  # Most codes are, and need no library.
+    import langcodes
+
     try:
-        return langcodes.standardize_tag("-".join([taken_for(first) or first, *rest]))
+        return langcodes.standardize_tag("-".join([first, *rest]))
     except langcodes.LanguageTagError:
         return language
 
