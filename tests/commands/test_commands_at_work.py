@@ -13,6 +13,7 @@ from tests.support import (
     assert_refused,
     demo_pairs,
     files,
+    important,
     make_config,
     make_model_directory,
     run,
@@ -88,7 +89,7 @@ def test_settings_of_a_translation(model):
 
     def translated(*arguments):
         done = run("translate", model, "--threads", "1", *arguments, stdin=text)
-        assert done.returncode == 0 and done.stderr == "", done.stderr
+        assert done.returncode == 0 and important(done.stderr) == "", done.stderr
         return done.stdout
 
     plain = translated()
@@ -167,9 +168,8 @@ def test_evaluating_models_side_by_side(model, non_autoregressive, texts, tmp_pa
     done = run("evaluate", model, non_autoregressive, "--source", source, "--reference", reference,
                "--threads", "1", "--beam-size", "1", "--json", path)  # fmt: skip
     assert done.returncode == 0, done.stderr
-    effect, *untrained = done.stderr.splitlines()
-    assert effect == "warning: --beam-size makes no difference to a non-autoregressive model"
-    assert all("which is near 0" in line for line in untrained)
+    effect = "warning: --beam-size makes no difference to a non-autoregressive model"
+    assert done.stderr.splitlines()[0] == effect
     header, *rows = done.stdout.splitlines()
     rows, signatures = rows[: -len(DEFAULT_METRICS)], rows[-len(DEFAULT_METRICS) :]
     labels = [METRICS[key].label for key in DEFAULT_METRICS]

@@ -486,6 +486,8 @@ CONFUSING = (
     " [a] {b} 'c' %d @e `f : -1 1. .5 \ufeff \x85 \u2028 \r\n \x00 a:b >"
 )
 text = st.text(min_size=1) | st.sampled_from(CONFUSING.split(" "))
+# Not a path that is expanded: the round trip of those has its own tests.
+path = text.filter(lambda path: not path.startswith("~") and "$" not in path)
 
 
 @st.composite
@@ -494,15 +496,15 @@ def configs(draw):
     heads = draw(st.integers(1, 1000))
     joint = draw(st.booleans())
     values = {
-        "model_dir": draw(text),
+        "model_dir": draw(path),
         "data": {
-            "root": draw(st.text()),
-            "train": draw(text),
-            "dev": draw(st.none() | text),
+            "root": draw(path | st.just("")),
+            "train": draw(path),
+            "dev": draw(st.none() | path),
             "source_lang": source_lang,
             "target_lang": target_lang,
             "max_length_ratio": draw(st.none() | st.floats(1, allow_infinity=False)),
-            "cache": draw(text),
+            "cache": draw(path),
         },
         "subword": {
             "type": draw(st.sampled_from(["bpe", "unigram", "char", "word"])),

@@ -155,7 +155,7 @@ def shape(line: str) -> str:
     """A line of output without its numbers, durations and sentences."""
     if match := re.match(r"(source|translation|reference) ", line):
         return match[1]
-    text = re.sub(r"\d[\d,]*(\.\d+)?([eE][+-]?\d+)?", "#", line.replace("(best so far)", ""))
+    text = re.sub(r"\d[\d,]*(\.\d+)?([eE][+-]?\d+)?", "#", line.replace("(best)", ""))
     text = re.sub(r"#( h| min| s| ms)( #( min| s))?\b", "TIME", text)
     return " ".join(text.split())
 
@@ -319,6 +319,6 @@ def test_shapes_of_lines():
     assert shape("step 400/1,000  epoch 6  loss 1.450  lr 3.46e-03  55 s left") == shape(
         "step 5/20  epoch 1  loss 9.1  lr 1.00e-04  1 min 5 s left"
     )
-    assert shape("step 1,000  dev loss 1  (best so far)") == shape("step 7  dev loss 2.5")
+    assert shape("step 1,000  dev loss 1  (best)") == shape("step 7  dev loss 2.5")
     assert shape("dev loss 1") != shape("dev loss")
     assert shape("translation 1 a") == shape("translation b") != shape("reference 1 a")
