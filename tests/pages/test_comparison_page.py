@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.support import TIMEOUT, demo_pairs
 from transformer_mt.evaluation.comparison import ComparedSystem, Comparison, compare
 from transformer_mt.evaluation.groups import groupings
-from transformer_mt.pages.comparison_page import comparison_page
+from transformer_mt.pages.comparison_page import _ticks, comparison_page
 from transformer_mt.pages.page import escaped
 from transformer_mt.runtime.console import visible
 
@@ -129,6 +129,23 @@ def test_systems_that_equal_the_reference(lines):
     """Their scores differ from 100 by rounding errors, if at all."""
     page = comparison_page(compared([lines, lines], lines, lines))
     assert "100.00 (100.00 to 100.00)" in page
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "width"),
+    [
+        (0.801, 0.809, 0.01),  # COMET's scores are below 1
+        (-0.003, 0.004, 0.008),
+        (38.2, 40.1, 2.5),
+        (100, 100 + 1e-13, 5),  # a rounding error
+        (-1e-14, 0, 0.5),
+        (0, 0, 0.5),
+    ],
+)
+def test_an_axis_is_as_wide_as_what_is_on_it(low, high, width):
+    ticks = _ticks(low, high)
+    assert ticks[0] <= low + 1e-9 and high - 1e-9 <= ticks[-1] and 2 <= len(ticks) <= 6
+    assert ticks[-1] - ticks[0] == pytest.approx(width)
 
 
 def test_numbers_and_verdicts_are_on_the_page():

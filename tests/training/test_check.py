@@ -1,6 +1,7 @@
 """`train --check` reads all that training would read, before it says how long that would take."""
 
 import json
+import shutil
 from functools import partial
 
 import pytest
@@ -120,6 +121,10 @@ def test_a_folder_that_training_would_refuse(config, tmp_path):
     with pytest.raises(UsageError, match="run with other settings"):
         run.check(plain, "cpu")
     run.check(plain, "cpu", restart=True)
+    # Training begins anew where nothing was saved, so the settings may change.
+    shutil.rmtree(tmp_path / "base" / "checkpoints")
+    (tmp_path / "base" / "best").unlink()
+    run.check(plain, "cpu")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "mine").touch()
     with pytest.raises(UsageError, match="holds no run"):

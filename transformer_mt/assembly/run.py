@@ -56,8 +56,8 @@ def check(config: Config, device: str | None, verbose: bool = False, restart: bo
     _require_other_model(config, directory)
     if directory.path.exists():
         directory.require_own(restart)
-        if directory.holds_run and not restart:
-            resume.require_same_settings(directory, config)
+        if not restart:
+            resume.require_resumable(directory, config)
     event_files.require_packages(config.training.log_to)
     used = devices.use(device)
     devices.require_precision(config.training.precision, used)
@@ -184,6 +184,10 @@ def _begin(
 
 
 def _require_other_model(config: Config, directory: RunDirectory) -> None:
+    """
+    Raises:
+        UsageError: the model to start from lies in the directory that training writes to.
+    """
     other = config.training.init_from
     if other is not None and Path(other).resolve() == directory.path.resolve():
         raise UsageError(f"training.init_from: {other} is model_dir itself; give another model_dir")

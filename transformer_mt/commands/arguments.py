@@ -169,14 +169,16 @@ def positive_number(text: str) -> float:
     # Far beyond what anybody means, numbers overflow, or become 0, where they are computed with.
     number = _number(text)
     if not 1e-6 <= number <= 1e12:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0, at most 1e12")
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0 (from 1e-6 to 1e12)")
     return number
 
 
 def share(text: str) -> float:
     number = _number(text)
     if not 1e-6 <= number <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a share, above 0 and at most 1")
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: expected a share, above 0 (from 1e-6) and at most 1"
+        )
     return number
 
 

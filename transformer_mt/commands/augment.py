@@ -172,8 +172,7 @@ class _Model:
     def columns(self) -> str:
         """Its columns in PREFIX.origin.tsv."""
         columns = [self.direction, *map(" + ".join, zip(*self.names, strict=True))]
-        text = "\t".join(re.sub(r"[\t\r\n]", " ", column) for column in columns)
-        return text.encode("utf-8", "backslashreplace").decode()  # a folder's name may not be UTF-8
+        return "\t".join(re.sub(r"[\t\r\n]", " ", column) for column in columns)
 
     def pair(self, line: str, translation: str) -> tuple[str, str]:
         """Returns the source and the target of the pair that it made."""

@@ -39,10 +39,7 @@ def card_of(directory: ModelDirectory, checkpoint: str) -> str:
     if directory.has_edited_card:
         return directory.own(MODEL_CARD).read_bytes().decode("utf-8", errors="replace")
     found = record.read(directory.path, directory.path.resolve().name)
-    text = model_card(found, directory.load_config(), checkpoint)
-    # The name of a folder may not be UTF-8.
-    text = text.encode("utf-8", "backslashreplace").decode()
-    return sealed(text, "<!-- {} -->")
+    return sealed(model_card(found, directory.load_config(), checkpoint), "<!-- {} -->")
 
 
 def model_card(record: Record, config: Config, checkpoint: str) -> str:

@@ -146,26 +146,23 @@ class CpuDecoder:
     """
 
     @staticmethod
-    def can_decode(model: Transformer) -> bool:
-        """Whether this module computes all that the model's decoder does.
+    def unknown_part(model: Transformer) -> str | None:
+        """The path of the first layer or attribute that this module does not know; None if it
+        computes all that the model's decoder does.
 
         The model must be in float32 and on the CPU. Every layer of the decoder must have exactly
         the class that is declared for it, and no other sublayers or settings, no hooks and no
         methods of its own.
         """
-        return CpuDecoder.unknown_part(model) is None
-
-    @staticmethod
-    def unknown_part(model: Transformer) -> str | None:
-        """The path of the first layer or attribute for which `can_decode` is False; None if it is
-        True."""
         if type(model) not in _KINDS:
             return type(model).__name__
         return _unknown(model, type(model), model.training, "model")
 
     def __init__(self, model: Transformer) -> None:
-        if not self.can_decode(model):
-            raise ValueError("a CpuDecoder needs a float32 Transformer of known layers on the CPU")
+        if part := self.unknown_part(model):
+            raise ValueError(
+                f"a CpuDecoder needs a float32 Transformer of known layers on the CPU, not {part}"
+            )
         self.layers = [_Layer(layer) for layer in model.decoder.layers]
         self.norm = None if model.decoder.norm is None else _Norm(model.decoder.norm)
         self.model = model
@@ -211,7 +208,10 @@ def _unknown(layer: nn.Layer, kind: type | None, training: bool, path: str) -> s
             names.append(name)
     if names:
         return f"{path}.{names[0]}"
-    found = (_unknown(parts[n], known.parts[n], training, f"{path}.{n}") for n in parts)
+    found = (
+        _unknown(part, known.parts[name], training, f"{path}.{name}")
+        for name, part in parts.items()
+    )
     return next(filter(None, found), None)
 
 

@@ -153,7 +153,8 @@ def _interval_figure(bars: Sequence[Bar], caption: str, zero: bool = False) -> s
 def _ticks(low: float, high: float) -> list[float]:
     """Returns two to six round numbers from at most `low` to at least `high`."""
     width = high - low
-    if width < 0.01:  # Nothing but a rounding error may be between them, as with two scores of 100.
+    # A narrower one may be a rounding error, as of two scores of 100, and labels have six digits.
+    if width <= max(1e-6, 1e-4 * abs(low), 1e-4 * abs(high)):
         width = max(1.0, abs(low) / 10)
     power = 10 ** math.floor(math.log10(width / 4))
     step = next(power * one for one in (1, 2, 5, 10) if power * one * 4 >= width)

@@ -108,10 +108,7 @@ class Service:
         async with self._bodies.read(request.headers, request.receive) as body:
             query = requests.parse(requests.TranslateQuery, body, self._max_lines)
             model = self._model(query.model)
-            lines, ends = requests.split(query.text, self._max_lines)
-            request.state.lines = len(lines)
-            request.state.text = query.text
-
+            lines, ends = self._lines(query, request)
             warnings: list[str] = []
 
             def translate(ticket: Ticket) -> str:
@@ -134,9 +131,7 @@ class Service:
         async with self._bodies.read(request.headers, request.receive) as body:
             query = requests.parse(requests.PartsQuery, body, self._max_lines)
             model = self._model(query.model)
-            lines, _ = requests.split(query.text, self._max_lines)
-            request.state.lines = len(lines)
-            request.state.text = query.text
+            lines, _ = self._lines(query, request)
 
             def cut(ticket: Ticket) -> str:
                 parts = [[part._asdict() for part in own] for own in model.parts(lines)]
@@ -195,6 +190,15 @@ class Service:
         if model is None:
             raise Refusal(422, f"model: there is no model of this name. There are: {names}")
         return model
+
+    def _lines(
+        self, query: requests.TranslateQuery | requests.PartsQuery, request: Request
+    ) -> tuple[list[str], list[str]]:
+        """As `requests.split`. The request's line in the log will have the number of lines."""
+        lines, ends = requests.split(query.text, self._max_lines)
+        request.state.lines = len(lines)
+        request.state.text = query.text
+        return lines, ends
 
     def _keep(self, name: str, page: _Page) -> None:
         """Keeps an attention page under a name.

@@ -180,8 +180,7 @@ class Queue:
         self._company = -math.inf  # when two requests were there together
         self._per_second = 0.0  # works that were computed lately, a running mean
         self._last_done = time.monotonic()
-        self._is_closed = False
-        self._why_closed = "the service is stopping"
+        self._closed_because: str | None = None
 
     @property
     def waiting(self) -> int:
@@ -200,12 +199,12 @@ class Queue:
 
         Raises:
             Overloaded: too much waits already.
-            WorkerLost: the service is stopping.
+            WorkerLost: the queue was closed.
         """
         own = deque(Waiting(ticket, work, ticket.future()) for work in works)
         with self._changed:
-            if self._is_closed:
-                raise WorkerLost(self._why_closed)
+            if self._closed_because:
+                raise WorkerLost(self._closed_because)
             # A request that is larger than the whole queue must have its turn too.
             if self._count and self._count + len(own) > self._limits.max_waiting:
                 self._drop_cancelled()
@@ -232,11 +231,11 @@ class Queue:
         with self._changed:
             self._free += 1
             try:
-                if not self._changed.wait_for(lambda: self._count or self._is_closed, seconds):
+                if not self._changed.wait_for(lambda: self._count or self._closed_because, seconds):
                     return []
                 if time.monotonic() - self._company < LATELY:
                     self._changed.wait_for(self._is_full, PATIENCE)
-                if self._is_closed:
+                if self._closed_because:
                     return None
                 batch = self._next_batch()
                 if batch:
@@ -269,7 +268,7 @@ class Queue:
     def close(self, reason: str = "the service is stopping") -> None:
         """Ends the waiting of everybody, with an error that tells the reason."""
         with self._changed:
-            self._is_closed, self._why_closed = True, reason
+            self._closed_because = reason
             left = [*chain.from_iterable(self._turns)]
             self._turns.clear()
             self._count = 0
@@ -281,7 +280,7 @@ class Queue:
     # ---- With the lock held ----
 
     def _is_full(self) -> bool:
-        return self._is_closed or self._count >= self._limits.max_batch
+        return self._closed_because is not None or self._count >= self._limits.max_batch
 
     def _next_batch(self) -> list[Waiting]:
         """Takes works from the requests in turn. It is empty if all that waited was cancelled."""

@@ -38,17 +38,22 @@ def checkpoint_to_resume(directory: ModelDirectory, config: Config) -> Path | No
         UserError: all of its checkpoints are damaged.
         UsageError: a setting has changed that may not change.
     """
-    if not directory.holds_run or not directory.saved_checkpoints():
-        return None
-    require_same_settings(directory, config)
-    return newest_whole(directory)
+    require_resumable(directory, config)
+    return newest_whole(directory) if _has_checkpoints(directory) else None
 
 
-def require_same_settings(directory: ModelDirectory, config: Config) -> None:
-    """
+def _has_checkpoints(directory: ModelDirectory) -> bool:
+    return directory.holds_run and bool(directory.saved_checkpoints())
+
+
+def require_resumable(directory: ModelDirectory, config: Config) -> None:
+    """Checks that a config continues the run in a directory, if the run has saved a checkpoint.
+
     Raises:
-        UsageError: a setting of the run in the directory has changed that may not change.
+        UsageError: a setting has changed that may not change.
     """
+    if not _has_checkpoints(directory):
+        return
     if different := differences(directory.load_config(), config):
         raise UsageError(
             f"{directory.path} holds a run with other settings:\n"
