@@ -6,10 +6,10 @@ set -euo pipefail
 . "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/setup.sh"
 
 usage='Usage: scripts/test.sh [--all | --attack | options of pytest]
-  (nothing)  runs all tests except the slow ones, in parallel: about 7 minutes on 2 cores
+  (nothing)  runs all tests except the slow ones, in parallel: about 11 minutes on 2 cores
   --all      also runs the slow tests, such as further kills and runs with several processes. Every
              process of the program starts fresh, and is not forked from one that has imported the
-             libraries. Continuous integration runs this: about 25 minutes
+             libraries. Continuous integration runs this: about 27 minutes
   --attack   also runs the large attacks of tests/attack: about an hour more than --all
 All options: .venv/bin/python -m pytest --help'
 
