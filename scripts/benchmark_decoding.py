@@ -97,8 +97,8 @@ class Judge:
     """This project's model, which encodes the lines, provides the weights, and scores outputs."""
 
     def __init__(self, model_dir: Path, checkpoint: str | None) -> None:
-        from transformer_mt.assembly.model import build_model
         from transformer_mt.decoding.paddle_engine import PaddleEngine
+        from transformer_mt.model.build import build_model
         from transformer_mt.model_directory import ModelDirectory
         from transformer_mt.runtime.device import use as use_device
         from transformer_mt.weights import load_weights
@@ -170,9 +170,9 @@ class OurTranslation:
     """
 
     def __init__(self, model: Path, checkpoint: str | None, cores: int) -> None:
-        from transformer_mt.assembly.backends import find as find_engine
-        from transformer_mt.assembly.translator import engine_processes
+        from transformer_mt.export.registry import find as find_engine
         from transformer_mt.model_directory import ModelDirectory
+        from transformer_mt.translator import engine_processes
 
         self.spec = find_engine(model, None, checkpoint, (), cores, "cpu")
         self.stack = contextlib.ExitStack()
@@ -184,10 +184,10 @@ class OurTranslation:
         self.ids = {piece: i for i, piece in enumerate(vocabulary.pieces(range(vocabulary.size)))}
 
     def translate(self, beam: int, line_by_line: bool, lines: list[str]) -> Translated:
-        from transformer_mt.assembly.backends import with_decoding
-        from transformer_mt.assembly.translator import Translator
-        from transformer_mt.decoding.stream import in_windows
-        from transformer_mt.decoding.translator import Line
+        from transformer_mt.decoding.line_translator import Line
+        from transformer_mt.decoding.lines import in_windows
+        from transformer_mt.export.registry import with_decoding
+        from transformer_mt.translator import Translator
 
         decoding = {
             "beam_size": beam,
@@ -196,7 +196,7 @@ class OurTranslation:
             "max_length_ratio": 1.0,
             "max_length_extra": EXTRA_LENGTH,
         }
-        translator = Translator.of(with_decoding(self.spec, decoding), self.engine)
+        translator = Translator(with_decoding(self.spec, decoding), self.engine)
         started = perf_counter()
         # `Translator.translate` does the same, but does not return the subwords.
         windows = ([Line(line)] for line in lines) if line_by_line else in_windows(map(Line, lines))

@@ -97,10 +97,10 @@ class OurTraining:
     """This project's training steps, prepared as `train` does it."""
 
     def __init__(self, recipe: Path, overrides: list[str]) -> None:
-        from transformer_mt.assembly.training import make_trainer
         from transformer_mt.config.file import load as load_config
         from transformer_mt.data.prepare import prepare
         from transformer_mt.runtime.device import use as use_device
+        from transformer_mt.training.setup import make_trainer
 
         use_device("cpu")
         self.config = load_config(recipe, overrides)
@@ -171,7 +171,7 @@ class LossMemory:
         targets = paddle.randint(1, LOSS_VOCAB_SIZE, [BATCH_TOKENS])
         if name == OURS:
             from transformer_mt.runtime.device import use as use_device
-            from transformer_mt.training.loss import LabelSmoothedCrossEntropy
+            from transformer_mt.training.objective import LabelSmoothedCrossEntropy
 
             use_device("cpu")
             criterion = LabelSmoothedCrossEntropy(LABEL_SMOOTHING, pad_id=0)

@@ -32,10 +32,10 @@ from pathlib import Path
 import numpy as np
 import paddle
 
-from transformer_mt.backends.paddle_inference.export import write_model
 from transformer_mt.decoding.engine import Sentence
-from transformer_mt.decoding.paddle_engine import PaddleEngine
+from transformer_mt.decoding.paddle_engine import PaddleEngine, engine_of
 from transformer_mt.device_check import examples
+from transformer_mt.export.paddle_inference import write_model
 from transformer_mt.model import operations
 
 RECORD = Path(__file__).with_suffix(".json")
@@ -168,7 +168,7 @@ def updates(updater) -> None:
 def searches(name: str) -> None:
     """Translates in every way, with one model and with two, with prefixes; scores and aligns."""
     updater = updater_of(MECHANISMS[name])
-    engine = updater.objective.engine(examples.subwords())
+    engine = engine_of([updater.model], examples.subwords())
     sources = examples.sentences(SEED, 4)
     sentences = [Sentence(source, source[:1], number) for number, source in enumerate(sources)]
     decoding = updater.config.decoding

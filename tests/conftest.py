@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 
 from tests.lines_of_code import lines_of_package
+from transformer_mt.model import operations
 from transformer_mt.runtime import console
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,6 +23,12 @@ settings.load_profile("reproducible")
 def no_warnings_counted():
     """Warnings of a kind are counted in a process, and a test is like a process of its own."""
     console._counts.clear()
+
+
+@pytest.fixture(autouse=True)
+def plain_operations():
+    """Models compute with Paddle's own operations, unless a test or a run chooses others."""
+    operations.use(operations.PLAIN)
 
 
 def pytest_addoption(parser):

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import paddle
 import pytest
 
+from transformer_mt import kernels
 from transformer_mt.model import operations
 
 # Everything that copies the values of a tensor to the host. On a GPU, each of them waits until all
@@ -31,6 +32,8 @@ def use_device_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the program treat every tensor as if it were on a GPU. Paddle still computes on the
     CPU."""
     monkeypatch.setattr(operations, "is_on_cpu", lambda x: False)
+    monkeypatch.setattr(kernels, "choose", lambda: None)
+    operations.use(operations.PLAIN)
 
 
 @contextmanager

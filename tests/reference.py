@@ -17,6 +17,13 @@ SMALL = {
 }
 
 
+def sizes(d_model, num_heads, d_ff, **options):
+    """The sizes of a model without dropout, unless the options give it."""
+    return ModelConfig(
+        **{"d_model": d_model, "num_heads": num_heads, "d_ff": d_ff, "dropout": 0.0, **options}
+    )
+
+
 def build(kind, source_vocab_size, target_vocab_size, **options):
     """A model of a class such as `Transformer`; keys of the config's section `model` are among the
     options."""

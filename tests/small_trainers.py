@@ -5,8 +5,8 @@ import json
 import pytest
 
 from tests.support import demo_pairs, make_config, prepared, train_subwords
-from transformer_mt.assembly import training as assembly
 from transformer_mt.data.subword import Subwords
+from transformer_mt.training import setup as assembly
 from transformer_mt.training.run_directory import RunDirectory
 
 PAIRS = demo_pairs(160)

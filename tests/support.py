@@ -14,17 +14,18 @@ import yaml
 
 from tests.forked import ForkedProcess
 from transformer_mt import cli
-from transformer_mt.assembly.model import build_model
-from transformer_mt.assembly.training import make_trainer
 from transformer_mt.config.schema import Config, SubwordConfig
 from transformer_mt.data.alignments import encoded_alignments
 from transformer_mt.data.encoded import Limits, encoded_corpus
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.engine import Engine
+from transformer_mt.decoding.paddle_engine import engine_of
+from transformer_mt.model.build import build_model
 from transformer_mt.training import checkpoint
-from transformer_mt.training.optimizer import make_optimizer
+from transformer_mt.training.optimizers import make_optimizer
 from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.setup import make_trainer
 from transformer_mt.training.state import Progress, State
 from transformer_mt.training.update import Outcome
 
@@ -316,7 +317,7 @@ def learn(config: Config, pairs, subwords: Subwords) -> Engine:
     rate = trainer.updater.rate
     trainer.updater.rate = lambda step: rate(step) * (1 - step / (steps + 1))
     take_steps(trainer, steps)
-    return trainer.updater.objective.engine(subwords)
+    return engine_of([trainer.model], subwords)
 
 
 class PairList(list):

@@ -18,13 +18,13 @@ from tests.support import (
     train_subwords,
     write_lines,
 )
-from transformer_mt.assembly.translator import Translator
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.model_directory import require_safe_outputs, subwords_to_keep
 from transformer_mt.runtime import locks
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training.state import Progress
+from transformer_mt.translator import Translator
 
 PAIRS = [("A dog runs.", "Ein Hund rennt."), ("A cat sleeps.", "Eine Katze schläft.")] * 3
 

@@ -19,22 +19,22 @@ import paddle
 import pytest
 
 from tests.support import as_if_trained, log_softmax, make_config, run_command
-from transformer_mt.assembly import backends as engines
-from transformer_mt.assembly.model import build_model
-from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
 from transformer_mt.config.schema import Config, ModelConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding import batch
 from transformer_mt.decoding.engine import Hypothesis, Sentence, length_limits
-from transformer_mt.decoding.log_probs import LogProbs
+from transformer_mt.export import registry as engines
+from transformer_mt.export.ctranslate2_engine import Ctranslate2Engine
 from transformer_mt.inspect.info import report
 from transformer_mt.inspect.parameters import VocabularySizes, parts
-from transformer_mt.model.cpu_decoder import CpuDecoder, CpuDecoderState
+from transformer_mt.kernels.cpu_decoder import CpuDecoder, CpuDecoderState
+from transformer_mt.kernels.scores import LogProbs
+from transformer_mt.model.build import build_model
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.training import checkpoint
-from transformer_mt.training.optimizer import make_optimizer
+from transformer_mt.training.optimizers import make_optimizer
 from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training.state import Progress, State
 

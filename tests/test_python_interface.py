@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-import typing
 from importlib import resources
 
 import pytest
@@ -11,8 +10,6 @@ import pytest
 import transformer_mt
 from tests.support import ROOT, demo_pairs, make_config, make_model_directory
 from transformer_mt import Output, Translation, Translator, UsageError, UserError
-from transformer_mt.assembly.translator import Settings
-from transformer_mt.config.schema import SEARCH_KEYS, DecodingConfig
 from transformer_mt.runtime import errors
 
 PAIRS = demo_pairs(300)
@@ -77,15 +74,13 @@ def test_nothing_heavy_is_imported_for_a_name():
 # ---- What translate returns ----
 
 
-def test_texts_or_objects(folder, translator):
+def test_texts_and_objects(folder, translator):
     texts = translator.translate(LINES)
     assert all(type(text) is str for text in texts) and len(texts) == 5 and texts[4] == ""
-    for asked in ({"n_best": 1}, {"n_best": 3}, {"alignment": False}, {"alignment": True}):
-        found = translator.translate(LINES, **asked)
+    for asked in ({}, {"n_best": 3}, {"alignment": True}):
+        found = translator.translate_full(iter(LINES), **asked)
         assert [type(one) for one in found] == [Translation] * 5
         assert [one.text for one in found] == texts
-        always = Translator.load(folder, device="cpu", **asked)
-        assert always.translate(iter(LINES)) == found
         for one in found[:4]:
             assert all(isinstance(output, Output) for output in one)
             assert list(one) == one.outputs and 1 <= len(one.outputs) <= asked.get("n_best", 1)
@@ -94,15 +89,14 @@ def test_texts_or_objects(folder, translator):
             assert one.alignment == first.alignment and one.words == first.words
             has_alignment = asked.get("alignment", False)
             assert (one.alignment is not None) == (one.source_words is not None) == has_alignment
-    assert any(len(one.outputs) == 3 for one in translator.translate(LINES, n_best=3))
+    assert any(len(one.outputs) == 3 for one in translator.translate_full(LINES, n_best=3))
     assert translator.translate(LINES) == texts  # a call changes nothing for the next
 
 
 def test_a_call_overrides_what_was_loaded(folder):
-    always = Translator.load(folder, device="cpu", n_best=2, alignment=True)
-    found = always.translate(LINES[:1], n_best=1, alignment=False)
-    assert len(found[0].outputs) == 1 and found[0].alignment is None
-    assert always.translate(LINES[:1])[0].alignment is not None
+    always = Translator.load(folder, device="cpu", n_best=2)
+    assert len(always.translate_full(LINES[:1], n_best=1)[0].outputs) == 1
+    assert len(always.translate_full(LINES[:1])[0].outputs) == 2
 
 
 def test_settings_of_a_call_are_those_of_load(folder, translator):
@@ -115,7 +109,7 @@ def test_settings_of_a_call_are_those_of_load(folder, translator):
 def test_progress_is_reported(translator):
     counts = []
     translator.translate(LINES, counts.append)
-    translator.translate(LINES, finished=counts.append, n_best=1)
+    translator.translate(LINES, finished=counts.append, beam_size=1)
     assert sum(counts) == 2 * len(LINES)
 
 
@@ -179,33 +173,14 @@ def test_settings_are_checked(translator, folder, settings, problem):
 def test_what_a_model_can_not_do_is_refused_at_once(tmp_path):
     config = make_config(tmp_path, model={"non_autoregressive": "length"})
     folder = make_model_directory(tmp_path / "model", PAIRS, config).path
-    with pytest.raises(UsageError, match="a non-autoregressive model does not go with --alignment"):
-        Translator.load(folder, device="cpu", alignment=True)
     translator = Translator.load(folder, device="cpu", n_best=1)
-    assert type(translator.translate(LINES)[0]) is Translation
+    assert type(translator.translate_full(LINES)[0]) is Translation
     for asked in ({"n_best": 2}, {"alignment": True}, {"sampling": True}):
         with pytest.raises(UsageError, match="non-autoregressive"):
-            translator.translate(LINES, **asked)
+            translator.translate_full(LINES, **asked)
 
 
 # ---- Types ----
-
-
-def test_the_types_of_the_settings_are_those_of_the_config():
-    def plain(annotation):
-        """An annotation without its bounds."""
-        if typing.get_origin(annotation) is typing.Annotated:
-            return plain(typing.get_args(annotation)[0])
-        if typing.get_args(annotation) and typing.get_origin(annotation) is not typing.Literal:
-            return {plain(part) for part in typing.get_args(annotation)}
-        return annotation
-
-    expected = typing.get_type_hints(DecodingConfig, include_extras=True)
-    keys = set(SEARCH_KEYS) - {"n_best"}
-    found = typing.get_type_hints(Settings)
-    assert {key: plain(one) for key, one in found.items()} == {
-        key: plain(expected[key]) for key in keys
-    }
 
 
 def test_the_package_says_that_it_has_types():
@@ -216,26 +191,16 @@ def test_the_package_says_that_it_has_types():
 # What a checker must say about the code of a user: the type of an expression.
 TYPES = [
     ('Translator.load("m").translate(["a"])', "list[str]"),
-    ('Translator.load("m", "best", beam_size=1, threads=2)', "Translator[str]"),
-    ('Translator.load("m").translate(["a"], n_best=2)', "list[Translation]"),
-    ('Translator.load("m").translate(["a"], alignment=True)', "list[Translation]"),
-    ('Translator.load("m").translate([], n_best=1, alignment=False, seed=2)', "list[Translation]"),
-    ('Translator.load("m", n_best=2).translate(["a"])', "list[Translation]"),
-    ('Translator.load("m", alignment=True, engine="paddle").translate([])', "list[Translation]"),
-    ('list(Translator.load("m", n_best=2).translate([])[0])', "list[Output]"),
-    ('Translator.load("m", n_best=2).translate([])[0].alignment', "list[tuple[int, int]] | None"),
-    ('Translator.load("m", n_best=2).translate([])[0].words', "list[tuple[int, int]] | None"),
+    ('Translator.load("m", "best", beam_size=1, threads=2)', "Translator"),
+    ('Translator.load("m").translate_full([], n_best=1, seed=2)', "list[Translation]"),
+    ('list(Translator.load("m").translate_full([])[0])', "list[Output]"),
+    ('Translator.load("m").translate_full([])[0].alignment', "list[tuple[int, int]] | None"),
+    ('Translator.load("m").translate_full([])[0].words', "list[tuple[int, int]] | None"),
     ('list(Translator.load("m").scores([("a", "b")]))', "list[float]"),
     ('list(Translator.load("m").alignments([("a", "b")]))[0].links', "list[tuple[int, int]]"),
     ("transformer_mt.__version__", "str"),
 ]
-WRONG = [
-    'Translator.load("m", beam_size="5")',
-    'Translator.load("m", beam=5)',
-    'Translator.load("m").translate(["a"], threads=5)',
-    'Translator.load("m").translate([1])',
-    "transformer_mt.Translater",
-]
+WRONG = ['Translator.load("m").translate([1])', "transformer_mt.Translater"]
 USER_CODE = """\
 import transformer_mt
 from transformer_mt import Translation, Translator, UserError
@@ -243,8 +208,8 @@ from transformer_mt import Translation, Translator, UserError
 def answer(translator: Translator, lines: list[str]) -> list[str]:
     return translator.translate(lines)
 
-def first(translator: Translator[Translation], line: str) -> float:
-    return translator.translate([line])[0].score
+def first(translator: Translator, line: str) -> float:
+    return translator.translate_full([line])[0].score
 
 """
 

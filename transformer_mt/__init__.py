@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from transformer_mt.runtime.processor import is_amd_with_avx2
 
 if TYPE_CHECKING:
-    from transformer_mt.assembly.translator import Translator
-    from transformer_mt.decoding.translation import Aligned, Line, Output, Translation
+    from transformer_mt.decoding.output import Aligned, Line, Output, Translation
     from transformer_mt.runtime.errors import UsageError, UserError
+    from transformer_mt.translator import Translator
 
 __version__ = "0.1.0"
 __all__ = [

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_mt import __version__
-from transformer_mt.assembly.backends import split_model
 from transformer_mt.config import file as config_file
 from transformer_mt.config import yaml_text
 from transformer_mt.config.schema import Config, DataConfig, TrainingConfig
@@ -17,6 +16,7 @@ from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.lc_norm_tok import LC_NORM_TOK, lc_norm_tok
 from transformer_mt.evaluation.metrics import score
 from transformer_mt.evaluation.scoring import LC_NORM_TOK_NOTE, SACREBLEU, score_for
+from transformer_mt.export.registry import split_model
 from transformer_mt.model_directory import DATA_FACTS, LOG, ModelDirectory
 from transformer_mt.runtime.checksums import sha256
 from transformer_mt.runtime.console import duration

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from tests.support import ROOT, demo_pairs, make_config, make_model_directory
-from transformer_mt.assembly.backends import BACKENDS, exported, find, with_decoding
 from transformer_mt.decoding.engine import Sentence
+from transformer_mt.export.registry import BACKENDS, exported, find, with_decoding
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.errors import UsageError, UserError
 
@@ -92,7 +92,7 @@ def test_paddle_is_not_imported_where_it_is_not_needed(model):
         "import sys; from transformer_mt import Translator\n"
         "from transformer_mt.cli import parse\n"
         "from transformer_mt.commands.model_choice import find_engine\n"
-        "import transformer_mt.backends.ctranslate2.engine\n"
+        "import transformer_mt.export.ctranslate2_engine\n"
         "options = parse(['translate', sys.argv[1], '--device', 'cpu'])\n"
         "print(find_engine(options, options.model_dir).backend.runs_in_processes)\n"
         "print('paddle' in sys.modules)"

@@ -9,12 +9,9 @@ import numpy as np
 import paddle
 import paddle.nn.functional as F
 import pytest
+from transformer_mt.backends.ctranslate2 import POSITIONS
 
 from tests.support import ROOT, as_if_trained, make_config, wide_model
-from transformer_mt.assembly.model import build_model
-from transformer_mt.backends.ctranslate2 import POSITIONS
-from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
-from transformer_mt.backends.ctranslate2.export import write_model
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords, WordVocabulary
@@ -25,6 +22,9 @@ from transformer_mt.decoding.engine import (
     length_penalty,
 )
 from transformer_mt.decoding.paddle_engine import PaddleEngine
+from transformer_mt.export.ctranslate2 import write_model
+from transformer_mt.export.ctranslate2_engine import Ctranslate2Engine
+from transformer_mt.model.build import build_model
 from transformer_mt.runtime.checksums import write_checksums
 from transformer_mt.runtime.errors import UsageError, UserError
 
@@ -598,7 +598,7 @@ import sys
 sys.modules["paddle"] = sys.modules["paddlenlp"] = None  # to import them is an error
 from pathlib import Path
 from transformer_mt.data.subword import Subwords
-from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
+from transformer_mt.export.ctranslate2_engine import Ctranslate2Engine
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.config.schema import DecodingConfig
 

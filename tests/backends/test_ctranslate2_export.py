@@ -23,13 +23,13 @@ from tests.support import (
     run_python,
     wide_model,
 )
-from transformer_mt.assembly.backends import find
-from transformer_mt.backends.ctranslate2 import export as exporter
-from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.paddle_engine import PaddleEngine
+from transformer_mt.export import ctranslate2 as exporter
+from transformer_mt.export.ctranslate2_engine import Ctranslate2Engine
+from transformer_mt.export.registry import find
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime import folders, tensors
 from transformer_mt.runtime.checksums import verify, write_checksums

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from tests.support import ROOT, demo_pairs, make_config, make_model_directory, run_command
-from transformer_mt.assembly import backends as engines
-from transformer_mt.assembly.translator import Translator
-from transformer_mt.backends.paddle_inference.engine import InferenceEngine
 from transformer_mt.decoding.engine import Search, Sentence
+from transformer_mt.export import registry as engines
+from transformer_mt.export.paddle_inference import InferenceEngine
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.checksums import CHECKSUMS, write_checksums
 from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.translator import Translator
 
 PAIRS = demo_pairs(300)
 LINES = [source for source, _ in PAIRS[:40]]
@@ -160,7 +160,7 @@ def test_without_the_model(plain_directory, moved, tmp_path):
 import sys
 from transformer_mt.model import Transformer
 del Transformer.__init__, Transformer.encode, Transformer.decode_step
-from transformer_mt.assembly.translator import Translator
+from transformer_mt.translator import Translator
 for line in Translator.load("elsewhere", device="cpu").translate(sys.stdin.read().splitlines()):
     print(line)
 """

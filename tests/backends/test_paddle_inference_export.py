@@ -9,7 +9,7 @@ import pytest
 from paddle import inference
 
 from tests.support import demo_pairs, make_config, train_subwords, wide_model
-from transformer_mt.backends.paddle_inference import export as paddle_inference
+from transformer_mt.export import paddle_inference
 from transformer_mt.model import Transformer
 from transformer_mt.runtime.errors import UserError
 

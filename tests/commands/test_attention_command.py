@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.support import demo_pairs, make_config, make_model_directory, run_command
-from transformer_mt.assembly.backends import find
-from transformer_mt.assembly.translator import Translator
-from transformer_mt.decoding.translator import Line
+from transformer_mt.decoding.line_translator import Line
+from transformer_mt.export.registry import find
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.errors import UsageError
+from transformer_mt.translator import Translator
 
 PAIRS = demo_pairs(200)
 TEXT, TARGET = PAIRS[3]

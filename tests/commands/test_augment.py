@@ -21,7 +21,7 @@ from tests.support import (
     write_lines,
     write_pairs,
 )
-from transformer_mt.decoding.stream import WINDOW
+from transformer_mt.decoding.lines import WINDOW
 from transformer_mt.runtime.errors import Interrupted, UsageError, UserError
 
 PAIRS = demo_pairs(300)

@@ -29,9 +29,9 @@ from tests.support import (
     write_lines,
 )
 from transformer_mt import cli
-from transformer_mt.assembly.backends import find
 from transformer_mt.commands import align
-from transformer_mt.decoding.stream import WINDOW
+from transformer_mt.decoding.lines import WINDOW
+from transformer_mt.export.registry import find
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.runtime.errors import UserError
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from tests.data.test_corpus import data_config, write, write_pairs
 from tests.support import demo_pairs, make_config, train_subwords
-from transformer_mt.assembly.training import make_plan
 from transformer_mt.config import file as config_file
 from transformer_mt.data import encoded
 from transformer_mt.data.batches import WeightedText, epoch_batches, epoch_sentences
 from transformer_mt.data.corpus import open_corpus
 from transformer_mt.data.prepare import prepare
 from transformer_mt.runtime.errors import UsageError
+from transformer_mt.training.setup import make_plan
 
 PAIRS = demo_pairs(300)
 NEWS, WEB, OTHER = PAIRS[:120], PAIRS[120:220], PAIRS[220:]

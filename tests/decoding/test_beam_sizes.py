@@ -10,15 +10,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support import make_config, wide_model
-from transformer_mt.backends.ctranslate2 import export as ctranslate2
-from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
-from transformer_mt.backends.paddle_inference import export as paddle_inference
-from transformer_mt.backends.paddle_inference.engine import InferenceEngine
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding import batch
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.paddle_engine import PaddleEngine
+from transformer_mt.export import ctranslate2, paddle_inference
+from transformer_mt.export.ctranslate2_engine import Ctranslate2Engine
+from transformer_mt.export.paddle_inference import InferenceEngine
 from transformer_mt.runtime.checksums import write_checksums
 
 WORDS = [f"w{number}" for number in range(20)]

@@ -5,8 +5,8 @@ import paddle
 import pytest
 
 from tests.support import log_softmax
-from transformer_mt.decoding.device_log_probs import DeviceLogProbs, device_mixture
-from transformer_mt.decoding.log_probs import LogProbs, mixture
+from transformer_mt.kernels.device_scores import DeviceLogProbs, device_mixture
+from transformer_mt.kernels.scores import LogProbs, mixture
 
 KIND_OF = {
     "host": LogProbs,

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_mt.decoding.output import FORMATS, formatter
-from transformer_mt.decoding.translation import Output, Translation
+from transformer_mt.decoding.output import FORMATS, Output, Translation, formatter
 
 PARTS = {"words": None, "parts": [(0, 9)]}
 FIRST = Output("Ein Hund.", -0.25, -0.5, ["▁Ein", "▁Hund", "."], [(0, 0), (1, 1)], **PARTS)

@@ -14,8 +14,8 @@ import pytest
 from tests.support import log_softmax
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.decoding.engine import length_limits, length_penalty
-from transformer_mt.decoding.log_probs import LogProbs
 from transformer_mt.decoding.search import Task, beam_search, sample
+from transformer_mt.kernels.scores import LogProbs
 
 PAD, BOS, EOS = 0, 1, 2
 NEVER = (PAD, BOS, EOS)

@@ -15,20 +15,20 @@ from tests.support import (
     wide_model,
     write_lines,
 )
-from transformer_mt.assembly import backends
-from transformer_mt.assembly.translator import Translator, translator_of
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.subword import seeded
 from transformer_mt.decoding import batch
-from transformer_mt.decoding import translator as translators
+from transformer_mt.decoding import line_translator as translators
 from transformer_mt.decoding.engine import Hypothesis, Search, Sentence, default_at_once
-from transformer_mt.decoding.log_probs import LogProbs
+from transformer_mt.decoding.line_translator import Line, LineTranslator
 from transformer_mt.decoding.paddle_engine import PaddleEngine
-from transformer_mt.decoding.translator import Line, LineTranslator
+from transformer_mt.export import registry
+from transformer_mt.kernels.scores import LogProbs
 from transformer_mt.runtime.errors import UsageError
 from transformer_mt.serving.batching import Ticket, Waiting
 from transformer_mt.serving.limits import Limits
 from transformer_mt.serving.models import serving
+from transformer_mt.translator import Translator, translator_of
 
 PAIRS = demo_pairs(300)
 LINES = [source for source, _ in PAIRS[:30]]
@@ -74,7 +74,7 @@ def read_by(lines, subwords, max_length=200, **changes):
     """The engine that was asked to translate some lines."""
     engine = Recorder()
     settings = SETTINGS.model_copy(update=changes)
-    translators.Translator(engine, subwords, settings, max_length, "de").translate(lines)
+    translators.LineTranslator(engine, subwords, settings, max_length, "de").translate(lines)
     return engine
 
 
@@ -286,8 +286,8 @@ def test_neither_order_nor_batches_nor_processes_matter(directory):
     assert expected != translator.translate(LINES, segmentations=1)
     assert translator.translate(LINES[::-1]) == expected[::-1]
     assert translator.translate(LINES, batch_tokens=1) == expected
-    spec = backends.with_decoding(
-        backends.find(directory, threads=2, device="cpu"), {"segmentations": 3, "batch_tokens": 300}
+    spec = registry.with_decoding(
+        registry.find(directory, threads=2, device="cpu"), {"segmentations": 3, "batch_tokens": 300}
     )
     with translator_of(spec) as in_processes:
         assert in_processes.translate(LINES) == expected

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from transformer_mt.decoding import stream
-from transformer_mt.decoding.stream import arriving, in_windows, input_lines
+from transformer_mt.decoding import lines as lines_module
+from transformer_mt.decoding.lines import arriving, in_windows, input_lines
 from transformer_mt.runtime.console import say_counts
 from transformer_mt.runtime.errors import UserError
 
@@ -42,7 +42,7 @@ def piped(*writes, pause=0.15):
 
 @pytest.fixture
 def small_windows(monkeypatch):
-    monkeypatch.setattr(stream, "WINDOW", 3)
+    monkeypatch.setattr(lines_module, "WINDOW", 3)
 
 
 def test_a_file_is_cut_into_windows(small_windows):
@@ -68,8 +68,8 @@ def test_no_input():
 
 
 def test_a_trickle_without_a_pause_comes_out_all_the_same(monkeypatch):
-    monkeypatch.setattr(stream, "PATIENCE", 0.1)
-    monkeypatch.setattr(stream, "PAUSE", 1.0)
+    monkeypatch.setattr(lines_module, "PATIENCE", 0.1)
+    monkeypatch.setattr(lines_module, "PAUSE", 1.0)
     windows = piped(*[b"x\n"] * 40, pause=0.01)
     assert sum(map(len, windows)) == 40 and len(windows) >= 3 and all(windows)
 
@@ -90,7 +90,7 @@ def test_a_fast_writer_waits_for_a_slow_reader():
     next(windows)
     time.sleep(0.2)
     assert sum(written) < 300_000
-    assert 1 + sum(map(len, windows)) > 2_000_000 - stream.WINDOW
+    assert 1 + sum(map(len, windows)) > 2_000_000 - lines_module.WINDOW
     thread.join()
     os.close(reader)
 

@@ -23,10 +23,10 @@ from tests.support import words as words_between_spaces
 from transformer_mt.data.normalization import is_blank
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.data.words import Words
-from transformer_mt.decoding import stream
+from transformer_mt.decoding import lines as lines_module
 from transformer_mt.decoding.engine import Hypothesis, length_limits
+from transformer_mt.decoding.line_translator import MAX_AT_ONCE, Line, LineTranslator
 from transformer_mt.decoding.paddle_engine import PaddleEngine
-from transformer_mt.decoding.translator import MAX_AT_ONCE, Line, LineTranslator, Translator
 from transformer_mt.runtime.errors import UsageError
 
 ENGLISH = [
@@ -67,7 +67,7 @@ def make_translator(model, config, max_length=200, target_lang="de", **decoding)
 
 def translator_with(engine, subwords, config, max_length=200, target_lang="de", **decoding):
     settings = config.decoding.model_copy(update=decoding)
-    return Translator(engine, subwords, settings, max_length, target_lang, "en")
+    return LineTranslator(engine, subwords, settings, max_length, target_lang, "en")
 
 
 class Recorded:
@@ -209,7 +209,7 @@ def test_without_a_number_of_tokens_memory_decides(model, config):
     sizes = []
     for at_once in ({}, {"at_once": lambda asked, length: 2 if asked is settings else 0}):
         engine = Recorded(PaddleEngine([model[0]], model[1]))
-        Translator(engine, model[1], settings, 200, "de", "en", **at_once).translate(ENGLISH)
+        LineTranslator(engine, model[1], settings, 200, "de", "en", **at_once).translate(ENGLISH)
         sizes.append([len(batch) for batch in engine.batches])
     assert sizes == [[5], [2, 2, 1]]
 
@@ -424,7 +424,7 @@ def test_alignments_of_a_language_without_spaces_are_of_subwords(model, config):
     ids = subwords.target.encode("ab c")
     engine = Says([ids])
     settings = config.decoding
-    translator = Translator(engine, subwords, settings, 200, "zh-CN", "ja")
+    translator = LineTranslator(engine, subwords, settings, 200, "zh-CN", "ja")
     (translation,) = translator.stream(line_windows(["Two men"]), need_alignment=True)
     (output,) = translation.outputs
     count = len(translation.source_pieces)
@@ -475,7 +475,7 @@ def test_the_words_of_segments_are_in_their_line(words, config):
 
 def test_each_subword_of_a_language_without_spaces_is_a_word(model, config):
     ids = model[1].target.encode("ab c")
-    translator = Translator(Says([ids]), model[1], config.decoding, 3, "zh-CN", "ja")
+    translator = LineTranslator(Says([ids]), model[1], config.decoding, 3, "zh-CN", "ja")
     (translation,) = translator.stream(line_windows(["Two men."]), need_alignment=True)
     shown = [piece.replace("\u2581", "") for piece in translation.source_pieces]
     assert at(translation.source, translation.source_words) == shown
@@ -533,7 +533,7 @@ def test_windows_keep_the_order_and_the_line_numbers(words, config, capsys, monk
     at_once = translator.translate(lines)
     expected = [line for line in capsys.readouterr().err.split("\n") if "was cut" in line]
     assert len(expected) == 1 and "line 8: " in expected[0]
-    monkeypatch.setattr(stream, "WINDOW", 3)
+    monkeypatch.setattr(lines_module, "WINDOW", 3)
     assert translator.translate(lines) == at_once
     found = [line for line in capsys.readouterr().err.split("\n") if "was cut" in line]
     assert found == expected
@@ -671,7 +671,7 @@ def test_vocabularies_are_looked_at_once_for_all_settings(model, config, monkeyp
         made.append(language)
         return Words(vocabulary, language)
 
-    monkeypatch.setattr("transformer_mt.decoding.translator.Words", counted)
+    monkeypatch.setattr("transformer_mt.decoding.line_translator.Words", counted)
     translator = make_translator(model, config, 200)
     for beam_size in (1, 2):
         other = translator.with_settings(
@@ -718,7 +718,7 @@ def echo(config):
         decoding = {"split_sentences": True, "max_length_extra": 50, **decoding}
         settings = config.decoding.model_copy(update=decoding)
         subwords = Subwords(vocabulary, vocabulary)
-        translator = Translator(
+        translator = LineTranslator(
             engine, subwords, settings, max_length, target_lang, source_lang, tags=["<bt>"]
         )
         return translator, lambda: [vocabulary.decode(s.source) for s in engine.asked]
@@ -774,9 +774,9 @@ def test_sentences_are_joined_as_the_target_language_is_written(
 def test_chinese_sentences_get_a_space_between_their_english_translations(model, config):
     settings = config.decoding.model_copy(update={"split_sentences": True})
     ids = model[1].target.encode("ab")
-    translator = Translator(Says([ids]), model[1], settings, 200, "en", "zh")
+    translator = LineTranslator(Says([ids]), model[1], settings, 200, "en", "zh")
     assert translator.translate(["你好。再见。"]) == ["ab ab"]
-    translator = Translator(Says([ids]), model[1], settings, 200, "ja", "zh")
+    translator = LineTranslator(Says([ids]), model[1], settings, 200, "ja", "zh")
     assert translator.translate(["你好。再见。"]) == ["abab"]
 
 

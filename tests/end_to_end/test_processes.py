@@ -28,7 +28,7 @@ from tests.support import (
 from transformer_mt.config.file import dump
 from transformer_mt.runtime import tensors
 from transformer_mt.runtime.errors import UserError
-from transformer_mt.training import worker, workers
+from transformer_mt.training import launch
 
 
 @pytest.fixture(scope="module")
@@ -211,12 +211,12 @@ FAILING = """
 import os
 
 if os.environ.get("PADDLE_TRAINER_ID") == "1":
-    from transformer_mt.decoding.translator import Translator
+    from transformer_mt.decoding.line_translator import LineTranslator
 
     def fail(*arguments):
         raise ValueError("could not broadcast")
 
-    Translator.translate = fail
+    LineTranslator.translate = fail
 """
 
 
@@ -271,7 +271,7 @@ def test_installed_packages_do_not_come_before_the_standard_library(tmp_path, mo
         (sysconfig.get_path("purelib"), "another"),
     ):
         monkeypatch.setattr(transformer_mt, "__file__", f"{folder}/transformer_mt/__init__.py")
-        assert workers._import_path() == path
+        assert launch._import_path() == path
 
 
 @pytest.mark.slow
@@ -299,4 +299,4 @@ def test_a_worker_reads_only_what_its_run_has_written(tmp_path):
     job = tmp_path / "job.pickle"
     job.write_bytes(pickle.dumps("something else"))
     with pytest.raises(UserError, match="changed after the run wrote it"):
-        worker.work(job, "0" * 64)
+        launch.work(job, "0" * 64)

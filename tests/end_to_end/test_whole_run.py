@@ -23,8 +23,8 @@ from tests.support import (
     write_lines,
     write_pairs,
 )
-from transformer_mt.assembly.translator import Translator
 from transformer_mt.config.file import dump
+from transformer_mt.translator import Translator
 
 PAIRS = demo_pairs(360)
 STEPS = 60

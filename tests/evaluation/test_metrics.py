@@ -9,7 +9,6 @@ import sentencepiece
 
 from tests.docs.pages import example
 from tests.support import demo_pairs, make_config, sacrebleu, write_lines
-from transformer_mt.assembly.run import check, train
 from transformer_mt.evaluation import metrics as metrics_module
 from transformer_mt.evaluation.metrics import METRICS, score
 from transformer_mt.evaluation.scoring import (
@@ -20,7 +19,8 @@ from transformer_mt.evaluation.scoring import (
     tokenizer_for_text,
 )
 from transformer_mt.runtime.errors import UserError
-from transformer_mt.training.validation import DevScores
+from transformer_mt.training.run import check, train
+from transformer_mt.training.validate import DevScores
 
 
 def worsen(lines):

@@ -8,9 +8,9 @@ from tests.reference import build
 from transformer_mt.config.schema import ModelConfig
 from transformer_mt.inspect.flops import FlopCounter, Flops
 from transformer_mt.mechanisms.mask_predict.config import LONGEST_TARGET
-from transformer_mt.mechanisms.mask_predict.model import NonAutoregressiveTransformer
 from transformer_mt.model import operations
 from transformer_mt.model.attention import Linear, ScaledDotProductAttention
+from transformer_mt.model.nonautoregressive import NonAutoregressiveTransformer
 from transformer_mt.model.transformer import Transformer
 
 TINY = ModelConfig(num_layers=1, d_model=2, d_ff=3, num_heads=1)

@@ -9,11 +9,11 @@ import pytest
 
 from tests.support import ROOT, demo_pairs, make_config, make_model_directory, write_lines
 from transformer_mt import cli
-from transformer_mt.assembly.model import build_model
 from transformer_mt.config import file as config_file
 from transformer_mt.inspect.flops import FlopCounter
 from transformer_mt.inspect.gpus import GPUS, Gpu
 from transformer_mt.inspect.info import USUAL_UTILISATION
+from transformer_mt.model.build import build_model
 from transformer_mt.model_directory import ModelDirectory
 
 BASE, BIG = (ROOT / "configs" / f"wmt14_en_de_{size}.yaml" for size in ("base", "big"))

@@ -9,7 +9,6 @@ import paddle
 import pytest
 
 from tests.support import make_config
-from transformer_mt.assembly import training as assembly
 from transformer_mt.data.batches import Batch, Update
 from transformer_mt.inspect.memory import (
     activation_bytes,
@@ -18,6 +17,7 @@ from transformer_mt.inspect.memory import (
     weight_bytes,
 )
 from transformer_mt.inspect.parameters import VocabularySizes
+from transformer_mt.training import setup as assembly
 
 MODEL = {"num_layers": 2, "d_model": 32, "num_heads": 4, "d_ff": 64, "dropout": 0.0}
 VOCABULARIES = VocabularySizes(300, 300, True)

@@ -4,14 +4,13 @@ import numpy as np
 import paddle
 import pytest
 
-from tests.device_path import use_device_path
 from tests.small_trainers import TRAIN
 from tests.support import make_config, prepared, take_steps, train_subwords
-from transformer_mt.assembly.training import make_trainer
 from transformer_mt.data.batches import collate
-from transformer_mt.mechanisms.consistency import loss as loss_module
-from transformer_mt.mechanisms.consistency.loss import ConsistencyLoss
-from transformer_mt.mechanisms.consistency.objective import Consistency
+from transformer_mt.kernels.cpu import CpuOperations
+from transformer_mt.model import operations
+from transformer_mt.training.setup import make_trainer
+from transformer_mt.training.terms.consistency import Consistency, ConsistencyLoss
 
 METHODS = ("r_drop", "sim_cut", "cutoff")
 EPSILON, WEIGHT = 0.1, 2.5
@@ -53,9 +52,9 @@ def example(scale=2.0):
 @pytest.mark.parametrize("on_device", [False, True])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("scale", [0.01, 2.0, 20.0])
-def test_value_and_gradient(monkeypatch, method, scale, on_device):
-    if on_device:
-        use_device_path(monkeypatch)
+def test_value_and_gradient(method, scale, on_device):
+    if not on_device:
+        operations.use(CpuOperations())
     logits, targets = example(scale)
     given = paddle.to_tensor(logits.astype("float32"), stop_gradient=False)
     loss, nll = ConsistencyLoss(EPSILON, 0, method, WEIGHT)(given, paddle.to_tensor(targets))
@@ -80,7 +79,8 @@ def test_parts_make_no_difference(monkeypatch, method, size):
     """Of 5 targets. The order of the sums differs, and nothing else."""
     found = []
     for part in (64, size):
-        monkeypatch.setattr(loss_module, "CPU_PART", part)
+        monkeypatch.setattr(CpuOperations, "block_rows", part)
+        operations.use(CpuOperations())
         logits, targets = example()
         given = paddle.to_tensor(logits.astype("float32"), stop_gradient=False)
         loss, nll = ConsistencyLoss(EPSILON, 0, method, WEIGHT)(given, paddle.to_tensor(targets))

@@ -16,7 +16,7 @@ from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.engine import Search, Sentence, length_penalty
 from transformer_mt.decoding.paddle_engine import PaddleEngine
-from transformer_mt.mechanisms.copying.model import CopyingTransformer
+from transformer_mt.model.copying import CopyingTransformer
 
 PAIRS = demo_pairs(200)
 # Of sums of float32 log-probabilities, see test_paddle_engine.py.

@@ -19,22 +19,22 @@ from tests.support import (
     write_lines,
     write_pairs,
 )
-from transformer_mt.assembly import run
-from transformer_mt.assembly import training as assembly
-from transformer_mt.assembly.data import prepare_for
 from transformer_mt.config.schema import Config
 from transformer_mt.data import pharaoh
 from transformer_mt.data.alignments import encoded_alignments
 from transformer_mt.data.batches import collate
 from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.decoding.line_translator import LineTranslator
 from transformer_mt.decoding.paddle_engine import PaddleEngine
-from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation import alignment_error_rate as error_rate
-from transformer_mt.mechanisms.guided_attention import objective as guided_attention
-from transformer_mt.mechanisms.guided_attention.objective import GuidedAttention
 from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.training import run
+from transformer_mt.training import setup as assembly
 from transformer_mt.training.objective import Objective
-from transformer_mt.training.validation import dev_loss
+from transformer_mt.training.setup import prepare_for
+from transformer_mt.training.terms import guided_attention
+from transformer_mt.training.terms.guided_attention import GuidedAttention
+from transformer_mt.training.validate import dev_loss
 
 PAIRS = demo_pairs(120)
 SUBWORDS = train_subwords(PAIRS, 300)
@@ -341,7 +341,7 @@ def test_a_guided_model_aligns_words_as_it_was_told(tmp_path):
         trainer = assembly.make_trainer(config, data)
         take_steps(trainer, steps)
         engine = PaddleEngine([trainer.model], subwords, config.alignment_heads)
-        translator = Translator(engine, subwords, config.decoding, 100, "de", "en")
+        translator = LineTranslator(engine, subwords, config.decoding, 100, "de", "en")
         found = [set(line.links) for line in translator.alignments(pairs[:50])]
         rates[by] = error_rate.score(found, [(set(true), set(true))] * 50).error_rate
     assert rates["alignment"] < 25 and rates[None] > 60, rates

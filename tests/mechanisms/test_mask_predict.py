@@ -15,16 +15,15 @@ from tests.support import (
     wide_model,
     write_lines,
 )
-from transformer_mt.assembly.backends import paddle_engine
-from transformer_mt.assembly.translator import Translator
 from transformer_mt.config.schema import DecodingConfig
-from transformer_mt.decoding import device_log_probs
+from transformer_mt.decoding import mask_predict
+from transformer_mt.decoding import mask_predict as mask_predict_engine
 from transformer_mt.decoding.engine import Sentence, length_limits, length_penalty
-from transformer_mt.mechanisms.mask_predict import engine as mask_predict_engine
-from transformer_mt.mechanisms.mask_predict import search as mask_predict
-from transformer_mt.mechanisms.mask_predict.engine import MaskPredictEngine, PaddlePredictor
-from transformer_mt.mechanisms.mask_predict.search import best_lengths
+from transformer_mt.decoding.mask_predict import MaskPredictEngine, PaddlePredictor, best_lengths
+from transformer_mt.decoding.paddle_engine import engine_of
+from transformer_mt.kernels import device_scores
 from transformer_mt.runtime.errors import UsageError
+from transformer_mt.translator import Translator
 
 PAIRS = demo_pairs(300)
 KINDS = ["length", "end"]
@@ -240,7 +239,7 @@ def test_an_iteration_on_a_device_reads_one_tensor(make_engine, sentences, monke
     """And finds what the host finds. The logits of a few positions are computed at a time."""
     engine = make_engine(kind)
     expected = engine.search(sentences, SETTINGS)
-    monkeypatch.setattr("transformer_mt.mechanisms.mask_predict.engine.POSITIONS", 50)
+    monkeypatch.setattr("transformer_mt.decoding.mask_predict.POSITIONS", 50)
     use_device_path(monkeypatch)
     with counted_host_reads() as reads:
         found = engine.search(sentences, SETTINGS)
@@ -299,7 +298,7 @@ def test_a_device_finds_what_the_cpu_finds(make_engine, sentences, monkeypatch, 
     """What chooses on a GPU, run on the CPU; and logits in pieces."""
     engine = make_engine(kind)
     on_cpu = engine.search(sentences[:20], SETTINGS)
-    monkeypatch.setattr(device_log_probs, "is_float32_on_cpu", lambda x: False)
+    monkeypatch.setattr(device_scores, "is_float32_on_cpu", lambda x: False)
     monkeypatch.setattr(mask_predict_engine, "POSITIONS", 7)
     on_device = engine.search(sentences[:20], SETTINGS)
     for [ours], [theirs] in zip(on_cpu, on_device, strict=True):
@@ -338,7 +337,7 @@ def test_no_member_of_an_ensemble_and_no_scores(make_engine, subwords, tmp_path)
     plain = wide_model(make_config(tmp_path), subwords)
     for models in ([plain, engine._model], [engine._model, plain]):
         with pytest.raises(UsageError, match="--ensemble: a non-autoregressive model can't"):
-            paddle_engine(models, subwords)
+            engine_of(models, subwords)
     with pytest.raises(UsageError, match="no probability to a whole translation"):
         engine.log_probs([[5]], [[6]])
 

@@ -18,17 +18,17 @@ from tests.support import (
     train_subwords,
     wide_model,
 )
-from transformer_mt.assembly import training as assembly
 from transformer_mt.data.batches import Batch, collate
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.engine import length_limits
-from transformer_mt.decoding.translator import Translator
-from transformer_mt.mechanisms.mask_predict import objective as mask_prediction
+from transformer_mt.decoding.line_translator import LineTranslator
 from transformer_mt.mechanisms.mask_predict.config import LONGEST_TARGET
-from transformer_mt.mechanisms.mask_predict.objective import random_masks
+from transformer_mt.training import setup as assembly
 from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.terms import mask_prediction
+from transformer_mt.training.terms.mask_prediction import random_masks
 from transformer_mt.training.update import seed_generators
-from transformer_mt.training.validation import validate
+from transformer_mt.training.validate import validate
 from transformer_mt.weights import take_weights
 
 PAIRS = demo_pairs(160)
@@ -313,7 +313,7 @@ def test_learning(tmp_path, kind):
     )
     subwords = Subwords(vocabulary, vocabulary)
     engine = learn(config, pairs[100:], subwords)
-    translator = Translator(engine, subwords, config.decoding, 100, "de")
+    translator = LineTranslator(engine, subwords, config.decoding, 100, "de")
     found = translator.translate(source for source, _ in pairs[:100])
     wrong = [
         f"{source}: {output}"

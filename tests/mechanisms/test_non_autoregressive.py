@@ -18,9 +18,9 @@ from tests.reference import (
     assert_no_influence_of_padding,
     build,
 )
-from transformer_mt.mechanisms.mask_predict.model import NonAutoregressiveTransformer
+from transformer_mt.kernels.cpu_decoder import CpuDecoder
 from transformer_mt.model import Transformer
-from transformer_mt.model.cpu_decoder import CpuDecoder
+from transformer_mt.model.nonautoregressive import NonAutoregressiveTransformer
 
 MASK = 1
 LONGEST = 30

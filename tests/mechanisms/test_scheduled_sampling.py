@@ -1,16 +1,12 @@
 """Scheduled sampling against the same done one token after another, and against its definitions."""
 
 import itertools
-import subprocess
-import sys
 
 import numpy as np
 import paddle
 import pytest
 
 from tests.support import (
-    ROOT,
-    TIMEOUT,
     log_softmax,
     make_config,
     prepared,
@@ -18,18 +14,17 @@ from tests.support import (
     train_subwords,
     wide_model,
 )
-from transformer_mt.assembly.objective import make_objective
-from transformer_mt.assembly.training import make_trainer
 from transformer_mt.data.batches import Batch, collate, encoded_rows
-from transformer_mt.mechanisms.scheduled_sampling import objective as scheduled_sampling
 from transformer_mt.mechanisms.scheduled_sampling.config import ScheduledSamplingConfig
-from transformer_mt.mechanisms.scheduled_sampling.objective import (
+from transformer_mt.training.objective import Objective
+from transformer_mt.training.setup import make_trainer
+from transformer_mt.training.terms import make_objective, scheduled_sampling
+from transformer_mt.training.terms.scheduled_sampling import (
     ScheduledSampling,
     draw,
     true_share,
 )
-from transformer_mt.training.objective import Objective
-from transformer_mt.training.validation import dev_loss
+from transformer_mt.training.validate import dev_loss
 
 PAIRS = [("a b c d e f g h", "h g f e d c b a"), ("e d c", "c d"), ("b a d", "d a b e")] * 10
 
@@ -130,40 +125,6 @@ def test_with_true_words_alone_it_is_teacher_forcing(objective_of, batch, tmp_pa
     assert [float(x) for x in objective.losses(batch, 1)] == expected
     # The dev set is measured so in any case.
     assert [float(x) for x in objective_of().losses(batch)] == expected
-
-
-def test_without_an_option_its_file_is_not_even_read():
-    """In a process of its own, for here others have read it."""
-    code = """
-import sys
-from transformer_mt.assembly.model import build_model
-from transformer_mt.config.schema import Config
-from transformer_mt.data.subword import Subwords, WordVocabulary
-from transformer_mt.assembly.objective import make_objective
-from transformer_mt.training.objective import Objective
-from transformer_mt.assembly import training  # as the command has it
-
-config = Config.model_validate({
-    "model_dir": "unused",
-    "data": {"root": "unused", "source_lang": "en", "target_lang": "de"},
-    "model": {"num_layers": 1, "d_model": 16, "num_heads": 2, "d_ff": 32},
-    "training": {"max_steps": 1},
-})
-vocabulary = WordVocabulary(["a", "b"])
-subwords = Subwords(vocabulary, vocabulary)
-objective = make_objective(config, build_model(config.model, subwords), subwords)
-assert type(objective) is Objective and not objective.terms
-print(*(name for name in sys.modules if name.startswith("transformer_mt.")))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT
-    )
-    assert done.returncode == 0, done.stderr
-    names = set(done.stdout.split())
-    assert "transformer_mt.training.objective" in names
-    for mechanism in ("scheduled_sampling", "guided_attention", "mask_predict"):
-        assert (ROOT / "transformer_mt" / "mechanisms" / mechanism / "objective.py").is_file()
-        assert f"transformer_mt.mechanisms.{mechanism}.objective" not in names
 
 
 def test_two_passes_read_the_best_of_what_follows_true_words(objective_of, batch, subwords):

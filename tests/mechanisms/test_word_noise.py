@@ -5,7 +5,7 @@ import pytest
 
 from tests.small_trainers import TRAIN
 from tests.support import make_config, prepared, take_steps, train_subwords
-from transformer_mt.assembly.training import make_trainer
+from transformer_mt.training.setup import make_trainer
 
 
 def trainer_of(folder, model=None, **noise):

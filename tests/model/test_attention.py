@@ -8,7 +8,7 @@ import numpy as np
 import paddle
 import pytest
 
-from transformer_mt.model import fused as fused_operations
+from transformer_mt.kernels import gpu as fused_operations
 from transformer_mt.model.attention import (
     KeyValueCache,
     MultiHeadAttention,

@@ -8,16 +8,16 @@ from paddle import nn
 
 from tests.reference import build
 from tests.support import ROOT, log_softmax
-from transformer_mt.assembly.model import build_model
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.batch import target_arrays
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.paddle_engine import PaddleEngine
-from transformer_mt.mechanisms.copying.model import CopyingTransformer
+from transformer_mt.kernels.cpu_decoder import CpuDecoder
 from transformer_mt.model.attention import MultiHeadAttention
-from transformer_mt.model.cpu_decoder import CpuDecoder
+from transformer_mt.model.build import build_model
+from transformer_mt.model.copying import CopyingTransformer
 from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
 from transformer_mt.model.layers import LayerNorm, PositionwiseFeedForward
 from transformer_mt.model.transformer import Transformer

@@ -10,7 +10,8 @@ import paddle.nn.functional as F
 import pytest
 
 from transformer_mt.config.fused import takes_head_width
-from transformer_mt.model import fused
+from transformer_mt.kernels import gpu
+from transformer_mt.model import operations
 from transformer_mt.model.attention import ScaledDotProductAttention
 from transformer_mt.model.layers import ResidualNorm
 
@@ -19,11 +20,12 @@ from transformer_mt.model.layers import ResidualNorm
 def warnings(monkeypatch) -> list[str]:
     """What the module warns of; every operation is as in a new process, on a pretended GPU."""
     messages = []
-    monkeypatch.setattr(fused, "warn", messages.append)
-    monkeypatch.setattr(fused, "is_on_gpu", lambda x: True)
+    monkeypatch.setattr(gpu, "warn", messages.append)
+    monkeypatch.setattr(gpu, "is_on_gpu", lambda x: True)
+    operations.use(gpu.GpuOperations())
     for name in ("ATTENTION", "DROPOUT_ADD_NORM"):
-        old = getattr(fused, name)
-        monkeypatch.setattr(fused, name, fused.Operation(old.name, old._self_test))
+        old = getattr(gpu, name)
+        monkeypatch.setattr(gpu, name, gpu.Operation(old.name, old._self_test))
     return messages
 
 
@@ -40,7 +42,7 @@ def raising(*arguments, **options):
 @pytest.fixture
 def use_norm(monkeypatch):
     return lambda function: monkeypatch.setattr(
-        fused.incubate, "fused_bias_dropout_residual_layer_norm", function
+        gpu.incubate, "fused_bias_dropout_residual_layer_norm", function
     )
 
 
@@ -51,7 +53,7 @@ def use_norm(monkeypatch):
 def test_attention_passes_its_self_test(warnings, width):
     # 16 (toy), 32 (most recipes) and 64 (base and big) are in use. Masks: causal with padding and
     # a query without keys, and none with more keys than queries.
-    assert fused._test_attention(paddle.float32, width) == ""
+    assert gpu._test_attention(paddle.float32, width) == ""
 
 
 @pytest.mark.parametrize(("change", "word"), [
@@ -67,7 +69,7 @@ def test_a_wrong_attention_fails(warnings, monkeypatch, change, word):
         return real(*arguments, **options)
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", wrong)
-    assert word in fused._test_attention(paddle.float32, 8)
+    assert word in gpu._test_attention(paddle.float32, 8)
 
 
 def test_a_wrong_gradient_of_attention_fails(warnings, monkeypatch):
@@ -75,12 +77,12 @@ def test_a_wrong_gradient_of_attention_fails(warnings, monkeypatch):
     monkeypatch.setattr(
         F, "scaled_dot_product_attention", lambda q, k, v, **o: real(q, k.detach() + 0 * k, v, **o)
     )
-    assert "gradient of K" in fused._test_attention(paddle.float32, 8)
+    assert "gradient of K" in gpu._test_attention(paddle.float32, 8)
 
 
 def test_not_a_number_fails():
-    assert fused._difference("it", np.array([np.nan]), np.ones(1), 0.1)
-    assert not fused._difference("it", np.array([1.05]), np.ones(1), 0.1)
+    assert gpu._difference("it", np.array([np.nan]), np.ones(1), 0.1)
+    assert not gpu._difference("it", np.array([1.05]), np.ones(1), 0.1)
 
 
 def test_the_widths_are_those_of_paddle():
@@ -97,7 +99,7 @@ def test_the_widths_are_those_of_paddle():
 
 
 def test_attention_without_a_kernel_is_computed_by_plain_operations(warnings, monkeypatch, normal):
-    monkeypatch.setattr(fused, "can_attend", lambda query: True)
+    monkeypatch.setattr(gpu, "can_attend", lambda query: True)
     monkeypatch.setattr(F, "scaled_dot_product_attention", raising)
     layer, x = ScaledDotProductAttention(), normal(2, 2, 3, 8)
     for _ in range(2):
@@ -109,9 +111,9 @@ def test_attention_without_a_kernel_is_computed_by_plain_operations(warnings, mo
 
 @pytest.mark.parametrize("shape", [(2, 2, 3, 7), (2, 3, 8)])
 def test_other_shapes_are_not_even_tested(warnings, monkeypatch, normal, shape):
-    monkeypatch.setattr(fused, "can_attend", lambda query: True)
+    monkeypatch.setattr(gpu, "can_attend", lambda query: True)
     x = normal(*shape)
-    assert not fused.has_attention(x, x) and warnings == []
+    assert not gpu.has_attention(x, x) and warnings == []
 
 
 # ---- Dropout, residual sum and norm ----
@@ -120,7 +122,7 @@ def test_other_shapes_are_not_even_tested(warnings, monkeypatch, normal, shape):
 def test_the_documented_norm_passes(warnings, use_norm):
     use_norm(plain_norm)
     for width in (64, 128, 512, 1024):
-        assert fused._test_dropout_add_norm(paddle.float32, width) == ""
+        assert gpu._test_dropout_add_norm(paddle.float32, width) == ""
 
 
 WRONG = {
@@ -151,7 +153,7 @@ def test_a_wrong_norm_fails(warnings, use_norm, name):
     function, words = WRONG[name]
     use_norm(function)
     x = paddle.ones([1, 16])
-    assert not fused.DROPOUT_ADD_NORM.works(x, 16)
+    assert not gpu.DROPOUT_ADD_NORM.works(x, 16)
     (message,) = warnings
     assert words in message and "the result is the same" in message.lower()
 
@@ -162,7 +164,7 @@ def test_the_same_elements_twice_fail(warnings, use_norm):
         return plain_norm(*arguments, **options)
 
     use_norm(fixed)
-    assert "twice" in fused._test_dropout_add_norm(paddle.float32, 16)
+    assert "twice" in gpu._test_dropout_add_norm(paddle.float32, 16)
 
 
 def test_the_layer_uses_it_in_training_only(warnings, use_norm, normal):
@@ -180,7 +182,7 @@ def test_the_layer_uses_it_in_training_only(warnings, use_norm, normal):
     # Recompute drops the same elements without gradients as with them.
     layer.train()
     with paddle.no_grad():
-        assert fused.has_dropout_add_norm(x, training=True)
+        assert gpu.has_dropout_add_norm(x)
 
 
 def test_pre_norm_and_a_cpu_do_without(use_norm, normal):
@@ -201,9 +203,9 @@ def test_the_self_test_runs_once_per_width_and_dtype_and_a_failure_is_final():
         paddle.rand([3])
         return "" if width < 100 else "it differs"
 
-    operation = fused.Operation("it", self_test)
+    operation = gpu.Operation("it", self_test)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused, "warn", messages.append)
+        patch.setattr(gpu, "warn", messages.append)
         x = paddle.ones([1])
         paddle.seed(3)
         expected = paddle.rand([2]).numpy()
@@ -219,5 +221,5 @@ def test_the_self_test_runs_once_per_width_and_dtype_and_a_failure_is_final():
 
 
 def test_prepare_does_nothing_on_a_cpu(monkeypatch):
-    monkeypatch.setattr(fused.Operation, "works", raising)
-    fused.prepare(32, 128, paddle.bfloat16)
+    monkeypatch.setattr(gpu.Operation, "works", raising)
+    gpu.GpuOperations().prepare(32, 128, paddle.bfloat16)

@@ -8,6 +8,7 @@ import numpy as np
 import paddle
 import pytest
 
+from tests.reference import sizes
 from transformer_mt.model.attention import causal_mask
 from transformer_mt.model.layers import (
     DecoderLayer,
@@ -113,7 +114,7 @@ class TestResidualNorm:
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("masked", [False, True])
 def test_encoder_layer_equals_paddles(rng, normal, randomise, norm, masked):
-    ours = randomise(EncoderLayer(D_MODEL, HEADS, D_FF, norm=norm))
+    ours = randomise(EncoderLayer(sizes(D_MODEL, HEADS, D_FF, norm=norm)))
     theirs = paddle.nn.TransformerEncoderLayer(
         D_MODEL, HEADS, D_FF, dropout=0.0, normalize_before=norm == "pre"
     )
@@ -139,7 +140,7 @@ def test_encoder_layer_equals_paddles(rng, normal, randomise, norm, masked):
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("masked", [False, True])
 def test_decoder_layer_equals_paddles(rng, normal, randomise, norm, masked):
-    ours = randomise(DecoderLayer(D_MODEL, HEADS, D_FF, norm=norm))
+    ours = randomise(DecoderLayer(sizes(D_MODEL, HEADS, D_FF, norm=norm)))
     theirs = paddle.nn.TransformerDecoderLayer(
         D_MODEL, HEADS, D_FF, dropout=0.0, normalize_before=norm == "pre"
     )
@@ -168,7 +169,7 @@ def test_decoder_layer_equals_paddles(rng, normal, randomise, norm, masked):
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_decoder_layer_with_a_cache_equals_all_at_once(normal, randomise, norm):
-    layer = randomise(DecoderLayer(D_MODEL, HEADS, D_FF, norm=norm))
+    layer = randomise(DecoderLayer(sizes(D_MODEL, HEADS, D_FF, norm=norm)))
     x, memory = normal(2, 4, D_MODEL), normal(2, 5, D_MODEL)
     expected, _, _ = layer(x, memory, causal_mask(4))
     cache = LayerCache()
@@ -182,7 +183,7 @@ def test_decoder_layer_with_a_cache_equals_all_at_once(normal, randomise, norm):
 
 @pytest.mark.parametrize("layer_class", [EncoderLayer, DecoderLayer])
 def test_layers_without_bias_keep_only_those_of_their_norms(layer_class):
-    names = [name for name, _ in layer_class(8, 2, 16, bias=False).named_parameters()]
+    names = [name for name, _ in layer_class(sizes(8, 2, 16, bias=False)).named_parameters()]
     biases = [name for name in names if name.endswith(".bias")]
     assert biases
     assert all(name.endswith("_residual.norm.bias") for name in biases)
@@ -200,7 +201,7 @@ def test_layers_without_bias_keep_only_those_of_their_norms(layer_class):
 def test_each_dropout_acts_in_its_own_place(
     normal, layer_class, rate_name, in_attention, in_feed_forward
 ):
-    layer = layer_class(8, 2, 16, **{rate_name: 0.5})
+    layer = layer_class(sizes(8, 2, 16, **{rate_name: 0.5}))
     x = normal(2, 6, 8)
     arguments = (x,) if layer_class is EncoderLayer else (x, x)
     attentions = [sub for name, sub in layer.named_children() if name.endswith("_attention")]

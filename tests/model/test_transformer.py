@@ -24,8 +24,8 @@ from tests.reference import (
     assert_no_influence_of_padding,
     build,
 )
+from transformer_mt.kernels.cpu_decoder import CpuDecoder, CpuDecoderState
 from transformer_mt.model import Generator, Transformer, causal_mask
-from transformer_mt.model.cpu_decoder import CpuDecoder, CpuDecoderState
 from transformer_mt.model.transformer import AttentionWeights
 
 

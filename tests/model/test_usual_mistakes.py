@@ -11,7 +11,7 @@ import numpy as np
 import paddle
 import pytest
 
-from tests.reference import build
+from tests.reference import build, sizes
 from transformer_mt.model import (
     DecoderLayer,
     EncoderLayer,
@@ -211,7 +211,7 @@ def test_attention_reads_the_right_tensors_inside_its_residual(
     The layer once more with norms by NumPy, around its own attentions. The feed-forward network's
     output is zero.
     """
-    layer = layer_class(8, 2, 16, norm=norm)
+    layer = layer_class(sizes(8, 2, 16, norm=norm))
     for attention in ("self_attention", "cross_attention"):
         if hasattr(layer, attention):
             randomise(getattr(layer, attention))

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from tests.support import PairList, demo_pairs, make_config, make_model_directory, prepared
 from transformer_mt import cli
-from transformer_mt.assembly import backends as engines
-from transformer_mt.assembly import finish, run
+from transformer_mt.export import registry as engines
 from transformer_mt.runtime import console
 from transformer_mt.runtime.checksums import write_checksums
 from transformer_mt.runtime.errors import UsageError
+from transformer_mt.training import finish, run
 from transformer_mt.training.resume import checked_state
 
 # Clears the screen, sets the title, and shows what follows from right to left.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from transformer_mt.data.sentences import sentences
-from transformer_mt.decoding.translation import LinePart, Output, Translation
+from transformer_mt.decoding.output import LinePart, Output, Translation
 from transformer_mt.serving.app import Service
 from transformer_mt.serving.batching import Overloaded, Ticket, TooMuch
 from transformer_mt.serving.guards import Access

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from transformer_mt.decoding.translation import LinePart
+from transformer_mt.decoding.output import LinePart
 from transformer_mt.runtime.errors import UsageError
 from transformer_mt.serving import server
 from transformer_mt.serving.app import Service

@@ -13,9 +13,9 @@ import pytest
 from tests.device_path import counted_host_reads, use_device_path
 from tests.small_trainers import TRAIN
 from tests.support import make_config, prepared, train_subwords
-from transformer_mt.assembly.training import make_trainer
-from transformer_mt.training import gradients
-from transformer_mt.training.processes import Processes
+from transformer_mt.training import parallel
+from transformer_mt.training.parallel import Processes
+from transformer_mt.training.setup import make_trainer
 
 STEPS = 5
 # Small, so that a tiny model has several.
@@ -43,7 +43,7 @@ def trained(variant: str, processes: Processes, folder: Path) -> dict[str, np.nd
     """The weights and the optimiser's state after some updates, and other findings."""
     found = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gradients, "BUCKET_BYTES", BUCKET_BYTES)
+        patch.setattr(parallel, "BUCKET_BYTES", BUCKET_BYTES)
         if variant.startswith("device"):
             use_device_path(patch)
         config = make_config(

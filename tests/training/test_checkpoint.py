@@ -16,9 +16,8 @@ from transformer_mt.runtime import tensors
 from transformer_mt.runtime.checksums import write_checksums
 from transformer_mt.runtime.errors import UserError
 from transformer_mt.training import checkpoint
-from transformer_mt.training.gradients import Gradients
-from transformer_mt.training.optimizer import make_optimizer
-from transformer_mt.training.processes import ALONE
+from transformer_mt.training.optimizers import make_optimizer
+from transformer_mt.training.parallel import ALONE, Gradients
 from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training.state import Progress, State
 from transformer_mt.weights import load_weights

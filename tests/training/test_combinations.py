@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from tests.support import demo_pairs, make_config, prepared, take_steps, train_subwords, with_links
-from transformer_mt.assembly.training import make_trainer
 from transformer_mt.data.batches import collate
-from transformer_mt.mechanisms.copying.model import CopyingTransformer
-from transformer_mt.mechanisms.guided_attention.objective import GuidedAttention
-from transformer_mt.mechanisms.scheduled_sampling.objective import ScheduledSampling
+from transformer_mt.model.copying import CopyingTransformer
+from transformer_mt.training.setup import make_trainer
+from transformer_mt.training.terms.guided_attention import GuidedAttention
+from transformer_mt.training.terms.scheduled_sampling import ScheduledSampling
 
 PAIRS = demo_pairs(60)
 # Nearly half of the words are predicted from the first step on.

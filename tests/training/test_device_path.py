@@ -9,9 +9,9 @@ import pytest
 from tests.device_path import counted_host_reads, use_device_path
 from tests.small_trainers import SHORT, TRAIN, set_losses, weights
 from tests.support import make_config, prepared, take_steps, train_subwords, with_links
-from transformer_mt.assembly.training import make_trainer as assembled
 from transformer_mt.decoding.paddle_engine import PaddleEngine
-from transformer_mt.training import update, validation
+from transformer_mt.training import update, validate
+from transformer_mt.training.setup import make_trainer as assembled
 
 # Half of the words are predicted from the first step on.
 PREDICTED = {"decay": "linear", "k": 0.5}
@@ -154,12 +154,12 @@ def test_a_validation_takes_as_many_lines_as_fit_into_the_memory(make_trainer, m
 
     monkeypatch.setattr(PaddleEngine, "search", recorded)
     arguments = trainer.config, trainer.data, trainer.updater
-    expected = validation.dev_hypotheses(*arguments)
+    expected = validate.dev_hypotheses(*arguments)
     on_cpu = len(batches)
     monkeypatch.setattr("paddle.get_device", lambda: "gpu:0")
     for memory, count in ((0, len(expected)), (10**10, 1)):
         monkeypatch.setattr("transformer_mt.runtime.device.free_memory", lambda free=memory: free)
         batches.clear()
-        assert validation.dev_hypotheses(*arguments) == expected
+        assert validate.dev_hypotheses(*arguments) == expected
         assert len(batches) == count
     assert on_cpu < len(expected)

@@ -11,13 +11,26 @@ import pytest
 
 from tests.device_path import counted_host_reads
 from tests.support import demo_pairs, make_config, prepared, train_subwords
-from transformer_mt.assembly.training import make_trainer
+from transformer_mt import kernels
 from transformer_mt.data.batches import Batch, Update, read_ahead
-from transformer_mt.training import feeding, trainer
-from transformer_mt.training.feeding import feed, sent_ahead, to_tensor
+from transformer_mt.kernels.cpu import CpuOperations
+from transformer_mt.kernels.gpu import GpuOperations
+from transformer_mt.kernels.transfer import sent_ahead
+from transformer_mt.model import operations
+from transformer_mt.model.operations import to_tensor
+from transformer_mt.training import loop
 from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.setup import make_trainer
 
 PAIRS = demo_pairs(60)
+
+
+class FedAhead(CpuOperations):
+    """Sends arrays as to a GPU, and computes as on a CPU."""
+
+    _copies = GpuOperations._copies
+    to_tensor = GpuOperations.to_tensor
+    sent_ahead = GpuOperations.sent_ahead
 
 
 def update_of(number: int) -> Update:
@@ -41,7 +54,7 @@ class Sender:
 
 def test_a_cpu_copies_nothing_ahead():
     updates = read_ahead(update_of, range(3))
-    assert feed(updates) is updates
+    assert operations.current.sent_ahead(updates) is updates
     array = np.arange(6).reshape(2, 3)
     np.testing.assert_array_equal(to_tensor(array).numpy(), array)
 
@@ -150,8 +163,9 @@ class Device:
             self.log.append(("copy", self.current.name, blocking))
             return tensor.clone()
 
-        patch.setattr(feeding, "_made", [])
-        patch.setattr(feeding, "_on_cpu", lambda: False)
+        # With these arrays, everything else is computed as on a CPU.
+        patch.setattr(kernels, "choose", lambda: operations.use(FedAhead()))
+        kernels.choose()
         patch.setattr(paddle.device, "Stream", lambda: self.copying)
         patch.setattr(paddle.device, "current_stream", lambda: self.current)
         patch.setattr(paddle.device, "stream_guard", guard)
@@ -179,8 +193,8 @@ def gpu(monkeypatch):
 
 
 def test_the_two_streams_wait_for_each_other(gpu):
-    copies = feeding._copies()
-    assert feeding._copies() is copies
+    copies = operations.current._copies
+    assert operations.current._copies is copies
     tensors, receive = copies.ahead([np.arange(3), np.ones((2, 2), "float32")])
     copy = ("copy", "copying", False)
     expected = [("wait", "copying", "computing"), copy, copy, ("record", "copying")]
@@ -198,7 +212,7 @@ def test_what_is_drawn_in_the_step_is_copied_in_the_stream_of_computation(gpu):
 
 
 def test_pinned_memory_is_kept_until_its_copy_is_done(gpu):
-    copies = feeding._copies()
+    copies = operations.current._copies
     for number in range(4):
         copies.now(np.array([number]))
     kept = [[int(array) for array in arrays] for _, arrays in copies._pinned]
@@ -230,7 +244,7 @@ def test_a_run_that_is_fed_ahead_is_the_same(tmp_path, monkeypatch, sections):
             folder = tmp_path / str(fed)
             config = make_config(folder, training={"max_steps": 5, "save_every": 5}, **sections)
             own = make_trainer(config, prepared(config, PAIRS, subwords, PAIRS[:2]))
-            patch.setattr(trainer.Trainer, "_validate_and_save", lambda self: None)
+            patch.setattr(loop.Trainer, "_validate_and_save", lambda self: None)
             directory = RunDirectory(folder / "model")
             directory.claim()
             own.start()
@@ -242,7 +256,7 @@ def test_a_run_that_is_fed_ahead_is_the_same(tmp_path, monkeypatch, sections):
 
 
 def test_feeding_reads_no_tensor_on_the_host(gpu):
-    updates = feed(read_ahead(update_of, range(3)))
+    updates = operations.current.sent_ahead(read_ahead(update_of, range(3)))
     with counted_host_reads() as counts:
         for _, update in updates:
             to_tensor(update.batches[0].source)

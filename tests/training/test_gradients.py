@@ -12,8 +12,7 @@ import pytest
 
 from tests.support import ROOT, TIMEOUT
 from tests.training.exchange import STEPS, VARIANTS, trained
-from transformer_mt.training.gradients import Bucket, Gradients, buckets_of
-from transformer_mt.training.processes import ALONE, Processes
+from transformer_mt.training.parallel import ALONE, Bucket, Gradients, Processes, buckets_of
 
 
 def launched(count, folder):
@@ -125,7 +124,7 @@ def test_no_update_reads_the_device(several, alone, variant):
 
 
 def test_buckets_divide_the_parameters_from_the_last_one(monkeypatch):
-    monkeypatch.setattr("transformer_mt.training.gradients.BUCKET_BYTES", 100)
+    monkeypatch.setattr("transformer_mt.training.parallel.BUCKET_BYTES", 100)
     model = paddle.nn.Sequential(*(paddle.nn.Linear(4, 4) for _ in range(5)))
     buckets = buckets_of(model)
     flat = [parameter for bucket in buckets for parameter in bucket.parameters]

@@ -11,9 +11,9 @@ import paddle
 import pytest
 
 from tests.support import demo_pairs, make_config, prepared, train_subwords, wide_model, with_links
-from transformer_mt.assembly.objective import make_objective
 from transformer_mt.data.batches import collate
-from transformer_mt.mechanisms.copying import model as copying
+from transformer_mt.model import copying
+from transformer_mt.training.terms import make_objective
 
 PAIRS = demo_pairs(60)
 OPTIONS = {

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import LEARNER, LEARNING, learn, make_config
 from transformer_mt.data.subword import Subwords, WordVocabulary
-from transformer_mt.decoding.translator import Translator
+from transformer_mt.decoding.line_translator import LineTranslator
 
 TASKS = {"copy": list, "reverse": lambda digits: digits[::-1], "sort": sorted}
 STEPS, HELD_OUT = 400, 200
@@ -51,7 +51,7 @@ def test_learning(tmp_path, task, norm, beam_size):
     engine = learn(config, pairs[HELD_OUT:], subwords)
 
     decoding = config.decoding.model_copy(update={"beam_size": beam_size})
-    translator = Translator(engine, subwords, decoding, 100, "de")
+    translator = LineTranslator(engine, subwords, decoding, 100, "de")
     found = translator.translate(source for source, _ in pairs[:HELD_OUT])
     wrong = [
         f"{source}: {output}"

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from tests.support import LEARNER, LEARNING, demo_pairs, learn, make_config, make_model_directory
-from transformer_mt.assembly.model import build_model
 from transformer_mt.data.subword import Subwords, WordVocabulary
-from transformer_mt.decoding.translator import Translator
+from transformer_mt.decoding.line_translator import LineTranslator
+from transformer_mt.model.build import build_model
 from transformer_mt.runtime.errors import UserError
 from transformer_mt.weights import load_weights, take_weights
 
@@ -53,7 +53,7 @@ def test_names_that_training_never_had(tmp_path, copying):
         decoding = config.decoding.model_copy(
             update={"beam_size": beam_size, "max_length_extra": 5}
         )
-        translator = Translator(engine, subwords, decoding, 100, "de")
+        translator = LineTranslator(engine, subwords, decoding, 100, "de")
         found = translator.translate(source for source, _ in held_out)
         right = sum(output == target for output, (_, target) in zip(found, held_out, strict=True))
         # With five seeds 84 to 98, and without copying 0 or 1.

@@ -7,11 +7,11 @@ import paddle
 import pytest
 
 from tests.support import demo_pairs, make_config, prepared, take_steps, train_subwords, write_lines
-from transformer_mt.assembly import training
-from transformer_mt.assembly.training import make_plan, make_trainer
 from transformer_mt.data.alignments import encoded_alignments
 from transformer_mt.data.batches import collate
-from transformer_mt.mechanisms.mask_predict import objective as mask_predict
+from transformer_mt.training import setup
+from transformer_mt.training.setup import make_plan, make_trainer
+from transformer_mt.training.terms import mask_prediction as mask_predict
 
 PAIRS = demo_pairs(60)
 SUBWORDS = train_subwords(PAIRS)
@@ -127,7 +127,7 @@ def test_a_cpu_rounds_nothing_by_default(trainer_of):
 
 def test_a_gpu_rounds_to_eight_by_default(trainer_of, monkeypatch):
     trainer = trainer_of()
-    monkeypatch.setattr(training.paddle, "get_device", lambda: "gpu:0")
+    monkeypatch.setattr(setup.paddle, "get_device", lambda: "gpu:0")
     plan = make_plan(trainer.config, trainer.data)
     assert plan.batches == (1, 400, 8) and plan.length_multiple == 8
 
@@ -136,7 +136,7 @@ def test_a_run_keeps_its_multiple_on_another_device(trainer_of, monkeypatch):
     """So a run that began on a CPU is resumed on a GPU with the same batches, and back."""
     trainer = trainer_of()
     for device, batches in (("gpu:0", (1, 400)), ("cpu", (1, 400, 8))):
-        monkeypatch.setattr(training.paddle, "get_device", lambda device=device: device)
+        monkeypatch.setattr(setup.paddle, "get_device", lambda device=device: device)
         plan = make_plan(trainer.config, trainer.data, batches)
         assert plan.batches == batches
         assert plan.length_multiple == (batches[2] if len(batches) > 2 else 1)

@@ -10,7 +10,7 @@ import pytest
 from paddle.base import core
 
 from tests.support import log_softmax
-from transformer_mt.training.loss import LabelSmoothedCrossEntropy
+from transformer_mt.training.objective import LabelSmoothedCrossEntropy
 
 PAD = 3
 

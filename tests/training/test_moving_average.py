@@ -6,7 +6,7 @@ import pytest
 
 from tests.small_trainers import SHORT, weights
 from tests.support import take_steps
-from transformer_mt.training.moving_average import MovingAverage
+from transformer_mt.training.update import MovingAverage
 from transformer_mt.weights import read_weights
 
 EMA = {**SHORT, "ema": 0.9}

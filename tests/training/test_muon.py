@@ -6,8 +6,8 @@ import pytest
 
 from tests.small_trainers import SHORT
 from tests.support import take_steps
-from transformer_mt.training import muon as muon_module
-from transformer_mt.training.muon import Muon, layer_matrices, orthogonalised
+from transformer_mt.training import optimizers as muon_module
+from transformer_mt.training.optimizers import Muon, layer_matrices, orthogonalised
 
 RANDOM = np.random.default_rng(7)
 

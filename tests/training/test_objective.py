@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.support import demo_pairs, make_config, prepared, train_subwords, wide_model
-from transformer_mt.assembly.objective import make_objective
 from transformer_mt.data.batches import collate
 from transformer_mt.training.objective import Term
+from transformer_mt.training.terms import make_objective
 
 PAIRS = demo_pairs(40)
 

@@ -14,11 +14,11 @@ from transformer_mt.runtime.checksums import verify
 from transformer_mt.runtime.console import visible
 from transformer_mt.runtime.errors import Interrupted, UserError
 from transformer_mt.runtime.files import lines as lines_of
-from transformer_mt.training import trainer as trainer_module
+from transformer_mt.training import loop as trainer_module
 from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training.state import perplexity
 from transformer_mt.training.update import Outcome
-from transformer_mt.training.validation import DevScores, ranks, validate
+from transformer_mt.training.validate import DevScores, ranks, validate
 from transformer_mt.weights import load_weights
 
 # ---- A whole run ----
@@ -255,7 +255,7 @@ def test_patience(make_trainer, run_in, monkeypatch, capsys):
     """Scores that rise, then fall: the run ends after so many that were no new best."""
     bleu = iter([11.0, 12.0, 11.5, 13.0, 12.0, 13.0, 12.9, 99.0])
     given = lambda *_: DevScores(1.0, 1.0, 2.7, scores_of(next(bleu)), [""] * len(DEV))  # noqa: E731
-    monkeypatch.setattr("transformer_mt.training.trainer.validate", given)
+    monkeypatch.setattr("transformer_mt.training.loop.validate", given)
     trainer = make_trainer(dev=True, **{**SHORT, "max_steps": 1000, "patience": 3})
     directory, lines = run_in(trainer)
     assert [line["bleu"] for line in lines if line["kind"] == "dev"][-1] == 12.9
@@ -277,7 +277,7 @@ def test_a_run_that_was_stopped_in_its_last_validation(make_trainer, run_in, mon
         return None if len(calls) == 3 else validate(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr("transformer_mt.training.trainer.validate", stopped_at_the_last)
+        patch.setattr("transformer_mt.training.loop.validate", stopped_at_the_last)
         with pytest.raises(Interrupted):
             run_in(make_trainer(dev=True, **SHORT))
     trainer = make_trainer(dev=True, **SHORT)

@@ -13,15 +13,15 @@ import pytest
 from tests.device_path import use_device_path
 from tests.small_trainers import DEV, SHORT, TRAIN, set_losses, update_once, weights
 from tests.support import log_softmax, make_config, prepared, take_steps
-from transformer_mt.assembly.training import make_trainer as assembled
 from transformer_mt.runtime import signals
 from transformer_mt.runtime.errors import Interrupted, UserError
-from transformer_mt.training import loss_scale
-from transformer_mt.training.loss_scale import LossScale
-from transformer_mt.training.processes import Processes
+from transformer_mt.training import optimizers
+from transformer_mt.training.loop import seconds_per_step
+from transformer_mt.training.parallel import Processes
+from transformer_mt.training.setup import make_trainer as assembled
 from transformer_mt.training.state import Meter, perplexity
-from transformer_mt.training.trainer import seconds_per_step
-from transformer_mt.training.validation import dev_loss
+from transformer_mt.training.update import LossScale
+from transformer_mt.training.validate import dev_loss
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -271,12 +271,12 @@ def test_the_scale_falls_when_a_gradient_overflows_and_is_saved(make_trainer, sc
 
 
 def test_the_scale_is_that_of_paddles_scaler(monkeypatch):
-    monkeypatch.setattr(loss_scale, "GROWS_AFTER", 3)
+    monkeypatch.setattr(optimizers, "GROWS_AFTER", 3)
     scale = LossScale()
     sizes = []
     for is_finite in (False, True, True, True, True, True, False, True, True, True):
         scale.update(paddle.to_tensor(is_finite))
-        sizes.append(float(scale.value) / loss_scale.FIRST_SCALE)
+        sizes.append(float(scale.value) / optimizers.FIRST_SCALE)
     assert sizes == [0.5, 0.5, 0.5, 1, 1, 1, 0.5, 0.5, 0.5, 1]
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from transformer_mt.assembly import backends
-from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.data.subword import Vocabulary
+from transformer_mt.export import registry
+from transformer_mt.export.registry import EngineSpec
 from transformer_mt.inspect import attention_page
 from transformer_mt.inspect.attention_page import Axis, Map, Token
 from transformer_mt.runtime.errors import UsageError
@@ -31,19 +31,19 @@ class Side(NamedTuple):
 
 def find(folder: Path, checkpoint: str | None = None, device: str | None = None) -> EngineSpec:
     """The engine of a model that can give its attention. The arguments are those of
-    `backends.find`.
+    `registry.find`.
 
     Raises:
         UsageError: there is no such model, or it is an export or non-autoregressive.
         UserError: the model is damaged.
     """
-    if (held := backends.exported(folder)) is not None:
+    if (held := registry.exported(folder)) is not None:
         raise UsageError(
             f"{folder} is an export for --engine {held}, which does not give the weights of every "
             "layer and head. Give the model directory that it was made of"
         )
-    spec = backends.find(folder, "paddle", checkpoint, device=device)
-    backends.require_possible(spec, spec.config.decoding, ["attention"])
+    spec = registry.find(folder, "paddle", checkpoint, device=device)
+    registry.require_possible(spec, spec.config.decoding, ["attention"])
     return spec
 
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer_mt.assembly.data import prepare_for
-from transformer_mt.assembly.training import make_trainer
 from transformer_mt.config import file as config_file
 from transformer_mt.config.recipe_text import recipe_text
 from transformer_mt.config.schema import Config
@@ -23,8 +21,9 @@ from transformer_mt.data.prepare import PreparedData
 from transformer_mt.runtime import device as devices
 from transformer_mt.runtime.console import duration, progress, quoted, say, visible, warn
 from transformer_mt.training.advice import advice
-from transformer_mt.training.processes import Processes
-from transformer_mt.training.trainer import seconds_per_step
+from transformer_mt.training.loop import seconds_per_step
+from transformer_mt.training.parallel import Processes
+from transformer_mt.training.setup import make_trainer, prepare_for
 
 # The size of a vocabulary for texts of fewer pairs than this.
 VOCABULARIES = [(10_000, 2000), (250_000, 4000), (1_000_000, 8000), (5_000_000, 16_000)]

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from transformer_mt.assembly import backends
-from transformer_mt.assembly.translator import translator_of
-from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config, DecodingConfig
 from transformer_mt.decoding.tuning import Setting, tune
@@ -18,13 +15,16 @@ from transformer_mt.evaluation.groups import Group, spread
 from transformer_mt.evaluation.metrics import MANY_LINES, METRICS, Metric, Scores
 from transformer_mt.evaluation.paired_tests import Difference, paired_tests
 from transformer_mt.evaluation.scoring import require_tokenizer, score_for, tokenizer_for
+from transformer_mt.export import registry
+from transformer_mt.export.registry import EngineSpec
 from transformer_mt.model_directory import CONFIG, TUNING, ModelDirectory
 from transformer_mt.runtime import signals
 from transformer_mt.runtime.checksums import sealed
 from transformer_mt.runtime.console import progress, show
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.runtime.files import lines, write_atomically
-from transformer_mt.training.validation import metrics_of
+from transformer_mt.training.validate import metrics_of
+from transformer_mt.translator import translator_of
 
 # The columns of the table of settings, and the width of the bars of the curves, in characters.
 _COLUMNS = "{:<8} {:>7} {:>5} {:>7} {:>6} {:>8}"
@@ -102,7 +102,7 @@ def choose(
     Nothing is written before the end, so an interrupted search leaves the config as it was.
 
     Args:
-        checkpoint, threads, device: as in `backends.find`.
+        checkpoint, threads, device: as in `registry.find`.
         dry_run: whether nothing is written.
 
     Raises:
@@ -114,12 +114,12 @@ def choose(
     require_tunable(config, dev is not None, str(directory.path))
     assert dev is not None
     require_tokenizer(config)
-    spec = backends.find(directory.path, "paddle", checkpoint, (), threads, device)
+    spec = registry.find(directory.path, "paddle", checkpoint, (), threads, device)
     # Values that were chosen earlier are chosen again from those of the recipe.
     earlier = _recorded(directory)
     current = Setting.of(config.decoding)
     own = earlier[0] if earlier and earlier[1] == current else current
-    trials = _search(backends.with_decoding(spec, {"n_best": 1}), own, config, dev)
+    trials = _search(registry.with_decoding(spec, {"n_best": 1}), own, config, dev)
     chosen, metric, key = trials.chosen, trials.metric, trials.key
     for line in _curves(list(trials.tried.values()), own.beam_size):
         show(line)

@@ -39,7 +39,7 @@ from transformer_mt.runtime.errors import UserError
 from transformer_mt.runtime.files import content_of
 
 if TYPE_CHECKING:
-    from transformer_mt.decoding.translation import Aligned
+    from transformer_mt.decoding.output import Aligned
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

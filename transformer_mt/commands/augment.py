@@ -43,8 +43,6 @@ from pathlib import Path
 from typing import Any
 
 from transformer_mt import __version__
-from transformer_mt.assembly.backends import split_model
-from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.commands.arguments import add_files
 from transformer_mt.commands.model_choice import (
     SEARCH_KEYS,
@@ -54,9 +52,10 @@ from transformer_mt.commands.model_choice import (
 )
 from transformer_mt.commands.translations import find_model
 from transformer_mt.data.synthetic_pairs import Counts, SyntheticPairs
+from transformer_mt.decoding.lines import WINDOW, in_windows, input_lines
 from transformer_mt.decoding.parts_folder import parts_folder
 from transformer_mt.decoding.resumable_file import partial_of, resumable_file
-from transformer_mt.decoding.stream import WINDOW, in_windows, input_lines
+from transformer_mt.export.registry import EngineSpec, split_model
 from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.runtime.console import progress, say, show, warn
 from transformer_mt.runtime.errors import UsageError
@@ -310,7 +309,7 @@ def _translate(model: _Model, text: _Text, folder: Path, resume: bool) -> Path:
     path = folder / f"{model.direction}-{model.number}"
     if path.exists():  # only when it is complete
         return path
-    from transformer_mt.decoding.translator import Line  # which help does not need
+    from transformer_mt.decoding.line_translator import Line  # which help does not need
 
     made = {"text": text.content.sha256, **made_from(model.spec)}
     is_begun = resume and partial_of(path).exists()

@@ -22,8 +22,6 @@ import os
 import sys
 from pathlib import Path
 
-from transformer_mt.assembly.backends import split_model
-from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.commands.arguments import (
     add_files,
     add_references,
@@ -35,7 +33,7 @@ from transformer_mt.commands.line_files import require_equal
 from transformer_mt.commands.model_choice import add_model_choice
 from transformer_mt.commands.translations import find_model, translate
 from transformer_mt.config.schema import SEARCH_KEYS
-from transformer_mt.decoding.stream import input_lines
+from transformer_mt.decoding.lines import input_lines
 from transformer_mt.evaluation.comparison import compare
 from transformer_mt.evaluation.comparison_text import as_text
 from transformer_mt.evaluation.groups import groupings
@@ -47,6 +45,7 @@ from transformer_mt.evaluation.scoring import (
     tokenizer_for,
     tokenizer_for_text,
 )
+from transformer_mt.export.registry import EngineSpec, split_model
 from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.pages.comparison_page import comparison_page
 from transformer_mt.runtime.console import progress, say, warn

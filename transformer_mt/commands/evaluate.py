@@ -26,7 +26,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.commands.arguments import (
     add_files,
     add_references,
@@ -40,7 +39,7 @@ from transformer_mt.config.schema import SEARCH_KEYS
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.languages import taken_for
 from transformer_mt.data.lc_norm_tok import LC_NORM_TOK, lc_norm_tok, looks_tokenized
-from transformer_mt.decoding.stream import input_lines
+from transformer_mt.decoding.lines import input_lines
 from transformer_mt.evaluation.comet import Comet
 from transformer_mt.evaluation.groups import groupings
 from transformer_mt.evaluation.metrics import METRICS
@@ -63,6 +62,7 @@ from transformer_mt.evaluation.systems import (
     evaluate,
     numbers,
 )
+from transformer_mt.export.registry import EngineSpec
 from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.runtime.console import warn
 from transformer_mt.runtime.errors import UsageError, UserError

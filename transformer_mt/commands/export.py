@@ -14,9 +14,9 @@ import argparse
 import os
 from pathlib import Path
 
-from transformer_mt.assembly.backends import BACKENDS
 from transformer_mt.commands.arguments import add_checkpoint, add_model_dir
 from transformer_mt.config import file as config_file
+from transformer_mt.export.registry import BACKENDS
 from transformer_mt.inspect import card
 from transformer_mt.inspect.model_card import card_of
 from transformer_mt.model_directory import (
@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> None:
     backend.require_utf8(output)
     _check_replaceable(output)
 
-    from transformer_mt.assembly.model import build_model  # It imports Paddle, which takes seconds.
+    from transformer_mt.model.build import build_model  # It imports Paddle, which takes seconds.
 
     model = build_model(config.model, subwords)
     load_weights(chosen, model)

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from transformer_mt import __version__
-from transformer_mt.assembly import backends
-from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.commands.arguments import add_checkpoint, add_device, positive
 from transformer_mt.config.schema import SEARCH_KEYS, DecodingConfig
 from transformer_mt.config.section import one_line
+from transformer_mt.export import registry
+from transformer_mt.export.registry import EngineSpec
 from transformer_mt.runtime.checksums import CHECKSUMS
 from transformer_mt.runtime.console import progress, warn
 from transformer_mt.runtime.errors import UsageError
 
 if TYPE_CHECKING:
-    from transformer_mt.assembly.translator import Translator
+    from transformer_mt.translator import Translator
 
 SETTINGS = DecodingConfig.model_fields
 # The titles of groups of options in `--help`.
@@ -36,7 +36,7 @@ SETTINGS_GROUP = (
 def add_engine(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--engine",
-        choices=tuple(backends.BACKENDS),
+        choices=tuple(registry.BACKENDS),
         help="the library that runs the model. For a model directory, paddle reads its "
         "checkpoints, and the others use its export in MODEL_DIR/export (default: paddle for a "
         "model directory, and for an export the engine that it was made for)",
@@ -103,13 +103,13 @@ def find_engine(options: argparse.Namespace, model_dir: str, *asked: str) -> Eng
     export.
 
     Args:
-        asked: what the model does besides searching; see `backends.require_possible`.
+        asked: what the model does besides searching; see `registry.require_possible`.
 
     Raises:
         UsageError: there is no such model, or it can't be used so.
         UserError: the model is damaged.
     """
-    spec = backends.find(
+    spec = registry.find(
         model_dir,
         options.engine,
         options.checkpoint,
@@ -119,7 +119,7 @@ def find_engine(options: argparse.Namespace, model_dir: str, *asked: str) -> Eng
     )
     changes = {name: value for name, value in vars(options).items() if name in SETTINGS}
     try:
-        spec = backends.with_decoding(spec, changes, asked)
+        spec = registry.with_decoding(spec, changes, asked)
     except UsageError as error:
         raise UsageError(_with_flags(str(error))) from None
     kind, decoding = spec.config.model.non_autoregressive, spec.config.decoding
@@ -135,7 +135,7 @@ def translating(
 ) -> Iterator[tuple[Translator, tqdm]]:
     """Loads an engine. Yields its translator, and a progress bar of `total` lines (None: it is not
     known how many), of which some are done."""
-    from transformer_mt.assembly.translator import translator_of  # which help does not need
+    from transformer_mt.translator import translator_of  # which help does not need
 
     with (
         translator_of(spec) as translator,

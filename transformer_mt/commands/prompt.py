@@ -15,15 +15,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from transformer_mt.assembly import backends
-from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.decoding import output
+from transformer_mt.export import registry
+from transformer_mt.export.registry import EngineSpec
 from transformer_mt.runtime import signals
 from transformer_mt.runtime.console import say, visible
 from transformer_mt.runtime.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
-    from transformer_mt.decoding.translator import Translation, Translator
+    from transformer_mt.decoding.line_translator import Translation, Translator
 
 CTRL_C = 130  # the exit code
 
@@ -55,7 +55,7 @@ def run(spec: EngineSpec, format: str, need_alignment: bool) -> None:
         Interrupted: Ctrl-C was pressed twice in a row, or another signal arrived.
         UserError: the model can't be loaded.
     """
-    from transformer_mt.assembly.translator import translator_of  # which help does not need
+    from transformer_mt.translator import translator_of  # which help does not need
 
     _prepare_editing()
     say(f"loading {spec.folder} ...")
@@ -124,7 +124,7 @@ class _Session:
         if count > beam_size and not self._spec.config.decoding.sampling:
             changes["beam_size"] = count
         try:
-            self._spec = backends.with_decoding(self._spec, changes)
+            self._spec = registry.with_decoding(self._spec, changes)
         except UsageError as error:
             say(str(error))
             return
@@ -133,7 +133,7 @@ class _Session:
             say(f"The beam size is now {count} instead of {beam_size}.")
 
     def _translate(self, line: str) -> None:
-        from transformer_mt.decoding.translator import Line
+        from transformer_mt.decoding.line_translator import Line
 
         self._count += 1
         (translation,) = self._translator.stream(

@@ -6,11 +6,21 @@ examples:
   python -m transformer_mt train my.yaml training.max_steps=20000 model_dir=runs/long
 """
 
+from __future__ import annotations
+
 import argparse
+import time
+from typing import TYPE_CHECKING
 
 from transformer_mt.assembly import fine_tuning
 from transformer_mt.commands.arguments import add_device, add_overrides
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.model_directory import MODEL_CARD, REPORT
+from transformer_mt.runtime.console import duration, quoted, say, show, warn
+from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.runtime.files import write_atomically
+
+if TYPE_CHECKING:
+    from transformer_mt.training.run_directory import RunDirectory
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,9 +54,48 @@ def run(options: argparse.Namespace) -> None:
         raise UsageError("--verbose: give it together with --check")
     config = fine_tuning.load(options.config, options.overrides, options.restart)
     # Paddle takes seconds to import; a wrong config is reported before that.
-    from transformer_mt.assembly import run as training_run
+    from transformer_mt.training.run import check, train
 
     if options.check:
-        training_run.check(config, options.device, options.verbose, options.restart)
-    else:
-        training_run.train(config, options.device, options.restart)
+        check(config, options.device, options.verbose, options.restart)
+        return
+    started = time.monotonic()
+
+    def finished(directory: RunDirectory) -> None:
+        _write_report(directory)
+        _write_card(directory)
+        say(f"done in {duration(time.monotonic() - started)}")
+        _next_steps(directory)
+
+    train(config, options.device, options.restart, finished)
+
+
+def _write_report(directory: RunDirectory) -> None:
+    from transformer_mt.assembly.report import write_report
+
+    try:
+        write_report([directory.path], directory.own(REPORT))
+    except UserError as error:  # the model is complete without it
+        warn(f"the report could not be written: {error}")
+
+
+def _write_card(directory: RunDirectory) -> None:
+    if directory.has_edited_card:
+        say(f"{directory.path / MODEL_CARD} was edited, so it is kept; delete it to get a new one")
+        return
+    from transformer_mt.inspect import model_card
+
+    try:
+        card = model_card.card_of(directory, directory.checkpoint().name)
+        write_atomically(directory.own(MODEL_CARD), card)
+    except UserError as error:  # the model is complete without it
+        warn(f"the model card could not be written: {error}")
+
+
+def _next_steps(directory: RunDirectory) -> None:
+    path = quoted(directory.path)
+    show("\nNext:")
+    show(f"  bash scripts/translate.sh {path} FILE   # translate a text, line by line")
+    show(f"  bash scripts/evaluate.sh {path} SOURCE REFERENCE   # score it")
+    if (directory.path / REPORT).is_file():
+        show(f"  {quoted(directory.path / REPORT)}   # open it in a browser: how the run went")

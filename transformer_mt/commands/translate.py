@@ -53,14 +53,14 @@ from transformer_mt.commands.model_choice import (
     translating,
 )
 from transformer_mt.decoding import output
+from transformer_mt.decoding.lines import WINDOW, arriving, in_windows, input_lines
 from transformer_mt.decoding.resumable_file import resumable_file
-from transformer_mt.decoding.stream import WINDOW, arriving, in_windows, input_lines
 from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.runtime.errors import UsageError
 from transformer_mt.runtime.files import content_of, is_replaceable
 
 if TYPE_CHECKING:
-    from transformer_mt.decoding.translator import Line
+    from transformer_mt.decoding.line_translator import Line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -164,7 +164,7 @@ def _arriving(source: Path | None) -> Iterator[list[str]]:
 def _with_prefixes(
     lines: Iterator[list[str]], source: Path | None, prefix: Path | None, done: int
 ) -> Iterator[list[Line]]:
-    from transformer_mt.decoding.translator import Line
+    from transformer_mt.decoding.line_translator import Line
 
     if prefix is None:
         return ([Line(text) for text in window] for window in lines)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import time
 
-from transformer_mt.assembly.backends import split_model, with_decoding
-from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.commands.model_choice import find_engine, translating
+from transformer_mt.export.registry import EngineSpec, split_model, with_decoding
 
 
 def find_model(options: argparse.Namespace, text: str) -> EngineSpec:

@@ -1,17 +1,18 @@
 """The interface between the translator and whatever computes: sentences of ids in, hypotheses of
 ids out.
 
-There are several engines (see `assembly.backends`). Text, batches and the order of lines are the
+There are several engines (see `export.registry`). Text, batches and the order of lines are the
 same for all of them, and are the translator's business. Nothing heavy is imported here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol, overload
 
 import numpy as np
 
 from transformer_mt.config.schema import MAX_LENGTH_RATIO, DecodingConfig
+from transformer_mt.runtime.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,48 @@ def sentences_in(tokens: int, settings: DecodingConfig, length: int) -> int:
     """The number of sentences whose segmentations, of a length in subwords with eos, have so many
     tokens."""
     return tokens // (length * settings.segmentations)
+
+
+# What an engine can't do, each with the reason, by these names: sampling, n_best, segmentations
+# (which are settings), prefix, alignment, scores, attention (the weights of all layers and heads),
+# ensemble, and tuning.
+Limits = Mapping[str, str]
+# Those of a model that predicts all positions of an output at once.
+NON_AUTOREGRESSIVE_LIMITS: Limits = {
+    "sampling": "a non-autoregressive model predicts all words at once, none after another",
+    "n_best": "a non-autoregressive model has one output per line",
+    "segmentations": "a non-autoregressive model has no next word whose probabilities could be "
+    "averaged",
+    "prefix": "a non-autoregressive model does not go with --prefix: an output is not continued, "
+    "all of it is predicted at once",
+    "alignment": "a non-autoregressive model does not go with --alignment: its attention is that "
+    "of masks, not of words",
+    "scores": "a non-autoregressive model gives no probability to a whole translation: that of a "
+    "word depends on which other words are masked",
+    "attention": "a non-autoregressive model attends from masks, which are replaced by words only "
+    "at the end",
+    "ensemble": "--ensemble: a non-autoregressive model can't be a member: the members of an "
+    "ensemble continue the same preceding words, and here there are none",
+    "tuning": "a non-autoregressive model has no beam and no length penalty. Its settings are "
+    "decoding.iterations and decoding.length_candidates",
+}
+
+
+def require_able(limits: Limits, settings: DecodingConfig, asked: Iterable[str] = ()) -> None:
+    """
+    Args:
+        asked: what an engine is to do besides following the settings.
+
+    Raises:
+        UsageError: it can't do what the settings or `asked` ask for.
+    """
+    usual = {"sampling": False, "n_best": 1, "segmentations": 1}
+    for key, value in usual.items():
+        if key in limits and (given := getattr(settings, key)) != value:
+            raise UsageError(f"decoding.{key}: {given}: {limits[key]}")
+    for what in asked:
+        if what in limits:
+            raise UsageError(limits[what])
 
 
 class Engine(Protocol):

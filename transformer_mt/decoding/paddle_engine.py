@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Sequence
 
 import numpy as np
 import paddle
@@ -15,12 +13,39 @@ from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding import batch
-from transformer_mt.decoding.device_log_probs import DecoderState, MixtureStepper, next_log_probs
-from transformer_mt.decoding.engine import Attention, Hypotheses, Rows, Sentence
-from transformer_mt.model.cpu_decoder import CpuDecoder, CpuDecoderState
-from transformer_mt.model.operations import is_float32_on_cpu
-from transformer_mt.model.transformer import Transformer
-from transformer_mt.runtime.console import warn
+from transformer_mt.decoding.engine import (
+    NON_AUTOREGRESSIVE_LIMITS,
+    Attention,
+    Engine,
+    Hypotheses,
+    Rows,
+    Sentence,
+)
+from transformer_mt.decoding.mask_predict import MaskPredictEngine
+from transformer_mt.kernels.cpu_decoder import CpuDecoderState, cpu_decoders
+from transformer_mt.kernels.device_scores import DecoderState, MixtureStepper, next_log_probs
+from transformer_mt.model.nonautoregressive import NonAutoregressiveTransformer
+from transformer_mt.model.transformer import Transformer, evaluating
+from transformer_mt.runtime.errors import UsageError
+
+
+def engine_of(
+    models: list[Transformer], subwords: Subwords, alignment_heads: Heads | None = None
+) -> Engine:
+    """Returns the engine for a kind of model.
+
+    Args:
+        models: with the same subwords; several make an ensemble.
+        alignment_heads: as in `PaddleEngine`.
+
+    Raises:
+        UsageError: models of this kind can't be an ensemble.
+    """
+    if any(isinstance(model, NonAutoregressiveTransformer) for model in models):
+        if len(models) > 1:
+            raise UsageError(NON_AUTOREGRESSIVE_LIMITS["ensemble"])
+        return MaskPredictEngine(models[0], subwords)
+    return PaddleEngine(models, subwords, alignment_heads)
 
 
 class PaddleEngine:
@@ -44,11 +69,7 @@ class PaddleEngine:
         )
         self._source = subwords.source
         self._target = subwords.target
-        unknown = list(filter(None, map(CpuDecoder.unknown_part, models)))
-        self._cpu_decoders = [] if unknown else [CpuDecoder(model) for model in models]
-        weights = (weight for model in models for weight in model.parameters())
-        if unknown and all(map(is_float32_on_cpu, weights)):
-            _warn_of_slow_decoding(unknown[0])
+        self._cpu_decoders = cpu_decoders(models)
 
     def search(self, sentences: list[Sentence], settings: DecodingConfig) -> Hypotheses:
         """As `Engine.search`."""
@@ -116,29 +137,6 @@ class PaddleEngine:
 
     def _source_tensor(self, rows: Rows) -> Tensor:
         return paddle.to_tensor(encoded_rows(rows, self._source.pad, self._source.eos))
-
-
-@cache  # so that it is said once, and not at every validation
-def _warn_of_slow_decoding(part: str) -> None:
-    warn(
-        f"the fast decoder for a CPU (model/cpu_decoder.py) does not know {part}, so Paddle "
-        "decodes, which is slower. The translations are the same"
-    )
-
-
-@contextmanager
-def evaluating(models: list[Transformer]) -> Iterator[None]:
-    """Computes without gradients and with the models in evaluation mode, within a block."""
-    # Setting the mode visits every layer, so it is skipped if the mode is already right.
-    training = [model for model in models if model.training]
-    for model in training:
-        model.eval()
-    try:
-        with paddle.no_grad():
-            yield
-    finally:
-        for model in training:
-            model.train()
 
 
 class _PaddleState:

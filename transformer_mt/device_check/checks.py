@@ -51,9 +51,9 @@ def _operations() -> list[Check]:
     )
     named = {
         "products of matrices": operations.products,
-        "linear layer": operations.linear,
-        "output layer": operations.logits,
-        "layer norm": operations.layer_norm,
+        "linear layer": operations.current.linear,
+        "output layer": operations.current.logits,
+        "layer norm": operations.current.layer_norm,
         "residual and norm": operations.residual,
         "residual with dropout": operations.residual_with_dropout,
         "feed-forward network": operations.feed_forward,
@@ -65,7 +65,7 @@ def _operations() -> list[Check]:
         "loss": operations.loss,
         "mixture of copying": operations.copying,
         "losses of guided attention": operations.guided,
-        "dropout": operations.dropout,
+        "dropout": operations.current.dropout,
     }
     checks = [Check(OPERATIONS, name, run, advice) for name, run in named.items()]
     fused = (

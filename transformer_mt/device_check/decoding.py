@@ -6,13 +6,14 @@ import itertools
 
 import numpy as np
 
-from transformer_mt.assembly.objective import make_objective
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.decoding.engine import Hypothesis, Sentence, length_penalty
+from transformer_mt.decoding.paddle_engine import engine_of
 from transformer_mt.device_check import examples
 from transformer_mt.device_check.machine import Machine, relative_error
 from transformer_mt.device_check.reference import ReferenceModel
 from transformer_mt.device_check.report import Figure, Finding
+from transformer_mt.training.terms import make_objective
 from transformer_mt.training.update import Updater
 
 # Log-probabilities are sums over some ids; their errors are in nats.
@@ -39,7 +40,7 @@ class _Subject:
         self.updater = examples.updater(self.config)
         weights = _varied(self.updater)
         self.reference = ReferenceModel(machine, self.config, weights)
-        self.engine = self.updater.objective.engine(examples.subwords())
+        self.engine = engine_of([self.updater.model], examples.subwords())
 
     def search(self, sentences: list[list[int]]) -> list[list[Hypothesis]]:
         numbered = [Sentence(ids, number=number) for number, ids in enumerate(sentences)]
@@ -146,7 +147,7 @@ def _forbid(subject: _Subject, ids: list[int]) -> None:
     examples.set_weights(subject.updater.model, weights)
     with subject.machine.on_cpu():
         examples.set_weights(subject.reference.model, weights)
-    subject.engine = subject.updater.objective.engine(examples.subwords())
+    subject.engine = engine_of([subject.updater.model], examples.subwords())
 
 
 def scores(machine: Machine) -> Finding:
@@ -230,7 +231,7 @@ def beside_cpu(machine: Machine) -> Finding:
 
 def _outputs(updater: Updater, sentences: list[Sentence]) -> list[list[list[int]]]:
     objective = make_objective(updater.config, updater.model, examples.subwords())
-    engine = objective.engine(examples.subwords())
+    engine = engine_of([objective.model], examples.subwords())
     found = engine.search(sentences, updater.config.decoding)
     return [[hypothesis.ids for hypothesis in own] for own in found]
 

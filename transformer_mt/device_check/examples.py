@@ -10,10 +10,10 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from transformer_mt.assembly.training import make_updater
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Batch, Update, encoded_rows
-from transformer_mt.training.processes import ALONE, Processes
+from transformer_mt.training.parallel import ALONE, Processes
+from transformer_mt.training.setup import make_updater
 from transformer_mt.training.update import Updater
 
 VOCABULARY_SIZE = 40

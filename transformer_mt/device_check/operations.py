@@ -11,8 +11,6 @@ from transformer_mt.device_check.examples import PAD
 from transformer_mt.device_check.machine import Machine, relative_error
 from transformer_mt.device_check.reference import compare_operation, in_precision, softmax
 from transformer_mt.device_check.report import Figure, Finding
-from transformer_mt.mechanisms.copying.model import mixture
-from transformer_mt.mechanisms.guided_attention.objective import alignment_loss, diagonal_loss
 from transformer_mt.model import operations
 from transformer_mt.model.attention import (
     MultiHeadAttention,
@@ -20,11 +18,13 @@ from transformer_mt.model.attention import (
     causal_mask,
     padding_mask,
 )
-from transformer_mt.model.dropout import Dropout
+from transformer_mt.model.basic_layers import Dropout
+from transformer_mt.model.copying import mixture
 from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
 from transformer_mt.model.layers import LayerNorm, PositionwiseFeedForward, ResidualNorm
 from transformer_mt.model.transformer import at_positions
-from transformer_mt.training.loss import LabelSmoothedCrossEntropy
+from transformer_mt.training.objective import LabelSmoothedCrossEntropy
+from transformer_mt.training.terms.guided_attention import alignment_loss, diagonal_loss
 
 # The widths of a head in the recipes of configs/ (a test holds them together).
 HEAD_WIDTHS = (16, 32, 64)
@@ -54,7 +54,7 @@ def linear(machine: Machine) -> Finding:
     inputs = {"x": _random(3, 5, 16), "weight": _random(16, 24), "bias": _random(24)}
     return Finding.of(
         compare_operation(
-            machine, operations.linear, lambda x, weight, bias: x @ weight + bias, inputs
+            machine, operations.current.linear, lambda x, weight, bias: x @ weight + bias, inputs
         )
     )
 
@@ -63,7 +63,7 @@ def logits(machine: Machine) -> Finding:
     inputs = {"hidden": _random(3, 5, 16), "weight": _random(40, 16)}
     return Finding.of(
         compare_operation(
-            machine, operations.logits, lambda hidden, weight: hidden @ weight.T, inputs
+            machine, operations.current.logits, lambda hidden, weight: hidden @ weight.T, inputs
         )
     )
 
@@ -80,7 +80,7 @@ def layer_norm(machine: Machine) -> Finding:
         layer = LayerNorm(width)
 
         def operation(x: Tensor, weight: Tensor, bias: Tensor, layer: LayerNorm = layer) -> Tensor:
-            return operations.layer_norm(x, weight, bias, layer._epsilon)
+            return operations.current.layer_norm(x, weight, bias, layer._epsilon)
 
         inputs = {"x": 3 + 2 * _random(2, width), "weight": _random(width), "bias": _random(width)}
         figures += compare_operation(machine, operation, _norm, inputs, f"width {width}")

@@ -10,12 +10,12 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor
 
-from transformer_mt.assembly.model import build_model
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Batch, Update
 from transformer_mt.device_check import examples
 from transformer_mt.device_check.machine import Machine, relative_error
 from transformer_mt.device_check.report import Figure
+from transformer_mt.model.build import build_model
 
 Arrays = dict[str, np.ndarray]
 # The step of differences, which are wrong by about its square and by the rounding of float64.

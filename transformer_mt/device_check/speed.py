@@ -7,6 +7,7 @@ import paddle
 
 from transformer_mt.data.batches import Update
 from transformer_mt.decoding.engine import Sentence
+from transformer_mt.decoding.paddle_engine import engine_of
 from transformer_mt.device_check import examples
 from transformer_mt.device_check.machine import Machine
 from transformer_mt.device_check.report import Figure, Finding, LeftOut
@@ -101,7 +102,7 @@ def decoding(machine: Machine, name: str, beam_size: int) -> Finding:
     updater = examples.updater(config, size)
     source = examples.full_batch(count, 20, size).source.tolist()
     sentences = [Sentence(ids, number=number) for number, ids in enumerate(source)]
-    engine = updater.objective.engine(examples.subwords(size))
+    engine = engine_of([updater.model], examples.subwords(size))
     seconds = machine.seconds(lambda: engine.search(sentences, config.decoding))
     text = f"{count / seconds:,.1f} sentences/s, {count} at once, 20 words each"
     return Finding(True, text, [Figure("sentences/s", count / seconds, np.inf)])

@@ -8,9 +8,19 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
 
-from transformer_mt.model import fused, operations
+from transformer_mt.model import operations
 from transformer_mt.model.ancestors import capacity
-from transformer_mt.model.dropout import Dropout
+from transformer_mt.model.basic_layers import Dropout, Linear
+
+# The score of a forbidden key. It is far below all other scores, but finite: with -inf, the softmax
+# of a row in which all keys are forbidden would be NaN. float16 ends at -65,504.
+FORBIDDEN_SCORE = -1e9
+FORBIDDEN_SCORE_FLOAT16 = -3e4
+
+
+def lowest_score(scores: Tensor) -> float:
+    """The score of a forbidden key, in the dtype of `scores`."""
+    return FORBIDDEN_SCORE_FLOAT16 if scores.dtype == paddle.float16 else FORBIDDEN_SCORE
 
 
 def padding_mask(query_ids: Tensor, key_ids: Tensor, pad_id: int) -> Tensor:
@@ -176,16 +186,19 @@ class ScaledDotProductAttention(nn.Layer):
         """
         if mask is not None:
             mask = self._fitted(mask, query)
-        if not need_weights and fused.has_attention(query, value):
-            rate = self.dropout.p
-            return fused.attention(query, key, value, mask, rate, self.training), None
+        if not need_weights:
+            output = operations.current.fused_attention(
+                query, key, value, mask, self.dropout.p, self.training
+            )
+            if output is not None:
+                return output, None
         # Scaling the query is the same as scaling the scores, and the query is usually smaller.
         scaled_query = query * query.shape[-1] ** -0.5
         scores = paddle.matmul(scaled_query, key, transpose_y=True)  # (..., query_len, key_len)
         if mask is None:
             weights = F.softmax(scores, axis=-1)
         else:
-            scores = paddle.masked_fill(scores, mask, fused.lowest_score(scores))
+            scores = paddle.masked_fill(scores, mask, lowest_score(scores))
             # Paddle's softmax on a CPU gives no weight below exp(-64), however low the score is.
             # Filling both its input and its output stops the value and the gradient of forbidden
             # keys.
@@ -205,22 +218,6 @@ class ScaledDotProductAttention(nn.Layer):
         if mask.ndim == 3 and query.ndim == 4:
             mask = mask.unsqueeze(1)  # (batch, 1, query_len, key_len)
         return mask
-
-
-class Linear(nn.Linear):
-    """A linear layer with a Xavier uniform weight, and a bias of zeros or none."""
-
-    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
-        super().__init__(
-            in_features,
-            out_features,
-            weight_attr=nn.initializer.XavierUniform(),
-            bias_attr=nn.initializer.Constant(0.0) if bias else False,
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps `x` (..., in_features) to (..., out_features)."""
-        return operations.linear(x, self.weight, self.bias)
 
 
 class MultiHeadAttention(nn.Layer):

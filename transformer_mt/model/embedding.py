@@ -7,7 +7,7 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
 
-from transformer_mt.model.dropout import Dropout
+from transformer_mt.model.basic_layers import Dropout
 
 
 class TokenEmbedding(nn.Layer):

@@ -10,9 +10,10 @@ from typing import Literal
 import paddle.nn.functional as F
 from paddle import Tensor, nn
 
-from transformer_mt.model import fused, operations
-from transformer_mt.model.attention import KeyValueCache, Linear, MultiHeadAttention
-from transformer_mt.model.dropout import Dropout
+from transformer_mt.config.schema import ModelConfig
+from transformer_mt.model import operations
+from transformer_mt.model.attention import KeyValueCache, MultiHeadAttention
+from transformer_mt.model.basic_layers import Dropout, LayerNorm, Linear
 
 Norm = Literal["post", "pre"]
 
@@ -33,24 +34,6 @@ class PositionwiseFeedForward(nn.Layer):
         """Transforms each position of `x` (batch, len, d_model) by itself; same shape."""
         inner = self.dropout(F.relu(self.inner_projection(x)))  # (batch, len, d_ff)
         return self.output_projection(inner)
-
-
-class LayerNorm(nn.LayerNorm):
-    """Layer norm (Ba et al. 2016, arXiv 1607.06450) over the last dimension."""
-
-    def __init__(self, d_model: int) -> None:
-        super().__init__(d_model, epsilon=1e-5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalises `x` (..., d_model); same shape."""
-        return operations.layer_norm(x, self.weight, self.bias, self._epsilon)
-
-    def of_sum(self, x: Tensor, output: Tensor, rate: float) -> Tensor:
-        """Normalises x + dropout(output) in a fused operation; same shape.
-
-        It may be called only where `fused.has_dropout_add_norm`.
-        """
-        return fused.dropout_add_norm(x, output, self.weight, self.bias, rate, self._epsilon)
 
 
 class ResidualNorm(nn.Layer):
@@ -86,60 +69,54 @@ class ResidualNorm(nn.Layer):
 
     def leave(self, x: Tensor, output: Tensor) -> Tensor:
         """Adds the sublayer's `output` to `x`, and normalises the sum if the norm is "post"."""
-        if not self.is_pre_norm and fused.has_dropout_add_norm(x, self.training):
-            return self.norm.of_sum(x, output, self.dropout.p)
-        x = x + self.dropout(output)
-        return x if self.is_pre_norm else self.norm(x)
+        if self.is_pre_norm:
+            return x + self.dropout(output)
+        if self.training:
+            norm, rate = self.norm, self.dropout.p
+            fused = operations.current.fused_add_norm(
+                x, output, norm.weight, norm.bias, rate, norm._epsilon
+            )
+            if fused is not None:
+                return fused
+        return self.norm(x + self.dropout(output))
 
 
 class _Layer(nn.Layer):
     """The sublayers of an encoder or a decoder layer; a subclass connects them.
 
     Args:
-        d_model, num_heads, d_ff: the widths and the number of heads.
-        dropout: the rate at the end of each sublayer, before the residual sum.
-        attention_dropout: the rate for the attention weights.
-        feed_forward_dropout: the rate inside the feed-forward network, after the ReLU.
-        norm: "post" or "pre", see `ResidualNorm`.
-        bias: whether the linear layers have a bias.
-        projection_dropout: the rate for the queries, keys and values.
+        config: the sizes, dropout rates and options of the model.
 
     Raises: ValueError as `MultiHeadAttention` and `ResidualNorm` do.
     """
 
     attends_to_memory = False
 
-    def __init__(
-        self,
-        d_model: int,
-        num_heads: int,
-        d_ff: int,
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
-        feed_forward_dropout: float = 0.0,
-        norm: Norm = "post",
-        bias: bool = True,
-        projection_dropout: float = 0.0,
-    ) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
 
         def attention() -> MultiHeadAttention:
             return MultiHeadAttention(
-                d_model,
-                num_heads,
-                attention_dropout,
-                bias=bias,
-                projection_dropout=projection_dropout,
+                config.d_model,
+                config.num_heads,
+                config.attention_dropout,
+                bias=config.bias,
+                projection_dropout=config.projection_dropout,
             )
+
+        def residual() -> ResidualNorm:
+            return ResidualNorm(config.d_model, config.dropout, config.norm)
 
         # The order of these lines decides which random numbers initialise which weight.
         self.self_attention = attention()
-        self.self_attention_residual = ResidualNorm(d_model, dropout, norm)
+        self.self_attention_residual = residual()
         if self.attends_to_memory:
             self.cross_attention = attention()
-            self.cross_attention_residual = ResidualNorm(d_model, dropout, norm)
-        self.feed_forward = PositionwiseFeedForward(d_model, d_ff, feed_forward_dropout, bias)
-        self.feed_forward_residual = ResidualNorm(d_model, dropout, norm)
+            self.cross_attention_residual = residual()
+        self.feed_forward = PositionwiseFeedForward(
+            config.d_model, config.d_ff, config.feed_forward_dropout, config.bias
+        )
+        self.feed_forward_residual = residual()
 
 
 class EncoderLayer(_Layer):

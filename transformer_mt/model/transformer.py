@@ -4,7 +4,8 @@ The model reads and writes integer ids. It does not know what text they stand fo
 """
 
 import random
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -17,9 +18,9 @@ from transformer_mt.config.schema import ModelConfig
 from transformer_mt.model import operations
 from transformer_mt.model.ancestors import AncestorMask, capacity
 from transformer_mt.model.attention import BufferedKeyValueCache, causal_mask, padding_mask
-from transformer_mt.model.dropout import Dropout
+from transformer_mt.model.basic_layers import Dropout, LayerNorm
 from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
-from transformer_mt.model.layers import DecoderLayer, EncoderLayer, LayerCache, LayerNorm
+from transformer_mt.model.layers import DecoderLayer, EncoderLayer, LayerCache
 
 
 class AttentionWeights(NamedTuple):
@@ -81,20 +82,7 @@ class _Stack(nn.Layer):
         super().__init__()
         self.recompute = recompute
         self.layer_dropout = config.layer_dropout
-        self.layers = nn.LayerList(
-            layer_class(
-                config.d_model,
-                config.num_heads,
-                config.d_ff,
-                config.dropout,
-                config.attention_dropout,
-                config.feed_forward_dropout,
-                config.norm,
-                config.bias,
-                config.projection_dropout,
-            )
-            for _ in range(num_layers)
-        )
+        self.layers = nn.LayerList(layer_class(config) for _ in range(num_layers))
         self.norm = LayerNorm(config.d_model) if config.norm == "pre" else None
 
     def _recomputes(self, x: Tensor) -> bool:
@@ -202,7 +190,7 @@ class Generator(nn.Layer):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Maps `hidden` (..., d_model) to logits (..., vocabulary)."""
-        return operations.logits(hidden, self.weight)
+        return operations.current.logits(hidden, self.weight)
 
 
 class Transformer(nn.Layer):
@@ -446,3 +434,18 @@ def at_positions(x: Tensor, positions: Tensor) -> Tensor:
     Returns (count, width).
     """
     return x.reshape([-1, x.shape[-1]]).gather(positions)
+
+
+@contextmanager
+def evaluating(models: Sequence[nn.Layer]) -> Iterator[None]:
+    """Computes without gradients and with the models in evaluation mode, within a block."""
+    # Setting the mode visits every layer, so it is skipped if the mode is already right.
+    training = [model for model in models if model.training]
+    for model in training:
+        model.eval()
+    try:
+        with paddle.no_grad():
+            yield
+    finally:
+        for model in training:
+            model.train()

@@ -19,7 +19,7 @@ from itertools import chain
 from typing import Any
 
 from transformer_mt.decoding.engine import Search
-from transformer_mt.decoding.translator import Work
+from transformer_mt.decoding.line_translator import Work
 from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.serving.limits import Limits
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from transformer_mt.assembly import attention, backends
-from transformer_mt.assembly.translator import Translator
-from transformer_mt.backends.backend import EngineSpec
+from transformer_mt.assembly import attention
 from transformer_mt.config.file import with_changes
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.decoding.engine import BATCH_TOKENS
-from transformer_mt.decoding.translation import Line, LinePart, Translation
-from transformer_mt.decoding.translator import Warn
+from transformer_mt.decoding.line_translator import Warn
+from transformer_mt.decoding.output import Line, LinePart, Translation
+from transformer_mt.export import registry
+from transformer_mt.export.registry import EngineSpec
 from transformer_mt.inspect import card
 from transformer_mt.inspect.card import Score
 from transformer_mt.inspect.parameters import VocabularySizes, parts
@@ -27,6 +27,7 @@ from transformer_mt.runtime.errors import UsageError
 from transformer_mt.serving.batching import Queue, Ticket, TooMuch
 from transformer_mt.serving.limits import Limits
 from transformer_mt.serving.workers import Workers
+from transformer_mt.translator import Translator
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.engine import Engine
@@ -105,7 +106,7 @@ class ServedModel:
         self.workers = Workers(name, spec, self._queue, limits.timeout, computed)
         # Each sentence is a work of its own, which the queue puts into batches.
         self._decoding = with_changes(spec.config.decoding, {"batch_tokens": 1})
-        self._translator = Translator.of(spec, self._queue.runner(Ticket(0)))
+        self._translator = Translator(spec, self._queue.runner(Ticket(0)))
         self._settings_by_request: dict[tuple, DecodingConfig] = {}
 
     def start(self) -> None:
@@ -233,7 +234,7 @@ class ServedModel:
             beam_size = beam_size or max(n_best, self._decoding.beam_size)
             settings = with_changes(self._decoding, {"n_best": n_best, "beam_size": beam_size})
             asked = ["alignment"] * alignment
-            backends.require_possible(self._spec, settings, asked)
+            registry.require_possible(self._spec, settings, asked)
             self._settings_by_request[key] = settings
         return self._settings_by_request[key]
 
@@ -290,7 +291,7 @@ def serving(
 
     Args:
         folders: model directories and exports, each as MODEL_DIR or MODEL_DIR:CHECKPOINT.
-        engine, threads, device: as in `backends.find`.
+        engine, threads, device: as in `registry.find`.
         computed: is called with the name of a model and the number of sentences of each batch.
 
     Raises:
@@ -299,10 +300,10 @@ def serving(
     """
     specs = []
     for text in folders:
-        folder, checkpoint = backends.split_model(text)
-        spec = backends.find(folder, engine, checkpoint, (), threads, device)
+        folder, checkpoint = registry.split_model(text)
+        spec = registry.find(folder, engine, checkpoint, (), threads, device)
         if spec.config.decoding.sampling:
-            spec = backends.with_decoding(spec, {"sampling": False})
+            spec = registry.with_decoding(spec, {"sampling": False})
         specs.append((_name(Path(folder), checkpoint), spec))
     models: dict[str, ServedModel] = {}
     with ExitStack() as stack, progress(total=len(specs), title="loading", unit="models") as bar:

@@ -16,7 +16,7 @@ from transformer_mt.config.section import first_sentence
 from transformer_mt.serving.refusals import Refusal
 
 if TYPE_CHECKING:
-    from transformer_mt.decoding.translation import Output, Translation
+    from transformer_mt.decoding.output import Output, Translation
 
 _LINE_END = re.compile(r"(\r\n|\r|\n)")
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-from transformer_mt.backends.backend import EngineSpec
+from transformer_mt.export.registry import EngineSpec
 from transformer_mt.runtime import signals
 from transformer_mt.runtime.console import say
 from transformer_mt.runtime.errors import UserError, describe

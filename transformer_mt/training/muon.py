@@ -7,8 +7,7 @@ import paddle
 from paddle import Tensor, nn
 
 from transformer_mt.model import operations
-from transformer_mt.training.gradients import FLOAT32_BYTES, Bucket
-from transformer_mt.training.processes import ALONE, Processes
+from transformer_mt.training.parallel import ALONE, FLOAT32_BYTES, Bucket, Processes
 
 # The polynomial of an iteration (Jordan et al. 2024). Five iterations bring nearly all singular
 # values into [0.7, 1.2]. Exactly 1 would take more of them, and trains no better.
@@ -17,8 +16,6 @@ ITERATIONS = 5
 # An orthogonal matrix times this factor and the root of its longer side changes its weights about
 # as much as Adam does, so one learning rate serves both (Liu et al. 2025, section 2.2).
 _ADAMS_SIZE = 0.2
-# As much of a CPU's cache as a group of matrices may take.
-_CACHE_BYTES = 2**19
 
 
 def layer_matrices(model: nn.Layer) -> dict[str, Tensor]:
@@ -155,7 +152,7 @@ def _groups_of(matrices: dict[str, Tensor]) -> list[list[str]]:
     groups = []
     for shape, names in same_shape.items():
         most = len(names)
-        if operations.is_on_cpu(matrices[names[0]]):
-            most = max(1, _CACHE_BYTES // (FLOAT32_BYTES * shape[0] * shape[1]))
+        if cache := operations.current.cache_bytes:
+            most = max(1, cache // (FLOAT32_BYTES * shape[0] * shape[1]))
         groups += [names[start : start + most] for start in range(0, len(names), most)]
     return groups

@@ -13,11 +13,40 @@ from paddle import Tensor, nn
 
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Batch
-from transformer_mt.data.subword import Subwords
-from transformer_mt.decoding.engine import Engine
-from transformer_mt.decoding.paddle_engine import PaddleEngine
+from transformer_mt.model import operations
+from transformer_mt.model.operations import to_tensor
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.feeding import to_tensor
+
+
+class LabelSmoothedCrossEntropy(nn.Layer):
+    """Cross-entropy against (1 - epsilon) * one-hot + epsilon / vocabulary.
+
+    This is the label smoothing of the Transformer paper (section 5.4; Szegedy et al. 2016, arXiv
+    1512.00567, section 7) over the whole vocabulary. Padding adds nothing to the loss.
+    """
+
+    def __init__(self, epsilon: float, pad_id: int) -> None:
+        super().__init__()
+        self.epsilon = epsilon
+        self.pad_id = pad_id
+
+    def forward(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """
+        Args:
+            logits: (..., vocabulary), floating.
+            targets: (...), int64; pad_id at padding.
+
+        Returns:
+            The smoothed loss to train on, and the plain negative log-likelihood to report, which
+            has no gradient. Both are summed over the targets that are not padding, in nats, as
+            float32 scalars.
+        """
+        flat = logits.astype("float32").reshape([-1, logits.shape[-1]])
+        with paddle.amp.auto_cast(enable=False):  # in float32, whatever the model computes in
+            loss, nll = operations.current.smoothed_cross_entropy(
+                flat, targets.flatten(), self.epsilon, self.pad_id
+            )
+        return loss, nll.detach()
 
 
 @dataclass(frozen=True)
@@ -105,10 +134,6 @@ class Objective:
         All lengths are integer arrays (sentences,), in subwords without eos.
         """
         return target_lengths
-
-    def engine(self, subwords: Subwords) -> Engine:
-        """Returns an engine that translates with the model as it is now."""
-        return PaddleEngine([self.model], subwords)
 
     def losses(self, batch: Batch, step: int | None = None) -> tuple[Tensor, Tensor]:
         """Computes the loss to train on, and the plain negative log-likelihood to report.

@@ -1,25 +1,26 @@
 """One update of the weights, by the sum of the gradients of its batches in all processes."""
 
+from __future__ import annotations
+
 import contextlib
 import math
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import paddle
-from paddle import Tensor
+from paddle import Tensor, nn
 
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Batch, Update
 from transformer_mt.model import operations
 from transformer_mt.runtime import signals
 from transformer_mt.runtime.errors import UserError, is_out_of_memory
-from transformer_mt.training.gradients import Gradients
-from transformer_mt.training.loss_scale import LossScale
-from transformer_mt.training.moving_average import MovingAverage
 from transformer_mt.training.objective import Objective
-from transformer_mt.training.optimizer import make_optimizer
-from transformer_mt.training.processes import Processes
+from transformer_mt.training.optimizers import LossScale, make_optimizer
+from transformer_mt.training.parallel import Gradients, Processes
 from transformer_mt.training.schedule import learning_rate
 
 # Several GPUs agree at every this many updates whether they stop, because the agreement is read on
@@ -202,3 +203,62 @@ class Updater:
             + ". If even a few pairs are too many, lower data.max_length "
             f"({self.config.data.max_length})"
         )
+
+
+# Ends the names of the trained weights in the state, beside those of the optimiser.
+TRAINED = "/trained"
+
+
+class MovingAverage:
+    """An average of the weights after each update, in which older ones count less and less.
+
+    After update t, the average is d * average + (1 - d) * weights with
+    d = min(decay, (1 + t) / (10 + t)), so that the random first weights are soon forgotten.
+    """
+
+    def __init__(self, model: nn.Layer, decay: float) -> None:
+        self.decay = decay
+        self._parameters = dict(model.named_parameters())
+        self.restart()
+
+    def restart(self) -> None:
+        """Starts again from the weights that the model has now."""
+        self._averages = {name: p.detach().clone() for name, p in self._parameters.items()}
+
+    def update(self, step: int) -> None:
+        """Counts the weights after update number `step`, from 1."""
+        share = 1.0 - min(self.decay, (1 + step) / (10 + step))
+        with paddle.no_grad():
+            for name, parameter in self._parameters.items():
+                average = self._averages[name]
+                average.add_((parameter - average).scale_(share))
+
+    @contextmanager
+    def in_model(self) -> Iterator[None]:
+        """A block in which the model has the averages as its weights."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Returns the trained weights, by name. The averages are the weights of a checkpoint."""
+        return {f"{name}{TRAINED}": p.numpy() for name, p in self._parameters.items()}
+
+    def load(self, arrays: dict[str, np.ndarray]) -> None:
+        """Takes the averages from the model, and its trained weights from what `state` returned,
+        which is removed from `arrays`.
+
+        Raises:
+            KeyError: the state is that of another model.
+        """
+        self.restart()
+        for name, parameter in self._parameters.items():
+            parameter.set_value(arrays.pop(f"{name}{TRAINED}"))
+
+    def _swap(self) -> None:
+        for name, parameter in self._parameters.items():
+            trained = parameter.detach().clone()
+            parameter.set_value(self._averages[name])
+            self._averages[name] = trained

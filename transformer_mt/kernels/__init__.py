@@ -1,0 +1,20 @@
+"""Faster ways to compute what the model, the losses and the search compute, with the same results.
+
+`choose` decides once which of them a process uses.
+"""
+
+import paddle
+
+from transformer_mt.model import operations
+
+
+def choose() -> None:
+    """Chooses the operations of all models for the device that Paddle is set to."""
+    if paddle.get_device() == "cpu":
+        from transformer_mt.kernels.cpu import CpuOperations
+
+        operations.use(CpuOperations())
+    else:
+        from transformer_mt.kernels.gpu import GpuOperations
+
+        operations.use(GpuOperations())

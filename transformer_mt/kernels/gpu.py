@@ -1,0 +1,325 @@
+"""Operations for a GPU: Paddle's fused ones, and arrays that are sent ahead.
+
+A fused operation computes in one kernel what otherwise takes several, and stores less. Each is
+tested on a small tensor before its first use. If it fails or its results differ, the plain
+operations are used instead for the rest of the process, and a warning says so.
+
+Paddle's `fused_dropout_add` is not among them: in Paddle 3.3.1, it only calls dropout and adds.
+"""
+
+from collections.abc import Callable, Generator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import paddle
+import paddle.incubate.nn.functional as incubate
+import paddle.nn.functional as F
+from paddle import Tensor
+
+from transformer_mt.config.fused import takes_head_width
+from transformer_mt.kernels.transfer import Copies, sent_ahead
+from transformer_mt.model.attention import FORBIDDEN_SCORE, lowest_score
+from transformer_mt.model.operations import Operations
+from transformer_mt.runtime.console import warn
+
+# How far a value or a gradient may be from that of the plain operations in float32, as a share of
+# the largest one. The rounding of one number is at most 0.004 (bfloat16) or 0.0005 (float16) of it.
+TOLERANCE = {paddle.bfloat16: 0.03, paddle.float16: 0.005, paddle.float32: 1e-3}
+
+# The rate at which the self-test drops.
+RATE = 0.5
+
+
+class GpuOperations(Operations):
+    """The operations for a model on a GPU. Docstrings are those of `Operations`."""
+
+    @cached_property
+    def _copies(self) -> Copies:
+        return Copies()
+
+    def fused_attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        rate: float,
+        training: bool,
+    ) -> Tensor | None:
+        if not has_attention(query, value):
+            return None
+        return attention(query, key, value, mask, rate, training)
+
+    def fused_add_norm(
+        self,
+        x: Tensor,
+        output: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        rate: float,
+        epsilon: float,
+    ) -> Tensor | None:
+        if not has_dropout_add_norm(x):
+            return None
+        return dropout_add_norm(x, output, weight, bias, rate, epsilon)
+
+    def to_tensor(self, array: np.ndarray) -> Tensor:
+        """As `Operations.to_tensor`, without waiting for the GPU. It is the tensor that has been
+        sent ahead, if there is one."""
+        sent = getattr(array, "tensor", None)
+        return self._copies.now(array) if sent is None else sent
+
+    def sent_ahead(self, updates: Generator[Any]) -> Generator[Any]:
+        return sent_ahead(updates, self._copies.ahead)
+
+    def prepare(self, head_width: int, d_model: int, dtype: paddle.dtype) -> None:
+        x = paddle.zeros([1], dtype)
+        if can_attend(x) and takes_head_width(head_width):
+            ATTENTION.works(x, head_width)
+        if is_on_gpu(x):
+            DROPOUT_ADD_NORM.works(paddle.zeros([1]), d_model)
+
+
+class Operation:
+    """Whether a fused operation may be used, which its self-test decides.
+
+    Args:
+        name: what the warning calls it.
+        self_test: takes a dtype and a width, and returns what is wrong with the operation, or "".
+            What it raises is wrong with the operation too.
+    """
+
+    def __init__(self, name: str, self_test: Callable[[paddle.dtype, int], str]) -> None:
+        self.name = name
+        self._self_test = self_test
+        self._passed: set[tuple[str, paddle.dtype, int]] = set()
+        self._has_failed = False
+
+    def works(self, x: Tensor, width: int) -> bool:
+        """Returns whether the operation works on the device of `x`, in its dtype, for `width`.
+
+        The self-test runs once for each of these. After it failed once, the answer is always no.
+        """
+        key = (str(x.place), x.dtype, width)
+        if not self._has_failed and key not in self._passed:
+            if reason := self._problem(x.dtype, width):
+                self._has_failed = True
+                warn(
+                    f"{self.name} is computed by several operations instead of a fused one. The "
+                    f"result is the same, but training is slower and needs more memory. The fused "
+                    f"one failed its self-test on {x.place} for width {width}: {reason}"
+                )
+            else:
+                self._passed.add(key)
+        return not self._has_failed
+
+    def _problem(self, dtype: paddle.dtype, width: int) -> str:
+        # The random state is restored, so that the self-test changes no result.
+        state = paddle.get_rng_state()
+        try:
+            with paddle.amp.auto_cast(enable=False), paddle.enable_grad():
+                return self._self_test(dtype, width)
+        except Exception as error:  # Whatever it is, the warning says it.
+            return f"{type(error).__name__}: {' '.join(str(error).split())[-300:]}"
+        finally:
+            paddle.set_rng_state(state)
+
+
+def is_on_gpu(x: Tensor) -> bool:
+    """Whether `x` is on a GPU, and not in a graph that is being exported."""
+    return paddle.in_dynamic_mode() and x.place.is_gpu_place()
+
+
+# ---- Attention ----
+
+
+def can_attend(query: Tensor) -> bool:
+    """Whether the fused attention is made for the dtype of `query` and its device. Paddle documents
+    it for float16 and bfloat16."""
+    return query.dtype in (paddle.float16, paddle.bfloat16) and is_on_gpu(query)
+
+
+def has_attention(query: Tensor, value: Tensor) -> bool:
+    """Whether `attention` can be called. The first call for a dtype and a width runs the self-test.
+
+    `query` is (batch, heads, query_len, d_k), `value` is (batch, heads, key_len, d_v).
+    """
+    if not can_attend(query) or query.ndim != 4 or value.dtype != query.dtype:
+        return False
+    width = query.shape[-1]
+    is_fit = takes_head_width(width) and value.shape[-1] == width
+    return is_fit and ATTENTION.works(query, width)
+
+
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, rate: float, training: bool
+) -> Tensor:
+    """Computes softmax(Q K^T / sqrt(d_k)) V, where `rate` of the weights are dropped in training.
+
+    Args:
+        query: (batch, heads, query_len, d_k).
+        key, value: (batch, heads, key_len, d_k).
+        mask: bool, True where attention is forbidden, and broadcasts to (batch, heads, query_len,
+            key_len).
+
+    Returns: (batch, heads, query_len, d_k). A query all of whose keys are forbidden gets 0.
+    """
+    # Paddle's operation takes tensors (batch, len, heads, d), and adds its mask to the scores.
+    # The mask has its full size (batch, 1, query_len, key_len), because not every kernel
+    # broadcasts over batch and queries.
+    added = None
+    if mask is not None:
+        zeros = paddle.zeros([query.shape[0], 1, query.shape[2], key.shape[2]], query.dtype)
+        added = paddle.masked_fill(zeros, mask, lowest_score(query))
+    output = F.scaled_dot_product_attention(
+        *(x.transpose([0, 2, 1, 3]) for x in (query, key, value)),
+        attn_mask=added,
+        dropout_p=rate,
+        training=training,
+    ).transpose([0, 2, 1, 3])
+    if mask is None:
+        return output
+    # If all keys of a query are forbidden, the softmax weighs them equally.
+    return paddle.masked_fill(output, mask.all(axis=-1, keepdim=True), 0.0)
+
+
+def _test_attention(dtype: paddle.dtype, width: int) -> str:
+    # Causal attention with padding at the end of one sentence, and no key at all for one query;
+    # and the attention of a few queries to more keys, without a mask.
+    length = 16
+    mask = np.triu(np.ones((2, 1, length, length), bool), k=1)
+    mask[1, :, :, 11:] = True
+    mask[0, :, 3] = True
+    for query_len, own in ((length, paddle.to_tensor(mask)), (5, None)):
+        lengths = (query_len, length, length)
+        inputs = [_random((2, 2, count, width), dtype, seed) for seed, count in enumerate(lengths)]
+        slope = _random((2, 2, query_len, width), dtype, seed=3)
+        fused = _value_and_gradients(
+            lambda *x, mask=own: attention(*x, mask, 0.0, training=True), inputs, slope
+        )
+        plain = _value_and_gradients(
+            lambda *x, mask=own: _plain_attention(*x, mask), _as_float32(inputs), slope
+        )
+        names = ("the value", "the gradient of Q", "the gradient of K", "the gradient of V")
+        for name, ours, theirs in zip(names, fused, plain, strict=True):
+            if problem := _difference(name, ours, theirs, TOLERANCE[dtype]):
+                return problem
+    return ""
+
+
+def _plain_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    scores = paddle.matmul(query, key, transpose_y=True) / query.shape[-1] ** 0.5
+    if mask is None:
+        return paddle.matmul(F.softmax(scores), value)
+    weights = F.softmax(paddle.masked_fill(scores, mask, FORBIDDEN_SCORE))
+    return paddle.matmul(paddle.masked_fill(weights, mask, 0.0), value)
+
+
+# ---- Dropout, residual sum and norm ----
+
+
+def has_dropout_add_norm(x: Tensor) -> bool:
+    """Whether `dropout_add_norm` can be called for `x` (..., d_model). The first call for a width
+    runs the self-test.
+
+    The operation has no kernel for bfloat16. The residual stream is float32 in every precision.
+    The answer does not depend on whether gradients are wanted: with recompute, both passes must
+    drop the same elements.
+    """
+    if x.dtype != paddle.float32 or not is_on_gpu(x):
+        return False
+    return DROPOUT_ADD_NORM.works(x, x.shape[-1])
+
+
+def dropout_add_norm(
+    x: Tensor, output: Tensor, weight: Tensor, bias: Tensor, rate: float, epsilon: float
+) -> Tensor:
+    """Computes LayerNorm(x + dropout(output)) in training.
+
+    Args:
+        x: float32 (..., d_model), what is added without dropout.
+        output: (..., d_model) in any floating dtype.
+        weight, bias: float32 (d_model,), those of the norm.
+        rate: the rate of dropout.
+    """
+    with paddle.amp.auto_cast(enable=False):
+        return incubate.fused_bias_dropout_residual_layer_norm(
+            output.astype(paddle.float32),
+            x,
+            ln_scale=weight,
+            ln_bias=bias,
+            dropout_rate=rate,
+            ln_epsilon=epsilon,
+            training=True,
+        )
+
+
+def _test_dropout_add_norm(dtype: paddle.dtype, width: int) -> str:
+    shape, epsilon = (2, 64, width), 1e-5
+    inputs = [_random(shape, dtype, seed) for seed in range(2)]
+    inputs += [_random((width,), dtype, seed) for seed in (2, 3)]
+    slope = _random(shape, dtype, seed=4)
+    dropped = []
+    for rate in (0.0, RATE, RATE):
+        fused = _value_and_gradients(
+            lambda *x, rate=rate: dropout_add_norm(*x, rate, epsilon), inputs, slope
+        )
+        # Where an element was dropped, no gradient goes through it.
+        kept = (fused[2] != 0.0).astype(np.float32)
+        factors = paddle.to_tensor(kept / (1.0 - rate))
+        plain = _value_and_gradients(
+            lambda x, output, weight, bias, factors=factors: F.layer_norm(
+                x + output * factors, [width], weight, bias, epsilon
+            ),
+            inputs,
+            slope,
+        )
+        names = ("value", "gradient of x", "gradient of the output", "gradient of the weight")
+        for name, ours, theirs in zip((*names, "gradient of the bias"), fused, plain, strict=True):
+            if problem := _difference(f"the {name}", ours, theirs, TOLERANCE[dtype]):
+                return f"with a dropout of {rate}, {problem}"
+        dropped.append(1.0 - kept)
+        if abs(dropped[-1].mean() - rate) > (0.1 if rate else 0.001):
+            return f"with a dropout of {rate}, it drops {dropped[-1].mean():.3f} of the elements"
+    if np.array_equal(*dropped[1:]):
+        return "it drops the same elements twice in succession"
+    return ""
+
+
+# ---- The self-tests ----
+
+
+def _random(shape: tuple[int, ...], dtype: paddle.dtype, seed: int) -> Tensor:
+    # Standard normal numbers on the current device, with a gradient.
+    values = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+    x = paddle.to_tensor(values).astype(dtype)
+    x.stop_gradient = False
+    return x
+
+
+def _as_float32(inputs: list[Tensor]) -> list[Tensor]:
+    copies = [x.detach().astype(paddle.float32) for x in inputs]
+    for copy in copies:
+        copy.stop_gradient = False
+    return copies
+
+
+def _value_and_gradients(
+    function: Callable[..., Tensor], inputs: list[Tensor], slope: Tensor
+) -> list[np.ndarray]:
+    # The value, and the gradient of sum(value * slope) for each input, in float32.
+    value = function(*inputs)
+    gradients = paddle.grad([value], inputs, [slope.astype(value.dtype)])
+    return [x.astype(paddle.float32).numpy() for x in (value, *gradients)]
+
+
+def _difference(name: str, ours: np.ndarray, theirs: np.ndarray, tolerance: float) -> str:
+    difference = np.abs(ours - theirs).max() / np.abs(theirs).max()
+    if difference <= tolerance:  # not so for NaN
+        return ""
+    return f"{name} differs from the plain one by {difference:.2g} of the largest, over {tolerance}"
+
+
+ATTENTION = Operation("attention", _test_attention)
+DROPOUT_ADD_NORM = Operation("the residual sum with dropout and norm", _test_dropout_add_norm)

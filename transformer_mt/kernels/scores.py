@@ -1,0 +1,225 @@
+"""Log-probabilities of what may follow each hypothesis, computed only where they are needed.
+
+The logits of a step are the largest array of decoding: some hundred hypotheses times the whole
+vocabulary. They are read once, for the sum of their exponentials and the maximum of each block.
+Afterwards only the blocks that can hold one of the best are read.
+
+`CpuOperations.log_sum_exp` is not used: it makes a pass of its own and always shifts, so that
+results would change in their last bits.
+"""
+
+from functools import reduce
+
+import numpy as np
+
+# The number of ids in a block; some blocks have one less.
+BLOCK = 32
+# The number of rows whose exponentials are computed at once, so that they stay in the processor's
+# cache.
+ROWS = 16
+# exp(x) is finite in float32 below this.
+LARGEST_EXPONENT = 80.0
+
+
+class LogProbs:
+    """log p(id | hypothesis) = logit - log(sum(exp(logits)))
+
+    Args:
+        logits: float32 (sentences, width, vocabulary). They are neither copied nor changed.
+        never: ids that `best` and `draw` never choose. They keep their share of the probability, so
+            that scores are those of the model.
+    """
+
+    def __init__(self, logits: np.ndarray, never: tuple[int, ...]) -> None:
+        self._logits = logits
+        sentences, width, self._size = logits.shape
+        self._blocks, self._whole = _block_sizes(self._size)
+        self._never = np.array(never, np.int64)
+        self._is_never = np.ones(self._blocks * (self._whole + 1), bool)
+        self._is_never[: self._size] = False
+        self._is_never[self._never] = True
+        log_total, maxima = _reduced(logits.reshape(sentences * width, self._size))
+        self._log_total = log_total.reshape(sentences, width)  # float64
+        self._maxima = maxima.reshape(sentences, width, self._blocks)
+
+    def of(self, ids: np.ndarray) -> np.ndarray:
+        """The log-probability of one id for each hypothesis: (sentences, width), float64."""
+        chosen = np.take_along_axis(self._logits, ids[:, :, np.newaxis], axis=2)[:, :, 0]
+        return chosen - self._log_total
+
+    def best(
+        self, scores: np.ndarray, count: int, asked: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """The `count` best continuations of each sentence's hypotheses.
+
+        Args:
+            scores: the hypotheses' own log-probabilities, float64 (sentences, width).
+            asked: as `ids` in `of`; their log-probabilities are returned as well.
+
+        Returns: (totals, parents, ids, of_asked). The first three are (sentences, count), or less
+            if there are fewer, best first: the sum of both log-probabilities, the number of the
+            hypothesis that is continued, and the id that continues it. The total is -inf where
+            there is no further continuation, or where it is not a number. `of_asked` is
+            `of(asked)`.
+        """
+        return (*self._best(scores, count), self.of(asked))
+
+    def most_probable(self) -> np.ndarray:
+        """The most probable id after the only hypothesis of each sentence (width is 1), and its
+        log-probability: float64 (sentences, 2)."""
+        totals, _, ids = self._best(np.zeros(self._log_total.shape), 1)
+        return np.concatenate([ids, totals], axis=1)
+
+    def _best(self, scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        # As `best`, without `asked`.
+        # Not as a decorator, whose state all threads would share.
+        with np.errstate(invalid="ignore"):
+            sentences, width, size = self._logits.shape
+            offsets = scores - self._log_total
+            blocks, whole = self._blocks, self._whole
+            maxima = self._maxima.copy()
+            # The maxima of the blocks that hold an id of `never` are computed again without it.
+            affected = np.unique(self._never % blocks)
+            members = affected[:, np.newaxis] + blocks * np.arange(whole + 1)
+            maxima[:, :, affected] = self._members(np.s_[:, :], members).max(axis=-1)
+
+            # The `count` best are in the blocks with the `count` best maxima: (sentences, count).
+            tops = (maxima + offsets[:, :, np.newaxis]).reshape(sentences, width * blocks)
+            tops = np.where(np.isnan(tops), -np.inf, tops)
+            chosen = _largest(tops, count)
+            parents, chosen = chosen // blocks, chosen % blocks
+            rows = np.arange(sentences)[:, np.newaxis]
+            members = chosen[:, :, np.newaxis] + blocks * np.arange(whole + 1)
+            # The totals of all ids in these blocks: (sentences, count * block).
+            values = self._members((rows[:, :, np.newaxis], parents[:, :, np.newaxis]), members)
+            totals = values + offsets[rows, parents][:, :, np.newaxis]
+            totals = np.where(np.isnan(totals), -np.inf, totals).reshape(sentences, -1)
+            best = _largest(totals, count)
+            totals = np.take_along_axis(totals, best, axis=1)
+            # Equal totals are in the order of hypotheses and ids, so that the order of the blocks
+            # does not matter.
+            best_parents = parents[rows, best // (whole + 1)]
+            best_ids = members.reshape(sentences, -1)[rows, best]
+            best_ids = np.minimum(best_ids, size - 1)  # there may be fewer than `count`
+            order = np.lexsort((best_ids, best_parents, -totals), axis=1)
+            return tuple(
+                np.take_along_axis(x, order, axis=1) for x in (totals, best_parents, best_ids)
+            )
+
+    def draw(
+        self,
+        uniform: np.ndarray,
+        temperature: float,
+        top_k: int | None,
+        top_p: float,
+        banned: np.ndarray,
+        banned_id: int,
+        fixed: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Draws an id for each hypothesis.
+
+        Args:
+            uniform: random numbers in [0, 1), (sentences, width). Equal numbers give equal draws.
+            temperature: the logits are divided by it.
+            top_k: draws only from the k most probable ids (Fan et al. 2018, arXiv 1805.04833);
+                None: from all.
+            top_p: draws only from the smallest set of ids that together have this probability
+                (Holtzman et al. 2020, arXiv 1904.09751).
+            banned: bool (sentences, width), True where `banned_id` must not be drawn.
+            fixed: int64 (sentences, width), the id of a hypothesis that has no choice; -1 where it
+                is drawn.
+
+        Returns: (ids, log_probs), int64 and float64 (sentences, width): the ids and `of(ids)`.
+        """
+        logits = self._logits / np.float32(temperature)
+        logits[:, :, self._never[self._never != banned_id]] = -np.inf
+        logits[banned, banned_id] = -np.inf
+        logits = np.where(np.isnan(logits), -np.inf, logits)
+        ids = None  # None: the places along the last axis are the ids
+        if top_k is not None or top_p < 1:
+            ids = _largest_first(logits, min(top_k or self._size, self._size))
+            logits = np.take_along_axis(logits, ids, axis=2)  # in falling order
+        weights = np.exp(logits - logits.max(axis=2, keepdims=True), dtype=np.float64)
+        if top_p < 1:
+            before = np.cumsum(weights, axis=2) - weights
+            weights = np.where(before < top_p * weights.sum(axis=2, keepdims=True), weights, 0.0)
+        sums = np.cumsum(weights, axis=2)
+        place = (sums <= uniform[:, :, np.newaxis] * sums[:, :, -1:]).sum(axis=2)
+        place = np.minimum(place, logits.shape[2] - 1)[:, :, np.newaxis]
+        drawn = (place if ids is None else np.take_along_axis(ids, place, axis=2))[:, :, 0]
+        drawn = np.where(fixed >= 0, fixed, drawn)
+        return drawn, self.of(drawn)
+
+    def _members(self, hypotheses: tuple, ids: np.ndarray) -> np.ndarray:
+        """The logits of ids of hypotheses; -inf for ids beyond the vocabulary or in `never`."""
+        values = self._logits[(*hypotheses, np.minimum(ids, self._size - 1))]
+        return np.where(self._is_never[ids], -np.inf, values)
+
+
+def mixture(all_logits: list[np.ndarray]) -> np.ndarray:
+    """The logits of an ensemble: the logarithm of the mean of the models' probabilities. The logits
+    of a single model are returned as they are."""
+    if len(all_logits) == 1:
+        return all_logits[0]
+    log_probs = []
+    for logits in all_logits:
+        log_total, _ = _reduced(logits.reshape(-1, logits.shape[-1]))
+        log_probs.append(logits - log_total.reshape(*logits.shape[:-1], 1))
+    total = reduce(np.logaddexp, log_probs)
+    return (total - np.log(len(all_logits))).astype(np.float32)
+
+
+def _block_sizes(size: int) -> tuple[int, int]:
+    """The number of blocks, and the number of ids in each; some blocks have one more.
+
+    Block b holds the ids b, b + blocks, b + 2 * blocks, ..., so that the maxima of all blocks are
+    elementwise maxima of contiguous rows.
+    """
+    blocks = -(-size // BLOCK)
+    return blocks, size // blocks
+
+
+def _reduced(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The log(sum(exp)), float64 (rows,), and the maxima of the blocks, float32 (rows, blocks), of
+    logits (rows, vocabulary)."""
+    count, size = rows.shape
+    blocks, whole = _block_sizes(size)
+    rest = size - whole * blocks
+    log_total = np.empty(count)
+    maxima = np.empty((count, blocks), np.float32)
+    buffer = np.empty((min(ROWS, count), size), np.float32)
+    with np.errstate(invalid="ignore", divide="ignore"):  # infinite logits give nan
+        for start in range(0, count, ROWS):
+            some = rows[start : start + ROWS]
+            own = maxima[start : start + ROWS]
+            some[:, : whole * blocks].reshape(-1, whole, blocks).max(axis=1, out=own)
+            if rest:
+                np.maximum(own[:, :rest], some[:, whole * blocks :], out=own[:, :rest])
+            largest = own.max(axis=1)
+            exponentials = buffer[: len(some)]
+            # Most models need no shift, which saves a pass.
+            if np.abs(largest).max() < LARGEST_EXPONENT:
+                sums = np.exp(some, out=exponentials).sum(axis=1)
+                log_total[start : start + ROWS] = np.log(sums)
+            else:
+                np.subtract(some, largest[:, np.newaxis], out=exponentials)
+                sums = np.exp(exponentials, out=exponentials).sum(axis=1)
+                log_total[start : start + ROWS] = np.log(sums) + largest
+    return log_total, maxima
+
+
+def _largest(values: np.ndarray, count: int) -> np.ndarray:
+    """The places of the `count` largest values along the last axis, in no order; all if there are
+    fewer."""
+    if count >= values.shape[-1]:
+        return np.broadcast_to(np.arange(values.shape[-1]), values.shape)
+    return np.argpartition(values, -count, axis=-1)[..., -count:]
+
+
+def _largest_first(values: np.ndarray, count: int) -> np.ndarray:
+    """As `_largest`, but the largest first, and equal ones in the order of their places."""
+    places = _largest(values, count)
+    if count < values.shape[-1]:  # otherwise they are in order already
+        places = np.sort(places, axis=-1)
+    order = np.argsort(-np.take_along_axis(values, places, axis=-1), axis=-1, kind="stable")
+    return np.take_along_axis(places, order, axis=-1)

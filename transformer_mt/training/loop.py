@@ -1,0 +1,458 @@
+"""The training loop."""
+
+import itertools
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from transformer_mt.config.schema import Config
+from transformer_mt.data.batches import Update, read_ahead, read_update
+from transformer_mt.data.prepare import PreparedData
+from transformer_mt.evaluation.groups import spread
+from transformer_mt.model import operations
+from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.runtime import signals
+from transformer_mt.runtime.console import (
+    TrainingBar,
+    duration,
+    on_terminal,
+    quoted,
+    say,
+    say_counts,
+    warn,
+)
+from transformer_mt.runtime.errors import Interrupted, UserError
+from transformer_mt.training import checkpoint
+from transformer_mt.training.event_files import EventFiles
+from transformer_mt.training.plan import Plan
+from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.state import DIVERGING_VALIDATIONS, Meter, Progress, State
+from transformer_mt.training.update import Outcome, Updater, read
+from transformer_mt.training.validate import DevScores, validate
+from transformer_mt.weights import take_weights
+
+# On a terminal, a line of figures stays after this number of seconds; others are replaced.
+KEPT_LINE_SECONDS = 60.0
+# The fractional parts of the multiples of the golden ratio are spread evenly over [0, 1), however
+# many of them are taken.
+GOLDEN_RATIO = 0.5 * (1 + 5**0.5)
+
+
+@dataclass(frozen=True)
+class _Applied:
+    """An update that has been applied: the numbers of its step (from 1), of its epoch (from 0) and
+    of itself in the epoch (from 1), and the sentence numbers of its batches."""
+
+    step: int
+    epoch: int
+    number: int
+    sentences: list[np.ndarray]
+    update: Update
+    outcome: Outcome
+
+
+class Trainer:
+    """Trains one model on prepared data, as one of the updater's processes."""
+
+    def __init__(self, config: Config, data: PreparedData, plan: Plan, updater: Updater) -> None:
+        self.config = config
+        self.data = data
+        self.plan = plan
+        self.updater = updater
+        self.model = updater.model
+        self.processes = updater.processes
+        self.progress = Progress(plan.batches)
+        self.directory: RunDirectory | None = None  # set by `run`
+        self._uncounted: list[_Applied] = []  # the updates whose outcomes have not been read
+        self._event_files = EventFiles({}, [])  # set by `run` in the first process
+        self._started = time.monotonic()  # when training would have begun if it was never stopped
+        self._last_kept = self._started  # when the last line of figures was printed that stays
+        # The checkpoint that was saved when training was stopped. An uninterrupted run would not
+        # have it, so it is removed as soon as the next checkpoint is saved.
+        self._stopped_at: Path | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether no update is left to do."""
+        return self.progress.is_finished(self.config.training, self.plan.total_steps)
+
+    def read(self, epoch: int, number: int, sentences: list[np.ndarray]) -> Update:
+        """Reads this process's share of an update of an epoch."""
+        return read_update(
+            self.data.train,
+            sentences,
+            self.data.subwords,
+            self.processes.rank,
+            self.processes.world_size,
+            self.config.subword.sampling,
+            (self.config.training.seed, epoch, number),
+            self.data.alignments,
+            self.plan.length_multiple,
+        )
+
+    def start(self, resumed: Path | None = None) -> None:
+        """Loads the checkpoint to resume from, or the weights of training.init_from, if any.
+
+        Otherwise the weights stay random.
+
+        Raises:
+            UserError: the file is damaged, or its weights do not fit the model.
+        """
+        if resumed is not None:
+            state = checkpoint.restore(resumed, self.model, self.updater)
+            if self.updater.scale is not None:
+                self.updater.scale.load(state.scaler)
+            self.progress = state.progress
+            if state.progress.plan != self.plan.batches:
+                self.plan = replace(self.plan, batches=state.progress.plan)
+            self._stopped_at = resumed if state.stopped else None
+        elif self.config.training.init_from is not None:
+            path = ModelDirectory(self.config.training.init_from).checkpoint()
+            random = take_weights(path, self.model)
+            if self.updater.average is not None:
+                self.updater.average.restart()
+            if self.processes.connected:
+                return  # of workers, the parent process has printed the lines below
+            count = len(list(self.model.named_parameters()))
+            say(f"training.init_from: {count - len(random)} of {count} weights are those of {path}")
+            if random:
+                say(f"  initialised at random: {', '.join(random)}")
+
+    def run(self, directory: RunDirectory) -> None:
+        """Trains to the end; saves checkpoints and logs validations in `directory`.
+
+        Raises:
+            Interrupted: a signal arrived, and a checkpoint was saved.
+            UserError: a checkpoint can't be written, memory ran out, or too many updates in a row
+                were not finite.
+        """
+        self.directory = directory
+        total, done = self.plan.total_steps, self.progress.step
+        self._started = time.monotonic() - self.progress.seconds
+        if self.processes.is_first:
+            self._explain_figures()
+        with signals.held_back(), self._writing_event_files(), TrainingBar(total, done) as bar:
+            self._validate_and_save()  # what was due when training was stopped
+            while not self.is_finished:
+                self._run_epoch(bar)
+        if self.progress.step < total and self.processes.is_first:
+            say(f"stopped early: no new best in {self.progress.without_new_best} validations")
+
+    @contextmanager
+    def _writing_event_files(self) -> Iterator[None]:
+        """Opens the files for VisualDL and TensorBoard in the first process."""
+        if not self.processes.is_first:
+            yield
+            return
+        with closing(self.directory.open_event_files(self.config.training.log_to)) as files:
+            self._event_files = files
+            yield
+
+    def _record(self, kind: str, **values: Any) -> None:
+        """Logs a line about this step, unless `values` name another one."""
+        seconds = round(time.monotonic() - self._started, 3)
+        place = {"step": self.progress.step, "epoch": self.progress.epoch + 1, "seconds": seconds}
+        self._event_files.add(self.directory.log(kind=kind, **place | values))
+
+    def _run_epoch(self, bar: TrainingBar) -> None:
+        """Trains on the rest of the epoch, or until the run is finished."""
+        now, training, total = self.progress, self.config.training, self.plan.total_steps
+        plan = list(enumerate(self.plan.epoch_updates(now.epoch)))
+        updates = read_ahead(lambda item: self.read(now.epoch, *item), plan[now.update :])
+        with closing(operations.current.sent_ahead(updates)) as ahead:
+            started = time.perf_counter()
+            for (_, sentences), update in ahead:
+                outcome = self.updater.apply(update, now.step + 1)
+                if outcome.stopping:
+                    self._count_updates()
+                    self._stop()
+                now.step += 1
+                now.update += 1
+                self._uncounted.append(
+                    _Applied(now.step, now.epoch, now.update, sentences, update, outcome)
+                )
+                is_log_due = now.step % training.log_every == 0 or now.step == total
+                # On a GPU, reading the outcomes would stop its queue of work at every update.
+                if self.updater.reads_at_once or is_log_due or self._needs_counts():
+                    self._count_updates()
+                now.meter.seconds += time.perf_counter() - started
+                bar.update()
+                if is_log_due:
+                    self._log(bar)
+                    now.meter = Meter()
+                self._validate_and_save()
+                if self.is_finished:
+                    return
+                started = time.perf_counter()
+        now.epoch += 1
+        now.update = 0
+
+    def _needs_counts(self) -> bool:
+        """Whether this step is validated or saved, for which all updates must be counted."""
+        training = self.config.training
+        return any(
+            self.progress.step % n == 0 for n in (training.validate_every, training.save_every)
+        )
+
+    def _count_updates(self) -> None:
+        """Reads and counts the outcomes of the updates since the last call.
+
+        Raises:
+            UserError: too many updates in a row were skipped.
+        """
+        now, uncounted = self.progress, self._uncounted
+        self._uncounted = []
+        outcomes = read([applied.outcome for applied in uncounted])
+        for applied, outcome in zip(uncounted, outcomes, strict=True):
+            if outcome.is_finite:
+                now.skipped_in_a_row = 0
+                now.add(outcome, applied.update)
+            else:
+                self._count_skipped(applied, outcome)
+
+    def _stop(self) -> NoReturn:
+        """Saves a checkpoint and ends the run, because a process was asked to stop."""
+        if self.progress.step:
+            self._save(stopped=True)
+        # Paddle's launcher ends the first process if others are gone before it has saved.
+        self.processes.wait()
+        if self.processes.is_first:
+            say(
+                f"stopped at step {self.progress.step}, which is saved. The same command goes on "
+                f"from there; to translate with it: bash scripts/translate.sh "
+                f"{quoted(self.directory.path)} FILE"
+                if self.progress.step
+                else "stopped before the first update"
+            )
+        # If only another process was asked, Paddle's launcher asked it, and it uses SIGTERM.
+        raise Interrupted(signals.pending() or signal.SIGTERM)
+
+    def _count_skipped(self, applied: _Applied, outcome: Outcome) -> None:
+        """Counts and reports an update whose loss or gradient was not finite.
+
+        Raises:
+            UserError: too many updates in a row were skipped.
+        """
+        now = self.progress
+        now.skipped += 1
+        now.skipped_in_a_row += 1
+        what = "loss" if not np.isfinite(outcome.loss) else "gradient"
+        pairs = [int(sentence) for batch in applied.sentences for sentence in batch]
+        if self.processes.is_first:
+            example = self.data.subwords.source.decode(self.data.train.source[pairs[0]])
+            warn(
+                f"step {applied.step}: the {what} is not finite, so the update is skipped "
+                f"({now.skipped_in_a_row} in a row, {now.skipped} in all). It is update "
+                f"{applied.number} of epoch {applied.epoch + 1}, of {len(pairs)} pairs such as "
+                f"{example!r}",
+                kind="updates were skipped, which metrics.jsonl lists",
+            )
+            self._record(
+                "skipped",
+                step=applied.step,
+                epoch=applied.epoch + 1,
+                update=applied.number,
+                what=what,
+                pairs=pairs,
+            )
+        if now.skipped_in_a_row >= self.config.training.max_skipped:
+            raise UserError(
+                f"{now.skipped_in_a_row} updates in a row were not finite: training has diverged. "
+                "Lower training.learning_rate, raise training.warmup_steps, or set "
+                "training.clip_norm, and train again from the beginning with --restart, or "
+                "continue from the last checkpoint with "
+                f"training.init_from={quoted(self.directory.path)} model_dir=FOLDER"
+            )
+
+    def _log(self, bar: TrainingBar) -> None:
+        """Logs the averages since the last line of the log, and shows them on the terminal."""
+        now = self.progress
+        if not self.processes.is_first:
+            return
+        line = now.meter.line()
+        rate = self.updater.rate(now.step)
+        self._record("train", learning_rate=rate, skipped=now.skipped, **line)
+        figures = (
+            f"epoch {now.epoch + 1}  {self._loss_name} {line['loss']:.3f}  "
+            f"ppl {line['perplexity']:,.2f}  lr {rate:.2e}  "
+            f"{line['tokens_per_second']:,.0f} tokens/s"
+        )
+        bar.figures(figures)
+        if on_terminal() and time.monotonic() - self._last_kept < KEPT_LINE_SECONDS:
+            return
+        self._last_kept = time.monotonic()
+        total, every = self.plan.total_steps, self.config.training.log_every
+        left = (total - now.step) * now.meter.seconds / min(now.step, every)
+        say(f"step {now.step:,}/{total:,}  {figures}  {duration(left)} left")
+
+    def _explain_figures(self) -> None:
+        smoothing = self.config.training.label_smoothing
+        terms = "the training objective"
+        if smoothing:
+            terms += f" (label smoothing {smoothing:g})"
+        say(
+            f"  {self._loss_name}: {terms}, nats per subword\n"
+            "  ppl: perplexity, exp of the cross-entropy without smoothing"
+        )
+
+    @property
+    def _loss_name(self) -> str:
+        """What the training loss is called on the terminal."""
+        return "smoothed loss" if self.config.training.label_smoothing else "loss"
+
+    # --------------------------------------------------------------- validation, checkpoints
+
+    def _validate_and_save(self) -> None:
+        """Validates and saves a checkpoint, each only if it is due at this step."""
+        now, training = self.progress, self.config.training
+        at_end = now.step >= self.plan.total_steps
+        if (
+            self.data.dev is not None
+            and now.validated < now.step
+            and (now.step % training.validate_every == 0 or at_end)
+        ):
+            try:
+                scores = validate(self.config, self.data, self.updater)
+            except Exception:
+                self._save_before_failing()
+                raise
+            if scores is None:
+                self._stop()
+            say_counts()
+            self._record_validation(scores)
+        if now.step and (now.step % training.save_every == 0 or self.is_finished):
+            self._save()
+
+    def _save_before_failing(self) -> None:
+        """Saves a checkpoint to resume from, because the validation of this step has failed."""
+        try:
+            path = self._save(stopped=True)
+            if self.processes.is_first:
+                say(f"the validation failed; {path} is saved, and the same command goes on from it")
+        except UserError as error:
+            warn(str(error))
+        # Paddle's launcher ends the first process soon after another one has ended, so the others
+        # wait for it. Waiting for a process that has ended raises an error.
+        with suppress(Exception):
+            self.processes.wait()
+
+    def _record_validation(self, scores: DevScores) -> None:
+        """Logs the scores of a validation, and saves a checkpoint if it is one of the best."""
+        now, training = self.progress, self.config.training
+        is_best = now.add_validation(scores.ranks(training.best_metric), scores.loss, training)
+        if self.processes.is_first:
+            say(
+                f"step {now.step:,}  dev {self._loss_name} {scores.loss:.3f}  "
+                f"ppl {scores.perplexity:,.2f}  {'  '.join(scores.scores.labelled())}"
+                f"{'  (best)' if is_best else ''}"
+            )
+            samples = self._show_samples(scores.hypotheses)
+            self._record("dev", **scores.as_dict(), best=is_best, samples=samples)
+            self.directory.keep_hypotheses(scores.hypotheses, now.step, now.best_steps)
+            if now.diverges:
+                first, last = now.losses[0], now.losses[-1]
+                warn(
+                    f"training diverges: over the last {DIVERGING_VALIDATIONS} validations the "
+                    f"training loss has risen from {first[0]:.3f} to {last[0]:.3f}, and the dev "
+                    f"loss from {first[1]:.3f} to {last[1]:.3f}. If this continues, lower "
+                    "training.learning_rate or raise training.warmup_steps, and train again from "
+                    "the beginning with --restart; or continue from the best checkpoint with a "
+                    "lower rate and "
+                    f"training.init_from={quoted(self.directory.path)} model_dir=FOLDER"
+                )
+        if now.step in now.best_steps:
+            path = self._save()
+            if is_best and self.processes.is_first:
+                self.directory.set_best(path)
+
+    def _show_samples(self, hypotheses: list[str]) -> list[str]:
+        """Prints the translations of the fixed sentences of the dev set; returns them."""
+        references = self.data.dev_split.text[1]
+        chosen = spread(len(references), self.config.evaluation.samples)
+        for index in chosen:
+            say(f"  reference    {references[index]}\n  translation  {hypotheses[index]}")
+        return [hypotheses[index] for index in chosen]
+
+    def _save(self, stopped: bool = False) -> Path:
+        """Saves a checkpoint of this step, unless one exists; returns its path.
+
+        Args:
+            stopped: whether it is saved only because training stops here.
+        """
+        path = self.directory.checkpoints / f"step_{self.progress.step}"
+        is_saved = path.is_dir() and path != self._stopped_at
+        is_shared = self.config.training.sharding  # then all processes give their part of the state
+        if is_shared:
+            is_saved = self.processes.gather(is_saved)[0]
+        if is_saved or not (is_shared or self.processes.is_first):
+            return path
+        optimizer_state = self.updater.state()
+        if not self.processes.is_first:
+            return path
+        self.progress.seconds = time.monotonic() - self._started
+        scale = self.updater.scale
+        scaler = {} if scale is None else scale.state()
+        state = State(self.progress, scaler, self.data.key, stopped)
+        with self.updater.final_weights():
+            checkpoint.save(path, self.model, optimizer_state, state)
+        if self._stopped_at not in (None, path):
+            checkpoint.remove(self._stopped_at)
+        self._stopped_at = path if stopped else None
+        if not stopped:
+            keep_last = self.config.training.keep_last
+            checkpoint.remove_old(self.directory, keep_last, self.progress.best_steps)
+        return path
+
+
+def seconds_per_step(trainer: Trainer, seconds: float = 10.0) -> float:
+    """Returns the mean duration of an update, in seconds, measured for about `seconds` seconds.
+
+    The weights of the trainer change, so it can't be used afterwards. The numbers of the updates
+    are spread over the run, because the work of an update may depend on its number.
+    """
+    updates = itertools.cycle(enumerate(trainer.plan.epoch_updates(0)))
+
+    def apply_next(share: float) -> None:
+        """Applies an update as that after this share of the run."""
+        step = 1 + int(share * trainer.plan.total_steps)
+        with signals.held_back():
+            # Reading the outcome waits until a GPU has finished the update.
+            read([trainer.updater.apply(trainer.read(0, *next(updates)), step)])
+
+    apply_next(0.99)  # the first update allocates memory, so it is not measured
+    started, count, spent = time.perf_counter(), 0, 0.0
+    while spent < seconds:
+        apply_next(count * GOLDEN_RATIO % 1)
+        count += 1
+        spent = time.perf_counter() - started
+    return spent / count
+
+
+def run_on_several_machines(trainer: Trainer, directory: RunDirectory) -> None:
+    """Runs the trainer of one of the processes that Paddle's launcher has started on several
+    machines. The first process has started its trainer and made the directory ready.
+
+    Raises:
+        UserError: the machines do not have the same text, or do not see the same directory.
+    """
+    processes = trainer.processes
+    if len(set(processes.gather(trainer.data.key))) > 1:
+        raise UserError(
+            "the machines don't have the same training text (data.root), or its alignments "
+            "(guided_attention.alignments)"
+        )
+    saved = directory.saved_checkpoints()
+    if len(set(processes.gather(saved[-1].name if saved else None))) > 1:
+        raise UserError(
+            f"model_dir: {directory.path}: the machines don't see the same checkpoints in it. It "
+            "must be on a file system that they share"
+        )
+    if not processes.is_first:
+        trainer.start(saved[-1] if saved else None)
+    trainer.run(directory)

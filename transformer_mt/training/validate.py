@@ -1,0 +1,165 @@
+"""Validation: the loss of the dev set, and the scores of its translations."""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import paddle
+
+from transformer_mt.config.schema import Config
+from transformer_mt.data.batches import collate, ordered_batches
+from transformer_mt.data.prepare import PreparedData
+from transformer_mt.decoding.engine import default_at_once
+from transformer_mt.decoding.line_translator import LineTranslator
+from transformer_mt.decoding.memory import sentences_in_free_memory
+from transformer_mt.decoding.paddle_engine import engine_of
+from transformer_mt.evaluation.metrics import (
+    DEFAULT_METRICS,
+    METRICS,
+    NEAR_ZERO_BLEU,
+    Scores,
+)
+from transformer_mt.evaluation.scoring import score_for
+from transformer_mt.runtime import signals
+from transformer_mt.runtime.console import progress
+from transformer_mt.training.state import perplexity
+from transformer_mt.training.update import Updater
+
+# The number of lines that a process translates between checks whether it was asked to stop.
+DEV_LINES = 100
+GPU_DEV_LINES = 1_000
+
+
+@dataclass(frozen=True)
+class DevScores:
+    """The measurements of the dev set.
+
+    Attributes:
+        loss, nll: the smoothed loss and the negative log-likelihood, in nats per target token.
+        perplexity: exp(nll).
+        scores: the scores of the translations.
+        hypotheses: the translations, one per line of the dev set.
+    """
+
+    loss: float
+    nll: float
+    perplexity: float
+    scores: Scores
+    hypotheses: list[str]
+
+    def as_dict(self) -> dict[str, float | str]:
+        """Returns the measurements under the keys of metrics.jsonl."""
+        losses = {"loss": self.loss, "nll": self.nll, "perplexity": self.perplexity}
+        return losses | self.scores.by_key()
+
+    def ranks(self, metric: str) -> list[float]:
+        """Returns what decides which of two checkpoints is better: the value of a metric, then
+        chrF, then the loss. Higher values are better, so the others are negated.
+
+        A BLEU near zero says nothing: it counts the few words that are right by chance. It counts
+        as zero, so chrF decides. A value that is not a number is worse than any other.
+        """
+        return ranks(
+            metric, self.scores.values | {"loss": self.loss, "perplexity": self.perplexity}
+        )
+
+
+def ranks(metric: str, values: dict[str, float]) -> list[float]:
+    """Returns the list of `DevScores.ranks` for values by their keys in metrics.jsonl. A value that
+    is missing is left out."""
+    result = []
+    for key in dict.fromkeys((metric, "chrf", "loss")):
+        if key not in values:
+            continue
+        value = values[key]
+        if key == "bleu" and value < NEAR_ZERO_BLEU:
+            value = 0.0
+        is_lower_better = key not in METRICS or not METRICS[key].higher_is_better
+        value = -value if is_lower_better else value
+        result.append(-math.inf if math.isnan(value) else value)
+    return result
+
+
+def metrics_of(config: Config) -> list[str]:
+    """Returns the metrics that training computes: the default ones, and training.best_metric."""
+    best = config.training.best_metric
+    return [*DEFAULT_METRICS, *({best} & METRICS.keys() - set(DEFAULT_METRICS))]
+
+
+def validate(config: Config, data: PreparedData, updater: Updater) -> DevScores | None:
+    """Measures the dev set, shared by all processes; None if one of them was asked to stop."""
+    with updater.final_weights():
+        nll, loss = dev_loss(config, data, updater)
+        hypotheses = dev_hypotheses(config, data, updater)
+    if hypotheses is None:
+        return None
+    scores = score_for(config, hypotheses, data.dev_split.text[1], metrics=metrics_of(config))
+    return DevScores(loss, nll, perplexity(nll), scores, hypotheses)
+
+
+def dev_loss(config: Config, data: PreparedData, updater: Updater) -> tuple[float, float]:
+    """Returns the negative log-likelihood and the smoothed loss per dev token, in nats."""
+    corpus, processes = data.dev, updater.processes
+    lengths = corpus.source.lengths, corpus.target.lengths
+    decoded = updater.objective.decoded_lengths(config, *lengths)
+    batches = ordered_batches(lengths[0], decoded, config.training.device_tokens)
+    updater.model.eval()
+
+    def own_share() -> np.ndarray:
+        sums = np.zeros(3)  # of the negative log-likelihood, the loss and the target tokens
+        found = []
+        with paddle.no_grad():
+            for sentences in batches[processes.rank :: processes.world_size]:
+                batch = collate(corpus, sentences, data.subwords)
+                loss, nll = updater.losses(batch)
+                found.append(paddle.stack([nll, loss]))
+                sums[2] += batch.target_tokens
+        # They are read at the end, so that a GPU does not wait after each batch.
+        for losses in paddle.stack(found).numpy() if found else ():
+            sums[:2] += losses
+        return sums
+
+    nll, loss, tokens = sum(processes.gather_work(own_share)).tolist()
+    return nll / tokens, loss / tokens
+
+
+def dev_hypotheses(config: Config, data: PreparedData, updater: Updater) -> list[str] | None:
+    """Translates the dev set; None if a process was asked to stop."""
+    processes = updater.processes
+    beam_size = config.evaluation.validation_beam_size
+    if paddle.get_device() == "cpu":
+        lines, at_once = DEV_LINES, default_at_once
+    else:
+        vocab_size = data.subwords.target.size
+        lines = GPU_DEV_LINES
+        at_once = partial(sentences_in_free_memory, [config.model], vocab_size)
+    translator = LineTranslator(
+        engine_of([updater.model], data.subwords),
+        data.subwords,
+        config.decoding.model_copy(
+            update={"beam_size": beam_size, "n_best": 1, "sampling": False, "segmentations": 1}
+        ),
+        config.data.max_length,
+        config.data.target_lang,
+        config.data.source_lang,
+        at_once,
+        tags=config.tags,
+        # At first, a model may say nothing but the same word, up to the greatest length.
+        warn=lambda message, kind: None,
+    )
+    sources = data.dev_split.text[0]
+    hypotheses = [""] * len(sources)
+    count = processes.world_size
+    with progress(total=len(sources), title="validating", unit="lines") as bar:
+        for window in range(0, len(sources), lines * count):
+            if processes.any(signals.pending() is not None):
+                return None
+            # Each process translates every `count`th line of a window.
+            end = min(window + lines * count, len(sources))
+            own = slice(window + processes.rank, end, count)
+            shares = processes.gather_work(partial(translator.translate, sources[own]))
+            for rank, share in enumerate(shares):
+                hypotheses[window + rank : end : count] = share
+            bar.update(end - window)
+    return hypotheses

@@ -1,0 +1,228 @@
+"""Translators of model directories and exports."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from transformer_mt.config import file as config_file
+from transformer_mt.config.problems import nearest
+from transformer_mt.config.schema import SEARCH_KEYS
+from transformer_mt.decoding.engine import Engine
+from transformer_mt.decoding.line_translator import (
+    Finished,
+    LineTranslator,
+    Result,
+    Runner,
+    Work,
+    ignore,
+)
+from transformer_mt.decoding.lines import in_windows
+from transformer_mt.decoding.output import Aligned, Line, Translation
+from transformer_mt.export import registry
+from transformer_mt.export.registry import EngineSpec
+from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.runtime.process_pool import process_pool
+
+
+class Translator(LineTranslator):
+    """Translates with a saved model. `from transformer_mt import Translator` gives this class, and
+    `Translator.load` makes one.
+
+    Several threads may use a translator; one of them computes at a time.
+    """
+
+    def __init__(self, spec: EngineSpec, engine: Engine | Runner) -> None:
+        self._spec, config = spec, spec.config
+        super().__init__(
+            engine,
+            spec.subwords,
+            config.decoding,
+            config.data.max_length,
+            config.data.target_lang,
+            config.data.source_lang,
+            partial(spec.backend.sentences_at_once, spec),
+            config.subword.sampling,
+            config.tags,
+        )
+
+    @classmethod
+    def load(
+        cls,
+        model_dir: str | Path,
+        checkpoint: str | None = None,
+        *,
+        engine: str | None = None,
+        ensemble: Sequence[str] = (),
+        threads: int = 1,
+        device: str | None = None,
+        **decoding: Any,
+    ) -> Translator:
+        """The translator of a model directory or of an export.
+
+        Args:
+            checkpoint, engine, ensemble, threads, device: as in `registry.find`.
+            decoding: settings that replace those of the model's config, such as beam_size=1.
+
+        Raises:
+            TypeError: there is no such setting.
+            UserError: something is missing or damaged, or a setting is wrong.
+        """
+        _require_known(cls.load, decoding)
+        spec = registry.find(model_dir, engine, checkpoint, ensemble, threads, device)
+        # The settings are checked before the seconds that loading takes.
+        spec = registry.with_decoding(spec, decoding)
+        return cls(spec, spec.load())
+
+    def translate(
+        self, lines: Iterable[str], finished: Finished = ignore, **settings: Any
+    ) -> list[str]:
+        """The translation of each line. The translation of an empty line is empty.
+
+        Args:
+            finished: is called with the number of lines that have just been translated.
+            settings: settings of decoding for this call, such as beam_size=1.
+
+        Raises:
+            TypeError: `lines` is one str, an item of it is none, or there is no such setting.
+            UserError: a line has a line end, a setting is wrong, or the model can't do what is
+                asked for.
+        """
+        _require_known(self.translate, settings)
+        return [found.text for found in self._translations(lines, finished, False, settings)]
+
+    def translate_full(
+        self,
+        lines: Iterable[str],
+        finished: Finished = ignore,
+        *,
+        alignment: bool = False,
+        **settings: Any,
+    ) -> list[Translation]:
+        """As `translate`, with scores, subwords, and the n_best outputs of each line.
+
+        Args:
+            alignment: whether to find which words belong together.
+            settings: settings of decoding for this call, such as n_best=3.
+        """
+        _require_known(self.translate_full, settings)
+        return list(self._translations(lines, finished, alignment, settings))
+
+    def _translations(
+        self, lines: Iterable[str], finished: Finished, alignment: bool, settings: dict[str, Any]
+    ) -> Iterator[Translation]:
+        if isinstance(lines, str):
+            raise TypeError(
+                'expected a list of lines, as in translate(["A line."]), and not one str'
+            )
+        translator: LineTranslator = self
+        if settings or alignment:
+            decoding = config_file.with_changes(self._decoding, settings)
+            registry.require_possible(self._spec, decoding, ["alignment"] if alignment else [])
+            translator = self.with_settings(decoding)
+        windows = in_windows(map(Line, _checked(lines)))
+        return translator.stream(windows, finished=finished, need_alignment=alignment)
+
+    def scores(
+        self, pairs: Iterable[tuple[str, str]], finished: Finished = ignore
+    ) -> Iterator[float]:
+        return super().scores(_checked_pairs(pairs), finished)
+
+    def alignments(
+        self, pairs: Iterable[tuple[str, str]], finished: Finished = ignore
+    ) -> Iterator[Aligned]:
+        return super().alignments(_checked_pairs(pairs), finished)
+
+    scores.__doc__ = LineTranslator.scores.__doc__
+    alignments.__doc__ = LineTranslator.alignments.__doc__
+
+
+def _checked(lines: Iterable[str], name: str = "lines") -> Iterator[str]:
+    """Yields the lines.
+
+    Raises:
+        TypeError: one of them is no str, as an empty cell of a table is.
+        UsageError: one of them has a line end.
+    """
+    for number, line in enumerate(lines):
+        if not isinstance(line, str):
+            raise TypeError(f"{name}[{number}]: expected a str, got {reprlib.repr(line)}")
+        if "\n" in line:
+            raise UsageError(f"{name}[{number}]: there is a line end in it; give one line")
+        yield line
+
+
+def _checked_pairs(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    for number, pair in enumerate(pairs):
+        source, target = _checked(pair, f"pairs[{number}]")
+        yield source, target
+
+
+def _require_known(method: Callable[..., object], settings: Iterable[str]) -> None:
+    """
+    Raises:
+        TypeError: a setting is no key of `decoding`; the message names the nearest one, or the
+            nearest argument of the method.
+    """
+    arguments = list(signature(method).parameters)
+    for name in settings:
+        if name in SEARCH_KEYS:
+            continue
+        if near := nearest("decoding", name, arguments):
+            hint = f"did you mean {near}?"
+        elif name in signature(Translator.load).parameters:
+            hint = "it is an argument of Translator.load"
+        else:
+            hint = f"the settings are {', '.join(SEARCH_KEYS)}"
+        raise TypeError(f"{method.__name__}() has no argument {name!r}; {hint}")
+
+
+@contextmanager
+def translator_of(spec: EngineSpec) -> Iterator[Translator]:
+    """A translator whose engine is loaded in this process, or in several."""
+    if spec.processes == 1:
+        yield Translator(spec, spec.load())
+        return
+    with engine_processes(spec) as runner:
+        yield Translator(spec, runner)
+
+
+@contextmanager
+def engine_processes(spec: EngineSpec) -> Iterator[Runner]:
+    """A runner of `spec.processes` processes that each load the engine. No more processes are
+    started than there are batches. Results do not depend on the number of processes, because each
+    batch is computed as a whole.
+
+    Raises:
+        UserError: one of the processes was killed. Errors of the engines are passed on.
+    """
+    try:
+        with process_pool(spec.processes, _EngineProcess(spec)) as run:
+            yield run
+    except BrokenProcessPool:
+        raise UserError(
+            "a process that translates was killed, perhaps because memory ran out. Lower "
+            "decoding.batch_tokens (--batch-tokens) or --threads"
+        ) from None
+
+
+@dataclass
+class _EngineProcess:
+    """The work of a process. It loads the engine when it is first called, and not when the process
+    starts, so that the parent receives the errors of loading."""
+
+    spec: EngineSpec
+
+    @cached_property
+    def engine(self) -> Engine:
+        return self.spec.load()
+
+    def __call__(self, work: Work[Result]) -> Result:
+        return work(self.engine)
