@@ -9,7 +9,7 @@ from hypothesis import settings
 
 from tests.lines_of_code import lines_of_package
 from transformer_mt.model import operations
-from transformer_mt.runtime import console
+from transformer_mt.utils import console
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_DATA = ROOT.parent / "shared" / "data"

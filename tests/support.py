@@ -23,8 +23,8 @@ from transformer_mt.decoding.engine import Engine
 from transformer_mt.decoding.paddle_engine import engine_of
 from transformer_mt.model.build import build_model
 from transformer_mt.training import checkpoint
+from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.optimizers import make_optimizer
-from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training.setup import make_trainer
 from transformer_mt.training.state import Progress, State
 from transformer_mt.training.update import Outcome

@@ -10,7 +10,7 @@ import pytest
 import transformer_mt
 from tests.support import ROOT, demo_pairs, make_config, make_model_directory
 from transformer_mt import Output, Translation, Translator, UsageError, UserError
-from transformer_mt.runtime import errors
+from transformer_mt.utils import errors
 
 PAIRS = demo_pairs(300)
 LINES = [*(source for source, _ in PAIRS[:4]), ""]

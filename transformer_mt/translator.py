@@ -28,8 +28,8 @@ from transformer_mt.decoding.lines import in_windows
 from transformer_mt.decoding.output import Aligned, Line, Translation
 from transformer_mt.export import registry
 from transformer_mt.export.registry import EngineSpec
-from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.process_pool import process_pool
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.processes import process_pool
 
 
 class Translator(LineTranslator):

@@ -31,9 +31,9 @@ from transformer_mt.export import ctranslate2 as exporter
 from transformer_mt.export.ctranslate2_engine import Ctranslate2Engine
 from transformer_mt.export.registry import find
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.runtime import folders, tensors
-from transformer_mt.runtime.checksums import verify, write_checksums
-from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.utils import folders, tensors
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.folders import verify, write_checksums
 
 PAIRS = demo_pairs(200)
 QUANTIZATIONS = ("int8", "int8_float32", "int16", "float16", "bfloat16")

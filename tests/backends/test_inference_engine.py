@@ -14,9 +14,9 @@ from transformer_mt.decoding.engine import Search, Sentence
 from transformer_mt.export import registry as engines
 from transformer_mt.export.paddle_inference import InferenceEngine
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.runtime.checksums import CHECKSUMS, write_checksums
-from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.translator import Translator
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.folders import CHECKSUMS, write_checksums
 
 PAIRS = demo_pairs(300)
 LINES = [source for source, _ in PAIRS[:40]]

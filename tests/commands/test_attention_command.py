@@ -12,8 +12,8 @@ from tests.support import demo_pairs, make_config, make_model_directory, run_com
 from transformer_mt.decoding.line_translator import Line
 from transformer_mt.export.registry import find
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.runtime.errors import UsageError
 from transformer_mt.translator import Translator
+from transformer_mt.utils.errors import UsageError
 
 PAIRS = demo_pairs(200)
 TEXT, TARGET = PAIRS[3]

@@ -18,7 +18,7 @@ from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.export import ctranslate2, paddle_inference
 from transformer_mt.export.ctranslate2_engine import Ctranslate2Engine
 from transformer_mt.export.paddle_inference import InferenceEngine
-from transformer_mt.runtime.checksums import write_checksums
+from transformer_mt.utils.folders import write_checksums
 
 WORDS = [f"w{number}" for number in range(20)]
 VOCABULARY = WordVocabulary(WORDS)

@@ -18,9 +18,9 @@ from transformer_mt.evaluation.scoring import (
     tokenizer_for,
     tokenizer_for_text,
 )
-from transformer_mt.runtime.errors import UserError
 from transformer_mt.training.run import check, train
 from transformer_mt.training.validate import DevScores
+from transformer_mt.utils.errors import UserError
 
 
 def worsen(lines):

@@ -27,7 +27,6 @@ from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.line_translator import LineTranslator
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.evaluation import alignment_error_rate as error_rate
-from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.training import run
 from transformer_mt.training import setup as assembly
 from transformer_mt.training.objective import Objective
@@ -35,6 +34,7 @@ from transformer_mt.training.setup import prepare_for
 from transformer_mt.training.terms import guided_attention
 from transformer_mt.training.terms.guided_attention import GuidedAttention
 from transformer_mt.training.validate import dev_loss
+from transformer_mt.utils.errors import UsageError, UserError
 
 PAIRS = demo_pairs(120)
 SUBWORDS = train_subwords(PAIRS, 300)

@@ -22,8 +22,8 @@ from transformer_mt.decoding.engine import Sentence, length_limits, length_penal
 from transformer_mt.decoding.mask_predict import MaskPredictEngine, PaddlePredictor, best_lengths
 from transformer_mt.decoding.paddle_engine import engine_of
 from transformer_mt.kernels import device_scores
-from transformer_mt.runtime.errors import UsageError
 from transformer_mt.translator import Translator
+from transformer_mt.utils.errors import UsageError
 
 PAIRS = demo_pairs(300)
 KINDS = ["length", "end"]

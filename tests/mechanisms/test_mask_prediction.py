@@ -24,7 +24,7 @@ from transformer_mt.decoding.engine import length_limits
 from transformer_mt.decoding.line_translator import LineTranslator
 from transformer_mt.mechanisms.mask_predict.config import LONGEST_TARGET
 from transformer_mt.training import setup as assembly
-from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.terms import mask_prediction
 from transformer_mt.training.terms.mask_prediction import random_masks
 from transformer_mt.training.update import seed_generators

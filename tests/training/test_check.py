@@ -7,9 +7,9 @@ from functools import partial
 import pytest
 
 from tests.support import demo_pairs, make_config, make_model_directory, write_lines, write_pairs
-from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.training import run
 from transformer_mt.training.loop import seconds_per_step
+from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.weights import WEIGHTS
 
 PAIRS = demo_pairs(120)

@@ -19,7 +19,7 @@ from transformer_mt.kernels.transfer import sent_ahead
 from transformer_mt.model import operations
 from transformer_mt.model.operations import to_tensor
 from transformer_mt.training import loop
-from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.setup import make_trainer
 
 PAIRS = demo_pairs(60)

@@ -18,9 +18,9 @@ from transformer_mt.config.schema import SEARCH_KEYS, DecodingConfig
 from transformer_mt.config.section import one_line
 from transformer_mt.export import registry
 from transformer_mt.export.registry import EngineSpec
-from transformer_mt.runtime.checksums import CHECKSUMS
-from transformer_mt.runtime.console import progress, warn
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.utils.console import progress, warn
+from transformer_mt.utils.errors import UsageError
+from transformer_mt.utils.folders import CHECKSUMS
 
 if TYPE_CHECKING:
     from transformer_mt.translator import Translator

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from transformer_mt.assembly import fine_tuning
 from transformer_mt.commands.arguments import add_device, add_overrides
 from transformer_mt.model_directory import MODEL_CARD, REPORT
-from transformer_mt.runtime.console import duration, quoted, say, show, warn
-from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import write_atomically
+from transformer_mt.utils.console import duration, quoted, say, show, warn
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.files import write_atomically
 
 if TYPE_CHECKING:
-    from transformer_mt.training.run_directory import RunDirectory
+    from transformer_mt.training.folder import RunDirectory
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -36,7 +36,7 @@ from transformer_mt.decoding.engine import (
 )
 from transformer_mt.decoding.lines import Segment, in_windows, segments
 from transformer_mt.decoding.output import Aligned, Line, LinePart, Output, Translation
-from transformer_mt.runtime.console import warn
+from transformer_mt.utils.console import warn
 
 if TYPE_CHECKING:
     from typing_extensions import Self

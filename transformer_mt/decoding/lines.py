@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from transformer_mt.data.sentences import Place, sentences
-from transformer_mt.runtime.console import warn
-from transformer_mt.runtime.files import BLOCK, byte_lines, reading
+from transformer_mt.utils.console import warn
+from transformer_mt.utils.files import BLOCK, byte_lines, reading
 
 # Where a clause may end, and a word. Marks of languages with spaces count only before a space.
 _CLAUSE = re.compile(r"[,;:،؛፣၊]\s+|\s[–—-]\s|[、，；：]\s*")

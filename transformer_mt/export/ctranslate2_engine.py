@@ -25,7 +25,7 @@ from transformer_mt.decoding.engine import (
     length_penalty,
 )
 from transformer_mt.export.registry import CTRANSLATE2, EngineSpec
-from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.utils.errors import UsageError, UserError
 
 # The settings of an exported model, in its folder.
 SETTINGS = "config.json"

@@ -45,8 +45,8 @@ from transformer_mt.model import operations
 from transformer_mt.model.ancestors import AncestorMask
 from transformer_mt.model.layers import LayerCache
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runtime import device as devices
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.utils import device as devices
+from transformer_mt.utils.errors import UserError
 
 # The names of the programs, and the suffixes of their files: the graph and the weights.
 ENCODER, DECODER = "encoder", "decoder"

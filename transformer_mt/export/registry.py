@@ -20,9 +20,9 @@ from transformer_mt.decoding.engine import (
     require_able,
 )
 from transformer_mt.model_directory import ModelDirectory, made_of_checkpoint, named
-from transformer_mt.runtime.checksums import CHECKSUMS, verify
-from transformer_mt.runtime.console import quoted, warn
-from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.utils.console import quoted, warn
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.folders import CHECKSUMS, verify
 
 if TYPE_CHECKING:
     from transformer_mt.data.subword import Subwords
@@ -215,7 +215,7 @@ class _Paddle(Backend):
         from transformer_mt import kernels
         from transformer_mt.decoding.paddle_engine import engine_of
         from transformer_mt.model.build import build_model
-        from transformer_mt.runtime import device as devices
+        from transformer_mt.utils import device as devices
         from transformer_mt.weights import load_weights
 
         devices.use(spec.device)
@@ -447,6 +447,6 @@ def _device(name: str | None) -> str:
     installed = [name for name in names if any(metadata.distributions(name=name))]
     if installed == ["paddlepaddle"]:
         return "cpu"
-    from transformer_mt.runtime import device as devices
+    from transformer_mt.utils import device as devices
 
     return devices.use(None)

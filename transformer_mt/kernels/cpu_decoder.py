@@ -28,7 +28,7 @@ from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
 from transformer_mt.model.layers import DecoderLayer, PositionwiseFeedForward, ResidualNorm
 from transformer_mt.model.operations import array, is_float32_on_cpu, tensor
 from transformer_mt.model.transformer import Decoder, Generator, Transformer
-from transformer_mt.runtime.console import warn
+from transformer_mt.utils.console import warn
 
 FORBIDDEN = np.float32(FORBIDDEN_SCORE)
 # The number of positions that a growing cache allocates in addition.

@@ -21,7 +21,7 @@ from transformer_mt.config.fused import takes_head_width
 from transformer_mt.kernels.transfer import Copies, sent_ahead
 from transformer_mt.model.attention import FORBIDDEN_SCORE, lowest_score
 from transformer_mt.model.operations import Operations
-from transformer_mt.runtime.console import warn
+from transformer_mt.utils.console import warn
 
 # How far a value or a gradient may be from that of the plain operations in float32, as a share of
 # the largest one. The rounding of one number is at most 0.004 (bfloat16) or 0.0005 (float16) of it.

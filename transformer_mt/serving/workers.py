@@ -18,10 +18,10 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from transformer_mt.export.registry import EngineSpec
-from transformer_mt.runtime import signals
-from transformer_mt.runtime.console import say
-from transformer_mt.runtime.errors import UserError, describe
 from transformer_mt.serving.batching import Queue, Waiting, WorkerLost, joined, separated
+from transformer_mt.utils import signals
+from transformer_mt.utils.console import say
+from transformer_mt.utils.errors import UserError, describe
 
 # The greatest number of seconds between two attempts to start a process.
 LONGEST_PAUSE = 30.0

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import transformer_mt
-from transformer_mt.runtime import signals
-from transformer_mt.runtime.errors import Interrupted, UserError, describe, is_lost_connection
+from transformer_mt.utils import signals
+from transformer_mt.utils.errors import Interrupted, UserError, describe, is_lost_connection
 
 if TYPE_CHECKING:  # The launcher needs none of these.
     from transformer_mt.config.schema import Config
@@ -220,10 +220,10 @@ def work(job: Path, digest: str) -> None:
     Args:
         digest: the SHA-256 of the job, so that only a file written by this run is unpickled.
     """
-    from transformer_mt.runtime import device as devices
+    from transformer_mt.training.folder import RunDirectory
     from transformer_mt.training.parallel import Processes, own_device
-    from transformer_mt.training.run_directory import RunDirectory
     from transformer_mt.training.setup import make_trainer
+    from transformer_mt.utils import device as devices
 
     content = job.read_bytes()
     if hashlib.sha256(content).hexdigest() != digest:

@@ -13,7 +13,7 @@ import numpy as np
 import paddle
 from paddle import Tensor, nn
 
-from transformer_mt.runtime.errors import UserError, describe
+from transformer_mt.utils.errors import UserError, describe
 
 
 def is_one_of_several() -> bool:

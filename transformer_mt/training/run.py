@@ -22,19 +22,19 @@ from transformer_mt.evaluation.groups import spread
 from transformer_mt.evaluation.scoring import require_tokenizer
 from transformer_mt.inspect.parameters import VocabularySizes, parts
 from transformer_mt.model_directory import DATA_FACTS, subwords_to_keep
-from transformer_mt.runtime import device as devices
-from transformer_mt.runtime.console import duration, on_terminal, quoted, say, show, table, warn
-from transformer_mt.runtime.errors import UsageError
-from transformer_mt.runtime.files import write_atomically
-from transformer_mt.training import event_files, launch, resume
+from transformer_mt.training import folder, launch, resume
 from transformer_mt.training.advice import advice
 from transformer_mt.training.finish import finish
+from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.loop import Trainer, run_on_several_machines, seconds_per_step
 from transformer_mt.training.parallel import Processes, is_one_of_several, own_device
 from transformer_mt.training.plan import Plan
-from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training.setup import make_plan, make_trainer, prepare_for
 from transformer_mt.training.state import Progress, State
+from transformer_mt.utils import device as devices
+from transformer_mt.utils.console import duration, on_terminal, quoted, say, show, table, warn
+from transformer_mt.utils.errors import UsageError
+from transformer_mt.utils.files import write_atomically
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def _use_device(config: Config, device: str | None) -> str:
         UserError: there is no such device, it can't compute in training.precision, or a package
             that training.log_to needs is missing.
     """
-    event_files.require_packages(config.training.log_to)
+    folder.require_packages(config.training.log_to)
     used = devices.use(device)
     devices.require_precision(config.training.precision, used)
     return used

@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import NamedTuple
 
-from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import ENDINGS, conversion, lines
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.files import ENDINGS, conversion, lines
 
 # PaddleNLP's folder for downloaded datasets, as paddlenlp.utils.env has it, without its import.
 PADDLENLP_HOME = Path(os.environ.get("PPNLP_HOME", os.path.expanduser("~/.paddlenlp")))

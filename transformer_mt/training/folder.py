@@ -1,4 +1,4 @@
-"""A model directory as a run writes it: claimed, started, resumed, logged into, and deleted."""
+"""A model directory as a run writes it: claimed, started, resumed, logged into, and put aside."""
 
 import contextlib
 import json
@@ -6,16 +6,18 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config
 from transformer_mt.data.subword import Subwords
+from transformer_mt.evaluation.metrics import METRICS
 from transformer_mt.model_directory import (
-    CHECKPOINT,
     CONFIG,
     DATA_FACTS,
     FORMAT_VERSION,
@@ -29,26 +31,31 @@ from transformer_mt.model_directory import (
     ModelDirectory,
     entries,
     named,
+    texts,
 )
-from transformer_mt.runtime import console
-from transformer_mt.runtime.checksums import CHECKSUMS, listed, sealed, verify, write_checksums
-from transformer_mt.runtime.console import say
-from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import as_line, atomic, write_atomically
-from transformer_mt.runtime.locks import open_locked
-from transformer_mt.training import event_files
-from transformer_mt.training.event_files import EventFiles
-from transformer_mt.training.state import STATE, Progress
-from transformer_mt.weights import OPTIMIZER, WEIGHTS
+from transformer_mt.training.state import Progress
+from transformer_mt.utils import console
+from transformer_mt.utils.console import say, warn
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.files import (
+    as_line,
+    atomic,
+    clear_leftovers,
+    open_locked,
+    write_atomically,
+)
+from transformer_mt.utils.folders import CHECKSUMS, sealed, verify, write_checksums
 
 TERMINAL_LOG = "train.log"
 # The translations of this number of newest validations are kept, and those of the best ones.
 KEPT_HYPOTHESES = 5
+# The names of the files that VisualDL and TensorBoard read.
+EVENT_FILES = {"visualdl": r"vdlrecords\..*", "tensorboard": r"events\.out\.tfevents\..*"}
 # The folders of files that a run writes, and the names of these files.
 _FOLDERS = {
     "held_out": rf"{CHECKSUMS}|(dev|test)\.[^.]+",
     "dev": rf"source|reference|{HYPOTHESIS.pattern}",
-    **event_files.FILE_NAMES,
+    **EVENT_FILES,
 }
 # What a run writes before its first checkpoint. A run that begins again writes the same.
 _FIRST_FILES = {
@@ -59,10 +66,6 @@ _FIRST_FILES = {
 _LATER_FILES = {
     *("best", "test.source", "test.reference", "test.hypothesis"),
     *(REPORT, MODEL_CARD, TUNING),
-}
-_CHECKPOINT_FILES = {
-    *(WEIGHTS, OPTIMIZER, STATE, CHECKSUMS),
-    *("model.pdparams", "optimizer.pdopt"),  # of format version 1
 }
 # What exists only while this program runs: its lock, its workers' folder, incomplete files.
 _TEMPORARY = re.compile(r"\.lock|\.workers|\..+\.(tmp|old)")
@@ -79,7 +82,7 @@ class RunDirectory(ModelDirectory):
         """Makes the directory and locks it for this process.
 
         The folder must be empty, or hold a run that can be resumed. With `restart` it may hold any
-        run, which `start` then deletes.
+        run, which `start` then renames.
 
         Raises:
             UserError: another process has locked it, or it can't be made.
@@ -137,24 +140,26 @@ class RunDirectory(ModelDirectory):
                 + (", or put its config.yaml back" if self.checkpoints.is_dir() else "")
             )
         if restart:
-            for name in ("checkpoints", "export", *_FOLDERS):
-                self.own(name)
+            if os.path.lexists(self._aside) and not ModelDirectory(self._aside).holds_run:
+                raise UsageError(
+                    f"{self._aside} holds no run of this program, and --restart needs the name. "
+                    "Rename it"
+                )
             return
         self.require_inside()
         self.load_config()  # raises if it is damaged, or of another version
-        if not self.saved_checkpoints():
-            others = sorted(names - _FIRST_FILES)
-            others += [
-                f"checkpoints/{path.name}"
-                for path in entries(self.checkpoints)
-                if not _is_temporary(path)
-            ]
-            if others:
-                raise UsageError(
-                    f"{self.path} holds a run without a checkpoint to continue from, but with "
-                    f"{', '.join(others[:3])}. Give another model_dir=FOLDER; --restart deletes "
-                    "the run and trains again from the beginning"
-                )
+        if not self.saved_checkpoints() and (others := self._more_than_a_beginning()):
+            raise UsageError(
+                f"{self.path} holds a run without a checkpoint to continue from, but with "
+                f"{', '.join(others[:3])}. Give another model_dir=FOLDER; --restart renames "
+                "this one and trains from the beginning"
+            )
+
+    def _more_than_a_beginning(self) -> list[str]:
+        """Returns the names of what a run has not before its first checkpoint."""
+        names = {path.name for path in entries(self.path) if not _is_temporary(path)}
+        inside = [path for path in entries(self.checkpoints) if not _is_temporary(path)]
+        return sorted(names - _FIRST_FILES) + [f"checkpoints/{path.name}" for path in inside]
 
     def require_inside(self) -> None:
         """Checks the links in the directory.
@@ -172,11 +177,21 @@ class RunDirectory(ModelDirectory):
     # ------------------------------------------------------------- the beginning of a run
 
     def start(self, config: Config, subwords: Subwords, held_out: list[Path]) -> None:
-        """Deletes an earlier run, and writes the first files of a new one.
+        """Renames an earlier run, and writes the first files of a new one.
 
-        Files that no run has written are left in place, and listed in a message.
+        Of a run that was killed before its first checkpoint, the files are replaced.
+
+        Raises:
+            UserError: the earlier run can't be renamed, or has links out of the directory.
         """
-        self._delete_run()
+        if self._more_than_a_beginning():
+            self._put_aside()
+        else:
+            self.require_inside()
+            for name in _FOLDERS:
+                self._emptied(name)
+            for name in _FIRST_FILES - {CONFIG, VERSION, "checkpoints", *_FOLDERS}:
+                (self.path / name).unlink(missing_ok=True)
         # These two come first: they mark the directory as that of a run, whenever it is stopped.
         write_atomically(self.path / VERSION, f"{FORMAT_VERSION}\n")
         write_atomically(self.path / CONFIG, sealed(config_file.dump(config)))
@@ -224,60 +239,44 @@ class RunDirectory(ModelDirectory):
             shutil.copyfile(path, self.held_out / path.name)
         write_checksums(self.held_out)
 
-    # -------------------------------------------------------------------- deleting a run
+    @property
+    def _aside(self) -> Path:
+        """The name that --restart gives to the run that was here."""
+        path = Path(os.path.realpath(self.path))
+        return path.with_name(f"{path.name}.before-restart")
 
-    def _delete_run(self) -> None:
-        """Deletes what runs have written, except for config and version, which will be replaced."""
-        folders = [self.checkpoints, *entries(self.checkpoints)]
-        folders += [self.path / "export", *entries(self.path / "export")]
-        folders += [self.path / name for name in _FOLDERS]
-        folders = [folder for folder in folders if self._is_own_folder(folder)]
-        for folder in folders:
-            for path in self._written_into(folder):
-                _delete(path)
-        for entry in entries(self.path):
-            # A link is always deleted, because writing to it would change the file it leads to.
-            stays = entry.name in (CONFIG, VERSION) or entry.is_dir()
-            if entry.name == MODEL_CARD and not entry.is_symlink():
-                stays = self.has_edited_card  # of a person, who may need its text
-            if entry.name in _FIRST_FILES | _LATER_FILES and (entry.is_symlink() or not stays):
-                entry.unlink(missing_ok=True)
-        for folder in sorted(folders, key=lambda path: -len(path.parts)):
-            with contextlib.suppress(OSError):  # something is left in it
-                folder.rmdir()
-        for path in entries(self.checkpoints):
-            if CHECKPOINT.fullmatch(path.name):  # the new run may need the name
-                path.rename(path.with_name(f"{path.name}.left"))
-        left = [
-            path.relative_to(self.path).as_posix()
-            for path in (*entries(self.path), *entries(self.checkpoints))
-            if path.name not in (CONFIG, VERSION, "checkpoints") and not _is_temporary(path)
-        ]
-        if left:
-            more = f", and {len(left) - 10} more" if len(left) > 10 else ""
-            names = ", ".join(left[:10]) + more
-            say(f"{self.path}: left in place, because no run wrote it: {names}")
-
-    def _written_into(self, folder: Path) -> list[Path]:
-        """Returns the entries of a folder of the directory that a run has written."""
-        if folder.parent == self.checkpoints:
-            is_checkpoint = CHECKPOINT.fullmatch(folder.name.removesuffix(".damaged"))
-            names = _CHECKPOINT_FILES if is_checkpoint else set()
-            return [entry for entry in entries(folder) if entry.name in names]
-        if folder.parent == self.path / "export":
-            names = listed(folder) | {CHECKSUMS} if (folder / VERSION).is_file() else set()
-            return [entry for entry in entries(folder) if entry.name in names]
-        pattern = {
-            "checkpoints": _TEMPORARY.pattern,
-            "export": rf"{_TEMPORARY.pattern}|({CHECKPOINT.pattern})\.pdparams",
-            **_FOLDERS,
-        }[folder.name]
-        return [entry for entry in entries(folder) if re.fullmatch(pattern, entry.name)]
-
-    def _is_own_folder(self, path: Path) -> bool:
-        """Returns whether a path is a folder of this directory, and not a link to another one."""
-        place = os.path.join(os.path.realpath(self.path), path.relative_to(self.path))
-        return path.is_dir() and os.path.realpath(path) == place
+    def _put_aside(self) -> None:
+        """Renames the directory with all that is in it, and makes a new one of its name, which is
+        locked from its beginning. One earlier directory is kept."""
+        aside = self._aside
+        path = aside.with_name(os.path.basename(os.path.realpath(self.path)))
+        new, old = (
+            aside.with_name(f".{name}.{os.getpid()}.tmp") for name in (path.name, aside.name)
+        )
+        clear_leftovers(path.parent, path.name)
+        clear_leftovers(path.parent, aside.name)
+        lock = None
+        try:
+            new.mkdir()
+            lock = open_locked(new / ".lock", os.O_RDWR | os.O_CREAT)
+            if aside.exists():
+                aside.rename(old)
+            path.rename(aside)
+            new.rename(path)
+        except OSError as error:
+            if lock is not None:
+                os.close(lock)
+            shutil.rmtree(new, ignore_errors=True)
+            if aside.exists() and not path.exists():
+                aside.rename(path)
+            raise UserError(
+                f"{self.path}: can't be renamed to {aside.name}: {error.strerror}. Nothing in it "
+                "was changed; give another model_dir=FOLDER"
+            ) from None
+        os.close(self._lock)
+        self._lock = lock
+        shutil.rmtree(old, ignore_errors=True)
+        say(f"the earlier run is in {aside} now; the next --restart replaces it")
 
     # ------------------------------------------------------------------------ during a run
 
@@ -300,14 +299,14 @@ class RunDirectory(ModelDirectory):
         """Appends all that is printed to train.log from now on, and what was printed before."""
         console.keep_log(self.own(TERMINAL_LOG))
 
-    def open_event_files(self, kinds: Iterable[str]) -> EventFiles:
+    def open_event_files(self, kinds: Iterable[str]) -> "EventFiles":
         """Opens the files for VisualDL and TensorBoard. They hold what metrics.jsonl holds, so
         those of an earlier part of the run are deleted.
 
         Args:
             kinds: the value of training.log_to.
         """
-        folders = {kind: self._emptied(kind) for kind in event_files.WRITERS}
+        folders = {kind: self._emptied(kind) for kind in WRITERS}
         return EventFiles({kind: folders[kind] for kind in kinds}, self.logged())
 
     def _emptied(self, name: str) -> Path:
@@ -354,3 +353,124 @@ def _delete(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+# ---------------------------------------------------------- files for VisualDL and TensorBoard
+
+# What is drawn of the lines of each kind, under tags such as train/loss.
+SCALARS = {
+    "train": (
+        *("loss", "perplexity", "learning_rate", "gradient_norm", "tokens_per_second"),
+        *("padding", "skipped"),
+    ),
+    "dev": ("loss", "perplexity", *METRICS),
+}
+
+
+def _visualdl(folder: Path) -> tuple[Any, Callable[[float], Any]]:
+    from visualdl import LogWriter
+
+    # VisualDL takes milliseconds.
+    return LogWriter(logdir=str(folder)), lambda seconds: round(1000 * seconds)
+
+
+def _tensorboard(folder: Path) -> tuple[Any, Callable[[float], Any]]:
+    from tensorboardX import SummaryWriter
+
+    return SummaryWriter(logdir=str(folder)), float
+
+
+# How each kind of files is opened, by the values of training.log_to. The result is a writer, and a
+# function that converts seconds since 1970 to the unit in which the writer takes them. The keys are
+# also the names of the folders in the model directory.
+WRITERS = {"visualdl": _visualdl, "tensorboard": _tensorboard}
+PACKAGES = {"visualdl": "visualdl", "tensorboard": "tensorboardX"}
+
+
+def require_packages(kinds: Iterable[str]) -> None:
+    """
+    Raises:
+        UserError: a package that writes one of these kinds is not installed.
+    """
+    for kind in kinds:
+        if find_spec(PACKAGES[kind]) is None:
+            raise UserError(
+                f"training.log_to: {kind} needs the package {PACKAGES[kind]}, which is not "
+                f"installed. Install it with `pip install {PACKAGES[kind]}`, or leave {kind} out "
+                "of training.log_to"
+            )
+
+
+class EventFiles:
+    """Writes the lines of metrics.jsonl for VisualDL and TensorBoard.
+
+    The files hold nothing that metrics.jsonl lacks. So when a run is resumed, they are written
+    again from its lines, and never show a step that the resumed run does not have.
+
+    Args:
+        folders: an empty folder for each kind in `WRITERS` that is to be written.
+        lines: the lines that metrics.jsonl has already.
+    """
+
+    def __init__(self, folders: dict[str, Path], lines: Iterable[dict[str, Any]]) -> None:
+        self._samples: dict[str, list[str]] = {}
+        self._open = {kind: WRITERS[kind](folder) for kind, folder in folders.items()}
+        for line in lines:
+            self._write(line)
+        self._flush()
+
+    def add(self, line: dict[str, Any]) -> None:
+        """Writes a line, and makes it visible to whoever reads the files."""
+        self._write(line)
+        self._flush()
+
+    def close(self) -> None:
+        for kind in list(self._open):
+            self._try(kind, lambda writer, _: writer.close())
+
+    def _write(self, line: dict[str, Any]) -> None:
+        kind, step = str(line.get("kind")), line.get("step", 0)
+        if kind == "samples":
+            self._samples = {name: texts(line.get(name)) for name in ("source", "reference")}
+        for key in SCALARS.get(kind, ()):
+            value = line.get(key)
+            if isinstance(value, int | float):
+                self._add("add_scalar", f"{kind}/{key}", value, step, line)
+        if kind == "dev":
+            columns = {**self._samples, "translation": texts(line.get("samples"))}
+            # Some are missing if evaluation.samples has changed, and in lines of earlier versions.
+            for number, parts in enumerate(zip(*columns.values(), strict=False), 1):
+                text = "  \n".join(map(": ".join, zip(columns, parts, strict=True)))
+                self._add("add_text", f"samples/{number}", text, step, line)
+
+    def _add(self, method: str, tag: str, value: Any, step: int, line: dict[str, Any]) -> None:
+        seconds = 0.0
+        with contextlib.suppress(KeyError, TypeError, ValueError):  # a line of an earlier version
+            seconds = datetime.fromisoformat(line["time"]).timestamp()
+        for kind in list(self._open):
+            self._try(kind, partial(_call, method, tag, value, step, seconds))
+
+    def _flush(self) -> None:
+        for kind in list(self._open):
+            self._try(kind, lambda writer, _: writer.flush())
+
+    def _try(self, kind: str, action: Callable[[Any, Callable], object]) -> None:
+        """Uses a writer. If that fails, as it does on a full disk and with numbers that the format
+        cannot hold, it is not used any more, because training is worth more than these files."""
+        try:
+            action(*self._open[kind])
+        except (OSError, ValueError, TypeError) as error:
+            warn(f"training.log_to: {kind}: {error}; nothing more is written for it")
+            del self._open[kind]
+
+
+def _call(
+    method: str,
+    tag: str,
+    value: Any,
+    step: int,
+    seconds: float,
+    writer: Any,
+    unit: Callable[[float], Any],
+) -> None:
+    getattr(writer, method)(tag, value, step, walltime=unit(seconds))

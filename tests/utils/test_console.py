@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from tests.support import PairList, demo_pairs, make_config, make_model_directory, prepared
 from transformer_mt import cli
-from transformer_mt.export import registry as engines
-from transformer_mt.runtime import console
-from transformer_mt.runtime.checksums import write_checksums
-from transformer_mt.runtime.errors import UsageError
-from transformer_mt.training import finish, run
+from transformer_mt.assembly import backends as engines
+from transformer_mt.assembly import finish, run
 from transformer_mt.training.resume import checked_state
+from transformer_mt.utils import console
+from transformer_mt.utils.errors import UsageError
+from transformer_mt.utils.folders import write_checksums
 
 # Clears the screen, sets the title, and shows what follows from right to left.
 EVIL = "\x1b[2J\x1b]0;title\x07\x9b31m\u202e\u2066\u2028\r\x00"
@@ -147,7 +147,8 @@ def with_corpus(model):
     """A checkpoint that tells what text it was trained on."""
     checkpoint = model.saved_checkpoints()[-1]
     (checkpoint / "state.json").write_text(
-        '{"corpus": "another", "progress": {"plan": [1, 400], "best": [], "meter": {}}}'
+        '{"corpus": "another", '
+        '"progress": {"plan": [1, 400], "best": [], "losses": [], "meter": {}}}'
     )
     write_checksums(checkpoint)
     return checkpoint
