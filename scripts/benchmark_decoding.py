@@ -100,7 +100,7 @@ class Judge:
         from transformer_mt.assembly.model import build_model
         from transformer_mt.decoding.paddle_engine import PaddleEngine
         from transformer_mt.model_directory import ModelDirectory
-        from transformer_mt.runtime.device import use as use_device
+        from transformer_mt.utils.device import use as use_device
         from transformer_mt.weights import load_weights
 
         use_device("cpu")

@@ -100,7 +100,7 @@ class OurTraining:
         from transformer_mt.assembly.training import make_trainer
         from transformer_mt.config.file import load as load_config
         from transformer_mt.data.prepare import prepare
-        from transformer_mt.runtime.device import use as use_device
+        from transformer_mt.utils.device import use as use_device
 
         use_device("cpu")
         self.config = load_config(recipe, overrides)
@@ -170,8 +170,8 @@ class LossMemory:
         paddle.set_device("cpu")
         targets = paddle.randint(1, LOSS_VOCAB_SIZE, [BATCH_TOKENS])
         if name == OURS:
-            from transformer_mt.runtime.device import use as use_device
             from transformer_mt.training.loss import LabelSmoothedCrossEntropy
+            from transformer_mt.utils.device import use as use_device
 
             use_device("cpu")
             criterion = LabelSmoothedCrossEntropy(LABEL_SMOOTHING, pad_id=0)

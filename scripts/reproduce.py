@@ -25,9 +25,9 @@ from pathlib import Path
 from published import record
 from published.row import ROOT, Places, Row, find, rows
 from published.steps import run_all
-from transformer_mt.runtime import signals
-from transformer_mt.runtime.console import discard, say, show, warn
-from transformer_mt.runtime.errors import Interrupted, UsageError, UserError
+from transformer_mt.utils import signals
+from transformer_mt.utils.console import discard, say, show, warn
+from transformer_mt.utils.errors import Interrupted, UsageError, UserError
 
 
 def main() -> int:

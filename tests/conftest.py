@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 
 from tests.lines_of_code import lines_of_package
-from transformer_mt.runtime import console
+from transformer_mt.utils import console
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_DATA = ROOT.parent / "shared" / "data"

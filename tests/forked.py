@@ -116,7 +116,7 @@ def prctl(option: int, value: int) -> None:
 
 def import_all() -> None:
     """Imports all modules of the program and what they use. What the imports change besides is
-    undone here, as transformer_mt.runtime.signals does it in a fresh process."""
+    undone here, as transformer_mt.utils.signals does it in a fresh process."""
     import transformer_mt  # sets flags that Paddle reads when it is imported
 
     level = logging.getLogger().level

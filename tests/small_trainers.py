@@ -7,7 +7,7 @@ import pytest
 from tests.support import demo_pairs, make_config, prepared, train_subwords
 from transformer_mt.assembly import training as assembly
 from transformer_mt.data.subword import Subwords
-from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.folder import RunDirectory
 
 PAIRS = demo_pairs(160)
 TRAIN, DEV = PAIRS[:120], PAIRS[120:]

@@ -23,8 +23,8 @@ from transformer_mt.data.prepare import PreparedData
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.engine import Engine
 from transformer_mt.training import checkpoint
+from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.optimizer import make_optimizer
-from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training.state import Progress, State
 from transformer_mt.training.update import Outcome
 

@@ -21,10 +21,10 @@ from tests.support import (
 from transformer_mt.assembly.translator import Translator
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.model_directory import require_safe_outputs, subwords_to_keep
-from transformer_mt.runtime import locks
-from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.state import Progress
+from transformer_mt.utils import files
+from transformer_mt.utils.errors import UsageError, UserError
 
 PAIRS = [("A dog runs.", "Ein Hund rennt."), ("A cat sleeps.", "Eine Katze schläft.")] * 3
 
@@ -186,7 +186,7 @@ def test_a_path_that_is_a_file(tmp_path):
 HOLD = """
 import sys, time
 from transformer_mt.model_directory import require_safe_outputs, subwords_to_keep
-from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.state import Progress
 directory = RunDirectory(sys.argv[1])
 directory.claim()
@@ -249,7 +249,7 @@ def test_a_lock_whose_file_is_gone_is_no_lock(tmp_path, monkeypatch):
     the next one would lock a new one."""
     first, second = RunDirectory(tmp_path / "run"), RunDirectory(tmp_path / "run")
     first.claim()
-    is_open_at = locks.is_open_at
+    is_open_at = files.is_open_at
     answers = []
 
     def after_someone_removed_it(path, descriptor):
@@ -259,7 +259,7 @@ def test_a_lock_whose_file_is_gone_is_no_lock(tmp_path, monkeypatch):
         answers.append(is_open_at(path, descriptor))
         return answers[-1]
 
-    monkeypatch.setattr(locks, "is_open_at", after_someone_removed_it)
+    monkeypatch.setattr(files, "is_open_at", after_someone_removed_it)
     first.release()
     second.claim()
     assert answers == [False, True]

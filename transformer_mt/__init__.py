@@ -5,12 +5,12 @@ import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from transformer_mt.runtime.processor import is_amd_with_avx2
+from transformer_mt.utils.device import is_amd_with_avx2
 
 if TYPE_CHECKING:
     from transformer_mt.assembly.translator import Translator
     from transformer_mt.decoding.translation import Aligned, Line, Output, Translation
-    from transformer_mt.runtime.errors import UsageError, UserError
+    from transformer_mt.utils.errors import UsageError, UserError
 
 __version__ = "0.1.0"
 __all__ = [
@@ -54,8 +54,8 @@ _MODULES = {
     "Output": "decoding.translation",
     "Translation": "decoding.translation",
     "Translator": "assembly.translator",
-    "UsageError": "runtime.errors",
-    "UserError": "runtime.errors",
+    "UsageError": "utils.errors",
+    "UserError": "utils.errors",
 }
 
 

@@ -17,8 +17,8 @@ from importlib import import_module
 
 from transformer_mt import __version__
 from transformer_mt.commands import suggestions
-from transformer_mt.runtime import signals
-from transformer_mt.runtime.errors import Interrupted, UserError, describe
+from transformer_mt.utils import signals
+from transformer_mt.utils.errors import Interrupted, UserError, describe
 
 # Each command and what it does. The module that `module_of` names holds its `add_arguments` and
 # `run`. Its docstring, without the first line, is the text below the arguments in `--help`.
@@ -95,7 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _end(message: str = "") -> None:
     """Prints what is left to say, and flushes the output."""
-    from transformer_mt.runtime import console  # slow to import
+    from transformer_mt.utils import console
 
     console.say_counts()
     if message:

@@ -20,7 +20,7 @@ tune.json            the decoding settings that `tune` tried, and its choice
 export/              the model in other formats, where it was exported to them
 
 No file in it can run code when it is read, and links that lead out of it are not followed. This
-module reads a model directory; training/run_directory.py writes one.
+module reads a model directory; training/folder.py writes one.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config
-from transformer_mt.runtime.checksums import CHECKSUMS, is_sealed, listed, verify
-from transformer_mt.runtime.console import quoted, visible, warn
-from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import UNREADABLE, byte_lines, require_distinct
+from transformer_mt.utils.console import quoted, visible, warn
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.files import UNREADABLE, byte_lines, require_distinct
+from transformer_mt.utils.folders import CHECKSUMS, is_sealed, listed, verify
 
 if TYPE_CHECKING:
     from transformer_mt.data.subword import Subwords

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transformer_mt.runtime import tensors
-from transformer_mt.runtime.checksums import verify
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.utils import tensors
+from transformer_mt.utils.errors import UserError
+from transformer_mt.utils.folders import verify
 
 if TYPE_CHECKING:
     from paddle import Tensor, nn

@@ -18,10 +18,10 @@ from transformer_mt.data.lc_norm_tok import LC_NORM_TOK, lc_norm_tok
 from transformer_mt.evaluation.metrics import score
 from transformer_mt.evaluation.scoring import LC_NORM_TOK_NOTE, SACREBLEU, score_for
 from transformer_mt.model_directory import DATA_FACTS, LOG, ModelDirectory
-from transformer_mt.runtime.checksums import sha256
-from transformer_mt.runtime.console import duration
-from transformer_mt.runtime.errors import UserError
-from transformer_mt.runtime.files import lines, write_atomically
+from transformer_mt.utils.console import duration
+from transformer_mt.utils.errors import UserError
+from transformer_mt.utils.files import lines, write_atomically
+from transformer_mt.utils.folders import sha256
 from transformer_mt.weights import WEIGHTS
 
 from .row import SCORES, Places, Row, find

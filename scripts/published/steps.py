@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 
 from transformer_mt import __version__
-from transformer_mt.runtime import signals
-from transformer_mt.runtime.console import say, warn
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.utils import signals
+from transformer_mt.utils.console import say, warn
+from transformer_mt.utils.errors import UserError
 
 from .row import ROOT
 

@@ -12,7 +12,7 @@ from tests.support import ROOT, demo_pairs, make_config, make_model_directory
 from transformer_mt.assembly.backends import BACKENDS, exported, find, with_decoding
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.utils.errors import UsageError, UserError
 
 PAIRS = demo_pairs(150)
 
@@ -109,9 +109,7 @@ def test_batches_follow_from_the_memory_of_a_gpu(model, monkeypatch):
     on_gpu = replace(spec, device="gpu:0")
     counts = []
     for memory in (10**8, 10**9):
-        monkeypatch.setattr(
-            "transformer_mt.runtime.device.free_memory", lambda memory=memory: memory
-        )
+        monkeypatch.setattr("transformer_mt.utils.device.free_memory", lambda memory=memory: memory)
         counts.append(backend.sentences_at_once(on_gpu, settings, 10))
     assert counts[1] == pytest.approx(10 * counts[0], rel=0.01)
     twice = replace(on_gpu, models=2 * spec.models)

@@ -9,7 +9,7 @@ from tests.support import demo_pairs, make_config, make_model_directory, run_com
 from transformer_mt.assembly import fine_tuning, run
 from transformer_mt.config.schema import ModelConfig
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.utils.errors import UsageError, UserError
 
 PAIRS = demo_pairs(120)
 # None of these values is a default.

@@ -23,7 +23,7 @@ from transformer_mt.config.file import dump
 from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.decoding.tuning import Setting
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.utils.errors import UsageError
 
 PAIRS = demo_pairs(60)
 KEYS = ("length_penalty_kind", "length_penalty", "beam_size")

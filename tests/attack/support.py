@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.support import examples, make_config, python, write_pairs
 from transformer_mt.config.file import dump
-from transformer_mt.runtime.checksums import sealed, write_checksums
+from transformer_mt.utils.folders import sealed, write_checksums
 
 # Seconds that a command of a tiny model may take on a busy machine.
 PATIENCE = 240

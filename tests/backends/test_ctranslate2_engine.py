@@ -25,8 +25,8 @@ from transformer_mt.decoding.engine import (
     length_penalty,
 )
 from transformer_mt.decoding.paddle_engine import PaddleEngine
-from transformer_mt.runtime.checksums import write_checksums
-from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.folders import write_checksums
 
 # Of sums of some twenty float32 log-probabilities, computed in two ways.
 TOLERANCE = 1e-3

@@ -31,9 +31,9 @@ from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.runtime import folders, tensors
-from transformer_mt.runtime.checksums import verify, write_checksums
-from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.utils import folders, tensors
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.folders import verify, write_checksums
 
 PAIRS = demo_pairs(200)
 QUANTIZATIONS = ("int8", "int8_float32", "int16", "float16", "bfloat16")
@@ -394,7 +394,7 @@ def test_a_killed_process(model_dir, step):
     before = content(folder)
     code = f"""
 import os, signal
-from transformer_mt.runtime import folders
+from transformer_mt.utils import folders
 from tests.support import run_command
 def end(*arguments):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -15,8 +15,8 @@ from transformer_mt.assembly.translator import Translator
 from transformer_mt.backends.paddle_inference.engine import InferenceEngine
 from transformer_mt.decoding.engine import Search, Sentence
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.runtime.checksums import CHECKSUMS, write_checksums
-from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.folders import CHECKSUMS, write_checksums
 
 PAIRS = demo_pairs(300)
 LINES = [source for source, _ in PAIRS[:40]]

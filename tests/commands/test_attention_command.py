@@ -13,7 +13,7 @@ from transformer_mt.assembly.backends import find
 from transformer_mt.assembly.translator import Translator
 from transformer_mt.decoding.translator import Line
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.utils.errors import UsageError
 
 PAIRS = demo_pairs(200)
 TEXT, TARGET = PAIRS[3]

@@ -22,7 +22,7 @@ from tests.support import (
     write_pairs,
 )
 from transformer_mt.decoding.stream import WINDOW
-from transformer_mt.runtime.errors import Interrupted, UsageError, UserError
+from transformer_mt.utils.errors import Interrupted, UsageError, UserError
 
 PAIRS = demo_pairs(300)
 FAST = ("--beam-size", "1", "--max-length-ratio", "0.5")

@@ -15,9 +15,9 @@ from transformer_mt.device_check.report import Finding
 from transformer_mt.inspect import memory
 from transformer_mt.inspect.flops import FlopCounter
 from transformer_mt.model import operations, transformer
-from transformer_mt.runtime.errors import UserError
 from transformer_mt.training import checkpoint
 from transformer_mt.training.update import Outcome
+from transformer_mt.utils.errors import UserError
 
 # The checks that a fault in their group is not tried on, because they take long.
 SLOW = ("processes", "50 updates")

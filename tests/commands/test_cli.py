@@ -21,8 +21,8 @@ from transformer_mt.assembly import run as training_run
 from transformer_mt.cli import main
 from transformer_mt.config.file import dump
 from transformer_mt.config.schema import SEARCH_KEYS
-from transformer_mt.runtime.checksums import sealed
 from transformer_mt.training.trainer import seconds_per_step
+from transformer_mt.utils.folders import sealed
 
 PAIRS = demo_pairs(200)
 

@@ -15,7 +15,7 @@ from tests.support import (
     run_command,
     write_lines,
 )
-from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.utils.errors import UsageError, UserError
 
 PAIRS = demo_pairs(200)
 SOURCES, REFERENCES = (list(side) for side in zip(*PAIRS[:60], strict=True))

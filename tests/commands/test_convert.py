@@ -22,11 +22,11 @@ from transformer_mt import cli
 from transformer_mt.assembly.translator import Translator
 from transformer_mt.config.file import dump
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.runtime import tensors
-from transformer_mt.runtime.checksums import verify, write_checksums
-from transformer_mt.runtime.errors import UsageError
 from transformer_mt.training import conversion
-from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.folder import RunDirectory
+from transformer_mt.utils import tensors
+from transformer_mt.utils.errors import UsageError
+from transformer_mt.utils.folders import verify, write_checksums
 
 PAIRS = demo_pairs(120)
 LINES = [source for source, _ in PAIRS[:20]]

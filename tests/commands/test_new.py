@@ -25,8 +25,8 @@ from tests.support import (
 from transformer_mt.assembly import recipe, run
 from transformer_mt.commands import new
 from transformer_mt.config import file as config_file
-from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.training.advice import advice
+from transformer_mt.utils.errors import UsageError, UserError
 
 PLACE = {
     "model_dir": "runs/my",

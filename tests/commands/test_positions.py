@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests.support import demo_pairs, make_config, make_model_directory, run_command, write_lines
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.utils.errors import UsageError
 
 PAIRS = demo_pairs(40)
 SOURCES, TARGETS = map(list, zip(*PAIRS[:5], strict=True))

@@ -26,7 +26,7 @@ from tests.support import (
     run,
     run_command,
 )
-from transformer_mt.runtime.errors import Interrupted, UsageError
+from transformer_mt.utils.errors import Interrupted, UsageError
 
 PAIRS = demo_pairs(200)
 SENTENCES = [source for source, _ in PAIRS[:4]]

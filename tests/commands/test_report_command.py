@@ -19,7 +19,7 @@ from tests.support import (
     write_lines,
 )
 from transformer_mt.pages import report_translations
-from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.utils.errors import UsageError, UserError
 
 PAIRS = demo_pairs(60)
 HOSTILE = [

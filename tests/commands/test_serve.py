@@ -20,8 +20,8 @@ from tests.support import (
     start,
 )
 from transformer_mt import Translator
-from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.serving import server
+from transformer_mt.utils.errors import UsageError, UserError
 
 PAIRS = demo_pairs(300)
 LINES = [source for source, _ in PAIRS[:5]]

@@ -33,7 +33,7 @@ from transformer_mt.assembly.backends import find
 from transformer_mt.commands import align
 from transformer_mt.decoding.stream import WINDOW
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.utils.errors import UserError
 
 PAIRS = demo_pairs(400)
 SOURCES = [source for source, _ in PAIRS]

@@ -3,7 +3,7 @@
 import pytest
 
 from transformer_mt.config import file as config_file
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.utils.errors import UsageError
 
 
 @pytest.fixture

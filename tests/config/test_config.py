@@ -22,7 +22,7 @@ from transformer_mt.config.schema import (
     Config,
     DataConfig,
 )
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.utils.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
 

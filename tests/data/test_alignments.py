@@ -15,7 +15,7 @@ from transformer_mt.data import encoded as encoded_module
 from transformer_mt.data.alignments import Alignments, encoded_alignments
 from transformer_mt.data.batches import collate, read_update
 from transformer_mt.data.encoded import Limits, encoded_corpus
-from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.utils.errors import UsageError, UserError
 
 PAIRS = demo_pairs(200)
 SUBWORDS = train_subwords(PAIRS, 400)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from transformer_mt.data.cache import entry
-from transformer_mt.runtime.errors import Interrupted, UserError
+from transformer_mt.utils.errors import Interrupted, UserError
 
 
 def write(folder: Path) -> None:

@@ -14,7 +14,7 @@ from tests.support import write_lines
 from transformer_mt.data.datasets import DATASETS, files
 from transformer_mt.data.datasets.files import DATA_HOME
 from transformer_mt.data.subword import WordVocabulary
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.utils.errors import UserError
 
 HEAVY = {"paddle", "paddlenlp", "numpy", "sentencepiece", "pydantic", "transformer_mt.config"}
 

@@ -21,9 +21,9 @@ from transformer_mt.config.schema import SubwordConfig
 from transformer_mt.data import encoded as encoded_module
 from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
 from transformer_mt.data.subword import Subwords, Vocabulary
-from transformer_mt.runtime.checksums import write_checksums
-from transformer_mt.runtime.errors import UserError
-from transformer_mt.runtime.process_pool import process_pool
+from transformer_mt.utils.errors import UserError
+from transformer_mt.utils.folders import write_checksums
+from transformer_mt.utils.processes import process_pool
 
 
 class Letters(Vocabulary):

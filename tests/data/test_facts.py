@@ -14,7 +14,7 @@ from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.data import encoded
 from transformer_mt.data.facts import EXAMPLES, LONGEST_EXAMPLE, histogram
 from transformer_mt.data.prepare import prepare
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.utils.errors import UserError
 
 PAIRS = demo_pairs(300)
 

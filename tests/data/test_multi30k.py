@@ -15,7 +15,7 @@ from transformer_mt.data.corpus import open_corpus
 from transformer_mt.data.datasets import multi30k
 from transformer_mt.data.datasets.multi30k import SHA256, find
 from transformer_mt.data.multi30k_builder import Multi30kBuilder
-from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.utils.errors import UsageError, UserError
 
 SIZES = {"train": 29_000, "dev": 1_014, "test": 1_000}
 TEXT = {

@@ -15,8 +15,8 @@ from transformer_mt.config.file import dump
 from transformer_mt.config.schema import Config
 from transformer_mt.data.prepare import prepare
 from transformer_mt.data.subword import Subwords
-from transformer_mt.runtime import files
-from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.utils import files
+from transformer_mt.utils.errors import UsageError, UserError
 
 SOME = "der die das ein und ist nicht Haus Hund Katze geht schläft heute morgen wir ihr"
 WORDS = SOME.split(" ")

@@ -7,7 +7,7 @@ from tests.support import demo_pairs, make_config
 from transformer_mt.config import file as config_file
 from transformer_mt.data.corpus import open_corpus
 from transformer_mt.data.prepare import prepare
-from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.utils.errors import UsageError, UserError
 
 PAIRS = demo_pairs(90)
 NEWS, WEB, MORE = PAIRS[:40], PAIRS[40:70], PAIRS[70:]

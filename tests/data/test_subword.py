@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from transformer_mt.config.schema import SubwordConfig
 from transformer_mt.data.normalization import INVISIBLE, normalized
 from transformer_mt.data.subword import Subwords, WordVocabulary, seeded
-from transformer_mt.runtime.errors import Interrupted, UsageError, UserError
+from transformer_mt.utils.errors import Interrupted, UsageError, UserError
 
 # Characters that a tokeniser or a reader of lines may well lose, in text that SentencePiece knows.
 ODD = " e\u0301é\xa0\u3000\u2028\x85\r\x0b\u200b\ufeff\ufffd\u2047😀,.<>@_'\"ßẞİıﬁ①Ａ"

@@ -19,7 +19,7 @@ from transformer_mt.data import encoded
 from transformer_mt.data.batches import WeightedText, epoch_batches, epoch_sentences
 from transformer_mt.data.corpus import open_corpus
 from transformer_mt.data.prepare import prepare
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.utils.errors import UsageError
 
 PAIRS = demo_pairs(300)
 NEWS, WEB, OTHER = PAIRS[:120], PAIRS[120:220], PAIRS[220:]

@@ -19,7 +19,7 @@ from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding import batch
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.paddle_engine import PaddleEngine
-from transformer_mt.runtime.checksums import write_checksums
+from transformer_mt.utils.folders import write_checksums
 
 WORDS = [f"w{number}" for number in range(20)]
 VOCABULARY = WordVocabulary(WORDS)

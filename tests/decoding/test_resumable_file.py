@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from transformer_mt.decoding.resumable_file import resumable_file
-from transformer_mt.runtime.errors import Interrupted, UsageError, UserError
+from transformer_mt.utils.errors import Interrupted, UsageError, UserError
 
 FROM = {"model": "abc", "--beam-size": 5}
 
@@ -153,7 +153,7 @@ def test_a_folder_that_is_not_there(tmp_path):
 WRITE = """
 import pathlib, resource, sys
 from transformer_mt.decoding.resumable_file import resumable_file
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.utils.errors import UserError
 path, limit, resume = pathlib.Path(sys.argv[1]), int(sys.argv[2]), bool(int(sys.argv[3]))
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

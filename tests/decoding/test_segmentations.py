@@ -25,10 +25,10 @@ from transformer_mt.decoding.engine import Hypothesis, Search, Sentence, default
 from transformer_mt.decoding.log_probs import LogProbs
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.decoding.translator import Line, LineTranslator
-from transformer_mt.runtime.errors import UsageError
 from transformer_mt.serving.batching import Ticket, Waiting
 from transformer_mt.serving.limits import Limits
 from transformer_mt.serving.models import serving
+from transformer_mt.utils.errors import UsageError
 
 PAIRS = demo_pairs(300)
 LINES = [source for source, _ in PAIRS[:30]]

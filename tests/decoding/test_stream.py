@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from transformer_mt.decoding import stream
 from transformer_mt.decoding.stream import arriving, in_windows, input_lines
-from transformer_mt.runtime.console import say_counts
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.utils.console import say_counts
+from transformer_mt.utils.errors import UserError
 
 
 def piped(*writes, pause=0.15):

@@ -27,7 +27,7 @@ from transformer_mt.decoding import stream
 from transformer_mt.decoding.engine import Hypothesis, length_limits
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.decoding.translator import MAX_AT_ONCE, Line, LineTranslator, Translator
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.utils.errors import UsageError
 
 ENGLISH = [
     "A dog runs through the grass.",

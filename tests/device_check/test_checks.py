@@ -27,7 +27,7 @@ from transformer_mt.device_check import (
 from transformer_mt.device_check.machine import Machine, relative_error
 from transformer_mt.device_check.report import Figure, Finding, LeftOut, Line, Report
 from transformer_mt.device_check.run import line_of
-from transformer_mt.runtime import device as devices
+from transformer_mt.utils import device as devices
 
 RECIPES = sorted((ROOT / "configs").glob("*.yaml"))
 NAMED = {check.name: check for check in checks.all_checks()}

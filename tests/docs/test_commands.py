@@ -27,7 +27,7 @@ from transformer_mt.config import file as config_file
 from transformer_mt.config import yaml_text
 from transformer_mt.config.schema import SECTIONS
 from transformer_mt.evaluation.metrics import METRICS
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.utils.errors import UsageError
 
 PROGRAM = re.compile(r"(bash scripts/|\.venv/bin/python |python3? (-m |scripts/|data/|tests/))")
 

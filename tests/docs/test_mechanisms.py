@@ -9,7 +9,7 @@ from tests.docs.code_names import DOCS, in_backticks
 from tests.docs.pages import find_page
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import SECTIONS
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.utils.errors import UsageError
 
 # The rows of tables of the page, without the heads. Between them are tables of measured effects.
 TABLES = find_page("docs/mechanisms.md").tables

@@ -26,9 +26,9 @@ from tests.support import (
     write_pairs,
 )
 from transformer_mt.config.file import dump
-from transformer_mt.runtime import tensors
-from transformer_mt.runtime.errors import UserError
 from transformer_mt.training import worker, workers
+from transformer_mt.utils import tensors
+from transformer_mt.utils.errors import UserError
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ import pytest
 from tests.support import TIMEOUT, children, demo_pairs, make_config, run, start, write_pairs
 from transformer_mt.config.file import dump
 from transformer_mt.data.encoded import PARALLEL_FROM
-from transformer_mt.runtime import tensors
-from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.folder import RunDirectory
+from transformer_mt.utils import tensors
 
 PAIRS = demo_pairs(420)
 STEPS = 45

@@ -19,8 +19,8 @@ from transformer_mt.evaluation.scoring import (
     tokenizer_for,
     tokenizer_for_text,
 )
-from transformer_mt.runtime.errors import UserError
 from transformer_mt.training.validation import DevScores
+from transformer_mt.utils.errors import UserError
 
 
 def worsen(lines):

@@ -8,7 +8,7 @@ import pytest
 from tests.evaluation.test_metrics import german
 from tests.support import sacrebleu, write_lines
 from transformer_mt.evaluation.sentences import sentence_scores, sentence_table
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.utils.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from transformer_mt.config import file as config_file
 from transformer_mt.inspect.model_card import card_of, model_card
 from transformer_mt.inspect.record import Record
 from transformer_mt.model_directory import MODEL_CARD, ModelDirectory
-from transformer_mt.runtime.checksums import is_sealed
+from transformer_mt.utils.folders import is_sealed
 
 OVERRIDES = [
     *("training.max_steps=2", "training.validate_every=1", "training.save_every=1"),

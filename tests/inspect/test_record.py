@@ -10,8 +10,8 @@ from transformer_mt.config import file as config_file
 from transformer_mt.evaluation.metrics import score
 from transformer_mt.inspect import quality
 from transformer_mt.inspect.record import number, read
-from transformer_mt.runtime.checksums import sealed
-from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.folders import sealed
 
 PAIRS = demo_pairs(60)
 

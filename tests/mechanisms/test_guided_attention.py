@@ -32,9 +32,9 @@ from transformer_mt.decoding.translator import Translator
 from transformer_mt.evaluation import alignment_error_rate as error_rate
 from transformer_mt.mechanisms.guided_attention import objective as guided_attention
 from transformer_mt.mechanisms.guided_attention.objective import GuidedAttention
-from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.training.objective import Objective
 from transformer_mt.training.validation import dev_loss
+from transformer_mt.utils.errors import UsageError, UserError
 
 PAIRS = demo_pairs(120)
 SUBWORDS = train_subwords(PAIRS, 300)

@@ -24,7 +24,7 @@ from transformer_mt.mechanisms.mask_predict import engine as mask_predict_engine
 from transformer_mt.mechanisms.mask_predict import search as mask_predict
 from transformer_mt.mechanisms.mask_predict.engine import MaskPredictEngine, PaddlePredictor
 from transformer_mt.mechanisms.mask_predict.search import best_lengths
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.utils.errors import UsageError
 
 PAIRS = demo_pairs(300)
 KINDS = ["length", "end"]

@@ -26,7 +26,7 @@ from transformer_mt.decoding.translator import Translator
 from transformer_mt.mechanisms.mask_predict import objective as mask_prediction
 from transformer_mt.mechanisms.mask_predict.config import LONGEST_TARGET
 from transformer_mt.mechanisms.mask_predict.objective import random_masks
-from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.update import seed_generators
 from transformer_mt.training.validation import validate
 from transformer_mt.weights import take_weights

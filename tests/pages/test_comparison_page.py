@@ -18,7 +18,7 @@ from transformer_mt.evaluation.comparison import ComparedSystem, Comparison, com
 from transformer_mt.evaluation.groups import groupings
 from transformer_mt.pages.comparison_page import _ticks, comparison_page
 from transformer_mt.pages.page import escaped
-from transformer_mt.runtime.console import visible
+from transformer_mt.utils.console import visible
 
 HOSTILE = [
     "<script>window.hostile = 1</script>",

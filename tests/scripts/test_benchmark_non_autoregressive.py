@@ -9,7 +9,7 @@ from benchmarks import harness
 from tests.support import ROOT, demo_pairs, make_config, make_model_directory, write_pairs
 from transformer_mt import cli
 from transformer_mt.config import file as config_file
-from transformer_mt.runtime.files import lines
+from transformer_mt.utils.files import lines
 
 CONFIG = ROOT / "configs" / "non_autoregressive.yaml"
 PAIRS = demo_pairs(30)

@@ -17,7 +17,7 @@ import reproduce
 from published import record, row, steps
 from tests.support import ROOT, write_lines
 from transformer_mt.config import file as config_file
-from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.utils.errors import UsageError, UserError
 
 TRAIN = (
     "train configs/demo.yaml training.max_steps=2 training.validate_every=1 training.save_every=1 "

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_mt.decoding.engine import Hypothesis
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.utils.errors import UserError
 
 # Ids that make the engine do something else than to translate.
 DIES, HANGS, REFUSES, FAILS, IS_SLOW = 901, 902, 903, 904, 905

@@ -13,7 +13,6 @@ import httpx
 import pytest
 
 from transformer_mt.decoding.translation import LinePart
-from transformer_mt.runtime.errors import UsageError
 from transformer_mt.serving import server
 from transformer_mt.serving.app import Service
 from transformer_mt.serving.batching import Late, Overloaded, Ticket, WorkerLost
@@ -21,6 +20,7 @@ from transformer_mt.serving.guards import Access
 from transformer_mt.serving.limits import Limits
 from transformer_mt.serving.metrics import Metrics
 from transformer_mt.serving.models import Card, CardLimits
+from transformer_mt.utils.errors import UsageError
 
 SECRET = "a text that nobody may see"
 

@@ -5,10 +5,10 @@ import re
 import pytest
 
 from tests.serving.stand_in import rest_of, running, wait_for
-from transformer_mt.runtime.errors import UsageError
 from transformer_mt.serving import guards
 from transformer_mt.serving.guards import Access, host_of, read_origin
 from transformer_mt.serving.limits import Limits
+from transformer_mt.utils.errors import UsageError
 
 TOKEN = "s3cret-Token"
 ELSEWHERE = "https://allowed.example"

@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from tests.serving.stand_in import rest_of, running, wait_for
-from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.serving import server
 from transformer_mt.serving.limits import Limits
+from transformer_mt.utils.errors import UsageError, UserError
 
 HEAD = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"

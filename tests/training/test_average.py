@@ -7,12 +7,12 @@ import pytest
 
 from tests.reference import build
 from transformer_mt.model import Transformer
-from transformer_mt.runtime import tensors
-from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.training import checkpoint
 from transformer_mt.training.checkpoint import average
-from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.state import Progress, State
+from transformer_mt.utils import tensors
+from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.weights import load_weights
 
 STEPS = (2, 4, 6, 10)

@@ -8,8 +8,8 @@ import pytest
 
 from tests.support import demo_pairs, make_config, make_model_directory, write_lines, write_pairs
 from transformer_mt.assembly import run
-from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.training.trainer import seconds_per_step
+from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.weights import WEIGHTS
 
 PAIRS = demo_pairs(120)

@@ -12,15 +12,15 @@ from tests.reference import build
 from tests.support import run_python
 from transformer_mt.config.schema import TrainingConfig
 from transformer_mt.model import Transformer
-from transformer_mt.runtime import tensors
-from transformer_mt.runtime.checksums import write_checksums
-from transformer_mt.runtime.errors import UserError
 from transformer_mt.training import checkpoint
+from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.gradients import Gradients
 from transformer_mt.training.optimizer import make_optimizer
 from transformer_mt.training.processes import ALONE
-from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training.state import Progress, State
+from transformer_mt.utils import tensors
+from transformer_mt.utils.errors import UserError
+from transformer_mt.utils.folders import write_checksums
 from transformer_mt.weights import load_weights
 
 VOCABULARY = 50
@@ -176,8 +176,8 @@ def test_saving_again_replaces(directory):
 SAVE_WITH_LITTLE_ROOM = """
 import resource, sys
 import paddle
-from transformer_mt.runtime.errors import UserError
-from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.utils.errors import UserError
+from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training import checkpoint
 from transformer_mt.training.state import Progress, State
 model = paddle.nn.Linear(100, 100)

@@ -158,7 +158,7 @@ def test_a_validation_takes_as_many_lines_as_fit_into_the_memory(make_trainer, m
     on_cpu = len(batches)
     monkeypatch.setattr("paddle.get_device", lambda: "gpu:0")
     for memory, count in ((0, len(expected)), (10**10, 1)):
-        monkeypatch.setattr("transformer_mt.runtime.device.free_memory", lambda free=memory: free)
+        monkeypatch.setattr("transformer_mt.utils.device.free_memory", lambda free=memory: free)
         batches.clear()
         assert validation.dev_hypotheses(*arguments) == expected
         assert len(batches) == count

@@ -9,10 +9,9 @@ from tensorboardX.proto.event_pb2 import Event
 from visualdl import LogReader
 
 from tests.small_trainers import SHORT
-from transformer_mt.runtime.errors import UserError
-from transformer_mt.training import event_files
-from transformer_mt.training.event_files import EventFiles
-from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training import folder
+from transformer_mt.training.folder import EventFiles, RunDirectory
+from transformer_mt.utils.errors import UserError
 
 TIME = "2026-11-22T12:00:00+00:00"
 
@@ -128,10 +127,10 @@ def test_links_out_of_the_directory_are_not_followed(tmp_path):
 
 def test_a_missing_package_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    monkeypatch.setattr(event_files, "find_spec", lambda name: None)
+    monkeypatch.setattr(folder, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install tensorboardX"):
-        event_files.require_packages(["tensorboard"])
-    event_files.require_packages([])
+        folder.require_packages(["tensorboard"])
+    folder.require_packages([])
 
 
 def test_a_full_disk_ends_the_files_and_not_the_training(tmp_path, capsys):

@@ -15,7 +15,7 @@ from transformer_mt.assembly.training import make_trainer
 from transformer_mt.data.batches import Batch, Update, read_ahead
 from transformer_mt.training import feeding, trainer
 from transformer_mt.training.feeding import feed, sent_ahead, to_tensor
-from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.folder import RunDirectory
 
 PAIRS = demo_pairs(60)
 

@@ -8,7 +8,7 @@ from tests.support import LEARNER, LEARNING, demo_pairs, learn, make_config, mak
 from transformer_mt.assembly.model import build_model
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.translator import Translator
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.utils.errors import UserError
 from transformer_mt.weights import load_weights, take_weights
 
 NAMES = [f"name{number}" for number in range(330)]

@@ -10,15 +10,15 @@ import pytest
 from tests.small_trainers import DEV, SHORT, TRAIN, set_losses, update_once, weights
 from transformer_mt.data.batches import Update
 from transformer_mt.evaluation.metrics import DEFAULT_METRICS, METRICS, Scores, score
-from transformer_mt.runtime.checksums import verify
-from transformer_mt.runtime.console import visible
-from transformer_mt.runtime.errors import Interrupted, UserError
-from transformer_mt.runtime.files import lines as lines_of
 from transformer_mt.training import trainer as trainer_module
-from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.state import perplexity
 from transformer_mt.training.update import Outcome
 from transformer_mt.training.validation import DevScores, ranks, validate
+from transformer_mt.utils.console import visible
+from transformer_mt.utils.errors import Interrupted, UserError
+from transformer_mt.utils.files import lines as lines_of
+from transformer_mt.utils.folders import verify
 from transformer_mt.weights import load_weights
 
 # ---- A whole run ----

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from transformer_mt.runtime.checksums import write_checksums
-from transformer_mt.runtime.errors import UserError
 from transformer_mt.training.state import Meter, Progress, State
+from transformer_mt.utils.errors import UserError
+from transformer_mt.utils.folders import write_checksums
 
 PROGRESS = Progress(
     *((2, 300), 20, 1, 3, 2, 1, 15, [([9.5, 40.0, -1.0], 10), ([9.0, 41.0, -1.5], 20)], 1),

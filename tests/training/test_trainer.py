@@ -14,14 +14,14 @@ from tests.device_path import use_device_path
 from tests.small_trainers import DEV, SHORT, TRAIN, set_losses, update_once, weights
 from tests.support import log_softmax, make_config, prepared, take_steps
 from transformer_mt.assembly.training import make_trainer as assembled
-from transformer_mt.runtime import signals
-from transformer_mt.runtime.errors import Interrupted, UserError
 from transformer_mt.training import loss_scale
 from transformer_mt.training.loss_scale import LossScale
 from transformer_mt.training.processes import Processes
 from transformer_mt.training.state import Meter, perplexity
 from transformer_mt.training.trainer import seconds_per_step
 from transformer_mt.training.validation import dev_loss
+from transformer_mt.utils import signals
+from transformer_mt.utils.errors import Interrupted, UserError
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -338,7 +338,7 @@ def test_processes_stop_together(make_trainer, tmp_path, subwords, monkeypatch, 
 
     monkeypatch.setattr("paddle.distributed.all_reduce", all_reduce)
     monkeypatch.setattr(
-        "transformer_mt.runtime.signals.pending", lambda: signal.SIGINT if asked["here"] else None
+        "transformer_mt.utils.signals.pending", lambda: signal.SIGINT if asked["here"] else None
     )
     config = make_config(tmp_path, training={**SHORT, "batch_tokens": batch_tokens})
     data = prepared(config, TRAIN, subwords)

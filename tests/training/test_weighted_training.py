@@ -12,8 +12,8 @@ from transformer_mt.assembly.training import make_plan
 from transformer_mt.config import file as config_file
 from transformer_mt.data.batches import read_update
 from transformer_mt.data.prepare import prepare
-from transformer_mt.runtime import tensors
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.utils import tensors
+from transformer_mt.utils.errors import UsageError
 
 PAIRS = demo_pairs(160)
 TEXTS = ["news", {"text": "web", "weight": 1.5, "tag": "<bt>"}, {"text": "old", "weight": 0.5}]

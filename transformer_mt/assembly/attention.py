@@ -10,7 +10,7 @@ from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.data.subword import Vocabulary
 from transformer_mt.inspect import attention_page
 from transformer_mt.inspect.attention_page import Axis, Map, Token
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.utils.errors import UsageError
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.paddle_engine import PaddleEngine

@@ -17,8 +17,8 @@ from transformer_mt.config.rules import decoding_rules
 from transformer_mt.config.schema import Config, DecodingConfig, ModelConfig
 from transformer_mt.mechanisms.mask_predict import config as mask_predict
 from transformer_mt.model_directory import ModelDirectory, made_of_checkpoint, named
-from transformer_mt.runtime.console import quoted, warn
-from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.utils.console import quoted, warn
+from transformer_mt.utils.errors import UsageError, UserError
 
 if TYPE_CHECKING:
     from transformer_mt.data.subword import Subwords
@@ -30,7 +30,7 @@ class Paddle(Backend):
 
     def load(self, spec: EngineSpec) -> Engine:
         from transformer_mt.assembly.model import build_model
-        from transformer_mt.runtime import device as devices
+        from transformer_mt.utils import device as devices
         from transformer_mt.weights import load_weights
 
         devices.use(spec.device)
@@ -251,6 +251,6 @@ def _device(name: str | None) -> str:
     installed = [name for name in names if any(metadata.distributions(name=name))]
     if installed == ["paddlepaddle"]:
         return "cpu"
-    from transformer_mt.runtime import device as devices
+    from transformer_mt.utils import device as devices
 
     return devices.use(None)

@@ -9,8 +9,8 @@ from transformer_mt.config import file as config_file
 from transformer_mt.config.problems import shown
 from transformer_mt.config.schema import Config, ModelConfig
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.runtime.console import say
-from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.utils.console import say
+from transformer_mt.utils.errors import UsageError, UserError
 
 # The keys of `model` whose null means the value of another key.
 DEFAULT_TO = {

@@ -16,10 +16,10 @@ from transformer_mt.evaluation.paired_tests import paired_tests
 from transformer_mt.evaluation.scoring import score_for, tokenizer_for
 from transformer_mt.evaluation.suspicions import suspicions
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.runtime.console import progress, say, show, warn
 from transformer_mt.training import checkpoint
-from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.validation import metrics_of
+from transformer_mt.utils.console import progress, say, show, warn
 
 
 def finish(config: Config, data: PreparedData, directory: RunDirectory) -> None:

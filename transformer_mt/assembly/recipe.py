@@ -20,11 +20,11 @@ from transformer_mt.config.schema import Config
 from transformer_mt.data.corpus import Split, open_corpus
 from transformer_mt.data.facts import RARE
 from transformer_mt.data.prepare import PreparedData
-from transformer_mt.runtime import device as devices
-from transformer_mt.runtime.console import duration, progress, quoted, say, visible, warn
 from transformer_mt.training.advice import advice
 from transformer_mt.training.processes import Processes
 from transformer_mt.training.trainer import seconds_per_step
+from transformer_mt.utils import device as devices
+from transformer_mt.utils.console import duration, progress, quoted, say, visible, warn
 
 # The size of a vocabulary for texts of fewer pairs than this.
 VOCABULARIES = [(10_000, 2000), (250_000, 4000), (1_000_000, 8000), (5_000_000, 16_000)]

@@ -11,8 +11,8 @@ from transformer_mt.inspect.quality import Quality, judge
 from transformer_mt.inspect.record import Record, read
 from transformer_mt.model_directory import require_safe_outputs, texts
 from transformer_mt.pages.report_page import AttentionPage, report_page
-from transformer_mt.runtime.errors import UsageError, UserError, describe
-from transformer_mt.runtime.files import write_atomically
+from transformer_mt.utils.errors import UsageError, UserError, describe
+from transformer_mt.utils.files import write_atomically
 
 # Attention is drawn for sentences of at most this many subwords, whose maps are readable; in all
 # pages together, for at most this many characters of data.

@@ -25,17 +25,17 @@ from transformer_mt.evaluation.scoring import require_tokenizer
 from transformer_mt.inspect import model_card
 from transformer_mt.inspect.parameters import VocabularySizes, parts
 from transformer_mt.model_directory import DATA_FACTS, MODEL_CARD, REPORT, subwords_to_keep
-from transformer_mt.runtime import device as devices
-from transformer_mt.runtime.console import duration, on_terminal, quoted, say, show, table, warn
-from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import write_atomically
-from transformer_mt.training import event_files, resume, workers
+from transformer_mt.training import folder, resume, workers
 from transformer_mt.training.advice import advice
+from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.plan import Plan
 from transformer_mt.training.processes import Processes, is_one_of_several, own_device
-from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training.state import Progress
 from transformer_mt.training.trainer import Trainer, run_on_several_machines, seconds_per_step
+from transformer_mt.utils import device as devices
+from transformer_mt.utils.console import duration, on_terminal, quoted, say, show, table, warn
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.files import write_atomically
 
 
 def check(config: Config, device: str | None, verbose: bool = False, restart: bool = False) -> None:
@@ -58,7 +58,7 @@ def check(config: Config, device: str | None, verbose: bool = False, restart: bo
         directory.require_own(restart)
         if not restart:
             resume.require_resumable(directory, config)
-    event_files.require_packages(config.training.log_to)
+    folder.require_packages(config.training.log_to)
     used = devices.use(device)
     devices.require_precision(config.training.precision, used)
     require_tokenizer(config)
@@ -88,7 +88,7 @@ def train(config: Config, device: str | None, restart: bool) -> None:
         Interrupted: a signal arrived, and a checkpoint was saved.
     """
     started = time.monotonic()
-    event_files.require_packages(config.training.log_to)
+    folder.require_packages(config.training.log_to)
     used = devices.use(own_device(device) if is_one_of_several() else device)
     devices.require_precision(config.training.precision, used)
     # This comes before anything that can fail, because connected processes notice at once if one of

@@ -30,8 +30,8 @@ from transformer_mt.decoding.translator import (
     Work,
     ignore,
 )
-from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.process_pool import process_pool
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.processes import process_pool
 
 # What `translate` returns for each line: its text, or a Translation.
 Found = TypeVar("Found", default=str)

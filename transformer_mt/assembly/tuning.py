@@ -19,12 +19,12 @@ from transformer_mt.evaluation.metrics import MANY_LINES, METRICS, Metric, Score
 from transformer_mt.evaluation.paired_tests import Difference, paired_tests
 from transformer_mt.evaluation.scoring import require_tokenizer, score_for, tokenizer_for
 from transformer_mt.model_directory import CONFIG, TUNING, ModelDirectory
-from transformer_mt.runtime import signals
-from transformer_mt.runtime.checksums import sealed
-from transformer_mt.runtime.console import progress, show
-from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import lines, write_atomically
 from transformer_mt.training.validation import metrics_of
+from transformer_mt.utils import signals
+from transformer_mt.utils.console import progress, show
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.files import lines, write_atomically
+from transformer_mt.utils.folders import sealed
 
 # The columns of the table of settings, and the width of the bars of the curves, in characters.
 _COLUMNS = "{:<8} {:>7} {:>5} {:>7} {:>6} {:>8}"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_mt.config.schema import Config, DecodingConfig, ModelConfig
 from transformer_mt.decoding.engine import default_at_once
-from transformer_mt.runtime.checksums import CHECKSUMS, verify
-from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.folders import CHECKSUMS, verify
 
 if TYPE_CHECKING:
     from transformer_mt.data.subword import Subwords

@@ -35,8 +35,8 @@ from transformer_mt.data import pharaoh
 from transformer_mt.evaluation import alignment_error_rate
 from transformer_mt.evaluation.alignment_error_rate import AlignmentScores
 from transformer_mt.model_directory import require_safe_outputs
-from transformer_mt.runtime.errors import UserError
-from transformer_mt.runtime.files import content_of
+from transformer_mt.utils.errors import UserError
+from transformer_mt.utils.files import content_of
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.translation import Aligned

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from transformer_mt.evaluation.metrics import DEFAULT_METRICS
 from transformer_mt.evaluation.tokenizers import TOKENIZERS
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.utils.errors import UsageError
 
 MODEL_OR_EXPORT = "the model directory that `train` wrote, or an export"
 

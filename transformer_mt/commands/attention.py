@@ -21,9 +21,9 @@ from transformer_mt.data.sentences import sentences
 from transformer_mt.data.subword import Vocabulary
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.model_directory import require_safe_outputs
-from transformer_mt.runtime.console import warn
-from transformer_mt.runtime.errors import UsageError
-from transformer_mt.runtime.files import write_atomically
+from transformer_mt.utils.console import warn
+from transformer_mt.utils.errors import UsageError
+from transformer_mt.utils.files import write_atomically
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -58,9 +58,9 @@ from transformer_mt.decoding.parts_folder import parts_folder
 from transformer_mt.decoding.resumable_file import partial_of, resumable_file
 from transformer_mt.decoding.stream import WINDOW, in_windows, input_lines
 from transformer_mt.model_directory import require_safe_outputs
-from transformer_mt.runtime.console import progress, say, show, warn
-from transformer_mt.runtime.errors import UsageError
-from transformer_mt.runtime.files import (
+from transformer_mt.utils.console import progress, say, show, warn
+from transformer_mt.utils.errors import UsageError
+from transformer_mt.utils.files import (
     Content,
     as_line,
     atomic,

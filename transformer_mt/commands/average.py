@@ -11,8 +11,8 @@ examples:
 import argparse
 
 from transformer_mt.commands.arguments import add_model_dir, positive
-from transformer_mt.runtime.console import say
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.utils.console import say
+from transformer_mt.utils.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Averages checkpoints of a model, and says how to use the result."""
-    from transformer_mt.training.run_directory import RunDirectory
+    from transformer_mt.training.folder import RunDirectory
 
     directory = RunDirectory(options.model_dir)
     kept = directory.load_config().training.keep_last

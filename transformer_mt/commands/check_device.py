@@ -22,7 +22,7 @@ from pathlib import Path
 
 from transformer_mt.commands.arguments import add_device, add_files
 from transformer_mt.model_directory import require_safe_outputs
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.utils.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from transformer_mt.runtime import device as devices
+    from transformer_mt.utils import device as devices
 
     require_safe_outputs({"--json": options.json}, {})
     name = devices.use(options.device)

@@ -49,9 +49,9 @@ from transformer_mt.evaluation.scoring import (
 )
 from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.pages.comparison_page import comparison_page
-from transformer_mt.runtime.console import progress, say, warn
-from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import lines, write_atomically
+from transformer_mt.utils.console import progress, say, warn
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.files import lines, write_atomically
 
 # What sacreBLEU's bootstrap of chrF holds in memory: 1,000 samples of 18 numbers of 4 bytes.
 BYTES_PER_LINE = 72_000

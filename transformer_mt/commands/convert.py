@@ -12,7 +12,7 @@ examples:
 import argparse
 
 from transformer_mt.commands.arguments import add_checkpoint, add_files, add_model_dir
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.utils.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

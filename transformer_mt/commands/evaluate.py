@@ -64,9 +64,9 @@ from transformer_mt.evaluation.systems import (
     numbers,
 )
 from transformer_mt.model_directory import require_safe_outputs
-from transformer_mt.runtime.console import warn
-from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import lines, write_atomically
+from transformer_mt.utils.console import warn
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.files import lines, write_atomically
 
 # What brings a line into the form that the protocol scores; None: lines are scored as they are.
 Form = Callable[[str], str] | None

@@ -29,11 +29,10 @@ from transformer_mt.model_directory import (
     named,
     require_safe_outputs,
 )
-from transformer_mt.runtime import signals
-from transformer_mt.runtime.checksums import CHECKSUMS, listed, sealed
-from transformer_mt.runtime.console import quoted, say
-from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.folders import published
+from transformer_mt.utils import signals
+from transformer_mt.utils.console import quoted, say
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.folders import CHECKSUMS, listed, published, sealed
 from transformer_mt.weights import load_weights
 
 # The backend of each format.

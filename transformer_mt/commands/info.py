@@ -30,7 +30,7 @@ from transformer_mt.data.datasets import DATASETS
 from transformer_mt.inspect.gpus import GPUS, find, peak
 from transformer_mt.inspect.info import USUAL_UTILISATION, Speed, report
 from transformer_mt.inspect.parameters import VocabularySizes
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.utils.errors import UsageError
 
 # Tokens of a sentence, its end among them, unless others are asked for.
 USUAL_LENGTH = 30

@@ -15,8 +15,8 @@ from tqdm import tqdm
 from transformer_mt.commands.model_choice import find_engine, translating
 from transformer_mt.decoding.stream import in_windows, input_lines
 from transformer_mt.model_directory import require_safe_outputs
-from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import Content, atomic, content_of
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.files import Content, atomic, content_of
 
 if TYPE_CHECKING:
     from transformer_mt.assembly.translator import Translator

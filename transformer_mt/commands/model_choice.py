@@ -18,9 +18,9 @@ from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.commands.arguments import add_checkpoint, add_device, positive
 from transformer_mt.config.schema import SEARCH_KEYS, DecodingConfig
 from transformer_mt.config.section import one_line
-from transformer_mt.runtime.checksums import CHECKSUMS
-from transformer_mt.runtime.console import progress, warn
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.utils.console import progress, warn
+from transformer_mt.utils.errors import UsageError
+from transformer_mt.utils.folders import CHECKSUMS
 
 if TYPE_CHECKING:
     from transformer_mt.assembly.translator import Translator

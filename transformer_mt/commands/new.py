@@ -22,9 +22,9 @@ from transformer_mt.commands.arguments import add_device, positive_number
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.datasets.files import TSV
 from transformer_mt.model_directory import require_safe_outputs
-from transformer_mt.runtime.console import quoted, say, show
-from transformer_mt.runtime.errors import UsageError
-from transformer_mt.runtime.files import ENDINGS, write_atomically
+from transformer_mt.utils.console import quoted, say, show
+from transformer_mt.utils.errors import UsageError
+from transformer_mt.utils.files import ENDINGS, write_atomically
 
 # A name such as train.de or train.zh-CN.gz: the part before the language, and the language.
 _FILE = re.compile(r"(.+?)\.([a-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*)(?:\.(?:gz|bz2|xz))?")

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from transformer_mt.assembly import backends
 from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.decoding import output
-from transformer_mt.runtime import signals
-from transformer_mt.runtime.console import say, visible
-from transformer_mt.runtime.errors import Interrupted, UsageError
+from transformer_mt.utils import signals
+from transformer_mt.utils.console import say, visible
+from transformer_mt.utils.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Translation, Translator

@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING
 
 from transformer_mt.commands.arguments import add_device, positive, positive_number
 from transformer_mt.commands.model_choice import MODEL_GROUP, add_engine, add_threads
-from transformer_mt.runtime.console import say
-from transformer_mt.runtime.errors import UsageError
 from transformer_mt.serving.limits import Limits
+from transformer_mt.utils.console import say
+from transformer_mt.utils.errors import UsageError
 
 if TYPE_CHECKING:
     from transformer_mt.serving.guards import Access

@@ -10,7 +10,7 @@ import argparse
 
 from transformer_mt.assembly import fine_tuning
 from transformer_mt.commands.arguments import add_device, add_overrides
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.utils.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -56,8 +56,8 @@ from transformer_mt.decoding import output
 from transformer_mt.decoding.resumable_file import resumable_file
 from transformer_mt.decoding.stream import WINDOW, arriving, in_windows, input_lines
 from transformer_mt.model_directory import require_safe_outputs
-from transformer_mt.runtime.errors import UsageError
-from transformer_mt.runtime.files import content_of, is_replaceable
+from transformer_mt.utils.errors import UsageError
+from transformer_mt.utils.files import content_of, is_replaceable
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.translator import Line

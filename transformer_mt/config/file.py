@@ -19,7 +19,7 @@ from transformer_mt.config import yaml_text
 from transformer_mt.config.problems import describe, printable, shown, unknown_key
 from transformer_mt.config.rules import RULES
 from transformer_mt.config.schema import FORMS, SECTIONS, Config, DataConfig, DecodingConfig
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.utils.errors import UsageError
 
 Complete = Callable[[dict[str, Any]], None]
 

@@ -17,9 +17,9 @@ from transformer_mt.data.encoded import EncodedCorpus, EncodedText
 from transformer_mt.data.languages import has_spaces
 from transformer_mt.data.subword import Subwords
 from transformer_mt.data.words import Spans, Words
-from transformer_mt.runtime.console import progress
-from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import content_of, lines
+from transformer_mt.utils.console import progress
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.files import content_of, lines
 
 FORMAT = 1
 # The key of the config that names the file, for messages.

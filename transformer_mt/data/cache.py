@@ -12,12 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from transformer_mt.runtime.checksums import verify
-from transformer_mt.runtime.console import say
-from transformer_mt.runtime.errors import UserError
-from transformer_mt.runtime.files import clear_leftovers
-from transformer_mt.runtime.folders import published
-from transformer_mt.runtime.locks import open_locked
+from transformer_mt.utils.console import say
+from transformer_mt.utils.errors import UserError
+from transformer_mt.utils.files import clear_leftovers, open_locked
+from transformer_mt.utils.folders import published, verify
 
 # A wait is reported only if it takes longer than this, in seconds. Most waits are shorter.
 PATIENCE = 1.0

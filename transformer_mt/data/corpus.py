@@ -15,8 +15,8 @@ from typing import NamedTuple
 from transformer_mt.config.schema import DataConfig, TrainingText
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.datasets.files import import_paddlenlp, parts
-from transformer_mt.runtime.errors import UserError
-from transformer_mt.runtime.files import Content, content_of, lines
+from transformer_mt.utils.errors import UserError
+from transformer_mt.utils.files import Content, content_of, lines
 
 Pair = tuple[str, str]
 

@@ -23,9 +23,9 @@ import numpy as np
 
 from transformer_mt.data.cache import entry
 from transformer_mt.data.subword import Subwords, Vocabulary
-from transformer_mt.runtime.console import progress
-from transformer_mt.runtime.errors import UserError
-from transformer_mt.runtime.process_pool import process_pool
+from transformer_mt.utils.console import progress
+from transformer_mt.utils.errors import UserError
+from transformer_mt.utils.processes import process_pool
 
 # A new number makes existing entries of the cache unused.
 FORMAT = 1

@@ -21,7 +21,7 @@ from transformer_mt.data.languages import has_spaces, is_in_unspaced_script
 from transformer_mt.data.normalization import examples_of
 from transformer_mt.data.sentences import sentences
 from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary, tokens
-from transformer_mt.runtime.console import progress
+from transformer_mt.utils.console import progress
 
 # A new number makes existing entries of the cache unused.
 FORMAT = 3

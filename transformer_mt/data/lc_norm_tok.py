@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache, lru_cache
 
 from transformer_mt.data.languages import has_spaces, primary
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.utils.errors import UsageError
 
 # The name of the form.
 LC_NORM_TOK = "lc.norm.tok"

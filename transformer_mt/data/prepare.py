@@ -18,8 +18,8 @@ from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
 from transformer_mt.data.facts import RARE, Facts, facts_of, unknown_texts
 from transformer_mt.data.subword import SPACE, TRAINING_LINES, Subwords
 from transformer_mt.data.training_text import hold_out, training_filter, with_tags
-from transformer_mt.runtime.console import say, warn
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.utils.console import say, warn
+from transformer_mt.utils.errors import UserError
 
 # A new number makes existing entries of the cache unused.
 FORMAT = 2

@@ -24,9 +24,9 @@ import sentencepiece
 
 from transformer_mt.config.schema import SubwordConfig
 from transformer_mt.data.normalization import RULES, rules
-from transformer_mt.runtime import signals
-from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import byte_lines, lines, write_atomically
+from transformer_mt.utils import signals
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.files import byte_lines, lines, write_atomically
 
 if TYPE_CHECKING:
     from sentencepiece.sentencepiece_model_pb2 import ModelProto

@@ -13,8 +13,8 @@ from transformer_mt.config.schema import DataConfig
 from transformer_mt.data.cache import entry, entry_name
 from transformer_mt.data.corpus import Corpus, Pair, Split
 from transformer_mt.data.normalization import is_blank
-from transformer_mt.runtime.console import say
-from transformer_mt.runtime.files import as_line, atomic
+from transformer_mt.utils.console import say
+from transformer_mt.utils.files import as_line, atomic
 
 # A new number makes existing entries of the cache unused.
 FORMAT = 3

@@ -10,8 +10,8 @@ from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Vocabulary
 from transformer_mt.decoding.engine import Hypotheses, Rows, Sentence, length_limits, length_penalty
 from transformer_mt.decoding.search import Stepper, Task, beam_search, sample
-from transformer_mt.runtime.console import warn
-from transformer_mt.runtime.errors import is_out_of_memory
+from transformer_mt.utils.console import warn
+from transformer_mt.utils.errors import is_out_of_memory
 
 # The number of logits that are held at once: 128 MB in float32.
 LOGITS_AT_ONCE = 2**25

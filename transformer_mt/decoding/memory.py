@@ -9,7 +9,7 @@ from transformer_mt.config.schema import DecodingConfig, ModelConfig
 from transformer_mt.decoding.batch import width
 from transformer_mt.decoding.engine import length_limits
 from transformer_mt.model.ancestors import capacity
-from transformer_mt.runtime import device
+from transformer_mt.utils import device
 
 FLOAT32, FLOAT64, INT64 = 4, 8, 8
 # The share of the free memory that a batch may need by this count. Paddle's allocator and the

@@ -20,7 +20,7 @@ from transformer_mt.decoding.engine import Attention, Hypotheses, Rows, Sentence
 from transformer_mt.model.cpu_decoder import CpuDecoder, CpuDecoderState
 from transformer_mt.model.operations import is_float32_on_cpu
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runtime.console import warn
+from transformer_mt.utils.console import warn
 
 
 class PaddleEngine:

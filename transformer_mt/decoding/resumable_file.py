@@ -8,11 +8,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from transformer_mt.runtime import signals
-from transformer_mt.runtime.console import say
-from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import atomic, is_compressed, write_atomically
-from transformer_mt.runtime.locks import open_locked
+from transformer_mt.utils import signals
+from transformer_mt.utils.console import say
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.files import atomic, is_compressed, open_locked, write_atomically
 
 
 class ResumableFile:

@@ -7,8 +7,8 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TypeVar
 
-from transformer_mt.runtime.console import warn
-from transformer_mt.runtime.files import BLOCK, byte_lines, reading
+from transformer_mt.utils.console import warn
+from transformer_mt.utils.files import BLOCK, byte_lines, reading
 
 # The number of lines that are sorted by length together. It is enough for batches with little
 # padding.
@@ -42,7 +42,7 @@ def arriving(descriptor: int, name: str) -> Iterator[list[str]]:
     Input is read only when a window is asked for, so that a fast writer waits for a slow reader.
 
     Raises:
-        UserError: as `runtime.files.reading` does.
+        UserError: as `utils.files.reading` does.
     """
     number = 1
     with reading(descriptor, name) as file:

@@ -38,7 +38,7 @@ from transformer_mt.decoding.engine import (
 from transformer_mt.decoding.segments import Segment, segments
 from transformer_mt.decoding.stream import in_windows
 from transformer_mt.decoding.translation import Aligned, Line, LinePart, Output, Translation
-from transformer_mt.runtime.console import warn
+from transformer_mt.utils.console import warn
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -15,7 +15,7 @@ import paddle
 
 from transformer_mt import __version__
 from transformer_mt.device_check.report import LeftOut, message_of
-from transformer_mt.runtime import device as devices
+from transformer_mt.utils import device as devices
 
 # The largest error of each precision, as a share of the largest expected number. TF32 is float32
 # whose products are rounded to 10 bits, which Paddle lets GPUs use from Ampere on.
@@ -28,7 +28,7 @@ class Machine:
     """The device that is checked.
 
     Args:
-        name: the device, as `runtime.device.use` returns it. It must be selected already.
+        name: the device, as `utils.device.use` returns it. It must be selected already.
     """
 
     def __init__(self, name: str) -> None:

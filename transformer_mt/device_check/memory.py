@@ -14,8 +14,8 @@ from transformer_mt.device_check.machine import Machine
 from transformer_mt.device_check.report import Figure, Finding, message_of
 from transformer_mt.inspect import memory
 from transformer_mt.inspect.parameters import VocabularySizes
-from transformer_mt.runtime.errors import UserError, is_out_of_memory
 from transformer_mt.training.update import Updater
+from transformer_mt.utils.errors import UserError, is_out_of_memory
 
 VOCABULARY, ROWS, LENGTH = 4000, 32, 24
 MODEL = {"num_layers": 3, "d_model": 128, "num_heads": 4, "d_ff": 512}

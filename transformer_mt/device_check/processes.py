@@ -17,9 +17,9 @@ from transformer_mt.device_check.model import MODEL_FACTOR
 from transformer_mt.device_check.reference import compare_arrays
 from transformer_mt.device_check.report import Finding, LeftOut
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.runtime import tensors
 from transformer_mt.training.processes import ALONE, Processes
 from transformer_mt.training.workers import run_workers
+from transformer_mt.utils import tensors
 
 # On a CPU. On GPUs there is a process for each, and at most this many.
 CPU_PROCESSES, MOST_PROCESSES = 2, 8

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_mt.runtime import console
-from transformer_mt.runtime.files import write_atomically
+from transformer_mt.utils import console
+from transformer_mt.utils.files import write_atomically
 
 OK, FAILED, LEFT_OUT = "ok", "FAILED", "left out"
 WIDTH = 100

@@ -19,7 +19,7 @@ from transformer_mt.device_check.report import (
     Report,
     message_of,
 )
-from transformer_mt.runtime import signals
+from transformer_mt.utils import signals
 
 
 def run(machine: Machine, checks: Iterable[Check], path: Path | None) -> bool:

@@ -12,7 +12,7 @@ from transformer_mt.device_check.machine import Machine
 from transformer_mt.device_check.report import Figure, Finding, LeftOut
 from transformer_mt.inspect import gpus
 from transformer_mt.inspect.flops import FlopCounter
-from transformer_mt.runtime.errors import UserError, is_out_of_memory
+from transformer_mt.utils.errors import UserError, is_out_of_memory
 
 # The models of the recipes: configs/multi30k_en_de.yaml and those of WMT14.
 MODELS = {

@@ -14,8 +14,8 @@ from transformer_mt.device_check.machine import Machine, relative_error
 from transformer_mt.device_check.model import MODEL_FACTOR, losses_and_gradients
 from transformer_mt.device_check.reference import Arrays, ReferenceModel, compare_arrays
 from transformer_mt.device_check.report import Figure, Finding
-from transformer_mt.runtime import tensors
 from transformer_mt.training.update import Updater
+from transformer_mt.utils import tensors
 from transformer_mt.weights import OPTIMIZER, WEIGHTS
 
 UPDATES = 50

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from transformer_mt.data import pharaoh
 from transformer_mt.data.pharaoh import Link
-from transformer_mt.runtime.errors import UserError
-from transformer_mt.runtime.files import lines
+from transformer_mt.utils.errors import UserError
+from transformer_mt.utils.files import lines
 
 Gold = tuple[set[Link], set[Link]]
 

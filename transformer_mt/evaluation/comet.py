@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_mt.evaluation.metrics import Scores
-from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.utils.errors import UsageError, UserError
 
 
 class Comet:

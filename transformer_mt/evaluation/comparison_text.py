@@ -13,7 +13,7 @@ from transformer_mt.evaluation.differences import Piece, Shares, differences
 from transformer_mt.evaluation.metrics import METRICS
 from transformer_mt.evaluation.paired_tests import MetricComparison
 from transformer_mt.evaluation.verdict import p_number
-from transformer_mt.runtime.console import table, visible
+from transformer_mt.utils.console import table, visible
 
 # ANSI escapes of the words that only the baseline has, and of those that only the system has.
 _RED, _GREEN, _END = "\x1b[31m", "\x1b[32m", "\x1b[0m"

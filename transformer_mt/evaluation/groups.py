@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from unicodedata import category
 
 from transformer_mt.evaluation.scoring import has_spaces_in
-from transformer_mt.runtime.files import lines
+from transformer_mt.utils.files import lines
 
 Item = TypeVar("Item")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from transformer_mt.evaluation.tokenizers import explained
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.utils.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from transformer_mt.evaluation.comet import Comet
 from transformer_mt.evaluation.groups import Group
 from transformer_mt.evaluation.metrics import METRICS, Scores, metric_of, score
 from transformer_mt.evaluation.sentences import sentence_scores
-from transformer_mt.runtime.console import table
+from transformer_mt.utils.console import table
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from it.
 import contextlib
 from collections.abc import Iterator
 
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.utils.errors import UserError
 
 _INSTALL = "Install its packages: .venv/bin/python -m pip install {}"
 # The tokenisers by their names, and what to do if one cannot be made.

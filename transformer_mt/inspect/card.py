@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, ValidationError
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.inspect import record
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.utils.errors import UserError
 
 # The file of an export that holds what its model directory says about the training.
 CARD = "card.json"

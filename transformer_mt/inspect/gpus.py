@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.utils.errors import UsageError
 
 
 @dataclass(frozen=True)

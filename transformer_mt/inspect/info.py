@@ -8,7 +8,7 @@ from transformer_mt.config.schema import Config
 from transformer_mt.inspect import memory
 from transformer_mt.inspect.flops import FlopCounter, Flops
 from transformer_mt.inspect.parameters import VocabularySizes, parts
-from transformer_mt.runtime.console import duration, table
+from transformer_mt.utils.console import duration, table
 
 # The default share of its peak that a device reaches. By this count, the paper's base model reached
 # 0.25 of its eight P100 of 10.6 TFLOP/s (12 hours, section 5.2), and the big one 0.37 (3.5 days).

@@ -22,8 +22,8 @@ from transformer_mt.evaluation.metrics import METRICS
 from transformer_mt.inspect import record
 from transformer_mt.inspect.record import Record, half_width, number
 from transformer_mt.model_directory import MODEL_CARD, ModelDirectory
-from transformer_mt.runtime.checksums import sealed
-from transformer_mt.runtime.console import duration, visible
+from transformer_mt.utils.console import duration, visible
+from transformer_mt.utils.folders import sealed
 
 # What ISO 639 has as the code of a language.
 _LANGUAGE = re.compile(r"[a-z]{2,3}")

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 from transformer_mt.config.schema import Config
 from transformer_mt.data.languages import has_spaces
 from transformer_mt.model_directory import DATA_FACTS, HYPOTHESIS, LOG, ModelDirectory, entries
-from transformer_mt.runtime import files
-from transformer_mt.runtime.errors import UsageError, UserError, describe
+from transformer_mt.utils import files
+from transformer_mt.utils.errors import UsageError, UserError, describe
 
 Result = TypeVar("Result")
 

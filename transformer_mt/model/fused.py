@@ -16,7 +16,7 @@ import paddle.nn.functional as F
 from paddle import Tensor
 
 from transformer_mt.config.fused import takes_head_width
-from transformer_mt.runtime.console import warn
+from transformer_mt.utils.console import warn
 
 # The score of a forbidden key. It is far below all other scores, but finite: with -inf, the softmax
 # of a row in which all keys are forbidden would be NaN. float16 ends at -65,504.

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from transformer_mt.pages.page import escaped, table
-from transformer_mt.runtime.console import visible
+from transformer_mt.utils.console import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from transformer_mt.evaluation.differences import Piece
-from transformer_mt.runtime.console import visible
+from transformer_mt.utils.console import visible
 
 STYLE = Path(__file__).with_name("style.css")
 

@@ -16,7 +16,7 @@ from transformer_mt.pages.page import escaped, page, section, table
 from transformer_mt.pages.report_curves import curves
 from transformer_mt.pages.report_data import data_facts
 from transformer_mt.pages.report_translations import samples, translations
-from transformer_mt.runtime.console import duration
+from transformer_mt.utils.console import duration
 
 SCRIPT = Path(__file__).with_name("report.js")
 # Reports the height of a page of attention maps, which is in a frame, to the page around it.

@@ -24,7 +24,6 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from transformer_mt import __version__
-from transformer_mt.runtime.errors import UserError
 from transformer_mt.serving import requests
 from transformer_mt.serving.batching import Cancelled, Ticket
 from transformer_mt.serving.front import Endpoint, Front
@@ -34,6 +33,7 @@ from transformer_mt.serving.metrics import CONTENT_TYPE, Metrics
 from transformer_mt.serving.models import Card, ServedModel
 from transformer_mt.serving.refusals import ClientGone, Refusal, answer_to
 from transformer_mt.serving.threads import Threads
+from transformer_mt.utils.errors import UserError
 
 PAGE = Path(__file__).with_name("page")
 SWAGGER = Path(fastapi_offline.__file__).with_name("static")

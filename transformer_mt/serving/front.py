@@ -16,10 +16,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from transformer_mt.runtime.console import say
 from transformer_mt.serving.guards import Access
 from transformer_mt.serving.metrics import Metrics
 from transformer_mt.serving.refusals import STOPPING, Refusal, answer_to
+from transformer_mt.utils.console import say
 
 # An answer that has one of these headers already keeps it.
 SAFE_HEADERS = {

@@ -21,8 +21,8 @@ from starlette.datastructures import Headers
 from starlette.types import Receive
 
 from transformer_mt.config.problems import printable
-from transformer_mt.runtime.errors import UsageError
 from transformer_mt.serving.refusals import ClientGone, Refusal
+from transformer_mt.utils.errors import UsageError
 
 # The seconds in which the whole body of a request must arrive.
 BODY_SECONDS = 20.0

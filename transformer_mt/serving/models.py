@@ -22,11 +22,11 @@ from transformer_mt.decoding.translator import Warn
 from transformer_mt.inspect import card
 from transformer_mt.inspect.card import Score
 from transformer_mt.inspect.parameters import VocabularySizes, parts
-from transformer_mt.runtime.console import progress
-from transformer_mt.runtime.errors import UsageError
 from transformer_mt.serving.batching import Queue, Ticket, TooMuch
 from transformer_mt.serving.limits import Limits
 from transformer_mt.serving.workers import Workers
+from transformer_mt.utils.console import progress
+from transformer_mt.utils.errors import UsageError
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.engine import Engine

@@ -12,9 +12,9 @@ import traceback
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from transformer_mt.runtime.console import say
-from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.serving.batching import Cancelled, Overloaded, Unavailable
+from transformer_mt.utils.console import say
+from transformer_mt.utils.errors import UsageError, UserError
 
 # The status of requests whose client has gone, in the log and the metrics. Nobody receives it.
 CLIENT_GONE = 499

@@ -23,10 +23,10 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from transformer_mt.runtime import signals
-from transformer_mt.runtime.console import say
-from transformer_mt.runtime.errors import Interrupted, UsageError, UserError
 from transformer_mt.serving.app import Service
+from transformer_mt.utils import signals
+from transformer_mt.utils.console import say
+from transformer_mt.utils.errors import Interrupted, UsageError, UserError
 
 # The seconds in which the whole header of a request must arrive.
 HEADER_SECONDS = 10.0

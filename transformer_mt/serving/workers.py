@@ -18,10 +18,10 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from transformer_mt.backends.backend import EngineSpec
-from transformer_mt.runtime import signals
-from transformer_mt.runtime.console import say
-from transformer_mt.runtime.errors import UserError, describe
 from transformer_mt.serving.batching import Queue, Waiting, WorkerLost, joined, separated
+from transformer_mt.utils import signals
+from transformer_mt.utils.console import say
+from transformer_mt.utils.errors import UserError, describe
 
 # The greatest number of seconds between two attempts to start a process.
 LONGEST_PAUSE = 30.0
@@ -200,7 +200,7 @@ class _Process:
         self._process = context.Process(
             target=_work, args=(spec, theirs), name="translate", daemon=True
         )
-        with signals.blocked():  # as in runtime.process_pool
+        with signals.blocked():  # as in utils.processes
             self._process.start()
         theirs.close()  # so that the end of the process ends the connection
 

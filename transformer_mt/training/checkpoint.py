@@ -13,13 +13,12 @@ from paddle import nn
 
 from transformer_mt.model.operations import array, is_on_cpu
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.runtime import tensors
-from transformer_mt.runtime.checksums import verify
-from transformer_mt.runtime.console import warn
-from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.folders import published
-from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.state import State
+from transformer_mt.utils import tensors
+from transformer_mt.utils.console import warn
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.folders import published, verify
 from transformer_mt.weights import OPTIMIZER, WEIGHTS, load_weights, read_weights
 
 

@@ -17,13 +17,19 @@ from transformer_mt.model_directory import (
     ModelDirectory,
     require_safe_outputs,
 )
-from transformer_mt.runtime import pickles, tensors
-from transformer_mt.runtime.checksums import CHECKSUMS, is_sealed, sealed, verify, write_checksums
-from transformer_mt.runtime.console import say, warn
-from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import write_atomically
-from transformer_mt.runtime.folders import published
-from transformer_mt.training.run_directory import RunDirectory
+from transformer_mt.training.folder import RunDirectory
+from transformer_mt.utils import pickles, tensors
+from transformer_mt.utils.console import say, warn
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.files import write_atomically
+from transformer_mt.utils.folders import (
+    CHECKSUMS,
+    is_sealed,
+    published,
+    sealed,
+    verify,
+    write_checksums,
+)
 from transformer_mt.weights import OPTIMIZER, WEIGHTS, read_weights
 
 # The pickles in a checkpoint of the previous format, and the files that replace them.

@@ -4,7 +4,7 @@ the processes of a run share."""
 import os
 import runpy
 
-from transformer_mt.runtime import signals
+from transformer_mt.utils import signals
 
 # Environment variables: the number of the process that starts Paddle's launcher, the number of the
 # launcher, and the folder of that process's open files in /proc, to which the first worker writes.

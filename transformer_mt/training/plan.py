@@ -8,7 +8,7 @@ import numpy as np
 
 from transformer_mt.config.schema import TrainingConfig
 from transformer_mt.data.batches import WeightedText, epoch_batches, group_batches
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.utils.errors import UserError
 
 
 @dataclass(frozen=True)

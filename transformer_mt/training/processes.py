@@ -10,7 +10,7 @@ from typing import Any
 import paddle
 from paddle import Tensor
 
-from transformer_mt.runtime.errors import UserError, describe
+from transformer_mt.utils.errors import UserError, describe
 
 
 def is_one_of_several() -> bool:

@@ -5,10 +5,10 @@ from pathlib import Path
 from transformer_mt.config.schema import SECTIONS, Config
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.runtime.console import quoted
-from transformer_mt.runtime.errors import UsageError, UserError
 from transformer_mt.training.checkpoint import newest_whole
 from transformer_mt.training.state import State
+from transformer_mt.utils.console import quoted
+from transformer_mt.utils.errors import UsageError, UserError
 
 # Settings that may change when a run is resumed. Paths of the text and its alignments may change,
 # because their content is compared. Another number of processes draws other dropout masks, but it

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transformer_mt.config.schema import TrainingConfig
-from transformer_mt.runtime.checksums import verify
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.utils.errors import UserError
+from transformer_mt.utils.folders import verify
 
 if TYPE_CHECKING:
     from transformer_mt.data.batches import Update

@@ -16,8 +16,15 @@ from transformer_mt.data.batches import Update, read_ahead, read_update
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.evaluation.groups import spread
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.runtime import signals
-from transformer_mt.runtime.console import (
+from transformer_mt.training import checkpoint
+from transformer_mt.training.feeding import feed
+from transformer_mt.training.folder import EventFiles, RunDirectory
+from transformer_mt.training.plan import Plan
+from transformer_mt.training.state import DIVERGING_VALIDATIONS, Meter, Progress, State
+from transformer_mt.training.update import Outcome, Updater, read
+from transformer_mt.training.validation import DevScores, validate
+from transformer_mt.utils import signals
+from transformer_mt.utils.console import (
     TrainingBar,
     duration,
     on_terminal,
@@ -26,15 +33,7 @@ from transformer_mt.runtime.console import (
     say_counts,
     warn,
 )
-from transformer_mt.runtime.errors import Interrupted, UserError
-from transformer_mt.training import checkpoint
-from transformer_mt.training.event_files import EventFiles
-from transformer_mt.training.feeding import feed
-from transformer_mt.training.plan import Plan
-from transformer_mt.training.run_directory import RunDirectory
-from transformer_mt.training.state import DIVERGING_VALIDATIONS, Meter, Progress, State
-from transformer_mt.training.update import Outcome, Updater, read
-from transformer_mt.training.validation import DevScores, validate
+from transformer_mt.utils.errors import Interrupted, UserError
 from transformer_mt.weights import take_weights
 
 # On a terminal, a line of figures stays after this number of seconds; others are replaced.

@@ -12,8 +12,6 @@ from paddle import Tensor
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Batch, Update
 from transformer_mt.model import operations
-from transformer_mt.runtime import signals
-from transformer_mt.runtime.errors import UserError, is_out_of_memory
 from transformer_mt.training.gradients import Gradients
 from transformer_mt.training.loss_scale import LossScale
 from transformer_mt.training.moving_average import MovingAverage
@@ -21,6 +19,8 @@ from transformer_mt.training.objective import Objective
 from transformer_mt.training.optimizer import make_optimizer
 from transformer_mt.training.processes import Processes
 from transformer_mt.training.schedule import learning_rate
+from transformer_mt.utils import signals
+from transformer_mt.utils.errors import UserError, is_out_of_memory
 
 # Several GPUs agree at every this many updates whether they stop, because the agreement is read on
 # the host.

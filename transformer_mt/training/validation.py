@@ -20,10 +20,10 @@ from transformer_mt.evaluation.metrics import (
     Scores,
 )
 from transformer_mt.evaluation.scoring import score_for
-from transformer_mt.runtime import signals
-from transformer_mt.runtime.console import progress
 from transformer_mt.training.state import perplexity
 from transformer_mt.training.update import Updater
+from transformer_mt.utils import signals
+from transformer_mt.utils.console import progress
 
 # The number of lines that a process translates between checks whether it was asked to stop.
 DEV_LINES = 100

@@ -7,9 +7,9 @@ import sys
 import traceback
 from pathlib import Path
 
-from transformer_mt.runtime import signals
-from transformer_mt.runtime.errors import Interrupted, UserError, describe, is_lost_connection
 from transformer_mt.training.paddle_launcher import ERROR, LAUNCHER, OUTPUT
+from transformer_mt.utils import signals
+from transformer_mt.utils.errors import Interrupted, UserError, describe, is_lost_connection
 
 
 def main(job: Path, digest: str) -> int:
@@ -37,9 +37,9 @@ def work(job: Path, digest: str) -> None:
     Args:
         digest: the SHA-256 of the job, so that only a file written by this run is unpickled.
     """
-    from transformer_mt.runtime import device as devices
+    from transformer_mt.training.folder import RunDirectory
     from transformer_mt.training.processes import Processes, own_device
-    from transformer_mt.training.run_directory import RunDirectory
+    from transformer_mt.utils import device as devices
 
     content = job.read_bytes()
     if hashlib.sha256(content).hexdigest() != digest:

@@ -22,10 +22,10 @@ import transformer_mt
 from transformer_mt.config.schema import Config
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.runtime import signals
-from transformer_mt.runtime.errors import Interrupted, UserError, is_lost_connection
 from transformer_mt.training.paddle_launcher import ERROR, OUTPUT, PARENT
 from transformer_mt.training.trainer import Trainer
+from transformer_mt.utils import signals
+from transformer_mt.utils.errors import Interrupted, UserError, is_lost_connection
 
 # The folder in the model directory through which parent and workers communicate.
 WORKERS = ".workers"

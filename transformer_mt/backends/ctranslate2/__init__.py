@@ -4,7 +4,7 @@ Paddle, and does not need it."""
 from types import ModuleType
 
 from transformer_mt.backends.backend import Backend
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.utils.errors import UsageError
 
 # The key of an export's config.json that holds the number of its positions.
 POSITIONS = "transformer_mt_positions"

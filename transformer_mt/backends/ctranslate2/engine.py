@@ -25,7 +25,7 @@ from transformer_mt.decoding.engine import (
     length_limits,
     length_penalty,
 )
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.utils.errors import UserError
 
 # The settings of an exported model, in its folder.
 SETTINGS = "config.json"

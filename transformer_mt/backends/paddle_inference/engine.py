@@ -21,8 +21,8 @@ from transformer_mt.decoding import batch
 from transformer_mt.decoding.device_log_probs import MixtureStepper, next_log_probs
 from transformer_mt.decoding.engine import Hypotheses, Rows, Sentence
 from transformer_mt.model.ancestors import AncestorMask
-from transformer_mt.runtime import device as devices
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.utils import device as devices
+from transformer_mt.utils.errors import UserError
 
 # Megabytes of a GPU's memory that Paddle Inference takes at the start.
 GPU_MEMORY = 256

@@ -13,7 +13,7 @@ from transformer_mt.config.schema import Config
 from transformer_mt.data.subword import Subwords
 from transformer_mt.model.layers import LayerCache
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.utils.errors import UserError
 
 
 def write_model(

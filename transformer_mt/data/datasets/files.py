@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import NamedTuple
 
-from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.files import ENDINGS, conversion, lines
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.files import ENDINGS, conversion, lines
 
 # PaddleNLP's folder for downloaded datasets, as paddlenlp.utils.env has it, without its import.
 PADDLENLP_HOME = Path(os.environ.get("PPNLP_HOME", os.path.expanduser("~/.paddlenlp")))
@@ -131,7 +131,7 @@ def parts(paths: Sequence[Path]) -> Iterator[tuple[Path, ...]]:
 
 def import_paddlenlp() -> ModuleType:
     """Imports `paddlenlp.datasets`, which takes seconds. The import changes the level of the root
-    logger, which is restored. (`runtime.signals` restores the signal handlers.)
+    logger, which is restored. (`utils.signals` restores the signal handlers.)
 
     The import makes PaddleNLP's folders for downloads. If they can't be made, they are made
     elsewhere for the time of the import, because only downloads need them."""

@@ -14,8 +14,8 @@ from transformer_mt.data.datasets.files import (
     first_existing,
     require_data_home,
 )
-from transformer_mt.runtime.errors import UserError
-from transformer_mt.runtime.files import write_atomically
+from transformer_mt.utils.errors import UserError
+from transformer_mt.utils.files import write_atomically
 
 URL = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/"
 SHA256 = {

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from transformer_mt.data.datasets import files
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.utils.errors import UserError
 
 STEMS = {"train": "train.tok.clean", "dev": "newstest2013.tok", "test": "newstest2014.tok"}
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from transformer_mt.config.section import Problems, Section, needs
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.utils.errors import UsageError
 
 # The longest target, in subwords, whose length a model can predict.
 LONGEST_TARGET = 1024

@@ -6,6 +6,7 @@ in .gz, .bz2 or .xz is compressed.
 
 import bz2
 import codecs
+import fcntl
 import gzip
 import hashlib
 import io
@@ -23,9 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from transformer_mt.runtime.console import quoted
-from transformer_mt.runtime.errors import UsageError, UserError
-from transformer_mt.runtime.locks import open_locked
+from transformer_mt.utils.console import quoted
+from transformer_mt.utils.errors import UsageError, UserError
 
 # The path of a file descriptor: of a process, of one of its threads, or of this process.
 _DESCRIPTOR = re.compile(r"(?:/proc/(\d+)(?:/task/\d+)?|/dev)/fd/(\d+)")
@@ -490,3 +490,48 @@ def flush_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def open_locked(path: str | Path, flags: int, *, wait: bool = False, optional: bool = False) -> int:
+    """Opens a file or a folder, and locks it.
+
+    A link is not followed: it may lead to a file that belongs to somebody else.
+
+    Args:
+        flags: as in `os.open`.
+        wait: whether to wait until no other process holds the lock.
+        optional: whether to continue without a lock if the file system does not support locks.
+
+    Returns: the descriptor. It holds the lock until it is closed.
+
+    Raises:
+        BlockingIOError: another process holds it, and `wait` is not set.
+        OSError: it cannot be opened or locked.
+    """
+    while True:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW, 0o666)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                raise
+            except OSError as error:
+                if not optional:
+                    reason = f"{error.strerror}: it can't be locked. Give a folder on a file system"
+                    raise OSError(error.errno, f"{reason} that has locks") from None
+            # The process that held the lock may have deleted or renamed the file meanwhile. Then a
+            # lock on it protects nothing, and the file that has its name now is opened.
+            if is_open_at(path, descriptor):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def is_open_at(path: str | Path, descriptor: int) -> bool:
+    """Returns whether a path still names the open file or folder."""
+    try:
+        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

@@ -20,10 +20,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from transformer_mt.runtime import files
-from transformer_mt.runtime.errors import Interrupted, UsageError, UserError
-from transformer_mt.runtime.files import atomic, byte_lines, content_of, lines
-from transformer_mt.runtime.locks import open_locked
+from transformer_mt.utils import files
+from transformer_mt.utils.errors import Interrupted, UsageError, UserError
+from transformer_mt.utils.files import atomic, byte_lines, content_of, lines, open_locked
 
 ROOT = Path(__file__).resolve().parents[2]
 # Everything that some other reader of text takes for the end of a line.
@@ -388,7 +387,7 @@ def test_a_link_is_followed(tmp_path):
 
 WRITE_TO = """
 import pathlib, sys
-from transformer_mt.runtime.files import atomic
+from transformer_mt.utils.files import atomic
 print("before")
 with atomic(pathlib.Path(sys.argv[1])) as file:
     file.write("written\\n")
@@ -511,7 +510,7 @@ def test_streams_and_devices(tmp_path):
 
 HOLD = """
 import sys
-from transformer_mt.runtime.files import atomic
+from transformer_mt.utils.files import atomic
 with atomic(sys.argv[1]) as file:
     file.write("from another process")
     file.flush()

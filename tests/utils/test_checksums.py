@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from transformer_mt.runtime.checksums import is_sealed, sealed, verify, write_checksums
+from transformer_mt.utils.folders import is_sealed, sealed, verify, write_checksums
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.utils.errors import UserError
 
 # A table that `paddle.save` stores beside the arrays. It repeats their names.
 _PADDLE_NAMES = "StructuredToParameterName@@"

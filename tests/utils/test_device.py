@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.support import ROOT
-from transformer_mt.runtime import processor
+from transformer_mt.utils import device
 
 SECOND = "processor : 1\nvendor_id : AuthenticAMD\nmodel name : second\nflags : avx2\n"
 
@@ -24,15 +24,15 @@ SECOND = "processor : 1\nvendor_id : AuthenticAMD\nmodel name : second\nflags : 
 def test_the_first_processor_counts(tmp_path, monkeypatch, first, name, is_amd):
     path = tmp_path / "cpuinfo"
     path.write_text(f"{first}\n\n{SECOND}")
-    monkeypatch.setattr(processor, "CPUINFO", str(path))
-    assert processor.name() == name
-    assert processor.is_amd_with_avx2() == is_amd
+    monkeypatch.setattr(device, "CPUINFO", str(path))
+    assert device.processor_name() == name
+    assert device.is_amd_with_avx2() == is_amd
 
 
 def test_a_system_that_does_not_tell(tmp_path, monkeypatch):
-    monkeypatch.setattr(processor, "CPUINFO", str(tmp_path / "missing"))
-    assert processor.name() == os.uname().machine
-    assert not processor.is_amd_with_avx2()
+    monkeypatch.setattr(device, "CPUINFO", str(tmp_path / "missing"))
+    assert device.processor_name() == os.uname().machine
+    assert not device.is_amd_with_avx2()
 
 
 @pytest.mark.parametrize("given", [None, "", "4"])
@@ -45,5 +45,5 @@ def test_the_setting_of_mkl(given):
     found = subprocess.check_output(
         [sys.executable, "-c", code], cwd=ROOT, env=environment, text=True
     )
-    default = "5" if processor.is_amd_with_avx2() else None
+    default = "5" if device.is_amd_with_avx2() else None
     assert found.strip() == repr(default if given is None else given)

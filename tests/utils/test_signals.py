@@ -25,15 +25,15 @@ from tests.support import (
 from transformer_mt.config.file import dump
 from transformer_mt.device_check.checks import Check
 from transformer_mt.device_check.run import line_of
-from transformer_mt.runtime import signals
-from transformer_mt.runtime.errors import Interrupted, UserError
+from transformer_mt.utils import signals
+from transformer_mt.utils.errors import Interrupted, UserError
 
 CODES = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 
 PROGRAM = """
 import sys, time
-from transformer_mt.runtime import signals
-from transformer_mt.runtime.errors import Interrupted
+from transformer_mt.utils import signals
+from transformer_mt.utils.errors import Interrupted
 
 def wait(seconds=20):
     end = time.monotonic() + seconds

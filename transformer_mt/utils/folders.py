@@ -1,15 +1,21 @@
-"""Checksums, by which later changes of files are found.
+"""Folders written completely or not at all, and checksums that reveal later changes of files.
 
 A folder has a list of its files' checksums, SHA256SUMS, which `sha256sum --check` can read. A file
 that may be replaced while others read it cannot be in such a list, because file and list would not
 change at the same moment. If it is a text file, a comment at its end holds its checksum.
 """
 
+import ctypes
 import hashlib
 import os
 import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
+
+from transformer_mt.utils.files import clear_leftovers, flush_to_disk, open_locked
 
 CHECKSUMS = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64})  ([^/]+)")
@@ -98,3 +104,63 @@ def is_sealed(content: bytes) -> bool:
     """Returns whether a text file is unchanged since `sealed` made its content."""
     match = _SEAL.fullmatch(content)
     return match is not None and hashlib.sha256(match[1]).hexdigest().encode() == match[2]
+
+
+# Constants of Linux's fcntl.h and fs.h.
+AT_FDCWD = -100
+RENAME_EXCHANGE = 2
+
+
+@contextmanager
+def published(path: Path) -> Iterator[Path]:
+    """Yields a new folder for the block to write into. When the block ends, checksums of its files
+    are added, and it replaces `path`. If the block fails, the new folder is deleted.
+
+    An earlier `path` stays complete until it is replaced, even if the power is cut. What a killed
+    process has left of such a new folder is deleted.
+
+    Raises:
+        OSError: the folder can't be written.
+    """
+    final = Path(os.path.realpath(path))
+    new = final.with_name(f".{final.name}.{os.getpid()}.tmp")
+    parent_is_new = not final.parent.exists()
+    descriptor = None
+    try:
+        new.parent.mkdir(parents=True, exist_ok=True)
+        clear_leftovers(final.parent, final.name)
+        new.mkdir()
+        descriptor = open_locked(new, os.O_RDONLY, wait=True, optional=True)
+        yield new
+        write_checksums(new)
+        for file in (*new.iterdir(), new):
+            flush_to_disk(file)
+        if final.exists():
+            _exchange(new, final)
+        else:
+            new.rename(final)
+        flush_to_disk(final.parent)
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+        # After a failure this is the incomplete folder, and otherwise the one that was replaced.
+        shutil.rmtree(new, ignore_errors=True)
+        if parent_is_new:
+            with suppress(OSError):  # it is not empty
+                final.parent.rmdir()
+
+
+def _exchange(new: Path, old: Path) -> None:
+    """Exchanges the names of two folders, in one step if Linux and the file system support it."""
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
+    paths = os.fsencode(new), os.fsencode(old)
+    if renameat2 and not renameat2(AT_FDCWD, paths[0], AT_FDCWD, paths[1], RENAME_EXCHANGE):
+        return
+    aside = new.with_name(f"{new.name}.old")
+    old.rename(aside)
+    try:
+        new.rename(old)
+    except OSError:
+        aside.rename(old)
+        raise
+    aside.rename(new)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 
-from transformer_mt.runtime.errors import Interrupted, UserError
+from transformer_mt.utils.errors import Interrupted, UserError
 
 # Ctrl-C, kill, and the loss of the terminal.
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

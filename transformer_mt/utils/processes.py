@@ -7,7 +7,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
-from transformer_mt.runtime import signals
+from transformer_mt.utils import signals
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from transformer_mt.runtime.locks import open_locked
+from transformer_mt.utils.files import open_locked
 
 FLAGS = os.O_RDWR | os.O_CREAT
 

@@ -8,8 +8,8 @@ import paddle
 import pytest
 
 from tests.support import demo_pairs, make_config, train_subwords, wide_model
-from transformer_mt.runtime import pickles
-from transformer_mt.runtime.errors import UserError
+from transformer_mt.utils import pickles
+from transformer_mt.utils.errors import UserError
 
 
 class Payload:

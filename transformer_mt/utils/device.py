@@ -1,14 +1,19 @@
-"""The device that Paddle computes on."""
+"""The device that Paddle computes on.
+
+The package imports this module before Paddle is configured, so it imports Paddle only in functions.
+"""
 
 import ctypes
 import os
+import platform
 import re
+from itertools import takewhile
 
-from transformer_mt.runtime import processor
-from transformer_mt.runtime.errors import UsageError
+from transformer_mt.utils.errors import UsageError
 
 # Constants of glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+CPUINFO = "/proc/cpuinfo"
 
 
 def use(name: str | None) -> str:
@@ -63,7 +68,7 @@ def description() -> dict[str, str | int | float]:
     import paddle
 
     device = paddle.get_device()
-    name = processor.name()
+    name = processor_name()
     if device.startswith("gpu"):
         name = paddle.device.cuda.get_device_name()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -118,3 +123,25 @@ def _keep_freed_memory() -> None:
     if hasattr(libc, "mallopt") and hasattr(libc, "gnu_get_libc_version"):
         libc.mallopt(M_MMAP_MAX, 0)
         libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def processor_name() -> str:
+    """Returns the name of the processor; its architecture if Linux does not tell."""
+    return _facts().get("model name") or platform.machine()
+
+
+def is_amd_with_avx2() -> bool:
+    """Returns whether it is a processor of AMD that has AVX2; False if Linux does not tell."""
+    facts = _facts()
+    return facts.get("vendor_id") == "AuthenticAMD" and "avx2" in facts.get("flags", "").split()
+
+
+def _facts() -> dict[str, str]:
+    """Returns what /proc/cpuinfo says of the first processor."""
+    try:
+        with open(CPUINFO, encoding="utf-8") as file:
+            lines = list(takewhile(str.strip, file))  # an empty line ends each processor
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in lines)
+    return {key.strip(): value.strip() for key, _, value in pairs}

@@ -5,7 +5,7 @@ from importlib import import_module
 
 import pytest
 
-from transformer_mt.runtime.errors import describe, is_lost_connection
+from transformer_mt.utils.errors import describe, is_lost_connection
 
 # As gloo says it, through Paddle.
 LOST = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [::1]:2811"

@@ -16,10 +16,10 @@ from tests.support import PairList, demo_pairs, make_config, make_model_director
 from transformer_mt import cli
 from transformer_mt.assembly import backends as engines
 from transformer_mt.assembly import finish, run
-from transformer_mt.runtime import console
-from transformer_mt.runtime.checksums import write_checksums
-from transformer_mt.runtime.errors import UsageError
 from transformer_mt.training.resume import checked_state
+from transformer_mt.utils import console
+from transformer_mt.utils.errors import UsageError
+from transformer_mt.utils.folders import write_checksums
 
 # Clears the screen, sets the title, and shows what follows from right to left.
 EVIL = "\x1b[2J\x1b]0;title\x07\x9b31m\u202e\u2066\u2028\r\x00"

@@ -11,7 +11,7 @@ import pytest
 from safetensors import safe_open
 
 from tests.support import ROOT
-from transformer_mt.runtime import tensors
+from transformer_mt.utils import tensors
 
 ARRAYS = {
     "b": np.arange(6, dtype=np.float32).reshape(2, 3).T,  # not contiguous
@@ -70,7 +70,7 @@ FULL = """
 import resource, sys
 from pathlib import Path
 import numpy as np
-from transformer_mt.runtime import tensors
+from transformer_mt.utils import tensors
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
 try:
     tensors.write(Path(sys.argv[1]), {"a": np.zeros(10_000, np.float32)})
