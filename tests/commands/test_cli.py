@@ -78,7 +78,6 @@ SETTINGS = ["--" + name.replace("_", "-") for name in SEARCH_KEYS]
         (["average"], ["MODEL_DIR", "--last", "--best"]),
         (["export"], ["MODEL_DIR", "--format", "{paddle,ctranslate2}", "--quantization", "int8",
                       "bfloat16", "--checkpoint", "--output"]),
-        (["convert"], ["MODEL_DIR", "--to", "--checkpoint", "--output", "format_version 1"]),
         (["info"], ["CONFIG|MODEL_DIR", "key=value", "--tflops", "--utilisation", "--length",
                     "what is counted"]),
     ],

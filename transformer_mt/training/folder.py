@@ -1,4 +1,4 @@
-"""A model directory as a run writes it: claimed, started, resumed, logged into, and deleted."""
+"""A model directory as a run writes it: claimed, started, resumed, logged into, and put aside."""
 
 import contextlib
 import json
@@ -18,7 +18,6 @@ from transformer_mt.config.schema import Config
 from transformer_mt.data.subword import Subwords
 from transformer_mt.evaluation.metrics import METRICS
 from transformer_mt.model_directory import (
-    CHECKPOINT,
     CONFIG,
     DATA_FACTS,
     FORMAT_VERSION,
@@ -34,13 +33,18 @@ from transformer_mt.model_directory import (
     named,
     texts,
 )
-from transformer_mt.training.state import STATE, Progress
+from transformer_mt.training.state import Progress
 from transformer_mt.utils import console
 from transformer_mt.utils.console import say, warn
 from transformer_mt.utils.errors import UsageError, UserError
-from transformer_mt.utils.files import as_line, atomic, open_locked, write_atomically
-from transformer_mt.utils.folders import CHECKSUMS, listed, sealed, verify, write_checksums
-from transformer_mt.weights import OPTIMIZER, WEIGHTS
+from transformer_mt.utils.files import (
+    as_line,
+    atomic,
+    clear_leftovers,
+    open_locked,
+    write_atomically,
+)
+from transformer_mt.utils.folders import CHECKSUMS, sealed, verify, write_checksums
 
 TERMINAL_LOG = "train.log"
 # The translations of this number of newest validations are kept, and those of the best ones.
@@ -63,10 +67,6 @@ _LATER_FILES = {
     *("best", "test.source", "test.reference", "test.hypothesis"),
     *(REPORT, MODEL_CARD, TUNING),
 }
-_CHECKPOINT_FILES = {
-    *(WEIGHTS, OPTIMIZER, STATE, CHECKSUMS),
-    *("model.pdparams", "optimizer.pdopt"),  # of format version 1
-}
 # What exists only while this program runs: its lock, its workers' folder, incomplete files.
 _TEMPORARY = re.compile(r"\.lock|\.workers|\..+\.(tmp|old)")
 
@@ -82,7 +82,7 @@ class RunDirectory(ModelDirectory):
         """Makes the directory and locks it for this process.
 
         The folder must be empty, or hold a run that can be resumed. With `restart` it may hold any
-        run, which `start` then deletes.
+        run, which `start` then renames.
 
         Raises:
             UserError: another process has locked it, or it can't be made.
@@ -140,24 +140,26 @@ class RunDirectory(ModelDirectory):
                 + (", or put its config.yaml back" if self.checkpoints.is_dir() else "")
             )
         if restart:
-            for name in ("checkpoints", "export", *_FOLDERS):
-                self.own(name)
+            if os.path.lexists(self._aside) and not ModelDirectory(self._aside).holds_run:
+                raise UsageError(
+                    f"{self._aside} holds no run of this program, and --restart needs the name. "
+                    "Rename it"
+                )
             return
         self.require_inside()
         self.load_config()  # raises if it is damaged, or of another version
-        if not self.saved_checkpoints():
-            others = sorted(names - _FIRST_FILES)
-            others += [
-                f"checkpoints/{path.name}"
-                for path in entries(self.checkpoints)
-                if not _is_temporary(path)
-            ]
-            if others:
-                raise UsageError(
-                    f"{self.path} holds a run without a checkpoint to continue from, but with "
-                    f"{', '.join(others[:3])}. Give another model_dir=FOLDER; --restart deletes "
-                    "the run and trains again from the beginning"
-                )
+        if not self.saved_checkpoints() and (others := self._more_than_a_beginning()):
+            raise UsageError(
+                f"{self.path} holds a run without a checkpoint to continue from, but with "
+                f"{', '.join(others[:3])}. Give another model_dir=FOLDER; --restart renames "
+                "this one and trains from the beginning"
+            )
+
+    def _more_than_a_beginning(self) -> list[str]:
+        """Returns the names of what a run has not before its first checkpoint."""
+        names = {path.name for path in entries(self.path) if not _is_temporary(path)}
+        inside = [path for path in entries(self.checkpoints) if not _is_temporary(path)]
+        return sorted(names - _FIRST_FILES) + [f"checkpoints/{path.name}" for path in inside]
 
     def require_inside(self) -> None:
         """Checks the links in the directory.
@@ -175,11 +177,21 @@ class RunDirectory(ModelDirectory):
     # ------------------------------------------------------------- the beginning of a run
 
     def start(self, config: Config, subwords: Subwords, held_out: list[Path]) -> None:
-        """Deletes an earlier run, and writes the first files of a new one.
+        """Renames an earlier run, and writes the first files of a new one.
 
-        Files that no run has written are left in place, and listed in a message.
+        Of a run that was killed before its first checkpoint, the files are replaced.
+
+        Raises:
+            UserError: the earlier run can't be renamed, or has links out of the directory.
         """
-        self._delete_run()
+        if self._more_than_a_beginning():
+            self._put_aside()
+        else:
+            self.require_inside()
+            for name in _FOLDERS:
+                self._emptied(name)
+            for name in _FIRST_FILES - {CONFIG, VERSION, "checkpoints", *_FOLDERS}:
+                (self.path / name).unlink(missing_ok=True)
         # These two come first: they mark the directory as that of a run, whenever it is stopped.
         write_atomically(self.path / VERSION, f"{FORMAT_VERSION}\n")
         write_atomically(self.path / CONFIG, sealed(config_file.dump(config)))
@@ -227,60 +239,44 @@ class RunDirectory(ModelDirectory):
             shutil.copyfile(path, self.held_out / path.name)
         write_checksums(self.held_out)
 
-    # -------------------------------------------------------------------- deleting a run
+    @property
+    def _aside(self) -> Path:
+        """The name that --restart gives to the run that was here."""
+        path = Path(os.path.realpath(self.path))
+        return path.with_name(f"{path.name}.before-restart")
 
-    def _delete_run(self) -> None:
-        """Deletes what runs have written, except for config and version, which will be replaced."""
-        folders = [self.checkpoints, *entries(self.checkpoints)]
-        folders += [self.path / "export", *entries(self.path / "export")]
-        folders += [self.path / name for name in _FOLDERS]
-        folders = [folder for folder in folders if self._is_own_folder(folder)]
-        for folder in folders:
-            for path in self._written_into(folder):
-                _delete(path)
-        for entry in entries(self.path):
-            # A link is always deleted, because writing to it would change the file it leads to.
-            stays = entry.name in (CONFIG, VERSION) or entry.is_dir()
-            if entry.name == MODEL_CARD and not entry.is_symlink():
-                stays = self.has_edited_card  # of a person, who may need its text
-            if entry.name in _FIRST_FILES | _LATER_FILES and (entry.is_symlink() or not stays):
-                entry.unlink(missing_ok=True)
-        for folder in sorted(folders, key=lambda path: -len(path.parts)):
-            with contextlib.suppress(OSError):  # something is left in it
-                folder.rmdir()
-        for path in entries(self.checkpoints):
-            if CHECKPOINT.fullmatch(path.name):  # the new run may need the name
-                path.rename(path.with_name(f"{path.name}.left"))
-        left = [
-            path.relative_to(self.path).as_posix()
-            for path in (*entries(self.path), *entries(self.checkpoints))
-            if path.name not in (CONFIG, VERSION, "checkpoints") and not _is_temporary(path)
-        ]
-        if left:
-            more = f", and {len(left) - 10} more" if len(left) > 10 else ""
-            names = ", ".join(left[:10]) + more
-            say(f"{self.path}: left in place, because no run wrote it: {names}")
-
-    def _written_into(self, folder: Path) -> list[Path]:
-        """Returns the entries of a folder of the directory that a run has written."""
-        if folder.parent == self.checkpoints:
-            is_checkpoint = CHECKPOINT.fullmatch(folder.name.removesuffix(".damaged"))
-            names = _CHECKPOINT_FILES if is_checkpoint else set()
-            return [entry for entry in entries(folder) if entry.name in names]
-        if folder.parent == self.path / "export":
-            names = listed(folder) | {CHECKSUMS} if (folder / VERSION).is_file() else set()
-            return [entry for entry in entries(folder) if entry.name in names]
-        pattern = {
-            "checkpoints": _TEMPORARY.pattern,
-            "export": rf"{_TEMPORARY.pattern}|({CHECKPOINT.pattern})\.pdparams",
-            **_FOLDERS,
-        }[folder.name]
-        return [entry for entry in entries(folder) if re.fullmatch(pattern, entry.name)]
-
-    def _is_own_folder(self, path: Path) -> bool:
-        """Returns whether a path is a folder of this directory, and not a link to another one."""
-        place = os.path.join(os.path.realpath(self.path), path.relative_to(self.path))
-        return path.is_dir() and os.path.realpath(path) == place
+    def _put_aside(self) -> None:
+        """Renames the directory with all that is in it, and makes a new one of its name, which is
+        locked from its beginning. One earlier directory is kept."""
+        aside = self._aside
+        path = aside.with_name(os.path.basename(os.path.realpath(self.path)))
+        new, old = (
+            aside.with_name(f".{name}.{os.getpid()}.tmp") for name in (path.name, aside.name)
+        )
+        clear_leftovers(path.parent, path.name)
+        clear_leftovers(path.parent, aside.name)
+        lock = None
+        try:
+            new.mkdir()
+            lock = open_locked(new / ".lock", os.O_RDWR | os.O_CREAT)
+            if aside.exists():
+                aside.rename(old)
+            path.rename(aside)
+            new.rename(path)
+        except OSError as error:
+            if lock is not None:
+                os.close(lock)
+            shutil.rmtree(new, ignore_errors=True)
+            if aside.exists() and not path.exists():
+                aside.rename(path)
+            raise UserError(
+                f"{self.path}: can't be renamed to {aside.name}: {error.strerror}. Nothing in it "
+                "was changed; give another model_dir=FOLDER"
+            ) from None
+        os.close(self._lock)
+        self._lock = lock
+        shutil.rmtree(old, ignore_errors=True)
+        say(f"the earlier run is in {aside} now; the next --restart replaces it")
 
     # ------------------------------------------------------------------------ during a run
 
