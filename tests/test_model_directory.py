@@ -8,7 +8,9 @@ import sys
 from datetime import datetime
 
 import numpy as np
+import paddle
 import pytest
+from safetensors.numpy import load_file
 
 from tests.support import (
     ROOT,
@@ -156,6 +158,20 @@ def test_restart_renames_the_folder_and_keeps_one(tmp_path, config, subwords, ca
     assert entries(tmp_path) == ["outside", "run", "run.before-restart"]
 
 
+def test_paddles_own_file_holds_the_weights(tmp_path, config):
+    directory = make_model_directory(tmp_path / "run", PAIRS, config)
+    path = tmp_path / "step_10.pdparams"
+    options = {"format": "pdparams", "checkpoint": "step_10"}
+    run_command("export", directory.path, **options, output=path)
+    run_command("export", directory.path, **options)
+    expected = load_file(directory.checkpoints / "step_10" / "model.safetensors")
+    for file in (path, directory.path / "export" / "step_10.pdparams"):
+        tensors = paddle.load(str(file))
+        assert tensors.keys() == expected.keys()
+        for name, tensor in tensors.items():
+            np.testing.assert_array_equal(tensor.numpy(), expected[name], err_msg=name)
+
+
 def test_restart_does_not_replace_a_folder_of_something_else(tmp_path, config):
     directory = make_model_directory(tmp_path / "run", PAIRS, config)
     (tmp_path / "run.before-restart").mkdir()
@@ -172,9 +188,7 @@ def test_a_path_that_is_a_file(tmp_path):
 
 HOLD = """
 import sys, time
-from transformer_mt.model_directory import require_safe_outputs, subwords_to_keep
 from transformer_mt.training.folder import RunDirectory
-from transformer_mt.training.state import Progress
 directory = RunDirectory(sys.argv[1])
 directory.claim()
 print("held", flush=True)

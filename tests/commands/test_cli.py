@@ -76,7 +76,7 @@ SETTINGS = ["--" + name.replace("_", "-") for name in SEARCH_KEYS]
         (["align"], ["MODEL_DIR", "--source", "--target", "--reference", "--output", "i?j",
                      "--engine", "--checkpoint", "--batch-tokens"]),
         (["average"], ["MODEL_DIR", "--last", "--best"]),
-        (["export"], ["MODEL_DIR", "--format", "{paddle,ctranslate2}", "--quantization", "int8",
+        (["export"], ["MODEL_DIR", "--format", "{paddle,ctranslate2,pdparams}", "--quantization", "int8",
                       "bfloat16", "--checkpoint", "--output"]),
         (["info"], ["CONFIG|MODEL_DIR", "key=value", "--tflops", "--utilisation", "--length",
                     "what is counted"]),

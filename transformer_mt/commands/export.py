@@ -61,8 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         type=Path,
         help="the folder to write (with --format pdparams, the file). An earlier export in it is "
-        "replaced, but a folder with anything else is refused (default: in MODEL_DIR/export, a folder "
-        "named after the engine and the quantization, or CHECKPOINT.pdparams)",
+        "replaced, but a folder with anything else is refused (default: in MODEL_DIR/export, a "
+        "folder named after the engine and the quantization, or CHECKPOINT.pdparams)",
     )
 
 
