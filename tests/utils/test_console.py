@@ -147,7 +147,8 @@ def with_corpus(model):
     """A checkpoint that tells what text it was trained on."""
     checkpoint = model.saved_checkpoints()[-1]
     (checkpoint / "state.json").write_text(
-        '{"corpus": "another", "progress": {"plan": [1, 400], "best": [], "losses": [], "meter": {}}}'
+        '{"corpus": "another", '
+        '"progress": {"plan": [1, 400], "best": [], "losses": [], "meter": {}}}'
     )
     write_checksums(checkpoint)
     return checkpoint
