@@ -8,7 +8,9 @@ import sys
 from datetime import datetime
 
 import numpy as np
+import paddle
 import pytest
+from safetensors.numpy import load_file
 
 from tests.support import (
     ROOT,
@@ -135,45 +137,46 @@ def test_a_folder_of_another_program_with_a_config_is_refused(tmp_path):
     assert (folder / "checkpoints").is_dir()
 
 
-def test_restart_deletes_what_runs_have_written_and_names_what_it_leaves(
-    tmp_path, config, subwords, capsys
-):
+def test_restart_renames_the_folder_and_keeps_one(tmp_path, config, subwords, capsys):
     directory = make_model_directory(tmp_path / "run", PAIRS, config)
-    directory.log(kind="train", step=1)
-    run_command("export", directory.path, format="ctranslate2")
-    held_out = tmp_path / "dev.en"
-    held_out.write_text("A dog.\n")
-    directory.take_held_out([held_out])
-    (directory.path / "test.hypothesis").write_text("Ein Hund.\n")
-    (directory.checkpoints / "step_3.damaged").mkdir()
-    (directory.checkpoints / "step_3.damaged" / "model.safetensors").write_text("")
-    (directory.checkpoints / ".step_9.123.tmp").mkdir()
-    theirs = [
-        *("notes.txt", "checkpoints/step_5/why.txt", "checkpoints/mine/weights"),
-        *("export/ctranslate2/README", "export/page.html", "held_out/reviewed.tsv"),
-    ]
-    for name in theirs:
-        (directory.path / name).parent.mkdir(exist_ok=True)
-        (directory.path / name).write_text("the learning rate was too high")
     outside = tmp_path / "outside"
     outside.mkdir()
-    (outside / "model.safetensors").write_text("another's")
     (directory.checkpoints / "step_7").symlink_to(outside)
-    capsys.readouterr()
+    for text in ("first", "second"):
+        (directory.path / "notes.txt").write_text(text)
+        before = entries(directory.path)
+        again = RunDirectory(tmp_path / "run")
+        again.claim(restart=True)
+        again.start(config, subwords, [])
+        assert entries(again.path) == AT_THE_START
+        aside = tmp_path / "run.before-restart"
+        assert {*entries(aside)} == {*before, ".lock"}
+        assert (aside / "notes.txt").read_text() == text and str(aside) in capsys.readouterr().err
+        with pytest.raises(UserError, match="in use by another process"):
+            RunDirectory(tmp_path / "run").claim()
+        again.release()
+    assert entries(tmp_path) == ["outside", "run", "run.before-restart"]
 
-    again = RunDirectory(tmp_path / "run")
-    again.claim(restart=True)
-    again.start(config, subwords, [])
-    files = [path for path in again.path.rglob("*") if not path.is_dir() or path.is_symlink()]
-    found = {str(path.relative_to(again.path)) for path in files}
-    left = {name.replace("step_5", "step_5.left") for name in theirs} | {"checkpoints/step_7.left"}
-    assert found == {*AT_THE_START, *left} - {"checkpoints"}
-    assert (outside / "model.safetensors").read_text() == "another's"
-    said = capsys.readouterr().err
-    for name in ("notes.txt", "checkpoints/step_5", "checkpoints/mine", "checkpoints/step_7",
-                 "export", "held_out"):  # fmt: skip
-        assert name in said
-    assert "config.yaml" not in said and "step_10" not in said
+
+def test_paddles_own_file_holds_the_weights(tmp_path, config):
+    directory = make_model_directory(tmp_path / "run", PAIRS, config)
+    path = tmp_path / "step_10.pdparams"
+    options = {"format": "pdparams", "checkpoint": "step_10"}
+    run_command("export", directory.path, **options, output=path)
+    run_command("export", directory.path, **options)
+    expected = load_file(directory.checkpoints / "step_10" / "model.safetensors")
+    for file in (path, directory.path / "export" / "step_10.pdparams"):
+        tensors = paddle.load(str(file))
+        assert tensors.keys() == expected.keys()
+        for name, tensor in tensors.items():
+            np.testing.assert_array_equal(tensor.numpy(), expected[name], err_msg=name)
+
+
+def test_restart_does_not_replace_a_folder_of_something_else(tmp_path, config):
+    directory = make_model_directory(tmp_path / "run", PAIRS, config)
+    (tmp_path / "run.before-restart").mkdir()
+    with pytest.raises(UsageError, match=r"run\.before-restart"):
+        RunDirectory(directory.path).claim(restart=True)
 
 
 def test_a_path_that_is_a_file(tmp_path):
@@ -259,7 +262,7 @@ def test_a_lock_whose_file_is_gone_is_no_lock(tmp_path, monkeypatch):
         answers.append(is_open_at(path, descriptor))
         return answers[-1]
 
-    monkeypatch.setattr(locks, "is_open_at", after_someone_removed_it)
+    monkeypatch.setattr(files, "is_open_at", after_someone_removed_it)
     first.release()
     second.claim()
     assert answers == [False, True]
@@ -549,7 +552,7 @@ COMMANDS = [
     "compare --reference in.de in.de in.en --html OUT",
     "compare --reference in.de in.de in.en --json OUT",
     "report model --output OUT", "check-device --device cpu --json OUT",
-    "convert model --to pdparams --output OUT", "export model --format ctranslate2 --output OUT",
+    "export model --format pdparams --output OUT", "export model --format ctranslate2 --output OUT",
 ]  # fmt: skip
 
 

@@ -49,13 +49,13 @@ for _message in (
 
 # The modules of the names in __all__, which are imported when somebody asks for one of them.
 _MODULES = {
-    "Aligned": "decoding.translation",
-    "Line": "decoding.translation",
-    "Output": "decoding.translation",
-    "Translation": "decoding.translation",
-    "Translator": "assembly.translator",
-    "UsageError": "runtime.errors",
-    "UserError": "runtime.errors",
+    "Aligned": "decoding.output",
+    "Line": "decoding.output",
+    "Output": "decoding.output",
+    "Translation": "decoding.output",
+    "Translator": "translator",
+    "UsageError": "utils.errors",
+    "UserError": "utils.errors",
 }
 
 

@@ -49,13 +49,11 @@ COMMANDS = {
     "than each of them.",
     "export": "Write a model for another library: CTranslate2, which translates on a CPU without "
     "Paddle, or Paddle Inference. The export is a folder that holds everything that is needed, and "
-    "that can be moved.",
+    "that can be moved. Or write the weights alone as Paddle's own file.",
     "info": "Count the parameters, FLOPs and memory of a model, and the hours of its training, "
     "without reading data.",
     "check-device": "Check a GPU, or the CPU: whether all that training and translation compute "
     "is right on it, and how fast it is. No data is needed.",
-    "convert": "Convert a model directory or an export of an earlier version to the format of this "
-    "version, or write a checkpoint as Paddle's own file, for tools that do not read safetensors.",
 }
 
 EXIT_CODES = """\

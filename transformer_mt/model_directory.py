@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config
-from transformer_mt.utils.console import quoted, visible, warn
+from transformer_mt.utils.console import visible, warn
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.files import UNREADABLE, byte_lines, require_distinct
 from transformer_mt.utils.folders import CHECKSUMS, is_sealed, listed, verify
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from transformer_mt.data.subword import Subwords
 
 FORMAT_VERSION = 2
-# The version before, whose weights were pickles; `convert` reads it.
-PICKLE_FORMAT_VERSION = 1
 CONFIG = "config.yaml"
 LOG = "metrics.jsonl"
 REPORT = "report.html"
@@ -128,12 +126,6 @@ class ModelDirectory:
             what = "config.yaml in it" if self.path.exists() else "such folder"
             raise UsageError(f"{self.path} is not a model directory (there is no {what})")
         version = self.version
-        if version == str(PICKLE_FORMAT_VERSION):
-            raise UsageError(
-                f"{self.path} is of format version {version}, whose weights could run code when "
-                "they are read. Convert it, which is safe even if you do not trust its origin: "
-                f"python -m transformer_mt convert {quoted(self.path)}"
-            )
         if version != str(FORMAT_VERSION):
             raise UsageError(
                 f"{self.path}: format version {version or 'none'}, this program reads "

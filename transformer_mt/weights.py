@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from transformer_mt.utils import tensors
 from transformer_mt.utils.errors import UserError
+from transformer_mt.utils.files import write_atomically
 from transformer_mt.utils.folders import verify
 
 if TYPE_CHECKING:
@@ -40,6 +42,22 @@ def read_weights(checkpoint: Path) -> dict[str, np.ndarray]:
     if problem is not None:
         raise UserError(f"{path}: damaged ({problem}). Use another checkpoint")
     return weights
+
+
+def write_pdparams(checkpoint: Path, output: Path) -> None:
+    """Writes the weights of a checkpoint into a file of Paddle's own format, for other tools.
+
+    Raises:
+        UserError: the checkpoint is damaged, or the file can't be written.
+    """
+    import paddle
+
+    weights = {name: paddle.to_tensor(array) for name, array in read_weights(checkpoint).items()}
+    for name, weight in weights.items():
+        weight.name = name  # Paddle saves it; by default it is a running number of the process
+    content = io.BytesIO()
+    paddle.save(weights, content)
+    write_atomically(output, content.getvalue())
 
 
 def load_weights(checkpoint: Path, model: nn.Layer) -> None:

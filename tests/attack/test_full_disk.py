@@ -72,9 +72,7 @@ def test_of_translating(model, disk, tmp_path, is_large):
     assert (path / "out").read_bytes() == whole.read_bytes()
 
 
-@pytest.mark.parametrize(
-    "verb", ["export", "average", "convert", "attention", "score", "translate"]
-)
+@pytest.mark.parametrize("verb", ["export", "average", "attention", "score", "translate"])
 def test_of_the_other_commands(driver, model, tmp_path, verb):
     """Without a right to mount: a limit for the size of a file."""
     out = tmp_path / "out"
@@ -82,7 +80,6 @@ def test_of_the_other_commands(driver, model, tmp_path, verb):
     arguments = {
         "export": (model, "--format", "ctranslate2", "--output", out),
         "average": (model, "--last", 2),
-        "convert": (model, "--to", "pdparams", "--output", out),
         "attention": (model, "--text", "A dog.", "--output", out),
         "score": (model, "--source", source, "--target", target, "--output", out),
         "translate": (model, "--input", source, "--format", "jsonl", "--output", out),

@@ -36,24 +36,15 @@ def commands(model: Path, folder: Path):
     yield "info", model
     yield "export", model, "--format", "ctranslate2", "--output", folder / "new_export"
     yield "average", model, "--last", 2
-    yield "convert", model
-    yield "convert", model, "--to", "pdparams", "--output", folder / "new.pdparams"
+    yield "export", model, "--format", "pdparams", "--output", folder / "new.pdparams"
     for made in ("ctranslate2", "paddle_inference"):
         yield "translate", exports / made, "--threads", 1, "--input", files[0]
     yield "translate", model, "--threads", 1, "--ensemble", f"{model}:step_5", "--input", files[0]
 
 
-@pytest.mark.parametrize("is_old", [False, True])
-def test_no_file_of_a_model_directory_runs_code(driver, model, tmp_path, is_large, is_old):
+def test_no_file_of_a_model_directory_runs_code(driver, model, tmp_path, is_large):
     shutil.copytree(model.parent, tmp_path / "given")
     given = tmp_path / "given" / "model"
-    if is_old:
-        # As the format before had them; whoever takes them for weights must not run them.
-        for path in (given / "checkpoints").iterdir():
-            (path / "model.safetensors").rename(path / "model.pdparams")
-            (path / "optimizer.safetensors").rename(path / "optimizer.pdopt")
-            make_right(path / "model.pdparams")
-        (given / "format_version").write_text("1\n")
     whole = tmp_path / "whole"
     shutil.copytree(given, whole)
     marker = tmp_path / "marker"
@@ -144,13 +135,11 @@ def test_no_link_is_written_through(driver, model, recipe, tmp_path, is_large):
             ("train", recipe, f"model_dir={given}", "--restart"),
             ("average", given, "--last", 2),
             ("export", given, "--format", "ctranslate2"),
-            ("convert", given, "--to", "pdparams"),
-            ("convert", given),
+            ("export", given, "--format", "pdparams"),
         ]
-        for number, arguments in enumerate(commands):
-            if number == len(commands) - 1 and place != "format_version":
-                (given / "format_version").write_text("1\n")
+        for arguments in commands:
             driver.run(*arguments).require_clear()
             assert victim.read_text() == "mine", f"{place}: {arguments}"
             assert [entry.name for entry in folder.iterdir()] == ["mine"], f"{place}: {arguments}"
         shutil.rmtree(given)
+        shutil.rmtree(tmp_path / "given.before-restart", ignore_errors=True)

@@ -15,7 +15,7 @@ CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 UP = 0.5
 
 
-@pytest.mark.slow  # tests/runtime/test_signals.py has signals at some moments of a start
+@pytest.mark.slow  # tests/utils/test_signals.py has signals at some moments of a start
 @pytest.mark.parametrize("verb", ["translate", "train"])
 def test_signals(recipe, model, verb, is_large):
     command = [verb, model, "--threads", 1] if verb == "translate" else [verb, recipe, "--restart"]

@@ -394,7 +394,7 @@ def test_a_killed_process(model_dir, step):
     before = content(folder)
     code = f"""
 import os, signal
-from transformer_mt.runtime import folders
+from transformer_mt.utils import folders
 from tests.support import run_command
 def end(*arguments):
     os.kill(os.getpid(), signal.SIGKILL)

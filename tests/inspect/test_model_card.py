@@ -84,10 +84,9 @@ def test_a_card_that_a_person_has_edited_is_kept(run, tmp_path, capsys):
     edited = (run / MODEL_CARD).read_text("utf-8").replace("## Limits", "## My limits")
     (folder / MODEL_CARD).write_text(edited, encoding="utf-8")
     recipe = ROOT / "configs/demo.yaml"
-    for more in (["training.max_steps=3"], ["--restart"]):
-        run_command("train", recipe, *OVERRIDES, *more, f"model_dir={folder}")
-        assert (folder / MODEL_CARD).read_text("utf-8") == edited
-        assert "README.md was edited, so it is kept" in capsys.readouterr().err
+    run_command("train", recipe, *OVERRIDES, "training.max_steps=3", f"model_dir={folder}")
+    assert (folder / MODEL_CARD).read_text("utf-8") == edited
+    assert "README.md was edited, so it is kept" in capsys.readouterr().err
     (folder / MODEL_CARD).unlink()
     run_command("train", recipe, *OVERRIDES, f"model_dir={folder}")
     assert is_sealed((folder / MODEL_CARD).read_bytes())

@@ -127,7 +127,7 @@ def test_links_out_of_the_directory_are_not_followed(tmp_path):
 
 def test_a_missing_package_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    monkeypatch.setattr(event_files, "find_spec", lambda name: None)
+    monkeypatch.setattr(folder, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install tensorboardX"):
         folder.require_packages(["tensorboard"])
     folder.require_packages([])

@@ -1,7 +1,5 @@
 """The state of training: what is saved comes back, and states of earlier versions are read."""
 
-import json
-
 import pytest
 
 from transformer_mt.training.state import Meter, Progress, State
@@ -37,19 +35,6 @@ def test_what_is_saved_comes_back(checkpoint, more):
     state.save(checkpoint)
     write_checksums(checkpoint)
     assert State.restore(checkpoint) == state
-
-
-def test_a_state_of_an_earlier_version(checkpoint):
-    """It has one score per checkpoint, no losses of validations; its best one is gone."""
-    values = json.loads(
-        '{"progress": {"plan": [1, 400], "step": 20, "epoch": 0, "update": 20, "skipped": 0, '
-        '"skipped_in_a_row": 0, "validated": 20, "best": [[3.0, 5], [2.0, 10]], '
-        '"without_new_best": 1, "meter": {"loss": 1.0, "nll": 1.0, "gradient_norm": 0.5, '
-        '"tokens": 10, "seconds": 0.1}}, "scaler": {}, "corpus": "text", "stopped": false}'
-    )
-    state = State.restore(written(checkpoint, json.dumps(values)))
-    assert state.progress.plan == (1, 400) and state.progress.losses == []
-    assert state.progress.best == [([2.0], 10)] and not state.average_of
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from tests.support import PairList, demo_pairs, make_config, make_model_directory, prepared
 from transformer_mt import cli
-from transformer_mt.assembly import backends as engines
-from transformer_mt.assembly import finish, run
+from transformer_mt.export import registry as engines
+from transformer_mt.training import finish, run
 from transformer_mt.training.resume import checked_state
 from transformer_mt.utils import console
 from transformer_mt.utils.errors import UsageError

@@ -33,10 +33,11 @@ from transformer_mt.utils import signals
 from transformer_mt.utils.console import quoted, say
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.folders import CHECKSUMS, listed, published, sealed
-from transformer_mt.weights import load_weights
+from transformer_mt.weights import load_weights, write_pdparams
 
 # The backend of each format.
 FORMATS = {backend.export_format: backend for backend in BACKENDS.values() if backend.export_format}
+PDPARAMS = "pdparams"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,8 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format",
         required=True,
-        choices=tuple(FORMATS),
-        help="the library that will run the model: Paddle Inference or CTranslate2",
+        choices=(*FORMATS, PDPARAMS),
+        help="the library that will run the model: Paddle Inference or CTranslate2; or pdparams, "
+        "which is the weights alone as Paddle's own file, for tools that do not read safetensors",
     )
     parser.add_argument(
         "--quantization",
@@ -56,11 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_checkpoint(parser)
     parser.add_argument(
         "--output",
-        metavar="FOLDER",
+        metavar="PATH",
         type=Path,
-        help="the folder to write. An earlier export in it is replaced, but a folder with anything "
-        "else is refused (default: a folder in MODEL_DIR/export, named after the engine and the "
-        "quantization)",
+        help="the folder to write (with --format pdparams, the file). An earlier export in it is "
+        "replaced, but a folder with anything else is refused (default: in MODEL_DIR/export, a "
+        "folder named after the engine and the quantization, or CHECKPOINT.pdparams)",
     )
 
 
@@ -75,11 +77,15 @@ def run(options: argparse.Namespace) -> None:
         UsageError: the folder holds something else than an export, or the arguments don't fit.
         UserError: the model is damaged, the format has no place for it, or it can't be written.
     """
-    backend, quantization, output = FORMATS[options.format], options.quantization, options.output
-    if quantization and quantization not in backend.quantizations:
+    backend, quantization = FORMATS.get(options.format), options.quantization
+    output = options.output
+    if quantization and (backend is None or quantization not in backend.quantizations):
         able = [name for name, other in FORMATS.items() if quantization in other.quantizations]
         raise UsageError(f"--quantization {quantization}: only --format {', '.join(able)} has it")
     directory = ModelDirectory(options.model_dir)
+    if backend is None:
+        _export_pdparams(directory, options.checkpoint, output)
+        return
     config = directory.load_config()
     backend.require_exportable(backend.unsupported(config.model))  # before seconds of work
     chosen = directory.checkpoint(options.checkpoint)
@@ -111,6 +117,17 @@ def run(options: argparse.Namespace) -> None:
         raise UserError(f"{output}: can't be written: {error.strerror or error}") from None
     print(output)
     say(f"exported {chosen.name}; to translate: bash scripts/translate.sh {quoted(output)} FILE")
+
+
+def _export_pdparams(directory: ModelDirectory, name: str | None, output: Path | None) -> None:
+    directory.load_config()
+    checkpoint = directory.checkpoint(name)
+    require_safe_outputs({"--output": output}, {})
+    if output is None:
+        directory.own("export").mkdir(exist_ok=True)
+        output = directory.own(f"export/{checkpoint.name}.pdparams")
+    write_pdparams(checkpoint, output)
+    print(output)
 
 
 def _check_replaceable(folder: Path) -> None:

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--restart",
         action="store_true",
-        help="delete what earlier runs wrote in model_dir, and train from the beginning (default: "
+        help="rename model_dir to NAME.before-restart, and train from the beginning (default: "
         "continue from the newest checkpoint)",
     )
     add_device(parser)

@@ -172,7 +172,7 @@ def arriving(descriptor: int, name: str) -> Iterator[list[str]]:
     Input is read only when a window is asked for, so that a fast writer waits for a slow reader.
 
     Raises:
-        UserError: as `runtime.files.reading` does.
+        UserError: as `utils.files.reading` does.
     """
     number = 1
     with reading(descriptor, name) as file:

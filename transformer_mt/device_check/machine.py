@@ -28,7 +28,7 @@ class Machine:
     """The device that is checked.
 
     Args:
-        name: the device, as `runtime.device.use` returns it. It must be selected already.
+        name: the device, as `utils.device.use` returns it. It must be selected already.
     """
 
     def __init__(self, name: str) -> None:

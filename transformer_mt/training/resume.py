@@ -58,7 +58,7 @@ def require_resumable(directory: ModelDirectory, config: Config) -> None:
         raise UsageError(
             f"{directory.path} holds a run with other settings:\n"
             + "\n".join(f"  {line}" for line in different)
-            + "\nTo continue it, restore its settings. To delete it and train again from the "
+            + "\nTo continue it, restore its settings. To rename it and train from the "
             "beginning, add --restart. To train into another folder, add model_dir=FOLDER"
         )
 

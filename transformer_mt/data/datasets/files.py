@@ -131,7 +131,7 @@ def parts(paths: Sequence[Path]) -> Iterator[tuple[Path, ...]]:
 
 def import_paddlenlp() -> ModuleType:
     """Imports `paddlenlp.datasets`, which takes seconds. The import changes the level of the root
-    logger, which is restored. (`runtime.signals` restores the signal handlers.)
+    logger, which is restored. (`utils.signals` restores the signal handlers.)
 
     The import makes PaddleNLP's folders for downloads. If they can't be made, they are made
     elsewhere for the time of the import, because only downloads need them."""
