@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from transformer_mt.decoding.translation import Aligned, Line, Output, Translation
     from transformer_mt.runtime.errors import UsageError, UserError
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Aligned",
     "Line",

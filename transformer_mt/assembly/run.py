@@ -27,7 +27,7 @@ from transformer_mt.inspect.parameters import VocabularySizes, parts
 from transformer_mt.model_directory import DATA_FACTS, MODEL_CARD, REPORT, subwords_to_keep
 from transformer_mt.runtime import device as devices
 from transformer_mt.runtime.console import duration, on_terminal, quoted, say, show, table, warn
-from transformer_mt.runtime.errors import UsageError, UserError
+from transformer_mt.runtime.errors import UsageError, UserError, describe
 from transformer_mt.runtime.files import write_atomically
 from transformer_mt.training import event_files, resume, workers
 from transformer_mt.training.advice import advice
@@ -284,8 +284,8 @@ def _as_text(value: object) -> str:
 def _write_report(directory: RunDirectory) -> None:
     try:
         write_report([directory.path], directory.own(REPORT))
-    except UserError as error:  # the model is complete without it
-        warn(f"the report could not be written: {error}")
+    except (UserError, ModuleNotFoundError) as error:  # the model is complete without it
+        warn(f"the report could not be written: {describe(error)}")
 
 
 def _write_card(directory: RunDirectory) -> None:
