@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.lines_of_code import lines_of_package
 from transformer_mt.model import operations
 from transformer_mt.utils import console
 
@@ -57,11 +56,6 @@ def pytest_collection_modifyitems(config, items):
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if item not in set(slow)]
     items.sort(key=lambda item: "end_to_end" not in item.path.parts)
-
-
-def pytest_terminal_summary(terminalreporter):
-    count = lines_of_package(ROOT / "transformer_mt")
-    terminalreporter.write_line(f"transformer_mt has {count:,} lines of code")
 
 
 def pytest_collection_finish():

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from transformer_mt.translator import Translator
     from transformer_mt.utils.errors import UsageError, UserError
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Aligned",
     "Line",

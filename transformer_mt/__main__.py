@@ -1,4 +1,4 @@
-"""`python -m transformer_mt`."""
+"""`python -m transformer_mt`, and the command `transformer-mt`."""
 
 import os
 import signal
@@ -12,18 +12,21 @@ def stop(number: int, frame: object) -> None:
     os._exit(128 + number)
 
 
-if __name__ == "__main__":
-    # Before the other imports, which take a while.
+def run() -> int:
+    """Runs the command line; returns the exit code."""
+    # Signals come before the other imports, which take a while.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, stop)
+    from transformer_mt.cli import main
+
+    return main()
+
 
 if not __package__:
     # Paddle's launcher runs a file, whose folder Python then searches first: our modules would
     # stand in front of the library's of the same names.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from transformer_mt.cli import main  # noqa: E402 (signals come first)
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

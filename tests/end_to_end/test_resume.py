@@ -155,21 +155,60 @@ def descendants(pid: int) -> list[int]:
 # ---- Killed ----
 
 
+def kill_at_random(process, moments: random.Random) -> None:
+    messages_until(process, "step ")
+    time.sleep(moments.uniform(0.0, 0.5))
+    family = descendants(process.pid)
+    process.kill()
+    process.communicate()
+    wait_until_gone(family)
+
+
+def require_saved(process, code: int, model_dir: Path) -> int:
+    """Waits for a process that was asked to stop. Returns the step that it has saved."""
+    _, messages = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == code, messages
+    (saved,) = [line for line in messages.splitlines() if line.startswith("stopped at step")]
+    step = int(saved.split()[3].rstrip(","))
+    assert (model_dir / "checkpoints" / f"step_{step}").is_dir()
+    return step
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [1, 2])
-def test_killed_at_random_moments(recipe, unbroken, tmp_path, devices):
+def test_killed_at_random_moments(recipe, unbroken, tmp_path):
     model_dir = tmp_path / "model"
-    moments = random.Random(devices)
-    for _ in range(3):
-        process = start(*arguments(recipe, model_dir, devices))
-        messages_until(process, "step ")
-        time.sleep(moments.uniform(0.0, 0.5))
-        family = descendants(process.pid)
-        process.kill()
-        process.communicate()
-        wait_until_gone(family)
-    finish(recipe, model_dir, devices)
-    assert_same(model_dir, unbroken(devices))
+    moments = random.Random(1)
+    for _ in range(2):
+        kill_at_random(start(*arguments(recipe, model_dir, 1)), moments)
+    finish(recipe, model_dir, 1)
+    assert_same(model_dir, unbroken(1))
+
+
+@pytest.mark.slow
+def test_two_processes_are_killed_and_asked_to_stop(recipe, unbroken, tmp_path):
+    """One run of two processes is ended in three ways, one after another, and then goes on."""
+    model_dir = tmp_path / "model"
+    kill_at_random(start(*arguments(recipe, model_dir, 2)), random.Random(2))
+
+    process = start(*arguments(recipe, model_dir, 2))
+    messages_until(process, "step 16/")
+    family = descendants(process.pid)
+    (launcher,) = children(process.pid)
+    workers = children(launcher)
+    assert len(workers) == 2
+    os.kill(workers[1], signal.SIGKILL)
+    _, messages = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 1
+    assert "a training process was killed" in messages and "Traceback" not in messages
+    wait_until_gone(family)
+
+    process = start(*arguments(recipe, model_dir, 2))
+    messages_until(process, "step 26/")
+    process.send_signal(signal.SIGTERM)
+    step = require_saved(process, 143, model_dir)
+    assert step >= 26
+    assert f"step_{step}" in finish(recipe, model_dir, 2).stderr
+    assert_same(model_dir, unbroken(2))
 
 
 @pytest.mark.slow
@@ -188,24 +227,6 @@ def test_killed_while_a_checkpoint_is_written(recipe, unbroken, tmp_path):
         assert half[1:-4] not in os.listdir(checkpoints)
     finish(recipe, model_dir, 1)
     assert_same(model_dir, unbroken(1))
-
-
-@pytest.mark.slow
-def test_one_process_of_two_is_killed(recipe, unbroken, tmp_path):
-    model_dir = tmp_path / "model"
-    process = start(*arguments(recipe, model_dir, 2))
-    messages_until(process, "step 16/")
-    family = descendants(process.pid)
-    (launcher,) = children(process.pid)
-    workers = children(launcher)
-    assert len(workers) == 2
-    os.kill(workers[1], signal.SIGKILL)
-    _, messages = process.communicate(timeout=TIMEOUT)
-    assert process.returncode == 1
-    assert "a training process was killed" in messages and "Traceback" not in messages
-    wait_until_gone(family)
-    finish(recipe, model_dir, 2)
-    assert_same(model_dir, unbroken(2))
 
 
 @pytest.fixture(scope="module")
@@ -252,23 +273,15 @@ def test_interrupted_while_text_is_encoded(large, tmp_path):
 # ---- Asked to stop ----
 
 
-@pytest.mark.parametrize(
-    ("devices", "number", "code"),
-    [(1, signal.SIGINT, 130), pytest.param(2, signal.SIGTERM, 143, marks=pytest.mark.slow)],
-)
-def test_asked_to_stop(recipe, unbroken, tmp_path, devices, number, code):
+def test_asked_to_stop(recipe, unbroken, tmp_path):
     model_dir = tmp_path / "model"
-    process = start(*arguments(recipe, model_dir, devices))
+    process = start(*arguments(recipe, model_dir, 1))
     messages_until(process, "step 16/")
-    process.send_signal(number)
-    _, messages = process.communicate(timeout=TIMEOUT)
-    assert process.returncode == code, messages
-    (saved,) = [line for line in messages.splitlines() if line.startswith("stopped at step")]
-    step = int(saved.split()[3].rstrip(","))
-    assert step >= 16 and (model_dir / "checkpoints" / f"step_{step}").is_dir()
-    done = finish(recipe, model_dir, devices)
-    assert f"step_{step}" in done.stderr
-    assert_same(model_dir, unbroken(devices))
+    process.send_signal(signal.SIGINT)
+    step = require_saved(process, 130, model_dir)
+    assert step >= 16
+    assert f"step_{step}" in finish(recipe, model_dir, 1).stderr
+    assert_same(model_dir, unbroken(1))
 
 
 # ---- A full disk ----

@@ -233,8 +233,8 @@ def continuation(name: str, part: str) -> Any:
     return _trained(name, f"{name}_continued", steps + UPDATES)[part]
 
 
-def plan(name: str) -> dict[str, Any]:
-    """What `train --check` prints: the config as it is resolved, and the numbers of the report."""
+def plan(name: str) -> list[float]:
+    """The numbers of the report that `train --check` prints."""
     # It measures updates for ten seconds, of a clock that runs faster here.
     clock = time.perf_counter
     with mock.patch("time.perf_counter", lambda: 50 * clock()):
@@ -242,9 +242,7 @@ def plan(name: str) -> dict[str, Any]:
     facts, config, _ = text.split("\n\n", 2)
     # What the code of the records did not print yet.
     facts = re.sub(r", [\d.]+ per (word|character)|\n  rare .*", "", facts)
-    values = _without_later_keys(yaml.safe_load(config))
-    facts = f"samples: {values['evaluation'].pop('samples')}\n{facts}"
-    return {"config": values, "report": _numbers(facts)}
+    return _numbers(f"{yaml.safe_load(config)['evaluation']['samples']}\n{facts}")
 
 
 @functools.cache
@@ -258,7 +256,6 @@ def _trained(name: str, model_dir: str, steps: int) -> dict[str, Any]:
     checkpoint = directory / "checkpoints" / f"step_{steps}"
     return {
         "metrics": [_known(line) for line in lines if line.get("step", steps) > steps - UPDATES],
-        "config": _without_later_keys(yaml.safe_load((directory / "config.yaml").read_text())),
         "state": _timeless(json.loads((checkpoint / "state.json").read_text())),
         "weights": _summary(checkpoint),
         "hypotheses": (directory / "test.hypothesis").read_text().splitlines(),
@@ -323,13 +320,6 @@ def _recorded(line: dict[str, Any]) -> dict[str, Any]:
     return {key: part for key, part in line.items() if key not in later}
 
 
-def _without_later_keys(config: dict[str, Any]) -> dict[str, Any]:
-    """A config without the keys that the program did not have when the records were made."""
-    later = ("split_sentences", "max_source_length")
-    own = {key: value for key, value in config["decoding"].items() if key not in later}
-    return config | {"decoding": own}
-
-
 def _numbers(text: str) -> list[float]:
     """All numbers of a text for people, whose wording may change."""
     return [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", text)]
@@ -366,7 +356,7 @@ def of_model(name: str) -> dict[str, Observation]:
         **_beginning(),
     }
     if name in recipes.CONTINUED:
-        for part in ("metrics", "config", "state", "weights", "hypotheses"):
+        for part in ("metrics", "state", "weights", "hypotheses"):
             found[f"continuation: {part}"] = partial(continuation, part=part)
 
     def add(function, title: str, engines: tuple[str, ...], *options: object) -> None:
@@ -377,12 +367,11 @@ def of_model(name: str) -> dict[str, Observation]:
         add(translations, "as configured", ENGINES, "--format", "jsonl")
         for iterations in (1, 2):
             add(translations, f"{iterations} iterations", ("paddle",), "--iterations", iterations)
-        if name == "length":
-            add(translations, "one length", ("paddle",), "--length-candidates", 1)
+        add(translations, "one length", ("paddle",), "--length-candidates", 1)
         return found
 
     add(translations, "greedy", QUICK_ENGINES, "--beam-size", 1)
-    engines = ENGINES if name in ("plain", "apart", "copying") else QUICK_ENGINES
+    engines = ENGINES if name in ("plain", "apart") else QUICK_ENGINES
     add(translations, "beam", engines, *BEAM, "--alignment")
     add(scores, "scores", QUICK_ENGINES)
     add(alignments, "alignments", QUICK_ENGINES)
@@ -409,13 +398,13 @@ def of_model(name: str) -> dict[str, Observation]:
         found["plan"] = plan
     if name in ("plain", "alignment"):
         found["alignment error rate"] = alignment_error_rate
-    if name in ("plain", "apart", "copying", "diagonal"):
+    if name in ("plain", "apart"):
         found["attention"] = attention
     return found
 
 
 def _beginning() -> dict[str, Observation]:
-    parts = ("metrics", "config", "weights")
+    parts = ("metrics", "weights")
     return {f"beginning: {part}": partial(beginning, part=part) for part in parts}
 
 

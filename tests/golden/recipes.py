@@ -79,14 +79,32 @@ MODELS: dict[str, Recipe] = {
         },
         "decoding": {"length_penalty": 0.6, "length_penalty_kind": "average"},
     },
-    "copying": {"model": {"copying": True}},
-    "diagonal": {
-        "model": {"num_decoder_layers": 2},
-        "guided_attention": {"by": "diagonal", "heads": 2},
-    },
     "alignment": {
         "model": {"copying": True},
         "guided_attention": {"by": "alignment", "alignments": "links"},
+    },
+    "length": {
+        "subword": {"type": "word"},
+        "model": {"non_autoregressive": "length"},
+        "training": {"max_steps": 1200},
+    },
+}
+
+# Those that keep the optimizer, so that training can go on.
+CONTINUED = ("plain", "apart")
+
+# Trainings of which only the first updates are recorded.
+BEGINNINGS: dict[str, Recipe] = {
+    "vocabulary": {
+        "data": {"root": "cut"},
+        "subword": {"type": "vocabulary", "vocabulary": "cut/vocabulary"},
+        "model": {"norm": "post"},
+    },
+    "end": {
+        "subword": {"type": "word"},
+        "model": {"non_autoregressive": "end"},
+        "training": {"max_steps": 1200},
+        "decoding": {"max_length_ratio": 1.5, "max_length_extra": 4, "iterations": 3},
     },
     "scheduled": {
         "scheduled_sampling": {
@@ -97,29 +115,11 @@ MODELS: dict[str, Recipe] = {
             "passes": 3,
         },
     },
-    "length": {
-        "subword": {"type": "word"},
-        "model": {"non_autoregressive": "length"},
-        "training": {"max_steps": 1200},
+    "diagonal": {
+        "model": {"num_decoder_layers": 2},
+        "guided_attention": {"by": "diagonal", "heads": 2},
     },
-    "end": {
-        "subword": {"type": "word"},
-        "model": {"non_autoregressive": "end"},
-        "training": {"max_steps": 1200},
-        "decoding": {"max_length_ratio": 1.5, "max_length_extra": 4, "iterations": 3},
-    },
-    "vocabulary": {
-        "data": {"root": "cut"},
-        "subword": {"type": "vocabulary", "vocabulary": "cut/vocabulary"},
-        "model": {"norm": "post"},
-    },
-}
-
-# Those that keep the optimizer, so that training can go on.
-CONTINUED = ("plain", "apart", "scheduled")
-
-# Trainings of which only the first updates are recorded.
-BEGINNINGS: dict[str, Recipe] = {
+    "copying": {"model": {"copying": True}},
     "top_k": {
         "scheduled_sampling": {
             "decay": "linear",

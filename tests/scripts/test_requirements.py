@@ -8,11 +8,14 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import transformer_mt
 from tests.scripts.fake_project import REQUIREMENTS, STAMP, requirements
-from tests.support import ROOT
+from tests.support import ROOT, demo_pairs, make_config, write_pairs
+from transformer_mt.config.file import dump
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -53,11 +56,43 @@ def test_the_lock_has_what_pyproject_asks_for(name, groups):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wanted = [text for group in groups for text in project["dependency-groups"][group]]
     if name == "requirements.txt":
-        wanted += project["project"]["dependencies"]
+        extras = project["project"]["optional-dependencies"]
+        wanted += [*project["project"]["dependencies"], *extras["serve"], *extras["report"]]
     locked = {canonicalize_name(r.name): next(iter(r.specifier)) for r in requirements(name)}
     for requirement in map(Requirement, wanted):
         version = locked[canonicalize_name(requirement.name)].version
         assert requirement.specifier.contains(version), requirement
+
+
+def test_every_file_names_the_version():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert project["version"] == citation["version"] == transformer_mt.__version__
+    assert project["license"] == citation["license"]
+
+
+# PaddleNLP, which reads the text, imports FastAPI and Jinja itself.
+OPTIONAL = ("fastapi_offline", "prometheus_client", "uvicorn", "matplotlib")
+
+
+def test_training_needs_no_optional_package(tmp_path):
+    """Without them it trains to its end, and says how to get the report."""
+    for name in ("train", "dev", "test"):
+        write_pairs(tmp_path / "text", name, demo_pairs(60))
+    path = tmp_path / "recipe.yaml"
+    data = {"dev": "dev", "test": "test", "held_out": 0}
+    training = {"max_steps": 2, "validate_every": 2, "devices": 1}
+    path.write_text(dump(make_config(tmp_path, data=data, training=training)), encoding="utf-8")
+    without = "".join(f"sys.modules[{name!r}] = None; " for name in OPTIONAL)
+    code = f"import sys; {without}from transformer_mt.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code]
+    for arguments, exit_code in ((["train", path], 0), (["serve", tmp_path / "model"], 1)):
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, cwd=ROOT)
+        assert done.returncode == exit_code, done.stderr
+        extra = "report" if exit_code == 0 else "serve"
+        assert f"pip install 'transformer-mt[{extra}]'" in done.stderr
+    assert (tmp_path / "model" / "test.hypothesis").is_file()
+    assert not (tmp_path / "model" / "report.html").exists()
 
 
 def test_the_lists_for_other_environments_bring_no_paddle():

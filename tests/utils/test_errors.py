@@ -42,6 +42,10 @@ def test_a_missing_package_is_named():
     message = describe(caught.value)
     assert message.startswith("the package a_package_that_does_not_exist is needed, and is not")
     assert "scripts/setup.sh" in message and "should not happen" not in message
+    # Those of an extra are installed with it.
+    for name, extra in (("uvicorn.protocols", "serve"), ("matplotlib", "report")):
+        message = describe(ModuleNotFoundError("no module", name=name))
+        assert f"pip install 'transformer-mt[{extra}]'" in message
     # A module of this package that is missing is an error of the program.
     own = ModuleNotFoundError("no such module", name="transformer_mt.nowhere")
     assert "should not happen" in describe(own)

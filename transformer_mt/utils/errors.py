@@ -33,6 +33,12 @@ class Interrupted(BaseException):
         self.exit_code = 128 + signal_number
 
 
+# The optional packages of pyproject.toml: what they are for, as `pip install` has it.
+_EXTRAS = {
+    **dict.fromkeys(("fastapi", "fastapi_offline", "prometheus_client", "uvicorn"), "serve"),
+    **dict.fromkeys(("jinja2", "matplotlib"), "report"),
+    "ctranslate2": "ctranslate2",
+}
 # The place in the source of gloo that an error names. Gloo connects training processes on CPUs.
 _IN_GLOO = re.compile(r"\[[^\s\[\]]*gloo/[\w./]+\.(?:cc|h):\d+\]")
 
@@ -49,9 +55,11 @@ def describe(error: Exception) -> str:
         return f"{error.filename}: {error.strerror}"
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing and not missing.startswith("transformer_mt"):
-        return (
-            f"the package {missing} is needed, and is not installed in this environment. "
-            "scripts/setup.sh makes an environment that has all packages"
+        extra = _EXTRAS.get(missing.split(".")[0])
+        return f"the package {missing} is needed, and is not installed in this environment. " + (
+            f"Install it with: python -m pip install 'transformer-mt[{extra}]'"
+            if extra
+            else "scripts/setup.sh makes an environment that has all packages"
         )
     if is_lost_connection(error):
         return "another of the training processes has ended; its message says why"
