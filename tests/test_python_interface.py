@@ -12,7 +12,7 @@ import transformer_mt
 from tests.support import ROOT, demo_pairs, make_config, make_model_directory
 from transformer_mt import Output, Translation, Translator, UsageError, UserError
 from transformer_mt.assembly.translator import Settings
-from transformer_mt.config.schema import SEARCH_KEYS, DecodingConfig
+from transformer_mt.config.decoding import SEARCH_KEYS, DecodingConfig
 from transformer_mt.runtime import errors
 
 PAIRS = demo_pairs(300)

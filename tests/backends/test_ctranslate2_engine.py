@@ -15,7 +15,7 @@ from transformer_mt.assembly.model import build_model
 from transformer_mt.backends.ctranslate2 import POSITIONS
 from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
 from transformer_mt.backends.ctranslate2.export import write_model
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.engine import (

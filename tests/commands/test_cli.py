@@ -19,8 +19,8 @@ from tests.support import (
 from transformer_mt import __version__, cli
 from transformer_mt.assembly import run as training_run
 from transformer_mt.cli import main
+from transformer_mt.config.decoding import SEARCH_KEYS
 from transformer_mt.config.file import dump
-from transformer_mt.config.schema import SEARCH_KEYS
 from transformer_mt.runtime.checksums import sealed
 from transformer_mt.training.trainer import seconds_per_step
 

@@ -14,7 +14,7 @@ from transformer_mt.backends.ctranslate2 import export as ctranslate2
 from transformer_mt.backends.ctranslate2.engine import Ctranslate2Engine
 from transformer_mt.backends.paddle_inference import export as paddle_inference
 from transformer_mt.backends.paddle_inference.engine import InferenceEngine
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding import batch
 from transformer_mt.decoding.engine import Sentence

@@ -17,7 +17,7 @@ from tests.support import (
 )
 from transformer_mt.assembly import backends
 from transformer_mt.assembly.translator import Translator, translator_of
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.subword import seeded
 from transformer_mt.decoding import batch
 from transformer_mt.decoding import translator as translators

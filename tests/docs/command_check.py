@@ -23,7 +23,7 @@ from visualdl.server import args as visualdl_args
 from tests.docs.pages import ROOT, SimpleCommand, project_files, simple_commands
 from transformer_mt import cli
 from transformer_mt.config import file as config_file
-from transformer_mt.config.schema import SEARCH_KEYS, DecodingConfig
+from transformer_mt.config.decoding import SEARCH_KEYS, DecodingConfig
 from transformer_mt.runtime.errors import UsageError
 
 # Programs that pages may use, besides those of the project.

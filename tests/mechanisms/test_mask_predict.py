@@ -17,7 +17,7 @@ from tests.support import (
 )
 from transformer_mt.assembly.backends import paddle_engine
 from transformer_mt.assembly.translator import Translator
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.decoding import device_log_probs
 from transformer_mt.decoding.engine import Sentence, length_limits, length_penalty
 from transformer_mt.mechanisms.mask_predict import engine as mask_predict_engine

@@ -19,12 +19,12 @@ from tests.support import (
     wide_model,
 )
 from transformer_mt.assembly import training as assembly
+from transformer_mt.config.decoding import LONGEST_TARGET
 from transformer_mt.data.batches import Batch, collate
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.engine import length_limits
 from transformer_mt.decoding.translator import Translator
 from transformer_mt.mechanisms.mask_predict import objective as mask_prediction
-from transformer_mt.mechanisms.mask_predict.config import LONGEST_TARGET
 from transformer_mt.mechanisms.mask_predict.objective import random_masks
 from transformer_mt.training.run_directory import RunDirectory
 from transformer_mt.training.update import seed_generators

@@ -20,9 +20,9 @@ from tests.support import (
 )
 from transformer_mt.assembly.objective import make_objective
 from transformer_mt.assembly.training import make_trainer
+from transformer_mt.config.mechanisms import ScheduledSamplingConfig
 from transformer_mt.data.batches import Batch, collate, encoded_rows
 from transformer_mt.mechanisms.scheduled_sampling import objective as scheduled_sampling
-from transformer_mt.mechanisms.scheduled_sampling.config import ScheduledSamplingConfig
 from transformer_mt.mechanisms.scheduled_sampling.objective import (
     ScheduledSampling,
     draw,

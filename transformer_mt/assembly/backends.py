@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from transformer_mt.backends import ctranslate2, paddle_inference
 from transformer_mt.backends.backend import Backend, EngineSpec
 from transformer_mt.config import file as config_file
-from transformer_mt.config.heads import Heads
+from transformer_mt.config.decoding import DecodingConfig
+from transformer_mt.config.mechanisms import Heads
 from transformer_mt.config.rules import decoding_rules
-from transformer_mt.config.schema import Config, DecodingConfig, ModelConfig
+from transformer_mt.config.schema import Config, ModelConfig
 from transformer_mt.mechanisms.mask_predict import config as mask_predict
 from transformer_mt.model_directory import ModelDirectory, made_of_checkpoint, named
 from transformer_mt.runtime.console import quoted, warn

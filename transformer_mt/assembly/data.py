@@ -3,7 +3,8 @@ about decoding."""
 
 from pathlib import Path
 
-from transformer_mt.config.schema import Config, DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
+from transformer_mt.config.schema import Config
 from transformer_mt.data.facts import Facts
 from transformer_mt.data.prepare import PreparedData, prepare
 from transformer_mt.data.subword import Subwords

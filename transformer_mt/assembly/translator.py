@@ -17,8 +17,8 @@ from typing_extensions import TypeVar, Unpack
 from transformer_mt.assembly import backends
 from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.config import file as config_file
+from transformer_mt.config.decoding import SEARCH_KEYS
 from transformer_mt.config.problems import nearest
-from transformer_mt.config.schema import SEARCH_KEYS
 from transformer_mt.decoding.engine import Engine
 from transformer_mt.decoding.stream import in_windows
 from transformer_mt.decoding.translation import Aligned, Line, Translation

@@ -12,7 +12,8 @@ from transformer_mt.assembly import backends
 from transformer_mt.assembly.translator import translator_of
 from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.config import file as config_file
-from transformer_mt.config.schema import Config, DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
+from transformer_mt.config.schema import Config
 from transformer_mt.decoding.tuning import Setting, tune
 from transformer_mt.evaluation.groups import Group, spread
 from transformer_mt.evaluation.metrics import MANY_LINES, METRICS, Metric, Scores

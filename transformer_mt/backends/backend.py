@@ -8,7 +8,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from transformer_mt.config.schema import Config, DecodingConfig, ModelConfig
+from transformer_mt.config.decoding import DecodingConfig
+from transformer_mt.config.schema import Config, ModelConfig
 from transformer_mt.decoding.engine import default_at_once
 from transformer_mt.runtime.checksums import CHECKSUMS, verify
 from transformer_mt.runtime.errors import UsageError, UserError

@@ -16,7 +16,7 @@ from transformer_mt import __version__
 from transformer_mt.assembly import backends
 from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.commands.arguments import add_checkpoint, add_device, positive
-from transformer_mt.config.schema import SEARCH_KEYS, DecodingConfig
+from transformer_mt.config.decoding import SEARCH_KEYS, DecodingConfig
 from transformer_mt.config.section import one_line
 from transformer_mt.runtime.checksums import CHECKSUMS
 from transformer_mt.runtime.console import progress, warn

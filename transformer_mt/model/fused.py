@@ -15,7 +15,7 @@ import paddle.incubate.nn.functional as incubate
 import paddle.nn.functional as F
 from paddle import Tensor
 
-from transformer_mt.config.fused import takes_head_width
+from transformer_mt.config.schema import takes_head_width
 from transformer_mt.runtime.console import warn
 
 # The score of a forbidden key. It is far below all other scores, but finite: with -inf, the softmax

@@ -14,8 +14,8 @@ from pydantic import BaseModel
 from transformer_mt.assembly import attention, backends
 from transformer_mt.assembly.translator import Translator
 from transformer_mt.backends.backend import EngineSpec
+from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.file import with_changes
-from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.decoding.engine import BATCH_TOKENS
 from transformer_mt.decoding.translation import Line, LinePart, Translation
 from transformer_mt.decoding.translator import Warn

@@ -15,7 +15,7 @@ import numpy as np
 
 from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.backends.ctranslate2 import BACKEND, POSITIONS, import_ctranslate2
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.engine import (
     Hypotheses,

@@ -14,7 +14,7 @@ from paddle import Tensor, inference
 
 from transformer_mt.backends.backend import EngineSpec
 from transformer_mt.backends.paddle_inference import BACKEND, DECODER, ENCODER, SUFFIXES
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding import batch

@@ -8,7 +8,7 @@ from paddle import Tensor, nn
 from paddle.static import InputSpec
 
 from transformer_mt.backends.paddle_inference import BACKEND, DECODER, ENCODER
-from transformer_mt.config.heads import Heads
+from transformer_mt.config.mechanisms import Heads
 from transformer_mt.config.schema import Config
 from transformer_mt.data.subword import Subwords
 from transformer_mt.model.layers import LayerCache

@@ -1,41 +1,11 @@
-"""Limits of non-autoregressive models: what they can't do, and can't be combined with."""
+"""What a non-autoregressive model can't do when it translates."""
 
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from transformer_mt.config.section import Problems, Section, needs
+from transformer_mt.config.decoding import DecodingConfig
+from transformer_mt.config.rules import NON_AUTOREGRESSIVE_NEEDS
 from transformer_mt.runtime.errors import UsageError
-
-# The longest target, in subwords, whose length a model can predict.
-LONGEST_TARGET = 1024
-
-# Keys, the one value of each that a non-autoregressive model needs, and why.
-NEEDED = (
-    ("scheduled_sampling.decay", None, "there are no preceding words that could be replaced"),
-    ("guided_attention.by", None, "its decoder reads masks, but words are what would be guided"),
-    ("decoding.sampling", False, "all words are predicted at once, none after another"),
-    ("decoding.n_best", 1, "it has one output per line"),
-    ("decoding.segmentations", 1, "there is no next word whose probabilities could be averaged"),
-)
-
-
-def rules(config: Any) -> Problems:
-    """
-    - `model.non_autoregressive` cannot be combined with `model.copying`,
-      `scheduled_sampling.decay`, `guided_attention.by` or `decoding.sampling`, and needs
-      `decoding.n_best: 1` and `decoding.segmentations: 1`.
-    - `model.non_autoregressive: length` needs `data.max_length` of at most 1024.
-    """
-    option = "model.non_autoregressive"
-    if config.model.non_autoregressive and config.model.copying:
-        message = "model.copying needs the preceding words; one of the two must be off"
-        yield (option, "model.copying"), message
-    if config.model.non_autoregressive == "length" and config.data.max_length > LONGEST_TARGET:
-        message = f"needs data.max_length of at most {LONGEST_TARGET}: it knows no greater length"
-        yield (option, "data.max_length"), message
-    for needed in NEEDED:
-        yield from needs(config, option, *needed)
-
 
 # What a model can't do that does not predict one word after another, and why.
 IMPOSSIBLE = {
@@ -50,7 +20,7 @@ IMPOSSIBLE = {
 }
 
 
-def require_possible(settings: Section, asked: Iterable[str] = ()) -> None:
+def require_possible(settings: DecodingConfig, asked: Iterable[str] = ()) -> None:
     """Checks what a non-autoregressive model is asked to do.
 
     Args:
@@ -60,7 +30,7 @@ def require_possible(settings: Section, asked: Iterable[str] = ()) -> None:
     Raises:
         UsageError: a non-autoregressive model can't do what the settings or `asked` ask for.
     """
-    for key, needed, reason in NEEDED:
+    for key, needed, reason in NON_AUTOREGRESSIVE_NEEDS:
         section, _, name = key.partition(".")
         if section == "decoding" and (value := getattr(settings, name)) != needed:
             raise UsageError(
