@@ -173,14 +173,14 @@ def test_a_rule_is_checked_beside_a_wrong_value_of_its_section_but_never_on_one(
     text = VALID + "model: {num_heads: 7, d_ff: x}\nguided_attention: {by: diagonal, heads: 9}\n"
     assert problems(text) == [
         ": 3 problems",
-        "model.d_ff: 'x': expected a valid integer",
+        "model.d_ff: 'x': expected a whole number",
         "model.num_heads: 7: must divide model.d_model (512)",
         "guided_attention.heads: 9: the model has 7 heads",
     ]
     assert problems(text.replace("num_heads: 7", "num_heads: many")) == [
         ": 2 problems",
-        "model.num_heads: 'many': expected a valid integer",
-        "model.d_ff: 'x': expected a valid integer",
+        "model.num_heads: 'many': expected a whole number",
+        "model.d_ff: 'x': expected a whole number",
     ]
 
 

@@ -1,7 +1,6 @@
 """What an error message says about a wrong value or an unknown key of a config."""
 
 import difflib
-import re
 import reprlib
 from collections.abc import Iterable
 from typing import Any
@@ -65,6 +64,22 @@ OTHER_NAMES = {
 }
 
 
+# Words of pydantic's messages, and plainer ones.
+PLAINER = {
+    **{
+        "Input should be": "expected",
+        "a valid integer": "a whole number",
+        "a valid string": "text",
+    },
+    **{
+        "a valid boolean": "true or false",
+        "a valid ": "a ",
+        "greater than or equal to": "at least",
+    },
+    **{"less than or equal to": "at most", "String should have at least 1": "expected at least 1"},
+}
+
+
 def describe(item: dict[str, Any]) -> str:
     """One line about one of pydantic's errors: the key, the value, and what was expected."""
     path = ".".join(str(part) for part in item["loc"])
@@ -72,7 +87,9 @@ def describe(item: dict[str, Any]) -> str:
         return f"{path}: missing; {_missing(item['loc'])}"
     if item["type"] in ("model_type", "model_attributes_type"):
         return f"{path}: {shown(item['input'])}: expected a section with keys of its own"
-    message = re.sub("^Input should (be|have)", "expected", item["msg"])
+    message = item["msg"]
+    for theirs, ours in PLAINER.items():
+        message = message.replace(theirs, ours)
     return f"{path}: {shown(item['input'])}: {message}"
 
 
