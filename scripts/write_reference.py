@@ -23,8 +23,9 @@ from pydantic.fields import FieldInfo
 from transformer_mt.cli import COMMANDS, EXIT_CODES, parsers_of
 from transformer_mt.commands.model_choice import MODEL_GROUP, SETTINGS_GROUP
 from transformer_mt.config.rules import RULES
-from transformer_mt.config.schema import SECTIONS, Config, DataConfig
+from transformer_mt.config.schema import SECTIONS, Config
 from transformer_mt.config.section import Bound, Section, parts
+from transformer_mt.config.text import DataConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 # Of demo.yaml: the longest line, and the column of the comments that stand beside a value.

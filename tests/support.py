@@ -14,7 +14,8 @@ import yaml
 
 from tests.forked import ForkedProcess
 from transformer_mt import cli
-from transformer_mt.config.schema import Config, SubwordConfig
+from transformer_mt.config.schema import Config
+from transformer_mt.config.text import SubwordConfig
 from transformer_mt.data.alignments import encoded_alignments
 from transformer_mt.data.encoded import Limits, encoded_corpus
 from transformer_mt.data.prepare import PreparedData

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from transformer_mt.config import file as config_file
+from transformer_mt.config.decoding import SEARCH_KEYS
 from transformer_mt.config.problems import nearest
-from transformer_mt.config.schema import SEARCH_KEYS
 from transformer_mt.decoding.engine import Engine
 from transformer_mt.decoding.line_translator import (
     Finished,

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from transformer_mt import __version__
 from transformer_mt.config import file as config_file
 from transformer_mt.config import yaml_text
-from transformer_mt.config.schema import Config, DataConfig, TrainingConfig
+from transformer_mt.config.schema import Config, TrainingConfig
+from transformer_mt.config.text import DataConfig
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.lc_norm_tok import LC_NORM_TOK, lc_norm_tok
 from transformer_mt.evaluation.metrics import score

@@ -19,8 +19,8 @@ from tests.support import (
     write_pairs,
 )
 from transformer_mt.assembly.tuning import keep_choice
+from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.file import dump
-from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.decoding.tuning import Setting
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.utils.errors import UsageError

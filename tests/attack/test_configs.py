@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tests.support import ROOT
 from transformer_mt.config import file as config_file
-from transformer_mt.config.schema import SEARCH_KEYS, SECTIONS
+from transformer_mt.config.decoding import SEARCH_KEYS
+from transformer_mt.config.schema import SECTIONS
 from transformer_mt.utils.errors import UsageError
 
 DEMO = yaml.safe_load((ROOT / "configs" / "demo.yaml").read_text(encoding="utf-8"))

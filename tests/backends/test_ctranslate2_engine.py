@@ -12,7 +12,7 @@ import pytest
 from transformer_mt.backends.ctranslate2 import POSITIONS
 
 from tests.support import ROOT, as_if_trained, make_config, wide_model
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.engine import (

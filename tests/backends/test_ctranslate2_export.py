@@ -23,7 +23,7 @@ from tests.support import (
     run_python,
     wide_model,
 )
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.paddle_engine import PaddleEngine

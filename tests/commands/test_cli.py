@@ -18,8 +18,8 @@ from tests.support import (
 )
 from transformer_mt import __version__, cli
 from transformer_mt.cli import main
+from transformer_mt.config.decoding import SEARCH_KEYS
 from transformer_mt.config.file import dump
-from transformer_mt.config.schema import SEARCH_KEYS
 from transformer_mt.training import run as training_run
 from transformer_mt.training.loop import seconds_per_step
 from transformer_mt.utils.folders import sealed

@@ -10,7 +10,8 @@ import yaml
 from tests.support import ROOT
 from transformer_mt.config import file as config_file
 from transformer_mt.config import yaml_text
-from transformer_mt.config.schema import SECTIONS, DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
+from transformer_mt.config.schema import SECTIONS
 from transformer_mt.config.section import first_sentence, one_line, parts
 
 SHIPPED = sorted((ROOT / "configs").glob("*.yaml"))

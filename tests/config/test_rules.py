@@ -1,20 +1,21 @@
 """The rules between the keys of a config, and what follows from several keys together."""
 
 import re
+import typing
 
 import pytest
 import yaml
 
 from transformer_mt.config import file as config_file
-from transformer_mt.config.rules import RULES
-from transformer_mt.config.schema import (
-    SECTIONS,
-    DecodingConfig,
-    EvaluationConfig,
-    ModelConfig,
-    SubwordConfig,
-)
-from transformer_mt.mechanisms.guided_attention.config import GuidedAttentionConfig
+from transformer_mt.config.decoding import DecodingConfig, EvaluationConfig
+from transformer_mt.config.mechanisms import GuidedAttentionConfig
+from transformer_mt.config.rules import LANGUAGES, RULES, SPLITS
+from transformer_mt.config.schema import SECTIONS, ModelConfig, TrainingConfig
+from transformer_mt.config.text import DataConfig, SubwordConfig
+from transformer_mt.data.datasets import DATASETS
+from transformer_mt.evaluation.metrics import METRICS
+from transformer_mt.evaluation.tokenizers import TOKENIZERS
+from transformer_mt.training.schedule import SCHEDULES
 
 VALID = """\
 model_dir: runs/x
@@ -224,3 +225,50 @@ def test_languages_and_splits_of_the_known_corpora(problems):
         f"data.dev: 'val': multi30k has the splits train, dev, test. {OWN_TEXT}",
         f"data.source_lang: 'fr': multi30k has the languages en and de. {OWN_TEXT}",
     ]
+
+
+def test_the_names_of_the_schema_are_those_of_the_registries():
+    """They are written in two places, because the config is below what it configures."""
+    assert choices(DataConfig, "dataset") == tuple(DATASETS)
+    assert choices(TrainingConfig, "schedule") == tuple(SCHEDULES)
+    assert choices(TrainingConfig, "best_metric") == (*METRICS, "loss", "perplexity")
+    assert choices(EvaluationConfig, "tokenize") == tuple(TOKENIZERS)
+
+
+def choices(section, key):
+    annotation = section.model_fields[key].annotation
+    (literal,) = (
+        kind
+        for kind in (annotation, *typing.get_args(annotation))
+        if typing.get_origin(kind) is typing.Literal
+    )
+    return typing.get_args(literal)
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_the_rules_know_what_each_dataset_has(problems, name):
+    dataset = DATASETS[name]
+    text = VALID.replace("root: text, source_lang: en", f"dataset: {name}, source_lang: fr")
+    keys = {line.partition(":")[0] for line in problems(text, "data.dev=val")[1:]}
+    expected = {
+        "data.root": dataset.needs_root,
+        "data.dev": bool(dataset.splits),
+        "data.source_lang": bool(dataset.languages),
+        "subword.type": dataset.is_bpe,
+    }
+    assert keys == {key for key, is_wrong in expected.items() if is_wrong}
+    assert not dataset.splits or (dataset.splits, dataset.languages) == (SPLITS, LANGUAGES)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_the_rules_know_what_each_schedule_needs(problems, name):
+    schedule = SCHEDULES[name]
+    text = VALID.replace("max_steps: 10", "warmup_steps: 0")
+    keys = {line.partition(":")[0] for line in problems(text, f"training.schedule={name}")[1:]}
+    expected = {
+        "training.max_epochs": True,
+        "training.warmup_steps": schedule.needs_warmup,
+        "training.learning_rate": schedule.default_peak is None,
+        "training.decay_steps": schedule.ends,
+    }
+    assert keys == {key for key, is_wrong in expected.items() if is_wrong}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.padding import padding_share
 from tests.support import demo_pairs, train_subwords
-from transformer_mt.config.schema import DataConfig, SubwordConfig
+from transformer_mt.config.text import DataConfig, SubwordConfig
 from transformer_mt.data.batches import (
     collate,
     encoded_rows,

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_mt.config.schema import DataConfig
+from transformer_mt.config.text import DataConfig
 from transformer_mt.data.corpus import Corpus, Split, open_corpus
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.training_text import HeldOut, hold_out, training_filter

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_mt.config.schema import SubwordConfig
+from transformer_mt.config.text import SubwordConfig
 from transformer_mt.data import encoded as encoded_module
 from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
 from transformer_mt.data.subword import Subwords, Vocabulary

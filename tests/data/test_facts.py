@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support import demo_pairs, make_config, write_pairs
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data import encoded
 from transformer_mt.data.facts import EXAMPLES, LONGEST_EXAMPLE, histogram
 from transformer_mt.data.prepare import prepare

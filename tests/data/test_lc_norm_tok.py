@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_mt.config.schema import DataConfig
+from transformer_mt.config.text import DataConfig
 from transformer_mt.data.corpus import open_corpus
 from transformer_mt.data.lc_norm_tok import lc_norm_tok, looks_tokenized
 from transformer_mt.utils.errors import UsageError

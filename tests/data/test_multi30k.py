@@ -10,7 +10,7 @@ from pathlib import Path
 import paddlenlp.datasets.dataset
 import pytest
 
-from transformer_mt.config.schema import DataConfig
+from transformer_mt.config.text import DataConfig
 from transformer_mt.data.corpus import open_corpus
 from transformer_mt.data.datasets import multi30k
 from transformer_mt.data.datasets.multi30k import SHA256, find

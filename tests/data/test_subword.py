@@ -13,7 +13,7 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_mt.config.schema import SubwordConfig
+from transformer_mt.config.text import SubwordConfig
 from transformer_mt.data.normalization import INVISIBLE, normalized
 from transformer_mt.data.subword import Subwords, WordVocabulary, seeded
 from transformer_mt.utils.errors import Interrupted, UsageError, UserError

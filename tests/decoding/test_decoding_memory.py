@@ -6,7 +6,8 @@ import pytest
 
 from tests.device_path import use_device_path
 from tests.support import make_config, wide_model
-from transformer_mt.config.schema import DecodingConfig, ModelConfig
+from transformer_mt.config.decoding import DecodingConfig
+from transformer_mt.config.schema import ModelConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.memory import SHARE, sentence_bytes, sentences_that_fit

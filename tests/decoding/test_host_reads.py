@@ -7,7 +7,7 @@ import pytest
 
 from tests.device_path import counted_host_reads, use_device_path
 from tests.support import demo_pairs, make_config, train_subwords, wide_model
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.kernels.device_scores import MixtureStepper

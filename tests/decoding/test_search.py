@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.support import log_softmax
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.decoding.engine import length_limits, length_penalty
 from transformer_mt.decoding.search import Task, beam_search, sample
 from transformer_mt.kernels.scores import LogProbs

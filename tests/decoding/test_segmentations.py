@@ -15,7 +15,7 @@ from tests.support import (
     wide_model,
     write_lines,
 )
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.subword import seeded
 from transformer_mt.decoding import batch
 from transformer_mt.decoding import line_translator as translators

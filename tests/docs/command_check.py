@@ -19,7 +19,7 @@ import pytest
 from tests.docs.pages import ROOT, project_files
 from transformer_mt import cli
 from transformer_mt.config import file as config_file
-from transformer_mt.config.schema import SEARCH_KEYS, DecodingConfig
+from transformer_mt.config.decoding import SEARCH_KEYS, DecodingConfig
 from transformer_mt.utils.errors import UsageError
 
 LAUNCHER = "paddle.distributed.launch"

@@ -5,9 +5,9 @@ import paddle
 import pytest
 
 from tests.reference import build
+from transformer_mt.config.decoding import LONGEST_TARGET
 from transformer_mt.config.schema import ModelConfig
 from transformer_mt.inspect.flops import FlopCounter, Flops
-from transformer_mt.mechanisms.mask_predict.config import LONGEST_TARGET
 from transformer_mt.model import operations
 from transformer_mt.model.attention import Linear, ScaledDotProductAttention
 from transformer_mt.model.nonautoregressive import NonAutoregressiveTransformer

@@ -12,7 +12,7 @@ import paddle
 import pytest
 
 from tests.support import demo_pairs, make_config, train_subwords, wide_model
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.engine import Search, Sentence, length_penalty
 from transformer_mt.decoding.paddle_engine import PaddleEngine

@@ -15,7 +15,7 @@ from tests.support import (
     wide_model,
     write_lines,
 )
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.decoding import mask_predict
 from transformer_mt.decoding import mask_predict as mask_predict_engine
 from transformer_mt.decoding.engine import Sentence, length_limits, length_penalty

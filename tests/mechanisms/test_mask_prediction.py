@@ -18,11 +18,11 @@ from tests.support import (
     train_subwords,
     wide_model,
 )
+from transformer_mt.config.decoding import LONGEST_TARGET
 from transformer_mt.data.batches import Batch, collate
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.engine import length_limits
 from transformer_mt.decoding.line_translator import LineTranslator
-from transformer_mt.mechanisms.mask_predict.config import LONGEST_TARGET
 from transformer_mt.training import setup as assembly
 from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.terms import mask_prediction

@@ -14,8 +14,8 @@ from tests.support import (
     train_subwords,
     wide_model,
 )
+from transformer_mt.config.mechanisms import ScheduledSamplingConfig
 from transformer_mt.data.batches import Batch, collate, encoded_rows
-from transformer_mt.mechanisms.scheduled_sampling.config import ScheduledSamplingConfig
 from transformer_mt.training.objective import Objective
 from transformer_mt.training.setup import make_trainer
 from transformer_mt.training.terms import make_objective, scheduled_sampling

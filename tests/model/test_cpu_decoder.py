@@ -9,7 +9,7 @@ from paddle import nn
 from tests.reference import build
 from tests.support import ROOT, log_softmax
 from transformer_mt.config import file as config_file
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.batch import target_arrays
 from transformer_mt.decoding.engine import Sentence

@@ -9,7 +9,7 @@ import paddle
 import paddle.nn.functional as F
 import pytest
 
-from transformer_mt.config.fused import takes_head_width
+from transformer_mt.config.schema import takes_head_width
 from transformer_mt.kernels import gpu
 from transformer_mt.model import operations
 from transformer_mt.model.attention import ScaledDotProductAttention

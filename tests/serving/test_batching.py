@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.decoding.engine import Search, Sentence
 from transformer_mt.serving import batching
 from transformer_mt.serving.batching import (

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.serving.engines import DIES, FAILS, HANGS, IS_SLOW, REFUSES, ReversingSpec
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.decoding.engine import Search, Sentence
 from transformer_mt.serving.batching import Queue, Ticket, WorkerLost
 from transformer_mt.serving.limits import Limits

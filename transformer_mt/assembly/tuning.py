@@ -9,7 +9,8 @@ from time import perf_counter
 from typing import Any
 
 from transformer_mt.config import file as config_file
-from transformer_mt.config.schema import Config, DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
+from transformer_mt.config.schema import Config
 from transformer_mt.decoding.tuning import Setting, tune
 from transformer_mt.evaluation.groups import Group, spread
 from transformer_mt.evaluation.metrics import MANY_LINES, METRICS, Metric, Scores

@@ -45,12 +45,12 @@ from typing import Any
 from transformer_mt import __version__
 from transformer_mt.commands.arguments import add_files
 from transformer_mt.commands.model_choice import (
-    SEARCH_KEYS,
     add_model_choice,
     made_from,
     translating,
 )
 from transformer_mt.commands.translations import find_model
+from transformer_mt.config.decoding import SEARCH_KEYS
 from transformer_mt.data.synthetic_pairs import Counts, SyntheticPairs
 from transformer_mt.decoding.lines import WINDOW, in_windows, input_lines
 from transformer_mt.decoding.parts_folder import parts_folder
@@ -309,7 +309,7 @@ def _translate(model: _Model, text: _Text, folder: Path, resume: bool) -> Path:
     path = folder / f"{model.direction}-{model.number}"
     if path.exists():  # only when it is complete
         return path
-    from transformer_mt.decoding.line_translator import Line  # which help does not need
+    from transformer_mt.decoding.output import Line  # which help does not need
 
     made = {"text": text.content.sha256, **made_from(model.spec)}
     is_begun = resume and partial_of(path).exists()

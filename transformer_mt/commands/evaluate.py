@@ -35,7 +35,7 @@ from transformer_mt.commands.arguments import (
 from transformer_mt.commands.line_files import require_equal
 from transformer_mt.commands.model_choice import add_model_choice
 from transformer_mt.commands.translations import find_model, translate
-from transformer_mt.config.schema import SEARCH_KEYS
+from transformer_mt.config.decoding import SEARCH_KEYS
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.languages import taken_for
 from transformer_mt.data.lc_norm_tok import LC_NORM_TOK, lc_norm_tok, looks_tokenized

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from transformer_mt import __version__
 from transformer_mt.commands.arguments import add_checkpoint, add_device, positive
-from transformer_mt.config.schema import SEARCH_KEYS, DecodingConfig
+from transformer_mt.config.decoding import SEARCH_KEYS, DecodingConfig
 from transformer_mt.config.section import one_line
 from transformer_mt.export import registry
 from transformer_mt.export.registry import EngineSpec

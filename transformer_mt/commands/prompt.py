@@ -23,7 +23,7 @@ from transformer_mt.utils.console import say, visible
 from transformer_mt.utils.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
-    from transformer_mt.decoding.line_translator import Translation, Translator
+    from transformer_mt.decoding.output import Translation
 
 CTRL_C = 130  # the exit code
 
@@ -133,7 +133,7 @@ class _Session:
             say(f"The beam size is now {count} instead of {beam_size}.")
 
     def _translate(self, line: str) -> None:
-        from transformer_mt.decoding.line_translator import Line
+        from transformer_mt.decoding.output import Line
 
         self._count += 1
         (translation,) = self._translator.stream(

@@ -60,7 +60,7 @@ from transformer_mt.utils.errors import UsageError
 from transformer_mt.utils.files import content_of, is_replaceable
 
 if TYPE_CHECKING:
-    from transformer_mt.decoding.line_translator import Line
+    from transformer_mt.decoding.output import Line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -164,7 +164,7 @@ def _arriving(source: Path | None) -> Iterator[list[str]]:
 def _with_prefixes(
     lines: Iterator[list[str]], source: Path | None, prefix: Path | None, done: int
 ) -> Iterator[list[Line]]:
-    from transformer_mt.decoding.line_translator import Line
+    from transformer_mt.decoding.output import Line
 
     if prefix is None:
         return ([Line(text) for text in window] for window in lines)

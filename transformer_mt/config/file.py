@@ -16,9 +16,11 @@ import yaml
 from pydantic import ValidationError
 
 from transformer_mt.config import yaml_text
+from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.problems import describe, printable, shown, unknown_key
 from transformer_mt.config.rules import RULES
-from transformer_mt.config.schema import FORMS, SECTIONS, Config, DataConfig, DecodingConfig
+from transformer_mt.config.schema import SECTIONS, Config
+from transformer_mt.config.text import FORMS, DataConfig
 from transformer_mt.utils.errors import UsageError
 
 Complete = Callable[[dict[str, Any]], None]

@@ -5,8 +5,9 @@ import reprlib
 from collections.abc import Iterable
 from typing import Any
 
-from transformer_mt.config.schema import SECTIONS, Config, TrainingText
+from transformer_mt.config.schema import SECTIONS, Config
 from transformer_mt.config.section import first_sentence
+from transformer_mt.config.text import TrainingText
 
 # Names that other toolkits use for a key, in lower case.
 OTHER_NAMES = {
@@ -63,6 +64,22 @@ OTHER_NAMES = {
 }
 
 
+# Words of pydantic's messages, and plainer ones.
+PLAINER = {
+    **{
+        "Input should be": "expected",
+        "a valid integer": "a whole number",
+        "a valid string": "text",
+    },
+    **{
+        "a valid boolean": "true or false",
+        "a valid ": "a ",
+        "greater than or equal to": "at least",
+    },
+    **{"less than or equal to": "at most", "String should have at least 1": "expected at least 1"},
+}
+
+
 def describe(item: dict[str, Any]) -> str:
     """One line about one of pydantic's errors: the key, the value, and what was expected."""
     path = ".".join(str(part) for part in item["loc"])
@@ -70,22 +87,9 @@ def describe(item: dict[str, Any]) -> str:
         return f"{path}: missing; {_missing(item['loc'])}"
     if item["type"] in ("model_type", "model_attributes_type"):
         return f"{path}: {shown(item['input'])}: expected a section with keys of its own"
-    limits = item.get("ctx", {})
-    message = {
-        "int_type": "expected a whole number",
-        "int_from_float": "expected a whole number",
-        "int_parsing_size": "expected a smaller number",
-        "float_type": "expected a number",
-        "finite_number": "expected a finite number",
-        "string_type": "expected text",
-        "string_too_short": "expected text that is not empty",
-        "bool_type": "expected true or false",
-        "list_type": "expected a list, as in [0.9, 0.98]",
-        "greater_than_equal": f"expected at least {limits.get('ge', 0):.12g}",
-        "less_than_equal": f"expected at most {limits.get('le', 0):.12g}",
-        "too_short": f"expected {limits.get('min_length')} values",
-        "too_long": f"expected {limits.get('max_length')} values",
-    }.get(item["type"], item["msg"].replace("Input should be", "expected"))
+    message = item["msg"]
+    for theirs, ours in PLAINER.items():
+        message = message.replace(theirs, ours)
     return f"{path}: {shown(item['input'])}: {message}"
 
 

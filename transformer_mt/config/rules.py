@@ -1,15 +1,28 @@
-"""The rules between the keys of the config. docs/config.md lists their docstrings."""
+"""The rules between the keys of the config. docs/config.md lists their docstrings.
 
+A rule looks at a config and yields its problems. A problem is the keys that it is about, of which
+the first is the one to report it under, and a message.
+"""
+
+import json
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import Any
+
+from transformer_mt.config.decoding import LONGEST_TARGET
 from transformer_mt.config.schema import Config
-from transformer_mt.config.section import Problems, needs
-from transformer_mt.data.datasets import DATASETS
-from transformer_mt.mechanisms.consistency import config as consistency
-from transformer_mt.mechanisms.copying import config as copying
-from transformer_mt.mechanisms.guided_attention import config as guided_attention
-from transformer_mt.mechanisms.mask_predict import config as mask_predict
-from transformer_mt.mechanisms.scheduled_sampling import config as scheduled_sampling
-from transformer_mt.mechanisms.word_noise import config as word_noise
-from transformer_mt.training.schedule import SCHEDULES
+
+Problems = Iterator[tuple[tuple[str, ...], str]]
+
+# The splits and the languages of each dataset but files.
+SPLITS, LANGUAGES = ("train", "dev", "test"), ("en", "de")
+
+
+def needs(config: Any, option: str, key: str, needed: Any, reason: str = "") -> Problems:
+    """The rule that `key` must have the value `needed` if `option` is turned on."""
+    if attrgetter(option)(config) and attrgetter(key)(config) != needed:
+        shown = needed if isinstance(needed, str) else json.dumps(needed)
+        yield (option, key), f"needs {key}: {shown}" + (f": {reason}" if reason else "")
 
 
 def data_rules(config: Config) -> Problems:
@@ -21,23 +34,23 @@ def data_rules(config: Config) -> Problems:
     - `data.dataset: wmt14ende` needs `subword.type: vocabulary`.
     """
     data, subword = config.data, config.subword
-    dataset, name = DATASETS[data.dataset], data.dataset
+    is_known, name = data.dataset != "files", data.dataset
     own_text = "For text files of your own, give data.dataset: files, as in configs/template.yaml"
-    if dataset.needs_root and data.root is None:
+    if not is_known and data.root is None:
         message = f"data.dataset: {name} needs the folder that holds the files"
         yield ("data.root", "data.dataset"), message
     names = {"train": [text.text for text in data.texts], "dev": [data.dev], "test": [data.test]}
     for key, given in names.items():
-        if dataset.splits and not {*given} <= {*dataset.splits, None}:
-            message = f"{name} has the splits {', '.join(dataset.splits)}. {own_text}"
+        if is_known and not {*given} <= {*SPLITS, None}:
+            message = f"{name} has the splits {', '.join(SPLITS)}. {own_text}"
             yield (f"data.{key}", "data.dataset"), message
     if data.target_lang == data.source_lang:
         yield ("data.target_lang", "data.source_lang"), "must differ from data.source_lang"
     for key in ("source_lang", "target_lang"):
-        if dataset.languages and getattr(data, key) not in dataset.languages:
-            message = f"{name} has the languages {' and '.join(dataset.languages)}. {own_text}"
+        if is_known and getattr(data, key) not in LANGUAGES:
+            message = f"{name} has the languages {' and '.join(LANGUAGES)}. {own_text}"
             yield (f"data.{key}", "data.dataset"), message
-    if dataset.is_bpe and subword.type != "vocabulary":
+    if name == "wmt14ende" and subword.type != "vocabulary":
         message = f"data.dataset: {name} is BPE'd text, it needs type: vocabulary"
         yield ("subword.type", "data.dataset"), message
 
@@ -70,7 +83,7 @@ def subword_rules(config: Config) -> Problems:
     for key in ("subword.source_vocab_size", "subword.target_vocab_size"):
         yield from needs(config, key, "subword.joint", False)
     yield from needs(config, "subword.vocabulary", "subword.type", "vocabulary")
-    needs_file = subword.type == "vocabulary" and not DATASETS[config.data.dataset].is_bpe
+    needs_file = subword.type == "vocabulary" and config.data.dataset != "wmt14ende"
     if needs_file and not subword.vocabulary:
         keys = "subword.vocabulary", "subword.type", "data.dataset"
         yield keys, "type: vocabulary needs the file with the types"
@@ -98,20 +111,21 @@ def training_rules(config: Config) -> Problems:
     - `training.weight_decay` needs `training.optimizer: adamw` or `muon`.
     - `training.optimizer: muon` can't be used with `training.sharding`.
     """
-    training, schedule = config.training, SCHEDULES[config.training.schedule]
+    training, schedule = config.training, config.training.schedule
+    ends = schedule in ("linear", "cosine")
     if training.max_epochs is None and training.max_steps is None:
         keys = "training.max_epochs", "training.max_steps"
         yield keys, "give training.max_steps or training.max_epochs"
-    if schedule.needs_warmup and not training.warmup_steps:
-        message = f"schedule {training.schedule} needs at least 1"
+    if schedule in ("noam", "inverse_sqrt") and not training.warmup_steps:
+        message = f"schedule {schedule} needs at least 1"
         yield ("training.warmup_steps", "training.schedule"), message
-    if schedule.default_peak is None and training.learning_rate is None:
-        message = f"schedule {training.schedule} needs a rate"
+    if schedule != "noam" and training.learning_rate is None:
+        message = f"schedule {schedule} needs a rate"
         yield ("training.learning_rate", "training.schedule"), message
     about_decay = "training.decay_steps", "training.schedule"
-    if schedule.ends and training.decay_steps is None:
-        yield about_decay, f"schedule {training.schedule} needs the step at which the rate is 0"
-    if not schedule.ends and training.decay_steps is not None:
+    if ends and training.decay_steps is None:
+        yield about_decay, f"schedule {schedule} needs the step at which the rate is 0"
+    if not ends and training.decay_steps is not None:
         yield about_decay, "needs training.schedule: linear or cosine"
     if training.decay_steps is not None and training.decay_steps <= training.warmup_steps:
         message = f"must be more than training.warmup_steps ({training.warmup_steps})"
@@ -150,8 +164,115 @@ def decoding_rules(config: Config) -> Problems:
             yield keys, message
 
 
+def scheduled_sampling_rules(config: Config) -> Problems:
+    """
+    - `scheduled_sampling.k` must be below 1 with `scheduled_sampling.decay: exponential`, and at
+      least 1 with `inverse_sigmoid`.
+    - `scheduled_sampling.backpropagate` needs `scheduled_sampling.mixing: top_k`.
+    """
+    sampling, k = config.scheduled_sampling, config.scheduled_sampling.k
+    about_k = "scheduled_sampling.k", "scheduled_sampling.decay"
+    if k is not None and sampling.decay == "exponential" and k >= 1:
+        yield about_k, "exponential decay needs k below 1"
+    if k is not None and sampling.decay == "inverse_sigmoid" and k < 1:
+        yield about_k, "inverse_sigmoid decay needs k of at least 1"
+    yield from needs(
+        *(config, "scheduled_sampling.backpropagate", "scheduled_sampling.mixing", "top_k"),
+        "a choice has no gradient",
+    )
+
+
+def guided_attention_rules(config: Config) -> Problems:
+    """
+    - `guided_attention.by: alignment` and `guided_attention.alignments` need each other.
+    - `guided_attention.layer` must be at most the number of decoder layers
+      (`model.num_decoder_layers`, or `model.num_layers`), and `guided_attention.heads` at most
+      `model.num_heads`.
+    - `guided_attention.by: alignment` cannot be combined with `subword.type: word`, and needs
+      `subword.normalization: identity` or nfc (unless `subword.type` is vocabulary).
+    - `guided_attention.by` cannot be combined with `scheduled_sampling.decay` or
+      `subword.sampling`.
+    - `guided_attention.alignments` cannot be combined with texts of `data.train` that have a tag or
+      are reversed.
+    """
+    guided, subword, model = config.guided_attention, config.subword, config.model
+    option = "guided_attention.by"
+    if guided.by == "alignment" and guided.alignments is None:
+        message = "guided_attention.by: alignment needs the file with the alignments"
+        yield ("guided_attention.alignments", option), message
+    yield from needs(config, "guided_attention.alignments", option, "alignment")
+    if guided.by and (guided.layer or 0) > model.decoder_layers:
+        keys = "guided_attention.layer", option, "model.num_decoder_layers", "model.num_layers"
+        yield keys, f"the model has {model.decoder_layers} decoder layers"
+    if guided.by and guided.heads > model.num_heads:
+        keys = "guided_attention.heads", option, "model.num_heads"
+        yield keys, f"the model has {model.num_heads} heads"
+    if guided.by == "alignment" and subword.type == "word":
+        message = "for which several unknown words in a row are one"
+        yield (option, "subword.type"), f"needs a subword.type other than word, {message}"
+    # NFC leaves every space as it is.
+    if guided.by == "alignment" and subword.type != "vocabulary" and subword.normalization != "nfc":
+        reason = "others may split or join words, which the alignments count"
+        yield from needs(config, option, "subword.normalization", "identity", reason)
+    if guided.alignments and not all(text.is_plain for text in config.data.texts):
+        message = "its links count the words of text without tags, which is not reversed"
+        yield ("guided_attention.alignments", "data.train"), message
+    for key, reason in (
+        ("scheduled_sampling.decay", "it guides from true words, and others replace them"),
+        ("subword.sampling", "it guides from the subwords that the corpus is encoded in"),
+    ):
+        yield from needs(config, option, key, None, reason)
+
+
+# The values that other keys must have with model.non_autoregressive, and why.
+NON_AUTOREGRESSIVE_NEEDS = (
+    ("scheduled_sampling.decay", None, "there are no preceding words that could be replaced"),
+    ("guided_attention.by", None, "its decoder reads masks, but words are what would be guided"),
+    ("decoding.sampling", False, "all words are predicted at once, none after another"),
+    ("decoding.n_best", 1, "it has one output per line"),
+    ("decoding.segmentations", 1, "there is no next word whose probabilities could be averaged"),
+)
+
+
+def kind_of_model_rules(config: Config) -> Problems:
+    """
+    - `model.copying` needs `subword.joint: true`.
+    - `model.non_autoregressive` cannot be combined with `model.copying`,
+      `scheduled_sampling.decay`, `guided_attention.by` or `decoding.sampling`, and needs
+      `decoding.n_best: 1` and `decoding.segmentations: 1`.
+    - `model.non_autoregressive: length` needs `data.max_length` of at most 1024.
+    """
+    reason = "a subword is copied by its number, the same on both sides"
+    yield from needs(config, "model.copying", "subword.joint", True, reason)
+    option = "model.non_autoregressive"
+    if config.model.non_autoregressive and config.model.copying:
+        message = "model.copying needs the preceding words; one of the two must be off"
+        yield (option, "model.copying"), message
+    if config.model.non_autoregressive == "length" and config.data.max_length > LONGEST_TARGET:
+        message = f"needs data.max_length of at most {LONGEST_TARGET}: it knows no greater length"
+        yield (option, "data.max_length"), message
+    for key, needed, reason in NON_AUTOREGRESSIVE_NEEDS:
+        yield from needs(config, option, key, needed, reason)
+
+
+def noise_rules(config: Config) -> Problems:
+    """
+    - `consistency.method` cannot be combined with `model.non_autoregressive`.
+    - `consistency.weight` needs `consistency.method`.
+    - `word_noise` cannot be combined with `model.non_autoregressive`.
+    """
+    reason = "its masks would differ between the two passes"
+    yield from needs(config, "consistency.method", "model.non_autoregressive", None, reason)
+    if config.consistency.weight is not None and not config.consistency.is_on:
+        message = "needs consistency.method: r_drop, sim_cut or cutoff"
+        yield ("consistency.weight", "consistency.method"), message
+    if config.word_noise.is_on and config.model.non_autoregressive:
+        keys = [f"word_noise.{key}" for key, value in config.word_noise if value]
+        message = "needs model.non_autoregressive: null, whose decoder reads masks"
+        yield (keys[0], "model.non_autoregressive"), message
+
+
 RULES = [
     *(data_rules, subword_rules, model_rules, training_rules, decoding_rules),
-    *(module.rules for module in (scheduled_sampling, guided_attention, copying, mask_predict)),
-    *(module.rules for module in (consistency, word_noise)),
+    *(scheduled_sampling_rules, guided_attention_rules, kind_of_model_rules, noise_rules),
 ]

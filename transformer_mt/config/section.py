@@ -1,5 +1,5 @@
-"""What every section of the config is made of: its base class, its texts, bounds of numbers, and
-rules.
+"""What every section of the config is made of: its base class, its texts, and the
+bounds of numbers.
 
 The docstring of a section introduces it, and the docstring below a key explains the key. These are
 the texts that users read: scripts/write_reference.py puts them into docs/config.md and into the
@@ -10,11 +10,9 @@ spaces in a row describes a value: the value (or several, separated by commas), 
 meaning. Formulas are in backticks. The default is not mentioned, because it is added.
 """
 
-import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
@@ -125,17 +123,3 @@ def _symbol(text: str) -> str:
 
 
 Symbol = Annotated[str, AfterValidator(_symbol)]
-
-
-# ------------------------------------------------------------------------------------------- rules
-
-# A rule looks at a config and yields its problems. A problem is the keys that it is about, of which
-# the first is the one to report it under, and a message.
-Problems = Iterator[tuple[tuple[str, ...], str]]
-
-
-def needs(config: Any, option: str, key: str, needed: Any, reason: str = "") -> Problems:
-    """The rule that `key` must have the value `needed` if `option` is turned on."""
-    if attrgetter(option)(config) and attrgetter(key)(config) != needed:
-        shown = needed if isinstance(needed, str) else json.dumps(needed)
-        yield (option, key), f"needs {key}: {shown}" + (f": {reason}" if reason else "")

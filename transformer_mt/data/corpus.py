@@ -12,7 +12,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_mt.config.schema import DataConfig, TrainingText
+from transformer_mt.config.text import DataConfig, TrainingText
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.datasets.files import import_paddlenlp, parts
 from transformer_mt.utils.errors import UserError

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer_mt.config.schema import MAX_LENGTH_RATIO, DecodingConfig
+from transformer_mt.config.decoding import MAX_LENGTH_RATIO, DecodingConfig
 from transformer_mt.data.cache import entry, entry_name
 from transformer_mt.data.corpus import Corpus, Pair, Split
 from transformer_mt.data.encoded import CHUNK, CachedArrays, EncodedCorpus, EncodedText, Limits

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import numpy as np
 import sentencepiece
 
-from transformer_mt.config.schema import SubwordConfig
+from transformer_mt.config.text import SubwordConfig
 from transformer_mt.data.normalization import RULES, rules
 from transformer_mt.utils import signals
 from transformer_mt.utils.errors import UsageError, UserError

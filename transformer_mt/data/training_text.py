@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from transformer_mt.config.schema import DataConfig
+from transformer_mt.config.text import DataConfig
 from transformer_mt.data.cache import entry, entry_name
 from transformer_mt.data.corpus import Corpus, Pair, Split
 from transformer_mt.data.normalization import is_blank

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Vocabulary
 from transformer_mt.decoding.engine import Hypotheses, Rows, Sentence, length_limits, length_penalty

@@ -11,7 +11,7 @@ from typing import Protocol, overload
 
 import numpy as np
 
-from transformer_mt.config.schema import MAX_LENGTH_RATIO, DecodingConfig
+from transformer_mt.config.decoding import MAX_LENGTH_RATIO, DecodingConfig
 from transformer_mt.utils.errors import UsageError
 
 

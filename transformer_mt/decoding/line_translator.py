@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.languages import has_spaces, joins_sentences_with_space
 from transformer_mt.data.normalization import examples_of, is_blank
 from transformer_mt.data.pharaoh import Link

@@ -11,7 +11,7 @@ import numpy as np
 import paddle
 from paddle import Tensor
 
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords, Vocabulary
 from transformer_mt.decoding import batch

@@ -5,7 +5,8 @@ as they may (see `decoding.max_length_ratio`) and as if the hypotheses of a sent
 common, so that a search needs no more than is counted.
 """
 
-from transformer_mt.config.schema import DecodingConfig, ModelConfig
+from transformer_mt.config.decoding import DecodingConfig
+from transformer_mt.config.schema import ModelConfig
 from transformer_mt.decoding.batch import width
 from transformer_mt.decoding.engine import length_limits
 from transformer_mt.model.ancestors import capacity

@@ -8,8 +8,8 @@ import numpy as np
 import paddle
 from paddle import Tensor
 
-from transformer_mt.config.heads import Heads
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
+from transformer_mt.config.mechanisms import Heads
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding import batch

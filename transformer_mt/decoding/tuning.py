@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
 
 Kind = Literal["gnmt", "average"]
 # The exponents that are tried first. 0 is no penalty, which is the same for both kinds.

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer_mt.config.schema import DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.engine import (
     Hypotheses,

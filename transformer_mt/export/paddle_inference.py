@@ -33,8 +33,9 @@ import paddle
 from paddle import Tensor, inference, nn
 from paddle.static import InputSpec
 
-from transformer_mt.config.heads import Heads
-from transformer_mt.config.schema import Config, DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
+from transformer_mt.config.mechanisms import Heads
+from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding import batch

@@ -11,8 +11,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from transformer_mt.config import file as config_file
+from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.rules import decoding_rules
-from transformer_mt.config.schema import Config, DecodingConfig, ModelConfig
+from transformer_mt.config.schema import Config, ModelConfig
 from transformer_mt.decoding.engine import (
     NON_AUTOREGRESSIVE_LIMITS,
     Limits,

@@ -7,8 +7,8 @@ optimiser are not counted.
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from transformer_mt.config.decoding import LONGEST_TARGET
 from transformer_mt.config.schema import ModelConfig
-from transformer_mt.mechanisms.mask_predict.config import LONGEST_TARGET
 
 
 class Flops(NamedTuple):

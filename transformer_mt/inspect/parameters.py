@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from transformer_mt.config.decoding import LONGEST_TARGET
 from transformer_mt.config.schema import ModelConfig
-from transformer_mt.mechanisms.mask_predict.config import LONGEST_TARGET
 
 if TYPE_CHECKING:
     from transformer_mt.data.subword import Subwords

@@ -17,7 +17,7 @@ import paddle.incubate.nn.functional as incubate
 import paddle.nn.functional as F
 from paddle import Tensor
 
-from transformer_mt.config.fused import takes_head_width
+from transformer_mt.config.schema import takes_head_width
 from transformer_mt.kernels.transfer import Copies, sent_ahead
 from transformer_mt.model.attention import FORBIDDEN_SCORE, lowest_score
 from transformer_mt.model.operations import Operations

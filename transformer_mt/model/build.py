@@ -2,9 +2,9 @@
 
 from functools import partial
 
+from transformer_mt.config.decoding import LONGEST_TARGET
 from transformer_mt.config.schema import ModelConfig
 from transformer_mt.data.subword import Subwords
-from transformer_mt.mechanisms.mask_predict.config import LONGEST_TARGET
 from transformer_mt.model.copying import CopyingTransformer
 from transformer_mt.model.nonautoregressive import NonAutoregressiveTransformer
 from transformer_mt.model.transformer import Transformer

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from transformer_mt.assembly import attention
+from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.file import with_changes
-from transformer_mt.config.schema import DecodingConfig
 from transformer_mt.decoding.engine import BATCH_TOKENS
 from transformer_mt.decoding.line_translator import Warn
 from transformer_mt.decoding.output import Line, LinePart, Translation

@@ -6,8 +6,7 @@ the data.
 
 from collections.abc import Iterator
 
-from transformer_mt.config.fused import LARGEST, STEP, takes_head_width
-from transformer_mt.config.schema import Config
+from transformer_mt.config.schema import LARGEST, STEP, Config, takes_head_width
 from transformer_mt.data.facts import RARE, Facts, unknown_texts
 from transformer_mt.data.languages import has_spaces, taken_for
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import paddle
 
 from transformer_mt import kernels
-from transformer_mt.config.schema import Config, DecodingConfig, TrainingConfig
+from transformer_mt.config.decoding import DecodingConfig
+from transformer_mt.config.schema import Config, TrainingConfig
 from transformer_mt.data.facts import Facts
 from transformer_mt.data.prepare import PreparedData, prepare
 from transformer_mt.data.subword import Subwords

@@ -1,8 +1,5 @@
 """The corpora that `data.dataset` can name. To add one, write a module in this folder and a line in
-DATASETS, and describe it in config/schema.py.
-
-This package is light to import, because the config's schema reads DATASETS.
-"""
+DATASETS, and name and describe it in config/text.py."""
 
 from transformer_mt.data.datasets.files import Dataset, Files
 from transformer_mt.data.datasets.multi30k import Multi30k

@@ -8,7 +8,8 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
 
-from transformer_mt.config.schema import Config, DecodingConfig
+from transformer_mt.config.decoding import DecodingConfig
+from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Batch, rounded
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.engine import length_limits

@@ -1,0 +1,245 @@
+"""The sections `data` and `subword`: the text, and how it is split."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
+
+from transformer_mt.config.section import (
+    NaturalNumber,
+    NonEmptyText,
+    PositiveInt,
+    Section,
+    Symbol,
+    at_least,
+    at_most,
+)
+
+# The four special subwords, and at least one for text. SentencePiece crashes from some 2 * 10^9 on.
+VocabularySize = Annotated[int, Field(gt=4, le=10_000_000)]
+
+
+class TrainingText(Section):
+    """One of several training texts."""
+
+    text: NonEmptyText
+    """The name of the text."""
+
+    weight: Annotated[
+        float, Field(gt=0), at_most(1000, "an epoch would read each of its pairs this often")
+    ] = 1.0
+    """How often an epoch reads each pair. With 0.5, each epoch reads half of the pairs, drawn
+    anew."""
+
+    tag: Symbol | None = None
+    """A word that is put before each source (tagged back-translation, Caswell et al. 2019, arXiv
+    1906.06442)."""
+
+    reverse: bool = False
+    """Whether source and target change places (Ding et al. 2021, arXiv 2109.07780)."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the pairs are read as the files have them."""
+        return self.tag is None and not self.reverse
+
+    def as_read(self, source: str, target: str) -> tuple[str, str]:
+        """Returns a pair of the files as training reads it. A blank source gets no tag, so that it
+        stays blank."""
+        if self.reverse:
+            source, target = target, source
+        if self.tag is not None and source.strip():
+            source = f"{self.tag} {source}"
+        return source, target
+
+
+# The forms of data.train and of its items. pydantic puts their names into the place of an error,
+# from which `config.load` removes them.
+FORMS = A_NAME, A_LIST, A_MAPPING = ("<name>", "<list>", "<mapping>")
+
+
+def _form(value: Any) -> str:
+    return {list: A_LIST, str: A_NAME}.get(type(value), A_MAPPING)
+
+
+def _name_or_list(value: Any) -> Any:
+    is_list = isinstance(value, list) and value and all(value)
+    if isinstance(value, str) or (
+        is_list and all(isinstance(item, str | dict | TrainingText) for item in value)
+    ):
+        return value
+    raise PydanticCustomError(
+        "texts", "expected text, or a list of texts as in [news, {text: web, weight: 2}]"
+    )
+
+
+OneOrSeveralTexts = Annotated[
+    Annotated[str, Tag(A_NAME)]
+    | Annotated[
+        list[
+            Annotated[
+                Annotated[str, Tag(A_NAME)] | Annotated[TrainingText, Tag(A_MAPPING)],
+                Discriminator(_form),
+            ]
+        ],
+        Tag(A_LIST),
+    ],
+    Discriminator(_form),
+    BeforeValidator(_name_or_list),
+]
+
+
+class DataConfig(Section):
+    """Where the parallel text is, and which of its pairs are used. Training leaves out pairs that
+    are empty on one side, and pairs that the keys below exclude. It prints how many."""
+
+    dataset: Literal["files", "multi30k", "multi30k_lc_norm_tok", "wmt14ende"] = "files"
+    """The corpus. All but files are downloaded, or read from `root` if it is given.
+    files                 text files of your own
+    multi30k              the image captions of Multi30k, English-German
+    multi30k_lc_norm_tok  the same, lower-cased, normalised and tokenised, as most papers use them
+    wmt14ende             PaddleNLP's WMT14, English-German, whose text has BPE applied
+    """
+
+    root: str | None = None
+    """The folder that holds the files. It is required with `dataset: files`."""
+
+    train: OneOrSeveralTexts = "train"
+    """The training text. With `dataset: files`, this is the first part of the file names
+    PREFIX.LANG: train stands for train.en and train.de. It can also be one file NAME.tsv, whose
+    lines are `source<TAB>target`. Files are UTF-8, have one sentence per line, and can be
+    compressed (.gz, .bz2, .xz). A list such as [news, web] names several texts, which follow one
+    another. With the other datasets, the names are train, dev and test. An item of the list can
+    also be a mapping such as `{text: web, weight: 2, tag: <web>, reverse: true}`, of which only
+    text is required; see docs/data.md.
+    weight   how often an epoch reads each pair; with 0.5, each epoch draws half of the pairs anew
+    tag      a word that is put before each source; it must be one of subword.user_symbols
+    reverse  whether source and target change places
+    The defaults are a weight of 1, no tag, and false."""
+
+    dev: str | None = None
+    """The dev set, given like `train`. It decides which checkpoint is the best. With null, pairs of
+    the training text are held out for it. They are drawn with training.seed and written to
+    MODEL_DIR/held_out."""
+
+    test: str | None = None
+    """The test set, given like `train`. Training ends with its score. With null, pairs of the
+    training text are held out for it, as for `dev`."""
+
+    source_lang: NonEmptyText
+    """The source language. It is the ending of the names of its files, such as en."""
+
+    target_lang: NonEmptyText
+    """The target language. It is the ending of the names of its files, such as de."""
+
+    held_out: NaturalNumber = 1000
+    """The number of pairs that are held out for the dev set if `dev` is null, and for the test set
+    if `test` is null. At most a tenth of all pairs is held out for each, and fewer if otherwise
+    much text would be lost, because its sentences are in several pairs. 0 holds out nothing."""
+
+    max_length: PositiveInt = 256
+    """The length of the longest sentence, in subwords. Training and the loss of the dev set leave
+    out a pair if one of its sides is longer."""
+
+    max_length_ratio: Annotated[float, Field(ge=1)] | None = 6.0
+    """The largest ratio of the lengths of the two sides. Training leaves out a pair if one side is
+    more than this many times as long as the other, in subwords with the end token. null allows any
+    ratio."""
+
+    drop_duplicates: bool = False
+    """Whether training leaves out exact repetitions of a pair."""
+
+    cache: str = "data/cache"
+    """The folder for corpora that are already split into subwords. Later runs reuse them."""
+
+    @property
+    def texts(self) -> tuple[TrainingText, ...]:
+        """The training texts, in order."""
+        given = self.train if isinstance(self.train, list) else [self.train]
+        return tuple(
+            # Not validated: data.train can be an empty name, for which no file is found.
+            TrainingText.model_construct(text=item)
+            if isinstance(item, str)
+            else TrainingText.model_validate(item)
+            for item in given
+        )
+
+
+def _distinct_symbols(symbols: list[str]) -> list[str]:
+    taken = ["<pad>", "<unk>", "<s>", "</s>", *symbols]
+    if repeated := [symbol for symbol in symbols if taken.count(symbol) > 1]:
+        raise PydanticCustomError(
+            "symbols", "{symbol} is a subword already", {"symbol": repeated[0]}
+        )
+    return symbols
+
+
+class SubwordConfig(Section):
+    """How text is split into subwords."""
+
+    type: Literal["bpe", "unigram", "char", "word", "vocabulary"] = "bpe"
+    """The kind of subwords.
+    bpe         byte-pair encoding, which keeps frequent words whole and splits rare words
+    unigram     splits words by the probabilities of their subwords, and keeps frequent words whole
+    char        single characters
+    word        whole words, which spaces separate
+    vocabulary  the subwords that a file lists, for text that is already split (`@@ `)
+    The first four are SentencePiece models, which are trained on the training text."""
+
+    vocab_size: VocabularySize = 8000
+    """The number of subwords, including the 4 special ones. If the text has fewer, all of them are
+    used."""
+
+    joint: bool = True
+    """Whether both sides share one vocabulary. Use false for languages such as Chinese and English,
+    which share few characters."""
+
+    source_vocab_size: VocabularySize | None = None
+    """The number of source subwords with `joint: false`. null means vocab_size."""
+
+    target_vocab_size: VocabularySize | None = None
+    """The number of target subwords with `joint: false`. null means vocab_size."""
+
+    character_coverage: Annotated[
+        float, Field(gt=0, le=1), at_least(0.98, "SentencePiece takes no less")
+    ] = 1.0
+    """The share of the text's characters that the vocabulary must cover. The rarest characters are
+    left out, and become unknown. 0.9995 suits Chinese and Japanese."""
+
+    normalization: Literal[
+        "identity", "nfc", "nfc_visible", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"
+    ] = "identity"
+    """How the text is normalised before it is split. The rule is kept in the subword model.
+    identity              changes nothing, so the output is spelled like the training text
+    nfc                   Unicode's NFC: a letter and its accent become one character, as usual
+    nfc_visible           the same, and removes soft hyphens, zero-width spaces, byte order marks
+                          and marks of direction
+    nfkc, nmt_nfkc        Unicode's NFKC; nmt_nfkc also changes some spaces
+    nfkc_cf, nmt_nfkc_cf  the same, with all letters in lower case (case folding)
+    """
+
+    sampling: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """The strength of subword sampling, which splits words into different subwords each time they
+    are trained on. This can help on small corpora, but the model learns more slowly, and each step
+    takes longer: give it many epochs.
+    bpe      the probability that a merge is left out (BPE-dropout); 0.1 is usual
+    unigram  the power alpha of the probabilities by which subwords are drawn; 0.1 to 0.5 is usual
+    null turns it off."""
+
+    user_symbols: Annotated[list[Symbol], AfterValidator(_distinct_symbols)] = Field([])
+    """Strings that are always one subword each, such as the tags of `data.train`."""
+
+    vocabulary: str | None = None
+    """The file that lists the subwords for `type: vocabulary`, one per line. The dataset wmt14ende
+    has its own file."""
+
+    @property
+    def vocabulary_sizes(self) -> dict[str, int]:
+        """The size that each vocabulary should have, by the key that sets it: the joint one's, or
+        those of source and target."""
+        if self.joint:
+            return {"subword.vocab_size": self.vocab_size}
+        return {
+            "subword.source_vocab_size": self.source_vocab_size or self.vocab_size,
+            "subword.target_vocab_size": self.target_vocab_size or self.vocab_size,
+        }
