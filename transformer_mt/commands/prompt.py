@@ -77,7 +77,7 @@ def _prepare_editing() -> None:
 
 class _Session:
     def __init__(
-        self, spec: EngineSpec, translator: Translator, format: str, need_alignment: bool
+        self, spec: EngineSpec, translator: LineTranslator, format: str, need_alignment: bool
     ) -> None:
         self._spec = spec
         self._translator = translator
