@@ -23,6 +23,7 @@ from transformer_mt.utils.console import say, visible
 from transformer_mt.utils.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
+    from transformer_mt.decoding.line_translator import LineTranslator
     from transformer_mt.decoding.output import Translation
 
 CTRL_C = 130  # the exit code
