@@ -316,7 +316,7 @@ def test_paddle_inference_finds_the_same(directory):
     theirs = Translator.load(
         directory / "export" / "paddle_inference", device="cpu", n_best=2, segmentations=3
     )
-    for one, other in zip(ours.translate(LINES), theirs.translate(LINES), strict=True):
+    for one, other in zip(ours.translate_full(LINES), theirs.translate_full(LINES), strict=True):
         assert [o.score for o in one.outputs] == pytest.approx(
             [o.score for o in other.outputs], rel=1e-4, abs=TOLERANCE
         )

@@ -518,7 +518,7 @@ def test_progress_counts_every_line_once(words, config, batch_tokens):
     translator = make_translator(words, config, max_length=5, batch_tokens=batch_tokens)
     lines = ["w1", "", "w1 w2 w3 " * 6, " ", "w4 w5 w6 w7 w8 w9", "w2"]
     counts = []
-    translator.translate(lines, counts.append)
+    list(translator.stream([list(map(Line, lines))], finished=counts.append))
     assert sum(counts) == len(lines) and min(counts) >= 0
 
 

@@ -320,8 +320,8 @@ def test_the_limits_of_lengths(make_engine, sentences):
 @pytest.mark.parametrize(
     ("changes", "prefix", "reason"),
     [
-        ({"sampling": True}, [], "decoding.sampling: True .*non-auto.* none after another"),
-        ({"n_best": 2}, [], "decoding.n_best: 2 .*non-auto.* one output per line"),
+        ({"sampling": True}, [], "decoding.sampling: True: .*non-auto.* none after another"),
+        ({"n_best": 2}, [], "decoding.n_best: 2: .*non-auto.* one output per line"),
         ({}, [5], "non-auto.*--prefix: .* all of it is predicted at once"),
     ],
 )
@@ -373,9 +373,9 @@ def directories(tmp_path_factory):
 @pytest.mark.parametrize(
     ("changes", "options", "reason"),
     [
-        ({"n_best": 2}, {}, "n.best: 2 .*non-autoregressive.* one output per line"),
-        ({"sampling": True}, {}, "sampling: True .*non-autoregressive.* none after another"),
-        ({"sampling": True, "n_best": 3}, {}, "sampling: True .*non-autoregressive"),
+        ({"n_best": 2}, {}, "n.best: 2: .*non-autoregressive.* one output per line"),
+        ({"sampling": True}, {}, "sampling: True: .*non-autoregressive.* none after another"),
+        ({"sampling": True, "n_best": 3}, {}, "sampling: True: .*non-autoregressive"),
         ({}, {"prefix": True}, "non-autoregressive.*--prefix: .* all of it is predicted at once"),
         ({}, {"alignment": True}, "non-autoregressive.*--alignment: .* masks"),
     ],

@@ -60,6 +60,7 @@ def test_a_cpu_copies_nothing_ahead():
 
 
 def test_each_update_is_sent_before_the_one_before_it_is_trained_on():
+    operations.use(FedAhead())
     send = Sender()
     items = []
     for item, update in sent_ahead(read_ahead(update_of, range(4)), send):

@@ -6,8 +6,8 @@ import pytest
 
 from tests.small_trainers import SHORT
 from tests.support import take_steps
-from transformer_mt.training import optimizers as muon_module
-from transformer_mt.training.optimizers import Muon, layer_matrices, orthogonalised
+from transformer_mt.model import operations
+from transformer_mt.training.muon import Muon, layer_matrices, orthogonalised
 
 RANDOM = np.random.default_rng(7)
 
@@ -41,7 +41,7 @@ def test_a_matrix_of_zeros_stays():
 def test_updates_are_those_of_the_paper(cache_bytes, monkeypatch):
     """Equation 4 of Liu et al. 2025 with Nesterov's momentum, for matrices of two shapes, each in a
     group of its own or together. An update whose gradient was not finite changes nothing."""
-    monkeypatch.setattr(muon_module, "_CACHE_BYTES", cache_bytes)
+    monkeypatch.setattr(operations.current, "cache_bytes", cache_bytes)
     rate, momentum, decay = 0.03, 0.9, 0.5
     values = {"a": (6, 4), "b": (4, 4), "c": (6, 4)}
     weights = {name: RANDOM.normal(size=shape) for name, shape in values.items()}

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from tests.support import PairList, demo_pairs, make_config, make_model_directory, prepared
 from transformer_mt import cli
+from transformer_mt.commands import train
 from transformer_mt.export import registry as engines
-from transformer_mt.training import finish, run
+from transformer_mt.training import finish
 from transformer_mt.training.resume import checked_state
 from transformer_mt.utils import console
 from transformer_mt.utils.errors import UsageError
@@ -126,7 +127,7 @@ def test_a_quoted_path_can_be_typed(path, tmp_path):
 
 def test_commands_that_are_advised(model, capsys):
     """Each takes the path as one word."""
-    run._next_steps(model)
+    train._next_steps(model)
     commands = capsys.readouterr().out.strip().split("\n")[1:]
     path = str(model.path)
     assert len(commands) == 2

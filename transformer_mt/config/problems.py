@@ -66,17 +66,14 @@ OTHER_NAMES = {
 
 # Words of pydantic's messages, and plainer ones.
 PLAINER = {
-    **{
-        "Input should be": "expected",
-        "a valid integer": "a whole number",
-        "a valid string": "text",
-    },
-    **{
-        "a valid boolean": "true or false",
-        "a valid ": "a ",
-        "greater than or equal to": "at least",
-    },
-    **{"less than or equal to": "at most", "String should have at least 1": "expected at least 1"},
+    "Input should be": "expected",
+    "String should have at least 1": "expected at least 1",
+    "a valid integer": "a whole number",
+    "a valid string": "text",
+    "a valid boolean": "true or false",
+    "a valid ": "a ",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
 }
 
 

@@ -64,6 +64,11 @@ class GpuOperations(Operations):
             return None
         return dropout_add_norm(x, output, weight, bias, rate, epsilon)
 
+    def smoothed_cross_entropy(
+        self, logits: Tensor, targets: Tensor, epsilon: float, pad_id: int
+    ) -> tuple[Tensor, Tensor]:
+        return _SmoothedCrossEntropy.apply(logits, targets, epsilon, pad_id)
+
     def to_tensor(self, array: np.ndarray) -> Tensor:
         """As `Operations.to_tensor`, without waiting for the GPU. It is the tensor that has been
         sent ahead, if there is one."""
@@ -79,6 +84,31 @@ class GpuOperations(Operations):
             ATTENTION.works(x, head_width)
         if is_on_gpu(x):
             DROPOUT_ADD_NORM.works(paddle.zeros([1]), d_model)
+
+
+class _SmoothedCrossEntropy(paddle.autograd.PyLayer):
+    """The loss, which keeps one matrix of the logits' size: the probabilities, of which the
+    gradient is made. Nothing is read on the host."""
+
+    @staticmethod
+    def forward(ctx, logits: Tensor, targets: Tensor, epsilon: float, pad_id: int):
+        places = targets.unsqueeze(1)
+        is_real = (targets != pad_id).astype("float32")
+        logit = logits.take_along_axis(places, axis=1).squeeze(1)  # (rows,)
+        log_total = paddle.logsumexp(logits, axis=1)
+        nll = ((log_total - logit) * is_real).sum()
+        excess = ((logit - logits.mean(axis=1)) * is_real).sum()
+        ctx.save_for_backward(paddle.exp(logits - log_total.unsqueeze(1)), places, is_real)
+        ctx.epsilon = epsilon
+        return nll + epsilon * excess, nll.clone()
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor, _):
+        probabilities, places, is_real = ctx.saved_tensor()
+        scale = (gradient * is_real).unsqueeze(1)  # 0 at padding
+        result = (probabilities - ctx.epsilon / probabilities.shape[1]) * scale
+        hit = result.take_along_axis(places, axis=1) - scale * (1 - ctx.epsilon)
+        return result.put_along_axis_(places, hit, axis=1), None
 
 
 class Operation:
