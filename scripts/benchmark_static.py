@@ -46,7 +46,7 @@ class Steps:
     def __init__(self, way: str, dropout: float, sizes: tuple[dict, int, int, int]) -> None:
         import paddle
 
-        from transformer_mt.device_check import examples
+        from transformer_mt.commands import check_device as examples
         from transformer_mt.model import operations
 
         paddle.set_device("cpu")
@@ -56,9 +56,9 @@ class Steps:
             operations.is_on_cpu = lambda x: False
         model, vocabulary_size, rows, length = sizes
         config = examples.make_config(model={**model, "dropout": dropout})
-        self.updater = examples.updater(config, vocabulary_size)
+        self.updater = examples.make_updater(config, vocabulary_size)
         self.updater.model.train()
-        self.batch = examples.full_batch(rows, length, vocabulary_size)
+        self.batch = examples.full_update(rows, length, vocabulary_size).batches[0]
         self._tensors = [
             paddle.to_tensor(array)
             for array in (self.batch.source, self.batch.target_input, self.batch.target_output)

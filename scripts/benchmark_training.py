@@ -118,7 +118,7 @@ class OurTraining:
 
     def corpus(self) -> Corpus:
         """The corpus for the benchmark and for PaddleNLP."""
-        from transformer_mt.inspect.flops import FlopCounter
+        from transformer_mt.model.costs import FlopCounter
 
         train, model = self.data.train, self.config.model
         source, target = (

@@ -26,16 +26,20 @@ import tempfile
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import paddle
 
+from transformer_mt import kernels
+from transformer_mt.commands import check_device as examples
+from transformer_mt.data.batches import Update
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.paddle_engine import PaddleEngine, engine_of
-from transformer_mt.device_check import examples
 from transformer_mt.export.paddle_inference import write_model
+from transformer_mt.kernels.gpu import GpuOperations
 from transformer_mt.model import operations
 
 RECORD = Path(__file__).with_suffix(".json")
@@ -132,23 +136,41 @@ def operations_used() -> dict[str, set[str]]:
 @contextlib.contextmanager
 def as_on_a_gpu() -> Iterator[None]:
     """A block in which the code treats every tensor as if it were on a GPU."""
-    plain = operations.is_on_cpu
+    plain, choose = operations.is_on_cpu, kernels.choose
     operations.is_on_cpu = lambda x: False
+    kernels.choose = lambda: operations.use(OnAGpu())
     try:
         yield
     finally:
-        operations.is_on_cpu = plain
+        operations.is_on_cpu, kernels.choose = plain, choose
+
+
+class OnAGpu(GpuOperations):
+    """The operations for a GPU, whose tensors are on the CPU."""
+
+    to_tensor = operations.Operations.to_tensor
+    sent_ahead = operations.Operations.sent_ahead
 
 
 def updater_of(sections: dict) -> object:
-    return examples.updater(examples.make_config(**{"training": {}, **sections}))
+    return examples.make_updater(examples.make_config(**sections))
+
+
+def small_update(seed: int) -> Update:
+    """An update whose batches have alignments, which guided attention reads."""
+    update = examples.make_update(seed)
+    batches = [
+        replace(batch, alignment=np.ones((*batch.target_output.shape, batch.source.shape[1]), "f4"))
+        for batch in update.batches
+    ]
+    return replace(update, batches=batches)
 
 
 def model_passes(updater) -> None:
     """The forward and backward pass of the model alone."""
     model = updater.model
     model.train()
-    batch = examples.make_batch(examples.sentences(SEED, 6))
+    batch = small_update(SEED).batches[0]
     source, target = paddle.to_tensor(batch.source), paddle.to_tensor(batch.target_input)
     need_weights = updater.config.layers_read_by_the_loss
     found = model.logits(target, model.encode(source), source, need_weights=need_weights)
@@ -162,14 +184,14 @@ def model_passes(updater) -> None:
 
 def updates(updater) -> None:
     for step in (1, 2):
-        updater.apply(examples.make_update(step, batches=2, rows=6), step)
+        updater.apply(small_update(step), step)
 
 
 def searches(name: str) -> None:
     """Translates in every way, with one model and with two, with prefixes; scores and aligns."""
     updater = updater_of(MECHANISMS[name])
     engine = engine_of([updater.model], examples.subwords())
-    sources = examples.sentences(SEED, 4)
+    sources = examples.make_sources(SEED, 4)
     sentences = [Sentence(source, source[:1], number) for number, source in enumerate(sources)]
     decoding = updater.config.decoding
     if updater.config.model.non_autoregressive:

@@ -19,6 +19,7 @@ import paddle
 import pytest
 
 from tests.support import as_if_trained, log_softmax, make_config, run_command
+from transformer_mt.commands.info import report
 from transformer_mt.config.schema import Config, ModelConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
@@ -26,11 +27,10 @@ from transformer_mt.decoding import batch
 from transformer_mt.decoding.engine import Hypothesis, Sentence, length_limits
 from transformer_mt.export import registry as engines
 from transformer_mt.export.ctranslate2_engine import Ctranslate2Engine
-from transformer_mt.inspect.info import report
-from transformer_mt.inspect.parameters import VocabularySizes, parts
 from transformer_mt.kernels.cpu_decoder import CpuDecoder, CpuDecoderState
 from transformer_mt.kernels.scores import LogProbs
 from transformer_mt.model.build import build_model
+from transformer_mt.model.costs import VocabularySizes, parts
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training import checkpoint
 from transformer_mt.training.folder import RunDirectory
@@ -513,7 +513,7 @@ def check_info(built: Built) -> None:
     ]
     parameters = built.model.parameters()
     assert sorted(counted) == sorted(tuple(parameter.shape) for parameter in parameters)
-    lines = list(report(built.config, sizes, "of the test", 10, None))
+    lines = list(report(built.config, sizes, "of the test", 10))
     total = next(line.split()[1] for line in lines if line.split()[:1] == ["total"])
     assert total == f"{sum(int(parameter.size) for parameter in parameters):,}"
 

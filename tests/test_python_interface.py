@@ -128,7 +128,6 @@ def test_a_line_is_no_list_of_lines(translator, line):
         ("beam_sise", "did you mean beam_size?"),
         ("beam", "did you mean beam_size?"),  # as other toolkits call it
         ("nbest", "did you mean n_best?"),
-        ("align", "did you mean alignment?"),
         ("batch_token", "did you mean batch_tokens?"),  # not that of training
         ("frobnicate", "the settings are beam_size, "),
     ],
@@ -149,7 +148,11 @@ def test_load_also_names_its_own_arguments(folder, name, hint):
         Translator.load(folder, **{name: 1})
 
 
-def test_an_argument_of_load_is_not_one_of_a_call(translator):
+def test_an_argument_of_another_function_is_told(translator):
+    with pytest.raises(TypeError, match=r"'alignment'; it is an argument of .*translate_full"):
+        translator.translate(LINES, alignment=True)
+    with pytest.raises(TypeError, match=r"'align'; did you mean alignment"):
+        translator.translate_full(LINES, align=True)
     with pytest.raises(TypeError, match=r"'threads'; it is an argument of Translator\.load"):
         translator.translate(LINES, threads=2)
 

@@ -175,10 +175,11 @@ def _require_known(method: Callable[..., object], settings: Iterable[str]) -> No
     for name in settings:
         if name in SEARCH_KEYS:
             continue
-        if near := nearest("decoding", name, arguments):
+        others = [Translator.load, Translator.translate_full]
+        if owners := [other for other in others if name in signature(other).parameters]:
+            hint = f"it is an argument of {owners[0].__qualname__}"
+        elif near := nearest("decoding", name, arguments):
             hint = f"did you mean {near}?"
-        elif name in signature(Translator.load).parameters:
-            hint = "it is an argument of Translator.load"
         else:
             hint = f"the settings are {', '.join(SEARCH_KEYS)}"
         raise TypeError(f"{method.__name__}() has no argument {name!r}; {hint}")

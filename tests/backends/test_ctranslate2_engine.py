@@ -9,7 +9,6 @@ import numpy as np
 import paddle
 import paddle.nn.functional as F
 import pytest
-from transformer_mt.backends.ctranslate2 import POSITIONS
 
 from tests.support import ROOT, as_if_trained, make_config, wide_model
 from transformer_mt.config.decoding import DecodingConfig
@@ -23,7 +22,7 @@ from transformer_mt.decoding.engine import (
 )
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.export.ctranslate2 import write_model
-from transformer_mt.export.ctranslate2_engine import Ctranslate2Engine
+from transformer_mt.export.ctranslate2_engine import POSITIONS, Ctranslate2Engine
 from transformer_mt.model.build import build_model
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.folders import write_checksums

@@ -243,9 +243,9 @@ def test_all_that_does_not_fit_is_listed_at_once(tmp_path, monkeypatch):
     subwords = Subwords(subwords.source, Repeating([f"w{i}" for i in range(10)]))
     # A mechanism that this export knows nothing of, with a weight of its own.
     model.add_parameter("copy_gate", model.create_parameter([16]))
-    keys = exporter.BACKEND.supported_keys - {"d_ff"}
-    backend = dataclasses.replace(exporter.BACKEND, supported_keys=keys)
-    monkeypatch.setattr(exporter, "BACKEND", backend)
+    keys = exporter.CTRANSLATE2.supported_keys - {"d_ff"}
+    backend = dataclasses.replace(exporter.CTRANSLATE2, supported_keys=keys)
+    monkeypatch.setattr(exporter, "CTRANSLATE2", backend)
     del model.decoder.norm._parameters["weight"]
     del model.encoder.layers[1].self_attention.key_projection._parameters["weight"]
     bias = model.decoder.layers[0].feed_forward.inner_projection.bias
@@ -298,9 +298,9 @@ def test_a_vocabulary_of_another_size(tmp_path):
 def test_a_refused_model_leaves_the_earlier_export(model_dir, monkeypatch):
     run_command("export", model_dir, format="ctranslate2")
     before = content(model_dir / "export" / "ctranslate2")
-    keys = exporter.BACKEND.supported_keys - {"d_ff"}
-    backend = dataclasses.replace(exporter.BACKEND, supported_keys=keys)
-    monkeypatch.setattr(exporter, "BACKEND", backend)
+    keys = exporter.CTRANSLATE2.supported_keys - {"d_ff"}
+    backend = dataclasses.replace(exporter.CTRANSLATE2, supported_keys=keys)
+    monkeypatch.setattr(exporter, "CTRANSLATE2", backend)
     with pytest.raises(UserError, match="d_ff"):
         run_command("export", model_dir, format="ctranslate2")
     assert content(model_dir / "export" / "ctranslate2") == before

@@ -158,7 +158,7 @@ def test_without_the_model(plain_directory, moved, tmp_path):
     """In a process that cannot build it, from a folder that was moved; stdout is clean."""
     program = """
 import sys
-from transformer_mt.model import Transformer
+from transformer_mt.model.transformer import Transformer
 del Transformer.__init__, Transformer.encode, Transformer.decode_step
 from transformer_mt.translator import Translator
 for line in Translator.load("elsewhere", device="cpu").translate(sys.stdin.read().splitlines()):

@@ -10,7 +10,7 @@ from paddle import inference
 
 from tests.support import demo_pairs, make_config, train_subwords, wide_model
 from transformer_mt.export import paddle_inference
-from transformer_mt.model import Transformer
+from transformer_mt.model.transformer import Transformer
 from transformer_mt.utils.errors import UserError
 
 TOLERANCE = 1e-4

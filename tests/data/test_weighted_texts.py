@@ -279,7 +279,7 @@ def test_from_the_command_line_and_back(recipe):
         ("{text: web, tag: a b}", "data.train.1.tag: 'a b': expected a word without spaces"),
         ("{text: web, tag: ''}", "data.train.1.tag: '': expected a word without spaces"),
         ("{text: web, reverse: 1}", "data.train.1.reverse: 1: expected true or false"),
-        ("{text: ''}", "data.train.1.text: '': expected text that is not empty"),
+        ("{text: ''}", "data.train.1.text: '': expected at least 1 character"),
         ("{weight: 2}", "data.train.1.text: missing; it must be given: the name of the text"),
         ("{text: web, wieght: 2}", "data.train.1.wieght: unknown key; known keys: text, weight"),
         ("{text: web, tag: <new>}", "must have the tags of data.train; missing: <new>"),

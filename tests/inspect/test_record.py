@@ -118,7 +118,7 @@ def test_numbers(value, expected):
         ("metrics.jsonl", b"\x9f\xff\x01" * 1000, "has no measurements yet"),
         ("metrics.jsonl", b"[" * 100_000, "has no measurements yet"),
         ("config.yaml", b"model: {}", "damaged, or edited"),
-        ("format_version", b"1\n", "Convert it"),
+        ("format_version", b"1\n", "format version 1"),
         ("format_version", b"9\n", "format version 9"),
         ("data.json", b"[1, 2", "damaged: not a JSON object"),
         ("data.json", b"[" * 100_000, "damaged: not a JSON object"),

@@ -12,9 +12,9 @@ import pytest
 from tests.reference import build
 from tests.support import log_softmax
 from transformer_mt.kernels.cpu_decoder import CpuDecoder, CpuDecoderState
-from transformer_mt.model import Transformer, operations
+from transformer_mt.model import operations
 from transformer_mt.model.copying import CopyableSource, CopyingTransformer, mixture
-from transformer_mt.model.transformer import DecoderCache
+from transformer_mt.model.transformer import DecoderCache, Transformer
 from transformer_mt.training.objective import LabelSmoothedCrossEntropy
 
 TOLERANCE = 1e-5

@@ -15,7 +15,7 @@ import pytest
 from tests.reference import build
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Batch, Update
-from transformer_mt.model import Transformer
+from transformer_mt.model.transformer import Transformer
 from transformer_mt.training.setup import make_updater
 
 PAD, BOS = 0, 2

@@ -25,8 +25,8 @@ from tests.reference import (
     build,
 )
 from transformer_mt.kernels.cpu_decoder import CpuDecoder, CpuDecoderState
-from transformer_mt.model import Generator, Transformer, causal_mask
-from transformer_mt.model.transformer import AttentionWeights
+from transformer_mt.model.attention import causal_mask
+from transformer_mt.model.transformer import AttentionWeights, Generator, Transformer
 
 
 def small_model(**options):

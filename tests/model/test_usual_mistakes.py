@@ -12,17 +12,14 @@ import paddle
 import pytest
 
 from tests.reference import build, sizes
-from transformer_mt.model import (
-    DecoderLayer,
-    EncoderLayer,
+from transformer_mt.model.attention import (
     MultiHeadAttention,
-    PositionalEncoding,
-    ResidualNorm,
     ScaledDotProductAttention,
-    Transformer,
     causal_mask,
 )
-from transformer_mt.model.layers import LayerNorm
+from transformer_mt.model.embedding import PositionalEncoding
+from transformer_mt.model.layers import DecoderLayer, EncoderLayer, LayerNorm, ResidualNorm
+from transformer_mt.model.transformer import Transformer
 
 TOLERANCE = 1e-5
 PAD, BOS = 0, 1

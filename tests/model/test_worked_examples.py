@@ -10,13 +10,13 @@ import numpy as np
 import paddle
 import pytest
 
-from transformer_mt.model import (
+from transformer_mt.model.attention import (
     MultiHeadAttention,
-    PositionalEncoding,
     ScaledDotProductAttention,
     causal_mask,
     padding_mask,
 )
+from transformer_mt.model.embedding import PositionalEncoding
 
 TOLERANCE = 1e-6
 

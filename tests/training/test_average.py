@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.reference import build
-from transformer_mt.model import Transformer
+from transformer_mt.model.transformer import Transformer
 from transformer_mt.training import checkpoint
 from transformer_mt.training.checkpoint import average
 from transformer_mt.training.folder import RunDirectory

@@ -11,7 +11,7 @@ import pytest
 from tests.reference import build
 from tests.support import run_python
 from transformer_mt.config.schema import TrainingConfig
-from transformer_mt.model import Transformer
+from transformer_mt.model.transformer import Transformer
 from transformer_mt.training import checkpoint
 from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.optimizers import make_optimizer

@@ -22,9 +22,8 @@ from tests.support import (
     write_lines,
     write_pairs,
 )
+from transformer_mt.commands.check_device import Check, result
 from transformer_mt.config.file import dump
-from transformer_mt.device_check.checks import Check
-from transformer_mt.device_check.run import line_of
 from transformer_mt.utils import signals
 from transformer_mt.utils.errors import Interrupted, UserError
 
@@ -319,4 +318,4 @@ def test_an_export_to_paddle_is_not_broken_off_within_paddle(folder, monkeypatch
 
 def test_a_check_of_a_device_that_a_signal_breaks_off_is_no_failure():
     with pytest.raises(Interrupted), signals.raised():
-        line_of(None, Check("Group", "name", interrupted_backward, ""))
+        result(None, Check("name", interrupted_backward, ""))

@@ -351,7 +351,7 @@ def ten_updates(device: Device, precision: str) -> Found:
     training |= {"learning_rate": 1e-3, "clip_norm": 1.0}
     config = make_config({}, {**training, "precision": precision})
     with device.reference(make_config({}, training)) as reference:
-        weights = randomised(reference)
+        weights = {name: p.numpy().copy() for name, p in reference.model.named_parameters()}
         expected = losses_of_updates(reference)
     updater = make_updater(config)
     set_weights(updater, weights)
@@ -368,7 +368,7 @@ def ten_updates(device: Device, precision: str) -> Found:
 
 def beam(device: Device, kind: str) -> Found:
     """The outputs of beam search, or of mask-predict."""
-    config = make_config(KINDS[kind], decoding={"beam_size": 5, "max_length_extra": 3})
+    config = make_config(KINDS[kind], decoding={"beam_size": 5})
     with device.reference(config) as reference:
         weights = randomised(reference)
         reference.model.to(dtype="float64")  # which the fast decoder of a CPU leaves to Paddle
@@ -387,8 +387,8 @@ def memory_of_an_update(device: Device) -> Found:
 
     It is measured without dropout, whose masks on a CPU are not made by Paddle.
     """
-    from transformer_mt.inspect import memory
-    from transformer_mt.inspect.parameters import VocabularySizes
+    from transformer_mt.model import costs
+    from transformer_mt.model.costs import VocabularySizes
 
     size, rows, length = 4000, 32, 24
     sizes = VocabularySizes(size, size, True)
@@ -406,8 +406,8 @@ def memory_of_an_update(device: Device) -> Found:
         updater.apply(update, 2)
     finally:
         hook.remove()
-    expected = memory.weight_bytes(config, sizes) + memory.optimizer_bytes(config, sizes)
-    expected += memory.activation_bytes(config, size, rows, length, length)
+    expected = costs.weight_bytes(config, sizes) + costs.optimizer_bytes(config, sizes)
+    expected += costs.activation_bytes(config, size, rows, length, length)
     text = f"{found[0] / 1e6:,.0f} MB, predicted {expected / 1e6:,.0f} MB"
     return Found({"difference": abs(found[0] / expected - 1)}, MEMORY_LIMIT, text)
 
@@ -462,8 +462,12 @@ def make_config(
     model: dict[str, Any] | None = None,
     training: dict[str, Any] | None = None,
     decoding: dict[str, Any] | None = None,
+    **sections: Any,
 ) -> Config:
-    """A config of a small model. Nothing is read from the paths in it, and nothing written."""
+    """A config of a small model, with other sections as given.
+
+    Nothing is read from the paths in it, and nothing is written.
+    """
     from transformer_mt.config.schema import Config
 
     values = {
@@ -471,7 +475,8 @@ def make_config(
         "data": {"root": "check-device", "source_lang": "a", "target_lang": "b"},
         "model": {**MODEL, **(model or {})},
         "training": {"max_steps": 50, **(training or {})},
-        "decoding": {"max_length_ratio": 1.0, **(decoding or {})},
+        "decoding": {"max_length_ratio": 1.0, "max_length_extra": 3, **(decoding or {})},
+        **sections,
     }
     return Config.model_validate(values)
 

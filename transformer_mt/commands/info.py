@@ -5,35 +5,36 @@ what is counted:
           times as many, because of the gradients. The FLOPs per target token include its share of
           the source. Decoding is counted step by step with a cache, and for a non-autoregressive
           model by its iterations.
-  memory  The memory of one process; 1 MB is 10^6 bytes. Activations are what is held when the loss
-          has been computed, in batches of training.device_tokens: for usual sentences, and for the
-          longest ones that training uses. float32 is counted as on a CPU; a GPU keeps less for
-          dropout.
-  time    The time of the training if every step has training.batch_tokens on its longer side.
+  memory  An estimate of the memory of one process in float32; 1 MB is 10^6 bytes. Activations are
+          what is held when the loss has been computed, in batches of training.device_tokens: for
+          usual sentences, and for the longest ones that training uses.
+
+How long a training takes on a device, `train CONFIG --check` measures there.
 
 examples:
   python -m transformer_mt info configs/wmt14_en_de_base.yaml
-  python -m transformer_mt info configs/wmt14_en_de_big.yaml training.devices=8 --tflops A100
-  python -m transformer_mt info configs/wmt14_en_de_base.yaml --memory 24GB
   python -m transformer_mt info my.yaml model.d_model=256 training.max_steps=50000
   python -m transformer_mt info runs/demo
 """
 
 import argparse
-import re
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 from transformer_mt.assembly import fine_tuning
-from transformer_mt.commands.arguments import add_overrides, positive, positive_number, share
+from transformer_mt.commands.arguments import add_overrides, positive
 from transformer_mt.config.schema import Config
 from transformer_mt.data.datasets import DATASETS
-from transformer_mt.inspect.gpus import GPUS, find, peak
-from transformer_mt.inspect.info import USUAL_UTILISATION, Speed, report
-from transformer_mt.inspect.parameters import VocabularySizes
+from transformer_mt.model import costs
+from transformer_mt.model.costs import FlopCounter, Flops, VocabularySizes
+from transformer_mt.utils.console import table
 from transformer_mt.utils.errors import UsageError
 
 # Tokens of a sentence, its end among them, unless others are asked for.
 USUAL_LENGTH = 30
+WIDTH = 100
+INDENT = "  "
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,29 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_overrides(parser)
     parser.add_argument(
-        "--tflops",
-        metavar="X",
-        type=_tflops,
-        help="the peak speed of one device in training.precision, as its manufacturer states "
-        "it, in 10^12 operations per second; with it, the time of the training is shown. A name "
-        f"stands for the speed in NVIDIA's data sheet: {', '.join(GPUS)}",
-    )
-    parser.add_argument(
-        "--utilisation",
-        metavar="X",
-        type=share,
-        help="the share of the peak speed that training reaches. In the paper, it was 0.25 for the "
-        "base model and 0.37 for the big one, by this count, on eight P100 GPUs of 10.6 TFLOP/s "
-        "(default: 0.3)",
-    )
-    parser.add_argument(
-        "--memory",
-        metavar="X",
-        type=_bytes,
-        help="the memory of one device, such as 24GB; with it, the largest training.device_tokens "
-        "that fits is shown",
-    )
-    parser.add_argument(
         "--length",
         metavar="N",
         type=positive,
@@ -77,8 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    if options.tflops is None and options.utilisation is not None:
-        raise UsageError("--utilisation: is a share of --tflops, so give that too")
     path = options.config
     if not path.exists():
         raise UsageError(f"{path}: there is no such config file or model directory")
@@ -94,35 +70,206 @@ def run(options: argparse.Namespace) -> None:
             f"--length: {length}: the longest sentence of training has {longest} subwords "
             f"(data.max_length: {config.data.max_length}, and its end)"
         )
-    speed = _speed(options, config.training.precision)
-    lines = report(config, vocabularies, origin, length, speed, options.memory)
-    print("\n".join(lines))
+    print("\n".join(report(config, vocabularies, origin, length)))
 
 
-def _speed(options: argparse.Namespace, precision: str) -> Speed | None:
-    tflops, utilisation = options.tflops, options.utilisation or USUAL_UTILISATION
-    if isinstance(tflops, str):
-        return Speed(peak(tflops, precision), utilisation, tflops)
-    return None if tflops is None else Speed(tflops, utilisation)
+def report(
+    config: Config,
+    vocabularies: VocabularySizes,
+    origin: str,
+    length: int,
+) -> Iterator[str]:
+    """Yields the lines of a report on the size of a model and the cost of its training.
+
+    Args:
+        origin: where the sizes of the vocabularies come from, for the reader.
+        length: the tokens per sentence on both sides, including the end of the sentence.
+    """
+    longest = config.data.max_length + 1
+    positions = _positions(config, length)
+    counter = FlopCounter(config.model, vocabularies.target, length, positions)
+    yield from _parameters(config, vocabularies, origin)
+    yield ""
+    yield from _flops(config, counter)
+    yield ""
+    lengths = sorted({length, longest})
+    yield from _memory(config, vocabularies, lengths)
+    yield ""
+    yield from _training(config, counter)
 
 
-def _tflops(text: str) -> float | str:
-    """A number, or a name in GPUS."""
-    if name := find(text):
-        return name
-    if re.search("[^0-9.e+-]", text.lower().replace("inf", "")):
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: expected a number above 0, or one of {', '.join(GPUS)}"
+def _parameters(config: Config, vocabularies: VocabularySizes, origin: str) -> Iterator[str]:
+    sizes = f"{vocabularies.source:,} source, {vocabularies.target:,} target"
+    if vocabularies.joint:
+        sizes = f"{vocabularies.target:,}, joint"
+    yield f"Vocabulary: {sizes} ({origin})"
+    yield ""
+    yield "Parameters"
+    found = costs.parts(config.model, vocabularies)
+    total = sum(part.parameters for part in found)
+    rows = [
+        [
+            part.name,
+            f"{part.count} x {part.each:,}" if part.count else "",
+            f"{part.parameters:,}",
+            f"{part.parameters / total:.1%}",
+            part.formula,
+        ]
+        for part in found
+    ]
+    yield from table([*rows, ["total", "", f"{total:,}", "", ""]], "<>>><", INDENT)
+
+
+def _flops(config: Config, counter: FlopCounter) -> Iterator[str]:
+    length = counter.source_len  # and that of the target; the decoder may read more positions
+    yield (
+        "FLOPs per target token, in matrix products; sentences of "
+        f"{length:,} subwords on either side"
+    )
+    recompute = " (recompute)" if config.training.recompute else ""
+    columns = {
+        f"training{recompute}": _training_flops(config, counter),
+        **_decoding_flops(config, counter),
+    }
+    rows = [["", *columns]]
+    for part in (*Flops._fields, "total"):
+        per_token = [getattr(column, part) / length for column in columns.values()]
+        rows.append([part, *(_quantity(count, "FLOP") for count in per_token)])
+    yield from table(rows, indent=INDENT)
+
+
+def _decoding_flops(config: Config, counter: FlopCounter) -> dict[str, Flops]:
+    """Counts the decoding of a sentence pair, by the titles of the columns."""
+    decoding = config.decoding
+    if config.model.non_autoregressive is not None:
+        candidates = decoding.length_candidates
+        if config.model.non_autoregressive == "end":
+            candidates = 1
+        title = f"{decoding.iterations} iterations, {_count(candidates, 'candidate')}"
+        return {
+            "all at once": counter.mask_predict(1, 1),
+            title: counter.mask_predict(decoding.iterations, candidates),
+        }
+    columns = {"decoding, greedy": counter.decoding()}
+    beam_size = 1 if decoding.sampling else decoding.beam_size
+    if beam_size > 1:
+        columns[f"beam of {beam_size}"] = counter.decoding(beam_size)
+    return columns
+
+
+def _positions(config: Config, length: int) -> int:
+    """Returns how many target positions the decoder reads, if both sides have `length` tokens,
+    including the end of the sentence."""
+    kind = config.model.non_autoregressive
+    if kind is None:
+        return length
+    if kind == "length":
+        return max(1, length - 1)
+    from transformer_mt.decoding.engine import length_limits  # imports NumPy
+
+    return max(length, length_limits(length - 1, config.decoding)[1])
+
+
+def _training_flops(config: Config, counter: FlopCounter) -> Flops:
+    """Counts the training on a sentence pair, including what is computed twice."""
+    sampling = config.scheduled_sampling
+    if config.model.non_autoregressive is None:
+        counts = [counter.training()]
+    else:
+        counts = [counter.mask_prediction()]
+    if config.training.recompute:
+        counts.append(counter.recomputed(len(config.layers_read_by_the_loss)))
+    if sampling.decay is not None:
+        counts.append(counter.predictions(sampling.passes - 1, sampling.backpropagate))
+    passes = config.consistency.passes
+    return Flops(*(passes * sum(part) for part in zip(*counts, strict=True)))
+
+
+def _memory(config: Config, vocabularies: VocabularySizes, lengths: list[int]) -> Iterator[str]:
+    training = config.training
+    tokens = _process_tokens(config)
+    how = "float32" + (", recompute" if training.recompute else "")
+    yield f"Memory of a process in training ({how}), batches of {tokens:,} target tokens"
+    held = _held(config, vocabularies)
+    rows = [["", *held, "activations", "total"]]
+    for length in lengths:
+        positions = _positions(config, length)
+        pairs = max(1, tokens // max(length, positions))
+        activations = costs.activation_bytes(config, vocabularies.target, pairs, length, positions)
+        sizes = [*held.values(), activations, sum(held.values()) + activations]
+        title = f"{_count(pairs, 'pair')} of {length:,} subwords"
+        rows.append([title, *(_quantity(size, "B") for size in sizes)])
+    yield from table(list(zip(*rows, strict=True)), indent=INDENT)
+
+
+def _held(config: Config, vocabularies: VocabularySizes) -> dict[str, int]:
+    """Counts the bytes that training holds whatever the batch is."""
+    training = config.training
+    weights = costs.weight_bytes(config, vocabularies)
+    held = {
+        "weights": weights,
+        "gradients": weights,
+        f"optimiser ({training.optimizer})": costs.optimizer_bytes(config, vocabularies),
+    }
+    if training.ema is not None:
+        held["moving average"] = weights
+    return held
+
+
+def _process_tokens(config: Config) -> int:
+    """Returns the padded target tokens per batch of a process; `data.batches.share` shares them."""
+    count, tokens = config.training.batch_plan
+    devices = config.training.devices or 1
+    return tokens if count % devices == 0 else -(-tokens // devices)
+
+
+def _training(config: Config, counter: FlopCounter) -> Iterator[str]:
+    training, sampling = config.training, config.scheduled_sampling
+    yield f"Training, updates of {training.batch_tokens:,} target tokens"
+    pairs = training.batch_tokens / max(counter.source_len, counter.target_len)
+    an_update = pairs * _training_flops(config, counter).total
+    rows = [
+        [_count(updates, "update"), _quantity(updates * an_update, "FLOP")]
+        for updates in (1, training.max_steps)
+        if updates is not None
+    ]
+    yield from table(rows, indent=INDENT)
+    if sampling.decay is not None:
+        yield from _note(
+            f"scheduled_sampling: {_count(sampling.passes - 1, 'pass')} more of the decoder in an "
+            "update, counted as if all words were replaced by predictions. While fewer are "
+            "replaced, an update takes less."
         )
-    return positive_number(text)
+    if training.max_steps is None:
+        yield from _note(
+            f"Updates: training.max_epochs is {training.max_epochs:,}, and how many updates an "
+            "epoch has, only the data can tell: `train CONFIG --check` counts them."
+        )
 
 
-def _bytes(text: str) -> float:
-    units = {"": 1e9, "GB": 1e9, "MB": 1e6, "GIB": 2**30, "MIB": 2**20}
-    match = re.fullmatch(r"([\d.]+) *([A-Z]*)", text.upper())
-    if match is None or match[2] not in units:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a size such as 24GB or 16GiB")
-    return positive_number(match[1]) * units[match[2]]
+# ---- Formatting ----
+
+
+def _note(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=INDENT, subsequent_indent=2 * INDENT)
+
+
+def _quantity(value: float, unit: str) -> str:
+    """Formats a value with three digits and a decimal prefix, such as 12.3 GFLOP."""
+    for prefix in " kMGTPE":
+        if value < 999.5 or prefix == "E":
+            break
+        value /= 1000
+    digits = 0 if value >= 99.95 or prefix == " " else 1 if value >= 9.995 else 2
+    return f"{value:,.{digits}f} {prefix.strip()}{unit}"
+
+
+def _count(number: int, noun: str) -> str:
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{plural if number != 1 else ''}"
+
+
+# ---- The vocabularies ----
 
 
 def _of_model(path: Path, overrides: list[str]) -> tuple[Config, VocabularySizes, str]:

@@ -21,7 +21,7 @@ from transformer_mt.export import registry
 from transformer_mt.export.registry import EngineSpec
 from transformer_mt.inspect import card
 from transformer_mt.inspect.card import Score
-from transformer_mt.inspect.parameters import VocabularySizes, parts
+from transformer_mt.model.costs import VocabularySizes, parts
 from transformer_mt.serving.batching import Queue, Ticket, TooMuch
 from transformer_mt.serving.limits import Limits
 from transformer_mt.serving.workers import Workers

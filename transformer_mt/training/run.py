@@ -20,7 +20,7 @@ from transformer_mt.config.schema import SECTIONS, Config
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.evaluation.groups import spread
 from transformer_mt.evaluation.scoring import require_tokenizer
-from transformer_mt.inspect.parameters import VocabularySizes, parts
+from transformer_mt.model.costs import VocabularySizes, parts
 from transformer_mt.model_directory import DATA_FACTS, subwords_to_keep
 from transformer_mt.training import folder, launch, resume
 from transformer_mt.training.advice import advice

@@ -10,21 +10,17 @@ import pytest
 
 from tests.support import make_config
 from transformer_mt.data.batches import Batch, Update
-from transformer_mt.inspect.memory import (
+from transformer_mt.model.costs import (
+    VocabularySizes,
     activation_bytes,
-    half_weight_bytes,
     optimizer_bytes,
     weight_bytes,
 )
-from transformer_mt.inspect.parameters import VocabularySizes
 from transformer_mt.training import setup as assembly
 
 MODEL = {"num_layers": 2, "d_model": 32, "num_heads": 4, "d_ff": 64, "dropout": 0.0}
 VOCABULARIES = VocabularySizes(300, 300, True)
 SOURCE_LEN, TARGET_LEN = 12, 16
-# From the first update on; words are replaced by means of predictions.
-ALL_REPLACED = {"decay": "linear", "k": 1e-9, "mixing": "top_k"}
-BACKPROPAGATED = {**ALL_REPLACED, "backpropagate": True}
 
 
 def make_updater(tmp_path, model=(), training=(), vocabularies=VOCABULARIES, **sections):
@@ -132,11 +128,6 @@ def test_sharding_divides_the_optimisers_state(tmp_path, optimizer):
             {"recompute": True},
             {"guided_attention": {"by": "diagonal"}},
         ),
-        ({"dropout": 0.1}, {}, {"scheduled_sampling": {**ALL_REPLACED, "mixing": "argmax"}}),
-        ({"dropout": 0.1}, {}, {"scheduled_sampling": ALL_REPLACED}),
-        ({"dropout": 0.1}, {}, {"scheduled_sampling": BACKPROPAGATED}),
-        ({"norm": "pre"}, {}, {"scheduled_sampling": {**BACKPROPAGATED, "passes": 3}}),
-        ({}, {"recompute": True}, {"scheduled_sampling": BACKPROPAGATED}),
         ({"dropout": 0.1, "projection_dropout": 0.1, "output_dropout": 0.1}, {}, {}),
         ({"dropout": 0.1}, {}, {"consistency": {"method": "r_drop"}}),
     ],
@@ -192,41 +183,3 @@ def test_no_moment_of_an_update_needs_more(tmp_path, norm, training, vocab_size,
     assert least <= (peaks[1] - peaks[0]) / (sizes[1] - sizes[0]) <= 1.02
     # The gradients that are there by then have taken the place of activations.
     assert peaks[1] < sizes[1] + weight_bytes(config, vocabularies)
-
-
-def test_half_precision_copies_the_matrices_of_products(tmp_path):
-    """What every product reads, by the layers that have one; norms, biases and the embeddings that
-    are only looked up stay in float32."""
-    config, updater = make_updater(tmp_path, training={"precision": "bfloat16"})
-    matrices = [
-        layer.weight for layer in updater.model.sublayers() if isinstance(layer, paddle.nn.Linear)
-    ]
-    matrices.append(updater.model.generator.weight)
-    copies = half_weight_bytes(config, VOCABULARIES)
-    assert copies == sum(2 * int(matrix.size) for matrix in matrices)
-    model = config.model.model_copy(update={"tie_embeddings": False})
-    untied = config.model_copy(update={"model": model})
-    assert half_weight_bytes(untied, VOCABULARIES) == copies
-
-
-def test_half_precision_by_hand(tmp_path):
-    """Of one pair, 3 source and 2 target tokens of width 4: 12 and 8 numbers, and 6 in the inner
-    layer of each. Not measured, for a CPU does not train so."""
-    sizes = {"num_layers": 1, "d_model": 4, "num_heads": 2, "d_ff": 6, "norm": "post"}
-    training = {"precision": "bfloat16"}
-    config = make_config(tmp_path, model={**sizes, "dropout": 0.1}, training=training)
-    embedded = 4 * (12 + 8) + (12 + 8)  # and dropout's byte
-    # In two bytes: what three projections read, queries, keys, values, output before and after its
-    # heads are joined; the mask.
-    encoder = 2 * (3 * 12 + 3 * 12 + 2 * 12) + 2 * 3 * 3
-    encoder += 4 * 12 + 12  # the sum that is normed in float32, dropout's byte
-    encoder += 2 * (12 + 3 * 6) + 4 * 12 + 12  # what both of feed-forward's products read
-    decoder = 2 * (3 * 8 + 3 * 8 + 2 * 8) + 2 * 2 * 2 + 4 * 8 + 8
-    # Cross-attention: keys and values, and what they are projected from, are of the source.
-    decoder += 2 * (8 + 2 * 12 + 8 + 2 * 12 + 2 * 8) + 2 * 2 * 3 + 4 * 8 + 8
-    decoder += 2 * (8 + 2 * 6) + 4 * 8 + 8
-    loss = 2 * 5 * (2 + 4 + 4)  # logits, the same in float32, probabilities
-    counted = activation_bytes(config, 5, 1, 3, 2)
-    assert counted == embedded + encoder + decoder + loss
-    float32 = make_config(tmp_path, model={**sizes, "dropout": 0.1})
-    assert counted < activation_bytes(float32, 5, 1, 3, 2)

@@ -7,9 +7,9 @@ import pytest
 from tests.reference import build
 from transformer_mt.config.decoding import LONGEST_TARGET
 from transformer_mt.config.schema import ModelConfig
-from transformer_mt.inspect.flops import FlopCounter, Flops
 from transformer_mt.model import operations
 from transformer_mt.model.attention import Linear, ScaledDotProductAttention
+from transformer_mt.model.costs import FlopCounter, Flops
 from transformer_mt.model.nonautoregressive import NonAutoregressiveTransformer
 from transformer_mt.model.transformer import Transformer
 
@@ -24,8 +24,8 @@ class Multiplications:
 
     def __init__(self, monkeypatch, *models):
         self.count = 0
-        self._plain_logits = operations.logits
-        monkeypatch.setattr(operations, "logits", self._logits)
+        self._plain_logits = operations.current.logits
+        monkeypatch.setattr(operations.current, "logits", self._logits)
         for layer in (sub for model in models for sub in model.sublayers(include_self=True)):
             if isinstance(layer, Linear | paddle.nn.Linear):
                 layer.register_forward_post_hook(self._linear)
