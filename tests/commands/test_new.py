@@ -22,10 +22,9 @@ from tests.support import (
     write_lines,
     write_pairs,
 )
-from transformer_mt.assembly import recipe
 from transformer_mt.commands import new
 from transformer_mt.config import file as config_file
-from transformer_mt.training import run
+from transformer_mt.training import recipe, run
 from transformer_mt.training.advice import advice
 from transformer_mt.utils.errors import UsageError, UserError
 
