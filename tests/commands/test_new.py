@@ -321,7 +321,7 @@ def test_a_file_name_stands_for_both_files(folder):
 # ---- Questions ----
 
 
-QUICK = "from transformer_mt.assembly import recipe; recipe.MEASURED_SECONDS = 0.01"
+QUICK = "from transformer_mt.training import recipe; recipe.MEASURED_SECONDS = 0.01"
 
 
 def at_terminal(folder, *arguments, answers: list[str], before="") -> tuple[int, str]:
