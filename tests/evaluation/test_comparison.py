@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 
 from tests.support import TIMEOUT, demo_pairs, write_lines
 from transformer_mt.evaluation.comparison import compare, letter_of
-from transformer_mt.evaluation.comparison_text import as_text
-from transformer_mt.evaluation.differences import Shares
 from transformer_mt.evaluation.groups import groupings
 from transformer_mt.evaluation.paired_tests import (
     Difference,
@@ -25,6 +23,7 @@ from transformer_mt.evaluation.paired_tests import (
     paired_tests,
 )
 from transformer_mt.evaluation.verdict import caveats, p_number, p_text, verdict
+from transformer_mt.reports.comparison import as_text
 
 
 def perturbed(lines, share, seed, words=("der", "eine", "mit", "steht")):
@@ -294,29 +293,34 @@ def test_sentences_are_compared_by_their_chrf(comparison):
         ]
         for lines in SYSTEMS[:2]
     )
-    contrast, _ = comparison.contrasts
+    contrast, _ = comparison.comparisons.values()
     gains = np.array(after) - before
-    assert contrast.shares == ((gains > 0).sum(), (gains < 0).sum(), (gains == 0).sum())
-    assert [example.after - example.before for example in contrast.better] == pytest.approx(
-        sorted(gains)[:-4:-1]
-    )
-    assert [example.after - example.before for example in contrast.worse] == pytest.approx(
-        sorted(gains)[:3]
-    )
-    for line, old, new in (*contrast.better, *contrast.worse):
-        assert (before[line], after[line]) == pytest.approx((old, new))
+    counts = [(gains > 0).sum(), (gains < 0).sum(), (gains == 0).sum()]
+    assert list(vars(contrast.shares).values()) == counts
+    for examples, expected in (
+        (contrast.better, sorted(gains)[:-4:-1]),
+        (contrast.worse, sorted(gains)[:3]),
+    ):
+        changes = [example.system_score - example.baseline_score for example in examples]
+        assert changes == pytest.approx(expected)
+        for example in examples:
+            line = example.line - 1
+            shown = example.baseline_score, example.system_score
+            assert (before[line], after[line]) == pytest.approx(shown)
+            assert [example.baseline, example.system] == [lines[line] for lines in SYSTEMS[:2]]
+            assert (example.source, example.references) == (SOURCES[line], [REFERENCES[line]])
 
 
 def test_groups_hold_every_line_once(comparison):
-    contrast, identical = comparison.contrasts
+    contrast, identical = comparison.comparisons.values()
     assert len(contrast.groups) == 2
     for groups in contrast.groups.values():
-        total = Shares(*(sum(counts) for counts in zip(*(g.shares for g in groups), strict=True)))
-        assert total == contrast.shares
+        for kind, count in vars(contrast.shares).items():
+            assert sum(getattr(group, kind) for group in groups) == count
     short = contrast.groups["by length of the source"][0]
     own = [n for n, source in enumerate(SOURCES) if 1 <= len(source.split()) <= 10]
-    assert (short.name, short.shares.total) == ("1–10 words", len(own))
-    for lines, value in zip(SYSTEMS, (short.before, short.after), strict=False):
+    assert (short.name, short.lines) == ("1–10 words", len(own))
+    for lines, value in zip(SYSTEMS, (short.baseline, short.system), strict=False):
         expected = library.corpus_bleu([lines[n] for n in own], [[REFERENCES[n] for n in own]])
         assert value == expected.score
     assert identical.groups == {} and identical.better == identical.worse == []
@@ -326,14 +330,13 @@ def test_the_text_says_it_all(comparison):
     text = as_text(comparison)
     assert "\x1b" not in text
     assert "A  one  (baseline)\nB  two\nC  same\n300 lines" in text
-    contrast, identical = comparison.contrasts
-    for one in (contrast, identical):
-        assert str(one.verdict) in " ".join(text.split())
-    best = contrast.better[0]
-    assert f"Line {best.line + 1}: chrF {best.before:.1f} → {best.after:.1f}" in text
+    for contrast in comparison.comparisons.values():
+        assert contrast.verdict in " ".join(text.split())
+    best = comparison.comparisons["B"].better[0]
+    assert f"Line {best.line}: chrF {best.baseline_score:.1f} → {best.system_score:.1f}" in text
     words = re.sub(r"[\[\]]", "", text)
     for lines in (SOURCES, REFERENCES, *SYSTEMS[:2]):
-        assert f" {lines[best.line]}\n" in words
+        assert f" {lines[best.line - 1]}\n" in words
     # Tables and verdicts fit 80 columns; sentences and signatures may be longer.
     longer = re.compile("  (source|reference|A|B) |BLEU\\||chrF2\\|")
     assert all(len(line) <= 80 for line in text.split("\n") if not longer.match(line))

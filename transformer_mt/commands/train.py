@@ -16,7 +16,7 @@ from transformer_mt.assembly import fine_tuning
 from transformer_mt.commands.arguments import add_device, add_overrides
 from transformer_mt.model_directory import MODEL_CARD, REPORT
 from transformer_mt.utils.console import duration, quoted, say, show, warn
-from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.errors import UsageError, UserError, describe
 from transformer_mt.utils.files import write_atomically
 
 if TYPE_CHECKING:
@@ -71,25 +71,25 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _write_report(directory: RunDirectory) -> None:
-    from transformer_mt.assembly.report import write_report
+    from transformer_mt.reports.run import write_report
 
     try:
         write_report([directory.path], directory.own(REPORT))
-    except UserError as error:  # the model is complete without it
-        warn(f"the report could not be written: {error}")
+    except (UserError, ModuleNotFoundError) as error:  # the model is complete without it
+        warn(f"the report could not be written: {describe(error)}")
 
 
 def _write_card(directory: RunDirectory) -> None:
     if directory.has_edited_card:
         say(f"{directory.path / MODEL_CARD} was edited, so it is kept; delete it to get a new one")
         return
-    from transformer_mt.inspect import model_card
+    from transformer_mt.reports.card import card_of
 
     try:
-        card = model_card.card_of(directory, directory.checkpoint().name)
+        card = card_of(directory, directory.checkpoint().name)
         write_atomically(directory.own(MODEL_CARD), card)
-    except UserError as error:  # the model is complete without it
-        warn(f"the model card could not be written: {error}")
+    except (UserError, ModuleNotFoundError) as error:  # the model is complete without it
+        warn(f"the model card could not be written: {describe(error)}")
 
 
 def _next_steps(directory: RunDirectory) -> None:

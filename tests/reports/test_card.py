@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.support import ROOT, demo_pairs, make_config, make_model_directory, run_command
 from transformer_mt.config import file as config_file
-from transformer_mt.inspect.model_card import card_of, model_card
-from transformer_mt.inspect.record import Record
 from transformer_mt.model_directory import MODEL_CARD, ModelDirectory
+from transformer_mt.reports.card import card_of, model_card
+from transformer_mt.reports.record import Record
 from transformer_mt.utils.folders import is_sealed
 
 OVERRIDES = [

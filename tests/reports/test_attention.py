@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from setuptools import Distribution
 
 from tests.support import ROOT, TIMEOUT
-from transformer_mt.inspect.attention_page import TEMPLATE, Axis, Map, Sentence, Token, html
+from transformer_mt.reports.attention import Axis, Map, Sentence, Token, page
 
 
 class Elements(HTMLParser):
@@ -49,7 +49,7 @@ def page_of(texts, weights=None):
     one = Map(
         texts[0], texts[-1], Axis(tokens, lang), Axis([Token("a"), Token("b")], lang), weights
     )
-    return html(texts[0], [Sentence(texts[-1], text, lang) for text in texts], [one])
+    return page(texts[0], [Sentence(texts[-1], text, lang) for text in texts], [one])
 
 
 PLAIN = Elements(page_of(["text"])).tags
@@ -61,9 +61,9 @@ PLAIN = Elements(page_of(["text"])).tags
 @example(['"', "\\", "\\u003c/script>", "&lt;", "&quot;"])
 @example(["__DATA__", "\0", "\n", "\u2028", "\u202e", "\ud800"])
 def test_any_text_stays_text(texts):
-    page = page_of(texts)
-    page.encode()  # half a surrogate pair has no place in a file
-    elements = Elements(page)
+    text = page_of(texts)
+    text.encode()  # half a surrogate pair has no place in a file
+    elements = Elements(text)
     assert elements.tags == PLAIN
     # A browser's rules for "<!--" in a script are not the parser's; without "<" there are none.
     assert "<" not in elements.data
@@ -85,10 +85,10 @@ def test_weights_are_rounded_to_three_digits():
 
 def test_the_page_needs_nothing_else():
     """No address of anything, and a policy by which a browser would not fetch it."""
-    page = page_of(["text"])
-    attributes = [attribute for _, some in Elements(page).tags for attribute in some]
+    text = page_of(["text"])
+    attributes = [attribute for _, some in Elements(text).tags for attribute in some]
     assert not {"src", "href", "action", "srcset", "data"} & {name for name, _ in attributes}
-    assert not re.search(r"//\w|url\(|@import|@font-face|fetch\(|XMLHttp|import\(", page)
+    assert not re.search(r"//\w|url\(|@import|@font-face|fetch\(|XMLHttp|import\(", text)
     (policy,) = (value for _, value in attributes if value and "default-src" in value)
     assert policy.split(";")[0] == "default-src 'none'"
 
@@ -105,7 +105,7 @@ def test_the_template_is_installed_with_the_package(monkeypatch):
         for path in ROOT.joinpath(*package.split(".")).glob(pattern)
     }
     files = {path for path in (ROOT / "transformer_mt").rglob("*.*") if path.is_file()}
-    assert TEMPLATE in installed
+    assert ROOT / "transformer_mt/reports/templates/run.html" in installed
     assert installed == {path for path in files if path.suffix not in (".py", ".pyc")}
 
 
@@ -198,10 +198,10 @@ def seen(tmp_path_factory):
     one = Axis([Token(LIBRARY)])
     maps = [Map("First", "", one, one, np.ones((1, 1, 1, 1))),
             Map("Last", "", rows, columns, np.array(WEIGHTS))]  # fmt: skip
-    page = html("title", [Sentence("Source", "محطة a"), Sentence("Target", "a محطة")], maps)
+    text = page("title", [Sentence("Source", "محطة a"), Sentence("Target", "a محطة")], maps)
     folder = tmp_path_factory.mktemp("page")
     path = folder / "page.html"
-    path.write_text(page.replace("</body>", VISIT + "</body>"), encoding="utf-8")
+    path.write_text(text.replace("</body>", VISIT + "</body>"), encoding="utf-8")
     command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu",
                f"--user-data-dir={folder / 'profile'}", "--dump-dom", path.as_uri()]  # fmt: skip
     done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=TIMEOUT)
