@@ -175,7 +175,7 @@ def _require_known(method: Callable[..., object], settings: Iterable[str]) -> No
     for name in settings:
         if name in SEARCH_KEYS:
             continue
-        others = [Translator.load, Translator.translate_full]
+        others: list[Callable[..., object]] = [Translator.load, Translator.translate_full]
         if owners := [other for other in others if name in signature(other).parameters]:
             hint = f"it is an argument of {owners[0].__qualname__}"
         elif near := nearest("decoding", name, arguments):

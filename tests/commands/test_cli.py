@@ -78,8 +78,7 @@ SETTINGS = ["--" + name.replace("_", "-") for name in SEARCH_KEYS]
         (["average"], ["MODEL_DIR", "--last", "--best"]),
         (["export"], ["MODEL_DIR", "--format", "{paddle,ctranslate2,pdparams}", "--quantization",
                       "int8", "bfloat16", "--checkpoint", "--output"]),
-        (["info"], ["CONFIG|MODEL_DIR", "key=value", "--tflops", "--utilisation", "--length",
-                    "what is counted"]),
+        (["info"], ["CONFIG|MODEL_DIR", "key=value", "--length", "what is counted"]),
     ],
 )  # fmt: skip
 def test_help(command, words):
@@ -348,9 +347,6 @@ def test_the_home_folder_is_expanded_where_a_shell_leaves_it(monkeypatch):
 @pytest.mark.parametrize(
     "arguments",
     [
-        "info configs/demo.yaml --tflops 1e-300 --utilisation 0.5",
-        "info configs/demo.yaml --tflops 1 --utilisation 1e-300",
-        "info configs/demo.yaml --memory 1" + 300 * "0",
         "new my.yaml --minutes 1e300",
         "new my.yaml --minutes nan",
     ],

@@ -22,10 +22,9 @@ from tests.support import (
     write_lines,
     write_pairs,
 )
-from transformer_mt.assembly import recipe
 from transformer_mt.commands import new
 from transformer_mt.config import file as config_file
-from transformer_mt.training import run
+from transformer_mt.training import recipe, run
 from transformer_mt.training.advice import advice
 from transformer_mt.utils.errors import UsageError, UserError
 
@@ -322,7 +321,7 @@ def test_a_file_name_stands_for_both_files(folder):
 # ---- Questions ----
 
 
-QUICK = "from transformer_mt.assembly import recipe; recipe.MEASURED_SECONDS = 0.01"
+QUICK = "from transformer_mt.training import recipe; recipe.MEASURED_SECONDS = 0.01"
 
 
 def at_terminal(folder, *arguments, answers: list[str], before="") -> tuple[int, str]:

@@ -303,12 +303,12 @@ def test_sentences_are_compared_by_their_chrf(comparison):
     ):
         changes = [example.system_score - example.baseline_score for example in examples]
         assert changes == pytest.approx(expected)
-        for example in examples:
-            line = example.line - 1
-            shown = example.baseline_score, example.system_score
+        for changed in examples:
+            line = changed.line - 1
+            shown = changed.baseline_score, changed.system_score
             assert (before[line], after[line]) == pytest.approx(shown)
-            assert [example.baseline, example.system] == [lines[line] for lines in SYSTEMS[:2]]
-            assert (example.source, example.references) == (SOURCES[line], [REFERENCES[line]])
+            assert [changed.baseline, changed.system] == [lines[line] for lines in SYSTEMS[:2]]
+            assert (changed.source, changed.references) == (SOURCES[line], [REFERENCES[line]])
 
 
 def test_groups_hold_every_line_once(comparison):

@@ -175,7 +175,7 @@ def attention(name: str) -> list[dict[str, Any]]:
 
 def information(name: str) -> list[float]:
     """The numbers that `info` prints, of this model and of one with other settings."""
-    return _numbers(command("info", name, "--tflops", 1)) + _numbers(
+    return _numbers(command("info", name)) + _numbers(
         command("info", name, "model.d_model=64", "training.recompute=true", "--length", 10)
     )
 

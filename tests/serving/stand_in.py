@@ -14,10 +14,9 @@ import pytest
 
 from transformer_mt.decoding.output import LinePart
 from transformer_mt.serving import server
+from transformer_mt.serving.access import Access, Limits
 from transformer_mt.serving.app import Service
 from transformer_mt.serving.batching import Late, Overloaded, Ticket, WorkerLost
-from transformer_mt.serving.guards import Access
-from transformer_mt.serving.limits import Limits
 from transformer_mt.serving.metrics import Metrics
 from transformer_mt.serving.models import Card, CardLimits
 from transformer_mt.utils.errors import UsageError
@@ -187,7 +186,7 @@ def running(
     metrics.watch(by_name)
     service = Service(by_name, limits, access or Access(), metrics, log_text=log_text)
     with pytest.MonkeyPatch.context() as patch, server.bind("127.0.0.1", 0) as listening:
-        for module in ("front", "refusals", "server"):
+        for module in ("app", "server"):
             patch.setattr(f"transformer_mt.serving.{module}.say", said.append)
         port = listening.getsockname()[1]
         uvicorn = server.Server(service, limits.timeout)

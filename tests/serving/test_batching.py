@@ -8,6 +8,7 @@ import pytest
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.decoding.engine import Search, Sentence
 from transformer_mt.serving import batching
+from transformer_mt.serving.access import Limits
 from transformer_mt.serving.batching import (
     Cancelled,
     Late,
@@ -19,7 +20,6 @@ from transformer_mt.serving.batching import (
     joined,
     separated,
 )
-from transformer_mt.serving.limits import Limits
 
 SETTINGS = DecodingConfig()
 

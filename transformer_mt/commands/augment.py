@@ -53,8 +53,7 @@ from transformer_mt.commands.translations import find_model
 from transformer_mt.config.decoding import SEARCH_KEYS
 from transformer_mt.data.synthetic_pairs import Counts, SyntheticPairs
 from transformer_mt.decoding.lines import WINDOW, in_windows, input_lines
-from transformer_mt.decoding.parts_folder import parts_folder
-from transformer_mt.decoding.resumable_file import partial_of, resumable_file
+from transformer_mt.decoding.resumable import partial_of, parts_folder, resumable_file
 from transformer_mt.export.registry import EngineSpec, split_model
 from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.utils.console import progress, say, show, warn

@@ -22,12 +22,12 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from transformer_mt.assembly import fine_tuning
 from transformer_mt.commands.arguments import add_overrides, positive
 from transformer_mt.config.schema import Config
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.model import costs
 from transformer_mt.model.costs import FlopCounter, Flops, VocabularySizes
+from transformer_mt.training import fine_tuning
 from transformer_mt.utils.console import table
 from transformer_mt.utils.errors import UsageError
 

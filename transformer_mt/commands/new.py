@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> None:
         _ask_for_text(options)
     place = _place(options)
     # Paddle takes seconds to import; wrong arguments are reported before that.
-    from transformer_mt.assembly.recipe import make_recipe
+    from transformer_mt.training.recipe import make_recipe
 
     recipe = make_recipe(path, place, options.minutes or DEFAULT_MINUTES, options.device)
     write_atomically(path, recipe.text)

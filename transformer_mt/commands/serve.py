@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
@@ -31,12 +30,12 @@ from typing import TYPE_CHECKING
 
 from transformer_mt.commands.arguments import add_device, positive, positive_number
 from transformer_mt.commands.model_choice import MODEL_GROUP, add_engine, add_threads
-from transformer_mt.serving.limits import Limits
+from transformer_mt.serving.access import Limits
 from transformer_mt.utils.console import say
 from transformer_mt.utils.errors import UsageError
 
 if TYPE_CHECKING:
-    from transformer_mt.serving.guards import Access
+    from transformer_mt.serving.access import Access
 
 TOKEN_VARIABLE = "TRANSFORMER_MT_TOKEN"
 LONGEST_TIMEOUT = 86_400
@@ -144,7 +143,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _access(options: argparse.Namespace, is_private: bool) -> Access:
-    from transformer_mt.serving.guards import Access, host_of, read_origin
+    from transformer_mt.serving.access import Access, host_of, read_origin
 
     token = _token(options)
     if token is None and not is_private and not options.no_token:
@@ -152,11 +151,10 @@ def _access(options: argparse.Namespace, is_private: bool) -> Access:
             f"--host {options.host}: other machines can use the service. Add --token @FILE with a "
             "secret that requests must have, or --no-token if everybody may use it"
         )
-    origins = frozenset(map(read_origin, options.allow_origin))
-    hosts = {options.host.lower(), *map(host_of, origins)}
-    if not is_private:
-        hosts.add(socket.gethostname().lower())
-    return Access(frozenset(hosts), origins, token)
+    origins = tuple(map(read_origin, options.allow_origin))
+    # Where others can reach the service, a token protects it, or everybody may use it.
+    hosts = (*Access.hosts, options.host.lower(), *map(host_of, origins)) if is_private else ("*",)
+    return Access(hosts, origins, token)
 
 
 def _token(options: argparse.Namespace) -> str | None:

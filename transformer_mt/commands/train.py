@@ -12,9 +12,9 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from transformer_mt.assembly import fine_tuning
 from transformer_mt.commands.arguments import add_device, add_overrides
 from transformer_mt.model_directory import MODEL_CARD, REPORT
+from transformer_mt.training import fine_tuning
 from transformer_mt.utils.console import duration, quoted, say, show, warn
 from transformer_mt.utils.errors import UsageError, UserError, describe
 from transformer_mt.utils.files import write_atomically
@@ -71,9 +71,9 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _write_report(directory: RunDirectory) -> None:
-    from transformer_mt.reports.run import write_report
-
     try:
+        from transformer_mt.reports.run import write_report
+
         write_report([directory.path], directory.own(REPORT))
     except (UserError, ModuleNotFoundError) as error:  # the model is complete without it
         warn(f"the report could not be written: {describe(error)}")

@@ -54,7 +54,7 @@ from transformer_mt.commands.model_choice import (
 )
 from transformer_mt.decoding import output
 from transformer_mt.decoding.lines import WINDOW, arriving, in_windows, input_lines
-from transformer_mt.decoding.resumable_file import resumable_file
+from transformer_mt.decoding.resumable import resumable_file
 from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.utils.errors import UsageError
 from transformer_mt.utils.files import content_of, is_replaceable

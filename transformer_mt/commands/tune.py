@@ -31,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     # These import what takes long.
-    from transformer_mt.assembly.tuning import choose
     from transformer_mt.training.folder import RunDirectory
+    from transformer_mt.training.tune import choose
 
     directory = RunDirectory(options.model_dir)
     directory.load_config()  # reports if this is no model directory, before it is locked

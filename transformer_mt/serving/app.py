@@ -1,39 +1,52 @@
-"""The endpoints of the service, as an ASGI application."""
+"""The endpoints of the service, as an ASGI application.
+
+FastAPI reads and checks the requests, and describes them. Starlette checks the Host header and the
+origins of pages. What stands in front of both here is the token, the size of a request, headers
+that make answers safe in a browser, the log and the metrics.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
+import hmac
+import json
+import os
 import re
 import secrets
+import sys
 import time
-import weakref
-from collections.abc import AsyncIterator, Callable, Mapping
+import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import fastapi_offline
 from fastapi import Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from transformer_mt import __version__
 from transformer_mt.serving import requests
-from transformer_mt.serving.batching import Cancelled, Ticket
-from transformer_mt.serving.front import Endpoint, Front
-from transformer_mt.serving.guards import Access, Bodies
-from transformer_mt.serving.limits import Limits
+from transformer_mt.serving.access import Access, Limits
+from transformer_mt.serving.batching import Cancelled, Overloaded, Ticket, Unavailable
 from transformer_mt.serving.metrics import CONTENT_TYPE, Metrics
 from transformer_mt.serving.models import Card, ServedModel
-from transformer_mt.serving.refusals import ClientGone, Refusal, answer_to
-from transformer_mt.serving.threads import Threads
-from transformer_mt.utils.errors import UserError
+from transformer_mt.serving.threads import ClientGone, Threads
+from transformer_mt.utils.console import say
+from transformer_mt.utils.errors import UsageError, UserError
 
 PAGE = Path(__file__).with_name("page")
 SWAGGER = Path(fastapi_offline.__file__).with_name("static")
@@ -43,24 +56,30 @@ Translates text. Requests and answers are JSON in UTF-8. An answer with a status
 # The bytes of the pages of attention maps that are kept, and for how many seconds.
 KEPT_BYTES = 1 << 26
 KEPT_SECONDS = 600
-# An answer is written in pieces of so many bytes, each when the client has taken those before.
-PIECE = 1 << 16
 # The page of attention maps has its script and its style inside. `sandbox` takes it away from this
 # service's origin, so that nothing in it could use the token.
 ATTENTION_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
 ATTENTION_POLICY += "img-src data:; frame-ancestors 'none'; sandbox allow-scripts allow-downloads"
-
-
-class _Page:
-    """A page of attention maps. All downloads share its bytes."""
-
-    def __init__(self, html: str) -> None:
-        self.content = html.encode()
-        self.made = time.monotonic()
-
-    async def pieces(self) -> AsyncIterator[bytes]:
-        for start in range(0, len(self.content), PIECE):
-            yield self.content[start : start + PIECE]
+# An answer that has one of these headers already keeps it.
+SAFE_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+# The status of requests whose client has gone, in the log and the metrics. Nobody receives it.
+CLIENT_GONE = 499
+LONGEST = 100  # characters of a path or a method, in the log
+# The paths that need no token: what they give is in every installation of this program, tells only
+# whether the service runs, or has a random name. In the log, /attention/ has no name.
+_OPEN = {"/": "page", "/docs": "docs", "/openapi.json": "docs", "/health": "/health"}
+_OPEN |= {f"/{path.name}": "page" for path in PAGE.iterdir()}
+_OPEN |= {f"/docs/{path.name}": "docs" for path in SWAGGER.iterdir()}
+_ASKING = ("/translate", "/parts", "/attention")
 
 
 class ModelsAnswer(BaseModel):
@@ -87,108 +106,170 @@ class Service:
         self._models = models
         self._metrics = metrics
         self._max_lines = limits.max_lines
-        self._bodies = Bodies(limits.max_body)
+        self._log_text = log_text
         self._threads = Threads(limits.timeout)
-        self._pages: dict[str, _Page] = {}  # by their names, the oldest first
-        # Those in memory: a page that is kept no longer may still be on its way to a client.
-        self._in_memory: weakref.WeakSet[_Page] = weakref.WeakSet()
-        self._app = self._with_endpoints(HTTPBearer(auto_error=False) if access.token else None)
-        self._front = Front(self._app, access, metrics, endpoint_of, log_text=log_text)
+        self._pages: dict[str, tuple[bytes, float]] = {}  # and when they were made; oldest first
+        self._app = FastAPI(
+            title="transformer_mt",
+            version=__version__,
+            description=DESCRIPTION,
+            docs_url=None,
+            redoc_url=None,
+            redirect_slashes=False,
+            # Generators of clients name their functions so.
+            generate_unique_id_function=lambda route: route.name.strip("_"),
+            middleware=[
+                Middleware(TrustedHostMiddleware, allowed_hosts=access.hosts, www_redirect=False),
+                Middleware(
+                    CORSMiddleware,
+                    allow_origins=access.origins,
+                    allow_methods=["GET", "POST"],
+                    allow_headers=["Authorization", "Content-Type"],
+                    expose_headers=["Retry-After"],
+                ),
+                Middleware(_Guard, token=access.token, max_body=limits.max_body),
+            ],
+        )
+        for kind in (RequestValidationError, HTTPException, Exception):
+            self._app.add_exception_handler(kind, _answer_to)
+        for kind in (UserError, Cancelled, ClientGone):
+            self._app.add_exception_handler(kind, _answer_to)
+        self._add_endpoints(HTTPBearer(auto_error=False) if access.token else None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._front(scope, receive, send)
+        """Answers a request, counts it, and writes its line into the log."""
+        started, status = time.monotonic(), 0
+        headers = Headers(scope=scope)
+
+        async def send_safely(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                answer = MutableHeaders(scope=message)
+                for name, value in SAFE_HEADERS.items():
+                    answer.setdefault(name, value)
+                if "transfer-encoding" in headers and "content-length" in headers:
+                    # A proxy in front may see another end of the request, and so another request
+                    # after it (RFC 9112, section 6.1).
+                    answer["Connection"] = "close"
+            await send(message)
+
+        scope.setdefault("state", {})
+        method = scope["method"]
+        if method == "HEAD":  # the server leaves out the body
+            scope = {**scope, "method": "GET"}
+        with self._metrics.in_progress.track_inprogress():
+            try:
+                await self._app(scope, receive, send_safely)
+            except (Exception, asyncio.CancelledError) as error:
+                # Starlette raises again what it answered; a service that stops cancels the rest.
+                if not status:
+                    await _answer_to(None, error)(scope, receive, send_safely)
+        seconds = time.monotonic() - started
+        self._metrics.request(endpoint_of(scope["path"]), status, seconds)
+        self._log(scope, method, status, seconds)
 
     def give_up(self) -> None:
         """Ends the work for all requests, which are answered with 503."""
         self._threads.cancel()
 
+    def _log(self, scope: Scope, method: str, status: int, seconds: float) -> None:
+        client = (scope.get("client") or ("-",))[0]
+        path = scope["raw_path"].decode("ascii", "replace")  # %0A stays as it is
+        if path.startswith("/attention/"):
+            path = endpoint_of(path)
+        method, path = (
+            text if len(text) <= LONGEST else f"{text[:LONGEST]}..." for text in (method, path)
+        )
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {client} {method} {path} {status}"
+        line += f" {1000 * seconds:.0f} ms"
+        if (count := scope["state"].get("lines")) is not None:
+            line += f" {count} line{'' if count == 1 else 's'}"
+        if self._log_text and "text" in scope["state"]:
+            line += f" {json.dumps(scope['state']['text'], ensure_ascii=False)}"
+        say(line)
+
     # ---- Endpoints ----
 
-    async def _translate(self, request: Request) -> Response:
-        async with self._bodies.read(request.headers, request.receive) as body:
-            query = requests.parse(requests.TranslateQuery, body, self._max_lines)
-            model = self._model(query.model)
-            lines, ends = self._lines(query, request)
-            warnings: list[str] = []
+    async def _translate(self, query: requests.TranslateQuery, request: Request) -> Response:
+        model = self._model(query.model)
+        lines, ends = self._lines(query, request)
+        warnings: list[str] = []
 
-            def translate(ticket: Ticket) -> str:
-                found = model.translate(
-                    lines,
-                    ticket,
-                    n_best=query.n_best,
-                    beam_size=query.beam_size,
-                    alignment=query.alignment,
-                    warn=lambda message, kind: warnings.append(message),
-                )
-                answer = requests.answer(query, model.name, ends, found, warnings)
-                return answer.model_dump_json(exclude_none=True)
+        def translate(ticket: Ticket) -> str:
+            found = model.translate(
+                lines,
+                ticket,
+                n_best=query.n_best,
+                beam_size=query.beam_size,
+                alignment=query.alignment,
+                warn=lambda message, kind: warnings.append(message),
+            )
+            answer = requests.answer(query, model.name, ends, found, warnings)
+            return answer.model_dump_json(exclude_none=True)
 
-            answer = await self._threads.run(request.receive, translate)
+        answer = await self._threads.run(request.receive, translate)
         self._metrics.lines(model.name, len(lines))
         return _json(answer)
 
-    async def _parts(self, request: Request) -> Response:
-        async with self._bodies.read(request.headers, request.receive) as body:
-            query = requests.parse(requests.PartsQuery, body, self._max_lines)
-            model = self._model(query.model)
-            lines, _ = self._lines(query, request)
+    async def _parts(self, query: requests.PartsQuery, request: Request) -> Response:
+        model = self._model(query.model)
+        lines, _ = self._lines(query, request)
 
-            def cut(ticket: Ticket) -> str:
-                parts = [[part._asdict() for part in own] for own in model.parts(lines)]
-                return requests.PartsAnswer.model_validate({"parts": parts}).model_dump_json()
+        def cut(ticket: Ticket) -> str:
+            parts = [[part._asdict() for part in own] for own in model.parts(lines)]
+            return requests.PartsAnswer.model_validate({"parts": parts}).model_dump_json()
 
-            return _json(await self._threads.run(request.receive, cut))
+        return _json(await self._threads.run(request.receive, cut))
 
-    async def _attention(self, request: Request) -> Response:
-        async with self._bodies.read(request.headers, request.receive) as body:
-            query = requests.parse(requests.AttentionQuery, body, self._max_lines)
-            model = self._model(query.model)
-            request.state.lines = 1
-            request.state.text = [query.source, query.target]
-            page = await self._threads.run(
-                request.receive,
-                lambda ticket: model.attention_page(query.source, query.target, ticket),
-            )
-            name = secrets.token_urlsafe(16)
-            self._keep(name, _Page(page))
+    async def _attention(self, query: requests.AttentionQuery, request: Request) -> Response:
+        model = self._model(query.model)
+        request.state.lines = 1
+        request.state.text = [query.source, query.target]
+        page = await self._threads.run(
+            request.receive,
+            lambda ticket: model.attention_page(query.source, query.target, ticket).encode(),
+        )
+        self._forget_pages(room=len(page))
+        name = secrets.token_urlsafe(16)
+        self._pages[name] = page, time.monotonic()
         return _json(requests.AttentionAnswer(url=f"/attention/{name}").model_dump_json())
 
-    async def _attention_page(self, request: Request) -> Response:
+    async def _attention_page(self, name: str) -> Response:
         self._forget_pages()
-        if (page := self._pages.get(request.path_params["name"])) is None:
-            raise Refusal(
+        if name not in self._pages:
+            raise HTTPException(
                 404,
                 f"this page is gone: pages are kept for {KEPT_SECONDS // 60} minutes. Ask for it "
                 "again",
             )
         headers = {
-            "Content-Length": str(len(page.content)),
             "Content-Security-Policy": ATTENTION_POLICY,
             # A browser may refuse to show a page that has both `sandbox` and another value of this.
             "Cross-Origin-Opener-Policy": "unsafe-none",
         }
-        return StreamingResponse(page.pieces(), headers=headers, media_type="text/html")
+        return HTMLResponse(self._pages[name][0], headers=headers)
 
-    async def _get_models(self, request: Request) -> Response:
+    async def _get_models(self) -> Response:
         cards = ModelsAnswer(models=[model.card for model in self._models.values()])
         return _json(cards.model_dump_json())
 
-    async def _health(self, request: Request) -> Response:
+    async def _health(self) -> Response:
         is_ready = all(model.is_ready for model in self._models.values())
         answer = requests.HealthAnswer(status="ok" if is_ready else "loading")
         headers = {} if is_ready else {"Retry-After": "5"}
         return _json(answer.model_dump_json(), 200 if is_ready else 503, headers)
 
-    async def _get_metrics(self, request: Request) -> Response:
+    async def _get_metrics(self) -> Response:
         return Response(self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
     def _model(self, name: str | None) -> ServedModel:
         names = ", ".join(self._models)
         if name is None and len(self._models) > 1:
-            raise Refusal(422, f"model: missing. There are several: {names}")
+            raise HTTPException(422, f"model: missing. There are several: {names}")
         model = next(iter(self._models.values())) if name is None else self._models.get(name)
         if model is None:
-            raise Refusal(422, f"model: there is no model of this name. There are: {names}")
+            raise HTTPException(422, f"model: there is no model of this name. There are: {names}")
         return model
 
     def _lines(
@@ -200,90 +281,63 @@ class Service:
         request.state.text = query.text
         return lines, ends
 
-    def _keep(self, name: str, page: _Page) -> None:
-        """Keeps an attention page under a name.
-
-        Raises:
-            Refusal: clients are taking too many others.
-        """
-        self._forget_pages(room=len(page.content))
-        self._in_memory.add(page)
-        if sum(len(one.content) for one in self._in_memory) > 2 * KEPT_BYTES:
-            raise Refusal(503, "too many pages are on their way to clients", Retry_After="10")
-        self._pages[name] = page
-
     def _forget_pages(self, room: int = 0) -> None:
         """Drops the attention pages that are too old, and the oldest to have room for so many
         bytes."""
-        kept = room + sum(len(page.content) for page in self._pages.values())
-        for name, page in list(self._pages.items()):
-            if kept <= KEPT_BYTES and time.monotonic() - page.made < KEPT_SECONDS:
+        kept = room + sum(len(page) for page, _ in self._pages.values())
+        for name, (page, made) in list(self._pages.items()):
+            if kept <= KEPT_BYTES and time.monotonic() - made < KEPT_SECONDS:
                 break
-            kept -= len(page.content)
+            kept -= len(page)
             del self._pages[name]
 
     # ---- Their registration ----
 
-    def _with_endpoints(self, security: HTTPBearer | None) -> FastAPI:
-        app = FastAPI(
-            title="transformer_mt",
-            version=__version__,
-            description=DESCRIPTION,
-            docs_url=None,
-            redoc_url=None,
-            redirect_slashes=False,
-            # Generators of clients name their functions so.
-            generate_unique_id_function=lambda route: route.name.strip("_"),
-        )
-        for kind in (ClientGone, Refusal, UserError, Cancelled, HTTPException, Exception):
-            app.add_exception_handler(kind, _handle)
-        with_token = {"dependencies": [Depends(security)] if security else []}
-        asking = [400, 408, 413, 415, 422, 429, 503]
+    def _add_endpoints(self, security: HTTPBearer | None) -> None:
+        app = self._app
+        with_token: dict[str, Any] = {"dependencies": [Depends(security)] if security else []}
+        asking = [400, 413, 415, 422, 429, 503]
         app.post(
             "/translate",
             summary="Translate text",
-            openapi_extra=_takes(requests.TranslateQuery),
-            responses=_answers(requests.TranslateAnswer, asking, security),
+            responses=requests.answers(requests.TranslateAnswer, asking, security),
             **with_token,
         )(self._translate)
         app.post(
             "/parts",
             summary="Find the sentences of lines, which are translated one by one",
-            openapi_extra=_takes(requests.PartsQuery),
-            responses=_answers(requests.PartsAnswer, asking, security),
+            responses=requests.answers(requests.PartsAnswer, asking, security),
             **with_token,
         )(self._parts)
         app.post(
             "/attention",
             summary="Make a page of the attention maps of a sentence and its translation",
-            openapi_extra=_takes(requests.AttentionQuery),
-            responses=_answers(requests.AttentionAnswer, asking, security),
+            responses=requests.answers(requests.AttentionAnswer, asking, security),
             **with_token,
         )(self._attention)
         app.get(
             "/attention/{name}",
             summary="A page that POST /attention has made",
-            openapi_extra={"parameters": [_NAME]},
             response_class=HTMLResponse,
-            responses=_answers(None, [404]),
+            responses=requests.answers(None, [404]),
         )(self._attention_page)
         app.get(
             "/models",
             summary="What the models are, and what they offer",
-            responses=_answers(ModelsAnswer, [], security),
+            responses=requests.answers(ModelsAnswer, [], security),
             **with_token,
         )(self._get_models)
         app.get(
             "/health",
             summary="Whether every model can translate",
-            responses=_answers(requests.HealthAnswer, [])
+            responses=requests.answers(requests.HealthAnswer, [])
             | {503: {"model": requests.HealthAnswer, "description": "Not every model can."}},
         )(self._health)
         app.get(
             "/metrics",
             summary="Counters, in Prometheus' text format",
             response_class=PlainTextResponse,
-            responses=_answers(None, [], security),
+            responses=requests.answers(None, [], security),
             **with_token,
         )(self._get_metrics)
         app.get("/docs", include_in_schema=False)(_docs_page())
@@ -291,24 +345,70 @@ class Service:
         page = _Files(directory=PAGE, html=True)
         for path in ("/", *(f"/{file.name}" for file in PAGE.iterdir())):
             app.router.routes.append(Route(path, page, methods=["GET"]))
-        return app
 
 
-# The paths that need no token: what they give is in every installation of this program, tells only
-# whether the service runs, or has a random name.
-_OPEN = {"/": "page", "/docs": "docs", "/openapi.json": "docs", "/health": "/health"}
-_OPEN |= {f"/{path.name}": "page" for path in PAGE.iterdir()}
-_OPEN |= {f"/docs/{path.name}": "docs" for path in SWAGGER.iterdir()}
+class _Guard:
+    """Refuses a request without the token (401), one that is not JSON (415), or one that is too
+    large (413), before it is read."""
+
+    def __init__(self, app: ASGIApp, token: str | None, max_body: int) -> None:
+        self._app = app
+        self._token = token
+        self._max_body = max_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        try:
+            self._check(scope, headers)
+        except HTTPException as error:
+            return await _answer_to(None, error)(scope, receive, send)
+        left = self._max_body
+
+        async def receive_limited() -> Message:
+            nonlocal left
+            message = await receive()
+            left -= len(message.get("body", b""))
+            if left < 0:
+                raise self._too_large()
+            return message
+
+        await self._app(scope, receive_limited, send)
+
+    def _check(self, scope: Scope, headers: Headers) -> None:
+        path = scope["path"]
+        is_open = path in _OPEN or path.startswith("/attention/")
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        is_right = scheme.lower() == "bearer" and hmac.compare_digest(
+            given.strip().encode(), (self._token or "").encode()
+        )
+        if self._token is not None and not is_open and not is_right:
+            raise HTTPException(
+                401,
+                "this service needs a token: send the header `Authorization: Bearer TOKEN`",
+                {"WWW-Authenticate": "Bearer"},
+            )
+        if scope["method"] == "POST" and path in _ASKING:
+            kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind != "application/json":
+                detail = "expected JSON: send the header `Content-Type: application/json`"
+                raise HTTPException(415, detail)
+            length = headers.get("content-length", "0")
+            if len(length) > 18 or int(length) > self._max_body:
+                raise self._too_large()
+
+    def _too_large(self) -> HTTPException:
+        detail = f"the request is larger than {self._max_body:,} bytes. Send the text in several "
+        return HTTPException(413, f"{detail}requests")
 
 
-def endpoint_of(path: str) -> Endpoint:
-    """What a path belongs to."""
+def endpoint_of(path: str) -> str:
+    """What a path belongs to, in the metrics and the log. Neither may have a name of a page, which
+    is a secret."""
     if path in _OPEN:
-        return Endpoint(_OPEN[path], is_open=True)
+        return _OPEN[path]
     if path.startswith("/attention/"):
-        return Endpoint("/attention/{name}", is_open=True)
-    is_known = path in ("/translate", "/parts", "/attention", "/models", "/metrics")
-    return Endpoint(path if is_known else "other")
+        return "/attention/{name}"
+    return path if path in (*_ASKING, "/models", "/metrics") else "other"
 
 
 class _Files(StaticFiles):
@@ -320,7 +420,7 @@ class _Files(StaticFiles):
         return response
 
 
-def _docs_page() -> Callable[[], Response]:
+def _docs_page() -> Callable[[], Any]:
     """The page that shows the service's OpenAPI description. All its files come from here."""
     page = get_swagger_ui_html(
         openapi_url="/openapi.json",
@@ -344,45 +444,59 @@ def _docs_page() -> Callable[[], Response]:
     return docs
 
 
-# ---- The OpenAPI description ----
-
-_PROBLEMS = {
-    400: "The request is not JSON.",
-    401: "The token is missing or wrong.",
-    404: "There is nothing of this name.",
-    408: "The request took too long to arrive.",
-    413: "The request has too many bytes.",
-    415: "The request is not marked as `application/json`.",
-    422: "A key or a value is wrong, or the text has too many lines or subwords.",
-    429: "Too many requests are waiting. `Retry-After` says in how many seconds to try again.",
-    503: "The service can't answer now. `Retry-After` says in how many seconds to try again.",
-}
-_RETRY = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
-_NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+# ---- Errors ----
 
 
-def _takes(kind: type[requests.Query]) -> dict[str, Any]:
-    """The body that a path takes. The body is read and checked in `Bodies` and `requests.parse`, so
-    that FastAPI does not know it."""
-    content = {"application/json": {"schema": kind.model_json_schema()}}
-    return {"requestBody": {"required": True, "content": content}}
+def _answer_to(request: Request | None, error: BaseException) -> Response:
+    """The answer to a request that raised an error: JSON, `{"detail": TEXT}`, whose text says what
+    is wrong, where, and what to do.
+
+    An error that nobody expected is reported on stderr, and answered with 503, because another try
+    may succeed.
+    """
+    if isinstance(error, ClientGone):
+        return Response(status_code=CLIENT_GONE)
+    if isinstance(error, RequestValidationError):
+        status, detail = requests.explained(request.url.path if request else "", error)
+        return JSONResponse({"detail": detail}, status)
+    if isinstance(error, HTTPException):
+        return JSONResponse({"detail": _sentence(error)}, error.status_code, error.headers)
+    if isinstance(error, UsageError):
+        return JSONResponse({"detail": str(error)}, 422)
+    status, detail, seconds = 503, "an internal error; the log names it", 5
+    if isinstance(error, Unavailable):
+        status, seconds = 429 if isinstance(error, Overloaded) else 503, error.retry_after
+    if isinstance(error, UserError):
+        detail = str(error)
+    elif isinstance(error, Cancelled | asyncio.CancelledError):
+        detail = "the service is stopping. Try again later"
+    else:
+        _report(error)
+    return JSONResponse({"detail": detail}, status, {"Retry-After": str(seconds)})
 
 
-def _answers(
-    answer: type[BaseModel] | None, statuses: list[int], security: HTTPBearer | None = None
-) -> dict[int | str, dict[str, Any]]:
-    """The answers of a path: its own, and the problems it may have."""
-    found: dict[int | str, dict[str, Any]] = {200: {"model": answer} if answer else {}}
-    for status in ([401] if security else []) + statuses:
-        found[status] = {"model": requests.Problem, "description": _PROBLEMS[status]}
-        if status in (429, 503):
-            found[status]["headers"] = _RETRY
-    return found
+def _sentence(error: HTTPException) -> str:
+    """What Starlette and FastAPI say in two words ("Not Found"), in a sentence."""
+    addresses = "/docs lists the addresses of the service and what they take"
+    if error.detail == "Not Found":
+        return f"there is nothing at this address. {addresses}"
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "another one")
+        return f"this address does not take this method, but {allowed}. {addresses}"
+    if error.status_code == 400:
+        return "the request is not JSON in UTF-8"
+    return str(error.detail)
+
+
+def _report(error: BaseException) -> None:
+    """Prints where an error happened. Its message may hold text of a request, so that it is only
+    printed for debugging."""
+    place = traceback.extract_tb(error.__traceback__)[-1:]
+    where = "".join(f" in {os.path.basename(p.filename)}, line {p.lineno}" for p in place)
+    say(f"internal error: {type(error).__name__}{where}. TRANSFORMER_MT_DEBUG=1 shows more")
+    if os.environ.get("TRANSFORMER_MT_DEBUG"):
+        traceback.print_exception(type(error), error, error.__traceback__, file=sys.stderr)
 
 
 def _json(text: str, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(text, status, headers, media_type="application/json")
-
-
-async def _handle(request: Request, error: Exception) -> Response:
-    return answer_to(error)

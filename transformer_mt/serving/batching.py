@@ -20,7 +20,7 @@ from typing import Any
 
 from transformer_mt.decoding.engine import Search
 from transformer_mt.decoding.line_translator import Work
-from transformer_mt.serving.limits import Limits
+from transformer_mt.serving.access import Limits
 from transformer_mt.utils.errors import UsageError, UserError
 
 # If several requests came together lately, a free worker waits this many seconds for more.

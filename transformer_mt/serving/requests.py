@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import codecs
 import difflib
 import math
 import re
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import from_json
+from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPBearer
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from starlette.exceptions import HTTPException
 
 from transformer_mt.config import problems
 from transformer_mt.config.section import first_sentence
-from transformer_mt.serving.refusals import Refusal
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.output import Output, Translation
@@ -23,11 +23,16 @@ _LINE_END = re.compile(r"(\r\n|\r|\n)")
 # A pair of numbers: a link between words, or the place of a word.
 Pair = tuple[int, int]
 Beam = Annotated[int, Field(ge=1)]
+
+
+def _encodable(text: str) -> str:
+    text.encode()  # JSON can have half of a character, which no text can
+    return text
+
+
+Text = Annotated[str, AfterValidator(_encodable)]
 # A request is checked up to its first item that is wrong: one of 1 MB can have 500,000 of them.
-Lines = Annotated[list[str], Field(fail_fast=True)]
-# The values that a request may have besides its lines. To build one takes about a hundred times as
-# long as to read its bytes, and nothing else is answered meanwhile.
-OTHER_VALUES = 100
+Lines = Annotated[list[Text], Field(fail_fast=True)]
 # The unknown keys of a request that are named.
 MOST_UNKNOWN = 3
 # The warnings of an answer.
@@ -38,6 +43,15 @@ class Query(BaseModel):
     """The base of requests."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_unknown_keys(cls, values: Any) -> Any:
+        """Leaves out all but some unknown keys, because each becomes an error of its own."""
+        if isinstance(values, dict):
+            unknown = [key for key in values if key not in cls.model_fields][MOST_UNKNOWN:]
+            values = {key: values[key] for key in values.keys() - set(unknown)}
+        return values
 
 
 class TranslateQuery(Query):
@@ -55,7 +69,7 @@ class TranslateQuery(Query):
         }
     )
 
-    text: str | Lines = Field(
+    text: Text | Lines = Field(
         description="What to translate. Each line of a string is translated by itself, and the "
         "answer has the same line ends. In a list, each item is a line."
     )
@@ -90,8 +104,8 @@ class AttentionQuery(Query):
         }
     )
 
-    source: str = Field(description="A sentence.")
-    target: str = Field(description="Its translation.")
+    source: Text = Field(description="A sentence.")
+    target: Text = Field(description="Its translation.")
     model: str | None = Field(None, description="As in /translate.")
 
 
@@ -191,56 +205,32 @@ class Problem(BaseModel):
     detail: str = Field(description="What is wrong, where, and what to do.")
 
 
-AnyQuery = TypeVar("AnyQuery", bound=Query)
-
-
-def parse(kind: type[AnyQuery], body: bytes, most_lines: int) -> AnyQuery:
-    """Reads a request, which may begin with a UTF-8 mark.
-
-    Raises:
-        Refusal: it is not JSON (400), or not what is expected (422).
-    """
-    if _has_more_values(body, most_lines + OTHER_VALUES):
-        raise _too_many_lines(most_lines)
-    try:
-        values = from_json(body.removeprefix(codecs.BOM_UTF8))
-    except ValueError as error:
-        raise Refusal(400, f"the request is not JSON in UTF-8: {error}") from None
-    if isinstance(values, dict):
-        for key in [key for key in values if key not in kind.model_fields][MOST_UNKNOWN:]:
-            del values[key]
-    try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        items = error.errors(include_url=False)
+def explained(path: str, error: RequestValidationError) -> tuple[int, str]:
+    """The status of the answer to a request that is not what its path expects, and its text."""
+    items = error.errors()
+    if items[0]["type"] == "json_invalid":
+        return 400, f"the request is not JSON in UTF-8: {items[0]['ctx']['error']}"
+    kinds: dict[str, type[Query]] = {"/parts": PartsQuery, "/attention": AttentionQuery}
+    kind = kinds.get(path, TranslateQuery)
     found = list(dict.fromkeys(_described(kind, item) for item in items))
     if any(text.startswith("text[") for text in found):
         # It is meant as a list. pydantic also says that it is not a string.
         found = [text for text in found if not text.startswith("text:")]
-    raise Refusal(422, " ".join(f"{text}." for text in found) if found[1:] else found[0])
+    return 422, " ".join(f"{text}." for text in found) if found[1:] else found[0]
 
 
-def _has_more_values(body: bytes, most: int) -> bool:
-    """Whether a JSON text has more values than this, found without building any."""
-    parts = body.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"', 2 * most)
-    outside_strings = b"".join(parts[::2])
-    values = sum(outside_strings.count(sign) for sign in (b"[", b"{", b","))
-    return len(parts) > 2 * most or values > most
-
-
-def _too_many_lines(most: int) -> Refusal:
-    return Refusal(
+def _too_many_lines(most: int) -> HTTPException:
+    return HTTPException(
         422,
-        f"the request has too many lines or values; a request may have {most:,} lines. Send it in "
+        f"the request has too many lines; a request may have {most:,} lines. Send it in "
         "several requests",
     )
 
 
 def _described(kind: type[Query], item: Any) -> str:
-    place = item["loc"]
-    if item["type"] in ("model_type", "model_attributes_type"):
-        example = kind.model_config["json_schema_extra"]["examples"][0]
-        return f"expected a JSON object with the keys {' and '.join(example)}"
+    place = item["loc"][1:]  # without "body"
+    if not place or item["type"] in ("model_type", "model_attributes_type"):
+        return f"expected a JSON object with the keys {' and '.join(_needed(kind))}"
     if item["type"] == "extra_forbidden":
         key = str(place[-1])[:100]  # The time of what follows grows with its length.
         near = difflib.get_close_matches(key, kind.model_fields, n=1)
@@ -251,21 +241,25 @@ def _described(kind: type[Query], item: Any) -> str:
     if place[0] == "text":
         where = f"text[{place[2]}]" if len(place) > 2 else "text"
         return f"{where}: expected a string" + ("" if len(place) > 2 else " or a list of strings")
-    return problems.describe(item)
+    return problems.describe({**item, "loc": place})
+
+
+def _needed(kind: type[Query]) -> list[str]:
+    return [name for name, field in kind.model_fields.items() if field.is_required()]
 
 
 def split(text: str | list[str], most_lines: int) -> tuple[list[str], list[str]]:
     """The lines of a request's text, and what ends each of them.
 
     Raises:
-        Refusal: there are too many, or an item of a list has several lines.
+        HTTPException: there are too many, or an item of a list has several lines.
     """
     if isinstance(text, list):
         if len(text) > most_lines:
             raise _too_many_lines(most_lines)
         for number, line in enumerate(text):
             if _LINE_END.search(line):
-                raise Refusal(
+                raise HTTPException(
                     422,
                     f"text[{number}]: an item of a list is one line, and this one has a line end. "
                     "Send a string instead of a list, or an item for each line",
@@ -320,3 +314,30 @@ def _values(query: TranslateQuery, output: Output) -> dict[str, Any]:
     if query.alignment:
         values |= {"alignment": output.alignment, "words": output.words, "parts": output.parts}
     return values
+
+
+# ---- The OpenAPI description ----
+
+_PROBLEMS = {
+    400: "The request is not JSON.",
+    401: "The token is missing or wrong.",
+    404: "There is nothing of this name.",
+    413: "The request has too many bytes.",
+    415: "The request is not marked as `application/json`.",
+    422: "A key or a value is wrong, or the text has too many lines or subwords.",
+    429: "Too many requests are waiting. `Retry-After` says in how many seconds to try again.",
+    503: "The service can't answer now. `Retry-After` says in how many seconds to try again.",
+}
+_RETRY = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
+
+
+def answers(
+    answer: type[BaseModel] | None, statuses: list[int], security: HTTPBearer | None = None
+) -> dict[int | str, dict[str, Any]]:
+    """The answers of a path: its own, and the problems it may have."""
+    found: dict[int | str, dict[str, Any]] = {200: {"model": answer} if answer else {}}
+    for status in ([401] if security else []) + statuses:
+        found[status] = {"model": Problem, "description": _PROBLEMS[status]}
+        if status in (429, 503):
+            found[status]["headers"] = _RETRY
+    return found

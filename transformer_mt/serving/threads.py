@@ -11,7 +11,6 @@ from typing import TypeVar
 from starlette.types import Receive
 
 from transformer_mt.serving.batching import Late, Overloaded, Ticket
-from transformer_mt.serving.refusals import ClientGone
 
 # The requests that are answered at the same time. Their threads wait for a model most of the time.
 MOST = 256
@@ -19,6 +18,10 @@ MOST = 256
 GRACE = 5.0
 
 Result = TypeVar("Result")
+
+
+class ClientGone(Exception):
+    """The client has closed the connection, so that nobody reads an answer."""
 
 
 class Threads:

@@ -5,7 +5,6 @@ import os
 
 import paddle
 
-from transformer_mt.assembly import tuning
 from transformer_mt.config.schema import Config
 from transformer_mt.data.corpus import Split
 from transformer_mt.data.prepare import PreparedData
@@ -15,7 +14,7 @@ from transformer_mt.evaluation.paired_tests import paired_tests
 from transformer_mt.evaluation.scoring import score_for, tokenizer_for
 from transformer_mt.evaluation.suspicions import suspicions
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.training import checkpoint
+from transformer_mt.training import checkpoint, tune
 from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.validate import metrics_of
 from transformer_mt.translator import Translator
@@ -28,7 +27,7 @@ def finish(config: Config, data: PreparedData, directory: RunDirectory) -> None:
     if config.training.average_last is not None:
         _average(config, data, directory)
     if config.decoding.tune:
-        tuning.choose(directory, threads=len(os.sched_getaffinity(0)), device=paddle.get_device())
+        tune.choose(directory, threads=len(os.sched_getaffinity(0)), device=paddle.get_device())
     if data.test_split is not None:
         score_test(config, data, directory)
 

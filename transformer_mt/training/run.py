@@ -13,7 +13,6 @@ from pathlib import Path
 import paddle
 
 from transformer_mt import __version__
-from transformer_mt.assembly.tuning import keep_choice, require_tunable
 from transformer_mt.config import file as config_file
 from transformer_mt.config.problems import printable
 from transformer_mt.config.schema import SECTIONS, Config
@@ -31,6 +30,7 @@ from transformer_mt.training.parallel import Processes, is_one_of_several, own_d
 from transformer_mt.training.plan import Plan
 from transformer_mt.training.setup import make_plan, make_trainer, prepare_for
 from transformer_mt.training.state import Progress, State
+from transformer_mt.training.tune import keep_choice, require_tunable
 from transformer_mt.utils import device as devices
 from transformer_mt.utils.console import duration, on_terminal, quoted, say, show, table, warn
 from transformer_mt.utils.errors import UsageError

@@ -185,7 +185,7 @@ class State:
 
     @classmethod
     def restore(cls, checkpoint: Path) -> State:
-        """Reads what `save` wrote.
+        """Reads what `save` wrote, in this version of the program or an earlier one.
 
         Checkpoints in `best` that no longer exist are left out.
 
@@ -200,12 +200,13 @@ class State:
             progress = values["progress"]
             progress["plan"] = tuple(progress["plan"])
             progress["best"] = [
-                (ranks, step)
+                # Earlier versions kept the value of training.best_metric alone.
+                (ranks if isinstance(ranks, list) else [float(ranks)], step)
                 for ranks, step in progress["best"]
                 if (checkpoint.parent / f"step_{step}").is_dir()
             ]
             progress["meter"] = Meter(**progress["meter"])
-            progress["losses"] = [tuple(pair) for pair in progress["losses"]]
+            progress["losses"] = [tuple(pair) for pair in progress.get("losses", ())]
             values["progress"] = Progress(**progress)
             return cls(**values)
         except (KeyError, TypeError, ValueError) as error:

@@ -6,10 +6,9 @@ import pytest
 import yaml
 
 from tests.support import demo_pairs, make_config, make_model_directory, run_command, write_pairs
-from transformer_mt.assembly import fine_tuning
 from transformer_mt.config.schema import ModelConfig
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.training import run
+from transformer_mt.training import fine_tuning, run
 from transformer_mt.utils.errors import UsageError, UserError
 
 PAIRS = demo_pairs(120)

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from transformer_mt.config.decoding import DecodingConfig
-from transformer_mt.decoding.tuning import BEAM_SIZES, Setting, tune
+from transformer_mt.training.tune import BEAM_SIZES, Setting, tune
 
 OWN = Setting("gnmt", 1.0, 5)
 

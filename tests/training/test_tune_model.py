@@ -18,11 +18,10 @@ from tests.support import (
     write_lines,
     write_pairs,
 )
-from transformer_mt.assembly.tuning import keep_choice
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.file import dump
-from transformer_mt.decoding.tuning import Setting
 from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.training.tune import Setting, keep_choice
 from transformer_mt.utils.errors import UsageError
 
 PAIRS = demo_pairs(60)

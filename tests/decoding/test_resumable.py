@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from transformer_mt.decoding.resumable_file import resumable_file
+from transformer_mt.decoding.resumable import resumable_file
 from transformer_mt.utils.errors import Interrupted, UsageError, UserError
 
 FROM = {"model": "abc", "--beam-size": 5}
@@ -120,7 +120,7 @@ def test_another_command_does_not_go_on(begun, tmp_path, changes, named):
 
 def test_two_at_once(begun, tmp_path):
     code = (
-        "import sys, pathlib; from transformer_mt.decoding.resumable_file import resumable_file\n"
+        "import sys, pathlib; from transformer_mt.decoding.resumable import resumable_file\n"
         "with resumable_file(pathlib.Path(sys.argv[1]), {}, 3, False) as file:\n"
         "    print('here', flush=True); sys.stdin.read()"
     )
@@ -152,7 +152,7 @@ def test_a_folder_that_is_not_there(tmp_path):
 # Writes lines of some 100 bytes; the buffer of a file holds 80 of them, a chunk 3.
 WRITE = """
 import pathlib, resource, sys
-from transformer_mt.decoding.resumable_file import resumable_file
+from transformer_mt.decoding.resumable import resumable_file
 from transformer_mt.utils.errors import UserError
 path, limit, resume = pathlib.Path(sys.argv[1]), int(sys.argv[2]), bool(int(sys.argv[3]))
 if limit:
