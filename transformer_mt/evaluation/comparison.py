@@ -5,7 +5,6 @@ The result is printed, drawn and kept as JSON by `reports.comparison`.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 from transformer_mt.evaluation.differences import Shares, most_changed, shares
@@ -115,7 +114,9 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the comparison for JSON."""
-        metrics = {
+        result = asdict(self)
+        del result["spaces"]  # which is for showing the examples
+        result["metrics"] = {
             key: {
                 "signatures": metric.signatures,
                 "seed": metric.seed,
@@ -133,7 +134,7 @@ class Comparison:
             }
             for key, metric in self.metrics.items()
         }
-        return asdict(self) | {"metrics": metrics}
+        return result
 
 
 def compare(
@@ -174,7 +175,12 @@ def compare(
         sentence_scores(text, references, tokenize, [SENTENCE_METRIC], lowercase)[SENTENCE_METRIC]
         for text in texts
     )
-    in_first_metric = partial(score, tokenize=tokenize, metrics=metrics[:1], lowercase=lowercase)
+
+    def in_first_metric(group: Group, text: list[str]) -> float:
+        own = group.of(text), [group.of(reference) for reference in references]
+        scores = score(*own, tokenize=tokenize, metrics=metrics[:1], lowercase=lowercase)
+        return scores.values[metrics[0]]
+
     comparisons = {}
     for number, after in enumerate(others, 1):
         result = verdict(
@@ -186,8 +192,11 @@ def compare(
         )
         groups = {
             title: [
-                _group_result(
-                    group, texts[0], texts[number], references, before, after, in_first_metric
+                GroupResult(
+                    group.name,
+                    in_first_metric(group, texts[0]),
+                    in_first_metric(group, texts[number]),
+                    **vars(shares(group.of(before), group.of(after))),
                 )
                 for group in grouping
             ]
@@ -230,29 +239,6 @@ def compare(
         notes=[*notes, *caveats(len(comparisons), lines)],
         warnings=merged(suspicious),
     )
-
-
-def _group_result(
-    group: Group,
-    baseline: list[str],
-    translations: list[str],
-    references: Sequence[list[str]],
-    before: list[float],
-    after: list[float],
-    scored: Callable[[list[str], Sequence[list[str]]], Scores],
-) -> GroupResult:
-    """Compares a system with the baseline on the lines of a group.
-
-    Args:
-        before, after: the sentence scores of all lines.
-        scored: computes the first metric.
-    """
-    own = [group.of(reference) for reference in references]
-    (old,), (new,) = (
-        scored(group.of(texts), own).values.values() for texts in (baseline, translations)
-    )
-    counts = shares(group.of(before), group.of(after))
-    return GroupResult(group.name, old, new, counts.better, counts.worse, counts.unchanged)
 
 
 def letter_of(number: int) -> str:

@@ -146,7 +146,7 @@ def report_page(
         unit=unit,
         scores=_scores(records, judged),
         texts=list(translated_texts(records, judged)),
-        samples=[samples(record) for record in records],
+        samples=[(record, samples(record)) for record in records],
         attention=attention,
         attention_notes=notes,
         data=data_facts(records),

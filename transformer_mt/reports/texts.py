@@ -14,8 +14,8 @@ from transformer_mt.reports.record import Quality, Record, Translations, number
 # A text is shown with at most this many sentences, and all texts in about this many bytes of HTML.
 MOST_SENTENCES = 1500
 MOST_BYTES = 2_000_000
-# About the bytes of the HTML around a text, and of what marks words in it, per byte of the text.
-_BYTES_AROUND, _BYTES_OF_MARKS = 150, 1
+# About the bytes of the HTML around a text. What marks its words is about as long as the text.
+_BYTES_AROUND = 150
 # The rest of a longer text is cut.
 LONGEST_TEXT = 600
 # Of the fixed sentences, this many sentences, and this many translations of each.
@@ -71,13 +71,6 @@ class TranslatedText(NamedTuple):
     names: str
     runs: int
     total: int
-    sentences: list[Sentence]
-
-
-class Samples(NamedTuple):
-    """The fixed sentences of a run, whose translations each validation prints."""
-
-    record: Record
     sentences: list[Sentence]
 
 
@@ -155,20 +148,18 @@ def _chosen(sentences: list[Sentence], room: int) -> list[Sentence]:
 
 def _bytes(sentence: Sentence) -> int:
     parts = [sentence.source or "", sentence.reference, *(text for _, text in sentence.hypotheses)]
-    return sum(
-        _BYTES_AROUND + (1 + _BYTES_OF_MARKS) * len(part.encode("utf-8", "replace"))
-        for part in parts
-    )
+    return sum(_BYTES_AROUND + 2 * len(part.encode("utf-8", "replace")) for part in parts)
 
 
-def samples(record: Record) -> Samples:
+def samples(record: Record) -> list[Sentence]:
+    """Returns the fixed sentences of a run, whose translations each validation prints."""
     line = record.last("samples")
     pairs = zip(texts(line.get("source")), texts(line.get("reference")), strict=False)
     found = []
     for place, (source, reference) in enumerate(list(pairs)[:MOST_SAMPLES]):
         if versions := _versions(record, place):
             found.append(Sentence(_cut(source), _cut(reference), versions))
-    return Samples(record, found)
+    return found
 
 
 def _versions(record: Record, place: int) -> list[tuple[str, str]]:
