@@ -198,38 +198,31 @@ def said(*differences, lines=1000, is_identical=False):
     return verdict("B", "A", list(zip(labels, differences, strict=False)), lines, is_identical)
 
 
-def test_a_difference_that_is_unlikely_to_be_chance():
-    result = said(difference(0.8, 0.003))
-    assert result.outcome == "better"
-    assert str(result) == (
-        "B is better than A by 0.8 BLEU; that is unlikely to be chance (p = 0.003)."
-    )
-    result = said(difference(-0.043, 0.0001))
-    assert str(result) == (
-        "B is worse than A by 0.043 BLEU; that is unlikely to be chance (p < 0.001)."
-    )
+FEW = Difference(9.0, 9.0, (0.0, 9.0), 5.0, 0.1, 0.1, 4, 0.125, 6)
 
 
-def test_a_test_set_that_is_too_small():
-    result = said(difference(0.3, 0.21, 5600))
-    assert result.outcome == "unknown"
-    assert str(result) == (
-        "The test set is too small to tell whether B or A is better: B is ahead by 0.3 BLEU, but "
-        "that may be chance (p = 0.210). If the difference really is that large, it would take "
-        "about 5,600 lines to show it (80 % of test sets of that size would). There are 1,000."
-    )
-    assert "behind by 0.3 BLEU" in str(said(difference(-0.3, 0.21, 5600)))
-    assert "more than 1,000,000 lines" in str(said(difference(0.001, 0.9, 5_600_000)))
-    few = Difference(9.0, 9.0, (0.0, 9.0), 5.0, 0.1, 0.1, 4, 0.125, 6)
-    assert "Only 4 of its 5 lines differ" in str(said(few, lines=5))
-    assert "Only 500 of its 1,000 lines differ" in str(said(difference(0.3, 0.21, None)))
+@pytest.mark.parametrize(
+    ("first", "lines", "outcome", "parts"),
+    [
+        (difference(0.8, 0.003), 1000, "better", ["B", "better than A", "0.8 BLEU", "p = 0.003"]),
+        (difference(-0.043, 0.0001), 1000, "worse", ["worse than A", "0.043 BLEU", "p < 0.001"]),
+        (difference(0.3, 0.21, 5600), 1000, "unknown", ["ahead", "p = 0.210", "5,600", "1,000"]),
+        (difference(-0.3, 0.21, 5600), 1000, "unknown", ["too small", "behind by 0.3 BLEU"]),
+        (difference(0.001, 0.9, 5_600_000), 1000, "unknown", ["more than 1,000,000 lines"]),
+        (FEW, 5, "unknown", ["Only 4 of its 5 lines differ"]),
+        (difference(0.3, 0.21, None), 1000, "unknown", ["Only 500 of its 1,000 lines differ"]),
+        (difference(0, 1), 1000, "unknown", ["same BLEU", "not the same translations"]),
+    ],
+)
+def test_verdicts(first, lines, outcome, parts):
+    result = said(first, lines=lines)
+    assert result.outcome == outcome
+    assert [part for part in parts if part not in str(result)] == []
 
 
 def test_identical_systems():
     result = said(is_identical=True)
-    assert result.outcome == "identical"
-    assert "identical: all 1,000 translations are the same" in str(result)
-    assert "have the same BLEU, but not the same translations" in str(said(difference(0, 1)))
+    assert result.outcome == "identical" and "1,000" in str(result)
 
 
 @pytest.mark.parametrize(
