@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -50,10 +50,10 @@ class Side(NamedTuple):
 
 
 class Token(NamedTuple):
-    """A subword on the page. `kind` marks the special tokens and unk, which are not text."""
+    """A subword on the page. `kind` is "special" or "unknown" for what is not text."""
 
     text: str
-    kind: Literal["", "special", "unknown"] = ""
+    kind: str = ""
 
 
 class Axis(NamedTuple):

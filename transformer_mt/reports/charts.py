@@ -12,7 +12,7 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_mt.reports.page import Table
 from transformer_mt.utils.console import visible
@@ -115,14 +115,14 @@ def lines(
         x, y: what the axes show, with the unit.
         log: whether the y-axis is logarithmic. Values that are not positive are then left out.
     """
-    with _axes(HEIGHT) as (axes, drawing):
+    with _axes(HEIGHT) as axes:
         for line in drawn:
             xs = [at for at, _ in line.points]
             ys = [
                 math.nan if value is None or (log and value <= 0) else value
                 for _, value in line.points
             ]
-            style = {"marker": "o", "markersize": 3} if len(xs) <= 25 else {}
+            style: dict[str, Any] = {"marker": "o", "markersize": 3} if len(xs) <= 25 else {}
             if len(xs) == 1:
                 style = {"marker": "o", "markersize": 8, "markerfacecolor": "none"}
             style["linestyle"] = (0, (2.5, 1.5)) if line.dashed else "-"
@@ -135,6 +135,7 @@ def lines(
         # is 7.7 pixels wide.
         left = 28 + 7.7 * max((len(shown_number(tick)) for tick in axes.get_yticks()), default=0)
         axes.figure.subplots_adjust(left / WIDTH, 44 / HEIGHT, 1 - 24 / WIDTH, 1 - 8 / HEIGHT)
+        svg = _svg(axes)
     described = "; ".join(_description(line) for line in drawn)
     kinds = [
         "ring" if len(line.points) == 1 else "dashed" * line.dashed or "line" for line in drawn
@@ -144,7 +145,7 @@ def lines(
         for line, kind in zip(drawn, kinds, strict=True)
     ]
     described = f"{title}. {y} over {x}. {described}"
-    return Figure(title, drawing.svg, described, legend, _values(x, drawn), note)
+    return Figure(title, svg, described, legend, _values(x, drawn), note)
 
 
 def bars(
@@ -158,7 +159,7 @@ def bars(
     """
     thickness = 0.8 / max(len(drawn), 1)
     columns = []
-    with _axes(56 + len(groups) * max(22, 13 * len(drawn) + 8)) as (axes, drawing):
+    with _axes(56 + len(groups) * max(22, 13 * len(drawn) + 8)) as axes:
         for place, series in enumerate(drawn):
             colour, cells = _colour(series.series), []
             intervals = series.intervals or [None] * len(series.values)
@@ -178,12 +179,12 @@ def bars(
         axes.set(xlabel=unit)
         axes.grid(axis="x")
         _set_ticks(axes, x_only=True)
-        axes.figure.set_layout_engine("constrained")
+        svg = _svg(axes, "constrained")
     rows = [list(row) for row in zip(groups, *columns, strict=True)]
     described = "; ".join(f"{group}: {', '.join(values)}" for group, *values in rows)
     return Figure(
         title,
-        drawing.svg,
+        svg,
         f"{title}. {unit}. {described}",
         [Key(series.label, _COLOURS[_colour(series.series)]) for series in drawn],
         Table(["", *(series.label for series in drawn)], rows),
@@ -204,7 +205,7 @@ def intervals(
         f"{label}: {value:{sign}.2f} ({ends[0]:{sign}.2f} to {ends[1]:{sign}.2f})"
         for label, value, ends in rows
     ]
-    with _axes(44 * len(rows) + 30) as (axes, drawing):
+    with _axes(44 * len(rows) + 30) as axes:
         for place, (label, (_, value, ends)) in enumerate(zip(labels, rows, strict=True)):
             axes.plot(ends, (place, place), color=_colour(1), linewidth=3)
             axes.plot(value, place, "o", color=_colour(1), markersize=10)
@@ -221,8 +222,8 @@ def intervals(
         axes.grid(axis="x")
         _set_ticks(axes, x_only=True)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:{sign if value else ''}g}")
-        axes.figure.set_layout_engine("constrained")
-    return Figure(title, drawing.svg, f"{title} {'; '.join(labels)}")
+        svg = _svg(axes, "constrained")
+    return Figure(title, svg, f"{title} {'; '.join(labels)}")
 
 
 def shown_number(value: float | None) -> str:
@@ -266,38 +267,35 @@ def _description(line: Line) -> str:
     return f"{line.label}: from {first} to {last}, lowest {least}, highest {most}"
 
 
-class _Drawing:
-    """The SVG element of `_axes`, once its block has ended."""
-
-    svg = ""
-
-
 @contextmanager
-def _axes(height: float) -> "Iterator[tuple[Axes, _Drawing]]":
-    """Yields empty axes, under settings that no file of the user changes, and their drawing."""
+def _axes(height: float) -> "Iterator[Axes]":
+    """Yields empty axes, under settings that no file of the user changes."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it reports how it finds its fonts
     import matplotlib
     from matplotlib.figure import Figure
 
-    drawing = _Drawing()
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of characters that its font does not have
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_SETTINGS)
-        figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72)
-        yield figure.add_subplot(), drawing
-        file = io.StringIO()
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(file, format="svg", transparent=True, metadata=nothing)
+        yield Figure(figsize=(WIDTH / 72, height / 72), dpi=72).add_subplot()
+
+
+def _svg(axes: "Axes", layout: str = "none") -> str:
+    """Returns the figure of these axes as an SVG element. No id in it is that of another figure."""
+    figure: Any = axes.figure
+    figure.set_layout_engine(layout)
+    file = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(file, format="svg", transparent=True, metadata=nothing)
     svg = file.getvalue()
     svg = svg[svg.index("<svg") :]
-    # No id is that of another figure.
     prefix = "f" + hashlib.sha256(svg.encode("utf-8", "replace")).hexdigest()[:10]
     for before in (' id="', 'href="#', "url(#"):
         svg = svg.replace(before, before + prefix)
     for colour, variable in _COLOURS.items():
         svg = svg.replace(colour, variable)
-    drawing.svg = svg
+    return svg
 
 
 def _colour(series: int) -> str:

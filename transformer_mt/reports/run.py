@@ -212,8 +212,9 @@ def _figures(records: Sequence[Record], x: str, scale: float, label: str) -> lis
     for curve in CURVES:
         drawn = _lines(records, curve, x, scale)
         if any(value is not None for line in drawn for _, value in line.points):
-            options = {"log": curve.log, "note": curve.note}
-            figures.append(charts.lines(curve.title, label, curve.unit, drawn, **options))
+            figures.append(
+                charts.lines(curve.title, label, curve.unit, drawn, log=curve.log, note=curve.note)
+            )
     return figures
 
 
