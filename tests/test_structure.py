@@ -18,7 +18,7 @@ FLOORS = [
     ["export"],
     ["translator"],
     ["training"],
-    ["reports", "assembly"],
+    ["reports"],
     ["serving"],
     ["commands"],
     ["cli"],
