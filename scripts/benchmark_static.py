@@ -52,11 +52,11 @@ class Steps:
         paddle.set_device("cpu")
         # Training has a process per core, but Paddle runs a graph with several threads.
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-        if way != OURS:
-            operations.is_on_cpu = lambda x: False
         model, vocabulary_size, rows, length = sizes
         config = examples.make_config(model={**model, "dropout": dropout})
         self.updater = examples.make_updater(config, vocabulary_size)
+        if way != OURS:
+            operations.use(operations.PLAIN)
         self.updater.model.train()
         self.batch = examples.full_update(rows, length, vocabulary_size).batches[0]
         self._tensors = [

@@ -251,7 +251,7 @@ def test_the_workers_run_the_package_that_started_them(recipe, tmp_path):
     copy, readers = tmp_path / "transformer_mt", tmp_path / "readers"
     shutil.copytree(ROOT / "transformer_mt", copy, ignore=shutil.ignore_patterns("__pycache__"))
     readers.mkdir()
-    with open(copy / "training" / "processes.py", "a") as file:
+    with open(copy / "training" / "parallel.py", "a") as file:
         file.write(IS_READ.format(folder=str(readers)))
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = run(
