@@ -18,7 +18,7 @@ FLOORS = [
     ["export"],
     ["translator"],
     ["training"],
-    ["inspect", "pages", "assembly"],
+    ["reports"],
     ["serving"],
     ["commands"],
     ["cli"],

@@ -14,6 +14,7 @@ import textwrap
 import traceback
 from functools import partial
 from importlib import import_module
+from typing import Any
 
 from transformer_mt import __version__
 from transformer_mt.commands import suggestions
@@ -153,7 +154,7 @@ def parsers_of(
     """The parser of the command line, and the parser of one command with all its arguments (None if
     there is no such command)."""
     formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=32, width=100)
-    style = {"formatter_class": formatter, "allow_abbrev": False}
+    style: dict[str, Any] = {"formatter_class": formatter, "allow_abbrev": False}
     parser = argparse.ArgumentParser(
         prog="python -m transformer_mt",
         description="Train, use and measure Transformer translation models with PaddlePaddle.",

@@ -285,7 +285,7 @@ def made_of_checkpoint(export: Path) -> str | None:
     return match[0] if match else None
 
 
-def texts(value: object) -> list[str]:
+def texts(value: Any) -> list[str]:
     """Returns a list of texts of metrics.jsonl or data.json, which may come from anybody; an empty
     list if the value is anything else."""
     is_right = isinstance(value, list) and all(isinstance(text, str) for text in value)
@@ -330,7 +330,7 @@ def subwords_to_keep(config: Config) -> Subwords | None:
     except UserError as error:
         raise type(error)(f"training.init_from: {error}") from None
     # `sampling` is taken from this config. The vocabulary is in the other directory.
-    changes = {"sampling": config.subword.sampling}
+    changes: dict[str, Any] = {"sampling": config.subword.sampling}
     if theirs.type == "vocabulary":
         changes["vocabulary"] = str(directory.path / "subword.txt")
     theirs = theirs.model_copy(update=changes)

@@ -223,16 +223,6 @@ def test_inputs_are_not_overwritten(folder, tmp_path):
     assert (tmp_path / "text.en").read_bytes() == before
 
 
-def test_a_folder_of_somebody_else_is_kept(folder, tmp_path):
-    write_lines(tmp_path / "out.parts" / "mine", ["x"])
-    with pytest.raises(UsageError, match="something else is in it"):
-        run_command(
-            "augment", tmp_path / "out", "--forward", folder / "a",
-            "--source", folder / "train.en",
-        )  # fmt: skip
-    assert read(tmp_path / "out.parts" / "mine") == ["x"]
-
-
 # ---- Interrupted ----
 
 
@@ -284,24 +274,24 @@ def lines_in(path: Path) -> int:
 )
 def test_interrupted_twice_and_resumed(command, expected, tmp_path, number, threads):
     """In the first model, and in the second one when the first is done."""
-    prefix, parts = tmp_path / "out", tmp_path / "out.parts"
-    for i, name in enumerate(("forward-1", "forward-2")):
+    prefix, partial = tmp_path / "out", tmp_path / ".out.translations.partial"
+    for i, lines in enumerate((WINDOW, 4 * WINDOW)):  # the text has two windows and a part of one
         resume = ("--resume",) if i else ()
         process = start("augment", prefix, *command, "--threads", threads[i], *resume)
-        wait_for(lambda name=name: lines_in(parts / f".{name}.partial") >= WINDOW, process)
+        wait_for(lambda lines=lines: lines_in(partial) >= lines, process)
         process.send_signal(number)
         _, messages = process.communicate(timeout=TIMEOUT)
         if number == signal.SIGINT:
             assert process.returncode == 130
             assert "to continue, add --resume to the command" in messages
             assert messages.endswith("interrupted\n")
-    assert not Path(f"{prefix}.en").exists() and (parts / "forward-1").exists()
+    assert not Path(f"{prefix}.en").exists()
 
-    kept = {path.name: path.read_bytes() for path in parts.iterdir()}
+    kept = files(prefix)
     refused = run("augment", prefix, *command, "--resume", "--beam-size", "2")
     assert refused.returncode == 2
     assert "begun with another forward 1: decoding.beam_size" in refused.stderr
-    assert {path.name: path.read_bytes() for path in parts.iterdir()} == kept
+    assert files(prefix) == kept
 
     done = run("augment", prefix, *command, "--resume", "--threads", threads[0])
     assert done.returncode == 0, done.stderr
@@ -315,7 +305,7 @@ def test_pairs_that_cannot_be_written(command, expected, tmp_path):
     (tmp_path / "out.de").mkdir()
     done = run("augment", prefix, *command)
     assert done.returncode == 1 and "out.de: can't be written: Is a directory" in done.stderr
-    assert "out.parts: what is translated is kept; to continue, add --resume" in done.stderr
+    assert "lines are kept; to continue, add --resume" in done.stderr
     (tmp_path / "out.de").rmdir()
     done = run("augment", prefix, *command, "--resume")
     assert done.returncode == 0 and "translating" not in done.stderr
@@ -351,14 +341,12 @@ def test_begun_anew(folder, command, expected, tmp_path):
     """Without --resume, and with it if there is nothing to continue."""
     prefix = tmp_path / "out"
     process = start("augment", prefix, *command, "--seed", "5", "--sampling")
-    wait_for(lambda: (tmp_path / "out.parts").exists(), process)
+    wait_for(lambda: lines_in(tmp_path / ".out.translations.partial") >= WINDOW, process)
     process.kill()
     process.communicate()
     done = run("augment", prefix, *command)
     assert done.returncode == 0 and files(prefix) == expected
-    # What is left of a process that is killed while it writes the first file.
-    (tmp_path / "out.parts").mkdir()
-    (tmp_path / "out.parts" / ".made_from.json.1.tmp").touch()
+    (tmp_path / ".out.translations.partial").touch()  # of a process that was killed at once
     done = run("augment", prefix, *command, "--resume")
     assert done.returncode == 0 and "there is nothing to continue" in done.stderr
     assert files(prefix) == expected
@@ -367,9 +355,9 @@ def test_begun_anew(folder, command, expected, tmp_path):
 def test_two_processes_do_not_mix(command, expected, tmp_path):
     prefix = tmp_path / "out"
     process = start("augment", prefix, *command)
-    wait_for(lambda: (tmp_path / "out.parts" / "made_from.json").exists(), process)
+    wait_for(lambda: (tmp_path / ".out.translations.partial.json").exists(), process)
     other = run("augment", prefix, *command)
-    assert other.returncode == 1 and "another process works in it" in other.stderr
+    assert other.returncode == 1 and "is being written by another process" in other.stderr
     _, messages = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 0, messages
     assert files(prefix) == expected

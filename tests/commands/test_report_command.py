@@ -3,22 +3,20 @@
 import json
 import re
 import shutil
-import subprocess
-from html.parser import HTMLParser
 
 import pytest
 
 from tests import fabricated_run
 from tests.fabricated_run import fabricate, samples, train, validation, write_metrics, write_text
+from tests.reports.elements import Elements, visit
 from tests.support import (
-    TIMEOUT,
     demo_pairs,
     make_config,
     make_model_directory,
     run_command,
     write_lines,
 )
-from transformer_mt.pages import report_translations
+from transformer_mt.reports import texts
 from transformer_mt.utils.errors import UsageError, UserError
 
 PAIRS = demo_pairs(60)
@@ -67,29 +65,6 @@ ELEMENTS = (
 )
 
 
-class Text(HTMLParser):
-    """The names of the elements, and the text of each definition, of a page."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.tags, self.texts, self._inside = set(), [], False
-        self.feed(page)
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.add(tag)
-        assert not any(name.startswith("on") for name, _ in attributes)
-        if tag == "dd":
-            self.texts.append("")
-            self._inside = True
-
-    def handle_endtag(self, tag):
-        self._inside &= tag != "dd"
-
-    def handle_data(self, text):
-        if self._inside:
-            self.texts[-1] += text
-
-
 def test_one_run(runs, capsys):
     run_command("report", runs[0])
     path = runs[0] / "report.html"
@@ -106,7 +81,7 @@ def test_one_run(runs, capsys):
                  "training.learning_rate", "subwords per word", "empty on one side", "Ein langer",
                  "chrF2|nrefs:1|case:mixed", "step 8,000"):  # fmt: skip
         assert text in page, text
-    texts = Text(page).texts
+    texts = Elements(page).definitions
     for source, reference in PAIRS:
         assert texts.count(source) >= 1 and texts.count(reference) >= 1
     scores = [float(score) for score in re.findall(r'data-score="([\d.]+)"', page)]
@@ -206,13 +181,13 @@ def test_a_large_test_set(runs, tmp_path, monkeypatch):
     many[7] = ("x" * 100_000, "好" * 100_000)
     write_text(folder, "test.", many)
     write_lines(folder / "test.hypothesis", [target[:-5] for _, target in many])
-    monkeypatch.setattr(report_translations, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(texts, "MOST_BYTES", 100_000)
     page = written(folder, output=tmp_path / "page")
     shown = page.count('<div class="pair" data-line=')
     assert 50 < shown < 500
     assert f"{shown:,} of the 600 sentences of the test set" in page
     assert "more characters)" in page
-    assert sum(map(len, Text(page).texts)) < 60_000
+    assert sum(map(len, Elements(page).definitions)) < 60_000
 
 
 @pytest.mark.parametrize(
@@ -282,11 +257,12 @@ def hostile(runs, tmp_path_factory):
 
 def test_hostile_text_stays_text(hostile):
     page, _ = hostile
-    parsed = Text(page)
-    assert parsed.tags <= set(ELEMENTS.split())
+    parsed = Elements(page)
+    assert parsed.names <= set(ELEMENTS.split())
+    assert not any(name.startswith("on") for name, _ in parsed.attributes)
     assert page.count("<script>") == 1
     for text in HOSTILE[:5]:
-        assert any(text in shown for shown in parsed.texts), text
+        assert any(text in shown for shown in parsed.definitions), text
     assert not re.search("[\u202a-\u202e\u2066-\u2069\u2028\0\x1b]", page)
 
 
@@ -348,28 +324,18 @@ function hacked() { violations.push("hacked"); }
 @pytest.fixture(scope="module")
 def seen(hostile):
     """What a browser shows on a phone, what it prints to its console, and what it fetches."""
-    if not shutil.which("chromium"):
-        pytest.skip("needs a browser, chromium")
     page, folder = hostile
-    path, log = folder / "phone.html", folder / "net.json"
-    page = page.replace("<head>", f"<head>{BEFORE}", 1)
-    page = page.replace("</body>\n</html>", VISIT + "</body></html>")
+    page = page.replace("<head>", f"<head>{BEFORE}", 1).replace("</body>\n</html>", VISIT)
     (folder / "visit.html").write_text(page, encoding="utf-8")
-    path.write_text(PHONE, encoding="utf-8")
-    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu",
-               "--enable-logging=stderr", f"--log-net-log={log}", "--virtual-time-budget=8000",
-               f"--user-data-dir={folder / 'profile'}", "--dump-dom", path.as_uri()]  # fmt: skip
+    (folder / "phone.html").write_text(PHONE, encoding="utf-8")
+    log = folder / "net.json"
     # The browser's virtual time can be over before a busy machine has drawn the inner frames.
     for _ in range(4):
-        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=TIMEOUT)
-        match = re.search(r'<html[^>]* data-seen="([^"]*)"', done.stdout)
-        if match:
-            found = json.loads(match[1].replace("&quot;", '"').replace("&amp;", "&"))
-            if None not in found["heights"]:
-                break
-    found["console"] = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    found["network"] = log.read_text("utf-8", "replace")
-    return found
+        flags = [f"--log-net-log={log}", "--virtual-time-budget=8000"]
+        found, console = visit(folder, *flags, file="phone.html")
+        if found and None not in found["heights"]:
+            break
+    return found | {"console": console, "network": log.read_text("utf-8", "replace")}
 
 
 def test_no_error_and_no_request(seen):

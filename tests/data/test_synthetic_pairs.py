@@ -31,28 +31,26 @@ def merged_by_hand(made, originals):
     return pairs, (len(made), empty, original, repeated, len(pairs), kept)
 
 
+def check(folder, made, originals):
+    with SyntheticPairs(folder, iter(originals)) as merged:
+        for item in made:
+            merged.add(*item)
+        counts, pairs = merged.merge()
+        expected, numbers = merged_by_hand(made, originals)
+        assert [tuple(pair) for pair in pairs] == expected
+        assert tuple(vars(counts).values()) == numbers
+    assert not list(folder.iterdir())
+
+
 @given(
     made=st.lists(st.tuples(TEXTS, TEXTS, st.integers(0, 3)), max_size=40),
     originals=st.lists(PAIRS, max_size=5),
 )
 def test_merged_as_by_hand(tmp_path_factory, made, originals):
-    path = tmp_path_factory.mktemp("pairs") / "pairs"
-    with SyntheticPairs(path, originals) as merged:
-        for source, target, model in made:
-            merged.add(source, target, model)
-    counts, pairs = merged.merge()
-    expected, numbers = merged_by_hand(made, originals)
-    assert [tuple(pair) for pair in pairs] == expected
-    assert tuple(vars(counts).values()) == numbers
+    check(tmp_path_factory.mktemp("pairs"), made, originals)
 
 
 def test_many_pairs(tmp_path):
     """More than a byte can count, of texts that begin alike."""
     made = [(f"source {i % 700}", f"target {i % 1100}", i // 1000) for i in range(5_000)]
-    originals = [("source 5", "target 5")]
-    with SyntheticPairs(tmp_path / "pairs", iter(originals)) as merged:
-        for item in made:
-            merged.add(*item)
-    counts, pairs = merged.merge()
-    expected, numbers = merged_by_hand(made, originals)
-    assert [tuple(pair) for pair in pairs] == expected and tuple(vars(counts).values()) == numbers
+    check(tmp_path, made, [("source 5", "target 5")])

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tests.support import ROOT, demo_pairs, make_config, make_model_directory, run_command
-from transformer_mt.inspect import card
+from transformer_mt.reports import card
 from transformer_mt.serving.access import Limits
 from transformer_mt.serving.batching import Ticket, TooMuch
 from transformer_mt.serving.models import serving

@@ -15,12 +15,12 @@ import argparse
 import os
 from pathlib import Path
 
-from transformer_mt.assembly import attention
 from transformer_mt.commands.arguments import add_checkpoint, add_device, add_model_dir
 from transformer_mt.data.sentences import sentences
 from transformer_mt.data.subword import Vocabulary
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.model_directory import require_safe_outputs
+from transformer_mt.reports import attention
 from transformer_mt.utils.console import warn
 from transformer_mt.utils.errors import UsageError
 from transformer_mt.utils.files import write_atomically

@@ -20,7 +20,6 @@ files, for models from en to de:
   PREFIX.origin.tsv  for each pair, the direction, model directory and checkpoint of the model that
                      made it, with tabs between them; each further model adds these columns again
   PREFIX.json        models, settings, checksums of the text, and counts
-  PREFIX.parts       a folder for the translations, which is deleted at the end
 
 examples:
   python -m transformer_mt augment corpus/back --backward runs/de-en --target news.de --sampling
@@ -36,9 +35,9 @@ import argparse
 import json
 import os
 import re
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +50,9 @@ from transformer_mt.commands.model_choice import (
 )
 from transformer_mt.commands.translations import find_model
 from transformer_mt.config.decoding import SEARCH_KEYS
-from transformer_mt.data.synthetic_pairs import Counts, SyntheticPairs
+from transformer_mt.data.synthetic_pairs import Counts, MergedPair, SyntheticPairs
 from transformer_mt.decoding.lines import WINDOW, in_windows, input_lines
-from transformer_mt.decoding.resumable import partial_of, parts_folder, resumable_file
+from transformer_mt.decoding.resumable import ResumableFile, resumable_file
 from transformer_mt.export.registry import EngineSpec, split_model
 from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.utils.console import progress, say, show, warn
@@ -112,7 +111,7 @@ def run(options: argparse.Namespace) -> None:
     languages = _languages(models)
     outputs = _outputs(options.prefix, languages)
     require_safe_outputs(
-        {name: path for name, path in outputs.items() if name != "parts"},
+        {**outputs},
         {f"--{side}": text.path for side, text in texts.items()},
     )
     _warn_of_bpe(models)
@@ -122,9 +121,13 @@ def run(options: argparse.Namespace) -> None:
             f"{model.title}: {name}": value for name, value in made_from(model.spec).items()
         }
         description |= {f"{model.title}: name": model.names, **settings}
-    with parts_folder(outputs["parts"], description, options.resume) as folder:
-        parts = [_translate(model, texts[model.side], folder, options.resume) for model in models]
-        counts = _write(models, texts, parts, folder, languages, outputs)
+    Path(options.prefix).parent.mkdir(parents=True, exist_ok=True)
+    # The translations of all models stand in one file, which is deleted at the end.
+    path = Path(f"{options.prefix}.translations")
+    with resumable_file(path, description, WINDOW, options.resume) as file:
+        _translate(models, texts, file)
+        counts = _write(models, texts, file.written(), languages, outputs)
+        file.delete()
     _show(texts, counts, outputs)
 
 
@@ -281,12 +284,12 @@ def _direction(spec: EngineSpec) -> tuple[str, str]:
 
 
 def _outputs(prefix: str, languages: tuple[str, str]) -> dict[str, Path]:
-    """Returns the files that are written, by what they are called in messages, and the folder."""
+    """Returns the files that are written, by what they are called in messages."""
     if os.path.basename(prefix) in ("", ".", ".."):  # the names would begin with dots
         example = os.path.join(prefix, "back")
         raise UsageError(f"{prefix}: give the first part of a file's name, as in {example}")
     endings = {"source": languages[0], "target": languages[1], "origin": "origin.tsv"}
-    endings |= {"description": "json", "parts": "parts"}
+    endings["description"] = "json"
     if len(set(endings.values())) < len(endings):
         raise UsageError(f"the languages {' and '.join(languages)} are endings of other files")
     return {name: Path(f"{prefix}.{ending}") for name, ending in endings.items()}
@@ -303,33 +306,37 @@ def _warn_of_bpe(models: list[_Model]) -> None:
 # ------------------------------------------------------------------------------- what is written
 
 
-def _translate(model: _Model, text: _Text, folder: Path, resume: bool) -> Path:
-    """Returns the file of a model's translations, and writes it unless it is there."""
-    path = folder / f"{model.direction}-{model.number}"
-    if path.exists():  # only when it is complete
-        return path
+def _translate(models: list[_Model], texts: dict[str, _Text], file: ResumableFile) -> None:
+    """Writes the translations of one model after the other, from where the file was left."""
     from transformer_mt.decoding.output import Line  # which help does not need
 
-    made = {"text": text.content.sha256, **made_from(model.spec)}
-    is_begun = resume and partial_of(path).exists()
-    with ExitStack() as stack:
-        file = stack.enter_context(resumable_file(path, made, WINDOW, is_begun))
-        total, done = text.content.line_count, file.lines
+    start = 0
+    for model in models:
+        text = texts[model.side]
+        total, done = text.content.line_count, max(0, file.lines - start)
+        start += total + _padding(text)
+        if file.lines >= start:
+            continue
         say(f"{model.title}: translating {total:,} lines of {text.path}")
-        translator, bar = stack.enter_context(translating(model.spec, model.title, total, done))
-        lines = (
-            [Line(line) for line in window] for window in in_windows(input_lines(text.path, done))
-        )
-        for translation in translator.stream(lines, finished=bar.update, first=done + 1):
-            file.write_line(translation.text)
-    return path
+        with translating(model.spec, model.title, total, done) as (translator, bar):
+            windows = in_windows(input_lines(text.path, done))
+            lines = ([Line(line) for line in window] for window in windows)
+            for translation in translator.stream(lines, finished=bar.update, first=done + 1):
+                file.write_line(translation.text)
+        for _ in range(_padding(text)):
+            file.write_line("")
+
+
+def _padding(text: _Text) -> int:
+    """The number of empty lines behind the translations of a text. With them, those of the next
+    model begin at a window, where the file can be resumed."""
+    return -text.content.line_count % WINDOW
 
 
 def _write(
     models: list[_Model],
     texts: dict[str, _Text],
-    parts: list[Path],
-    folder: Path,
+    translations: Path,
     languages: tuple[str, str],
     outputs: dict[str, Path],
 ) -> Counts:
@@ -338,15 +345,30 @@ def _write(
     if _are_parallel(texts):
         originals = zip(*(_lines(texts[side].path) for side in TEXT_OF.values()), strict=True)
     total = sum(texts[model.side].content.line_count for model in models)
-    with (
-        SyntheticPairs(folder / "pairs", originals) as merged,
-        progress(total=total, title="merging", unit="pairs", unit_scale=True) as bar,
-    ):
-        for number, (model, part) in enumerate(zip(models, parts, strict=True)):
-            for line, translation in zip(_lines(texts[model.side].path), _lines(part), strict=True):
-                merged.add(*model.pair(line, translation), number)
-                bar.update()
-    counts, pairs = merged.merge()
+    with SyntheticPairs(translations.parent, originals) as merged:
+        with progress(total=total, title="merging", unit="pairs", unit_scale=True) as bar:
+            lines = _lines(translations)
+            for number, model in enumerate(models):
+                text = texts[model.side]
+                own = islice(lines, text.content.line_count)
+                for line, translation in zip(_lines(text.path), own, strict=True):
+                    merged.add(*model.pair(line, translation), number)
+                    bar.update()
+                for _ in range(_padding(text)):
+                    next(lines)
+        counts, pairs = merged.merge()
+        _write_pairs(models, texts, counts, pairs, languages, outputs)
+    return counts
+
+
+def _write_pairs(
+    models: list[_Model],
+    texts: dict[str, _Text],
+    counts: Counts,
+    pairs: Iterable[MergedPair],
+    languages: tuple[str, str],
+    outputs: dict[str, Path],
+) -> None:
     columns = [model.columns for model in models]
     # They get their names from the last to the first.
     with (
@@ -369,7 +391,6 @@ def _write(
         # one command and lines of another for pairs.
         if is_replaceable(outputs["target"]):
             Path(os.path.realpath(outputs["target"])).unlink(missing_ok=True)
-    return counts
 
 
 def _lines(path: Path) -> Iterator[str]:

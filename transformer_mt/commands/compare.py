@@ -17,7 +17,6 @@ examples:
 """
 
 import argparse
-import json
 import os
 import sys
 from pathlib import Path
@@ -35,7 +34,6 @@ from transformer_mt.commands.translations import find_model, translate
 from transformer_mt.config.decoding import SEARCH_KEYS
 from transformer_mt.decoding.lines import input_lines
 from transformer_mt.evaluation.comparison import compare
-from transformer_mt.evaluation.comparison_text import as_text
 from transformer_mt.evaluation.groups import groupings
 from transformer_mt.evaluation.metrics import MANY_LINES, METRICS
 from transformer_mt.evaluation.paired_tests import TESTS
@@ -47,7 +45,7 @@ from transformer_mt.evaluation.scoring import (
 )
 from transformer_mt.export.registry import EngineSpec, split_model
 from transformer_mt.model_directory import require_safe_outputs
-from transformer_mt.pages.comparison_page import comparison_page
+from transformer_mt.reports.comparison import as_json, as_page, as_text
 from transformer_mt.utils.console import progress, say, warn
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.files import lines, write_atomically
@@ -122,10 +120,9 @@ def run(options: argparse.Namespace) -> None:
         warn(warning)
     print(as_text(comparison, colour=_wants_colour()))
     if options.html:
-        write_atomically(options.html, comparison_page(comparison))
+        write_atomically(options.html, as_page(comparison))
     if options.json:
-        text = json.dumps(comparison.as_dict(), indent=2, ensure_ascii=False)
-        write_atomically(options.json, f"{text}\n")
+        write_atomically(options.json, as_json(comparison))
 
 
 def _distinct(systems: list[str]) -> list[str]:

@@ -17,8 +17,6 @@ from pathlib import Path
 from transformer_mt.commands.arguments import add_checkpoint, add_model_dir
 from transformer_mt.config import file as config_file
 from transformer_mt.export.registry import BACKENDS
-from transformer_mt.inspect import card
-from transformer_mt.inspect.model_card import card_of
 from transformer_mt.model_directory import (
     CONFIG,
     FORMAT_VERSION,
@@ -29,6 +27,8 @@ from transformer_mt.model_directory import (
     named,
     require_safe_outputs,
 )
+from transformer_mt.reports import card
+from transformer_mt.reports.card import card_of
 from transformer_mt.utils import signals
 from transformer_mt.utils.console import quoted, say
 from transformer_mt.utils.errors import UsageError, UserError

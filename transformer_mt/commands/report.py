@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> None:
         UsageError: a folder is no model directory.
         UserError: the report can't be written.
     """
-    from transformer_mt.assembly.report import write_report
+    from transformer_mt.reports.run import write_report
 
     output = options.output
     if output is None:

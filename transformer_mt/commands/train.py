@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _write_report(directory: RunDirectory) -> None:
     try:
-        from transformer_mt.assembly.report import write_report
+        from transformer_mt.reports.run import write_report
 
         write_report([directory.path], directory.own(REPORT))
     except (UserError, ModuleNotFoundError) as error:  # the model is complete without it
@@ -83,13 +83,13 @@ def _write_card(directory: RunDirectory) -> None:
     if directory.has_edited_card:
         say(f"{directory.path / MODEL_CARD} was edited, so it is kept; delete it to get a new one")
         return
-    from transformer_mt.inspect import model_card
+    from transformer_mt.reports.card import card_of
 
     try:
-        card = model_card.card_of(directory, directory.checkpoint().name)
+        card = card_of(directory, directory.checkpoint().name)
         write_atomically(directory.own(MODEL_CARD), card)
-    except UserError as error:  # the model is complete without it
-        warn(f"the model card could not be written: {error}")
+    except (UserError, ModuleNotFoundError) as error:  # the model is complete without it
+        warn(f"the model card could not be written: {describe(error)}")
 
 
 def _next_steps(directory: RunDirectory) -> None:

@@ -126,6 +126,7 @@ def run(options: argparse.Namespace) -> None:
         line_files.require_equal(source, text.line_count, prefix, prefixes.line_count)
 
     with contextlib.ExitStack() as stack:
+        write_line: Callable[[str], object]
         done, flush = 0, lambda: None
         if can_resume:
             settings = {

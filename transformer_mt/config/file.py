@@ -123,7 +123,8 @@ def _validate(given: dict[str, Any], only: str | None = None) -> tuple[Any, list
     Returns: the config or section (None if a value is wrong), the problems, and the unknown keys.
         There may be thousands of unknown keys if the file is no config at all.
     """
-    valid, problems, unknown, wrong = None, [], [], set()
+    valid: Any = None
+    problems, unknown, wrong = [], [], set()
     try:
         if only is None:
             valid = Config.model_validate(given)
@@ -155,7 +156,7 @@ def _broken_rules(given: dict[str, Any], wrong: Set[str] = frozenset()) -> list[
         given: the values of each section, without those that are left to their defaults.
         wrong: names of sections and of keys ("model.d_model") that are wrong in themselves.
     """
-    config = SimpleNamespace()
+    config: Any = SimpleNamespace()
     for name, section in SECTIONS.items():
         values = dict.fromkeys(
             key for key, field in section.model_fields.items() if field.is_required()

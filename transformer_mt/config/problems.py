@@ -2,7 +2,7 @@
 
 import difflib
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from transformer_mt.config.schema import SECTIONS, Config
@@ -77,7 +77,7 @@ PLAINER = {
 }
 
 
-def describe(item: dict[str, Any]) -> str:
+def describe(item: Mapping[str, Any]) -> str:
     """One line about one of pydantic's errors: the key, the value, and what was expected."""
     path = ".".join(str(part) for part in item["loc"])
     if item["type"] == "missing":

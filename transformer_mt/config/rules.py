@@ -73,8 +73,9 @@ def subword_rules(config: Config) -> Problems:
     tags = {text.tag: None for text in config.data.texts if text.tag is not None}
     missing = [tag for tag in tags if tag not in subword.user_symbols]
     if missing and has_symbols and config.training.init_from is None:
-        keys = "subword.user_symbols", "subword.type", "data.train", "training.init_from"
-        yield keys, f"must have the tags of data.train; missing: {', '.join(missing)}"
+        others = "subword.type", "data.train", "training.init_from"
+        message = f"must have the tags of data.train; missing: {', '.join(missing)}"
+        yield ("subword.user_symbols", *others), message
     if subword.sampling is not None and subword.type not in ("bpe", "unigram"):
         yield ("subword.sampling", "subword.type"), "needs subword.type: bpe or unigram"
     if not subword.joint and subword.type == "vocabulary":
@@ -149,7 +150,7 @@ def decoding_rules(config: Config) -> Problems:
     """
     decoding, subword = config.decoding, config.subword
     if decoding.n_best > decoding.beam_size and not decoding.sampling:
-        keys = "decoding.n_best", "decoding.beam_size", "decoding.sampling"
+        keys: tuple[str, ...] = "decoding.n_best", "decoding.beam_size", "decoding.sampling"
         yield keys, f"is more than decoding.beam_size ({decoding.beam_size})"
     if decoding.segmentations > 1:
         if subword.type not in ("bpe", "unigram"):
@@ -202,11 +203,12 @@ def guided_attention_rules(config: Config) -> Problems:
         yield ("guided_attention.alignments", option), message
     yield from needs(config, "guided_attention.alignments", option, "alignment")
     if guided.by and (guided.layer or 0) > model.decoder_layers:
-        keys = "guided_attention.layer", option, "model.num_decoder_layers", "model.num_layers"
-        yield keys, f"the model has {model.decoder_layers} decoder layers"
+        layers = "model.num_decoder_layers", "model.num_layers"
+        message = f"the model has {model.decoder_layers} decoder layers"
+        yield ("guided_attention.layer", option, *layers), message
     if guided.by and guided.heads > model.num_heads:
-        keys = "guided_attention.heads", option, "model.num_heads"
-        yield keys, f"the model has {model.num_heads} heads"
+        message = f"the model has {model.num_heads} heads"
+        yield ("guided_attention.heads", option, "model.num_heads"), message
     if guided.by == "alignment" and subword.type == "word":
         message = "for which several unknown words in a row are one"
         yield (option, "subword.type"), f"needs a subword.type other than word, {message}"

@@ -59,7 +59,8 @@ FORMS = A_NAME, A_LIST, A_MAPPING = ("<name>", "<list>", "<mapping>")
 
 
 def _form(value: Any) -> str:
-    return {list: A_LIST, str: A_NAME}.get(type(value), A_MAPPING)
+    forms: dict[type, str] = {list: A_LIST, str: A_NAME}
+    return forms.get(type(value), A_MAPPING)
 
 
 def _name_or_list(value: Any) -> Any:
@@ -226,7 +227,7 @@ class SubwordConfig(Section):
     unigram  the power alpha of the probabilities by which subwords are drawn; 0.1 to 0.5 is usual
     null turns it off."""
 
-    user_symbols: Annotated[list[Symbol], AfterValidator(_distinct_symbols)] = Field([])
+    user_symbols: Annotated[list[Symbol], AfterValidator(_distinct_symbols)] = Field(default=[])
     """Strings that are always one subword each, such as the tags of `data.train`."""
 
     vocabulary: str | None = None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import NamedTuple
 
 import numpy as np
@@ -48,15 +49,16 @@ class Counts:
 
 
 class SyntheticPairs:
-    """Collects pairs. Their texts are in a file, so that memory holds less than 200 bytes per pair.
+    """Collects pairs. Their texts are in a file without a name, so that memory holds less than 200
+    bytes per pair.
 
     Args:
-        path: the file, which is overwritten.
+        folder: where there is room for the file.
         originals: pairs that are left out.
     """
 
-    def __init__(self, path: Path, originals: Iterable[Pair] = ()) -> None:
-        self._path = path
+    def __init__(self, folder: Path, originals: Iterable[Pair] = ()) -> None:
+        self._file = TemporaryFile(dir=folder)  # noqa: SIM115 (__exit__ closes it)
         self._originals = np.unique(_array(b"".join(_digest(*pair) for pair in originals)))
         self._ends = array("q", [0])  # of each pair in the file
         self._models = array("H")
@@ -64,7 +66,6 @@ class SyntheticPairs:
         self._digests = {"source": bytearray(), "pair": bytearray()}
 
     def __enter__(self) -> "SyntheticPairs":
-        self._file = open(self._path, "wb")
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -85,8 +86,7 @@ class SyntheticPairs:
         self._digests["pair"] += _digest(source, target)
 
     def merge(self) -> tuple[Counts, Iterator[MergedPair]]:
-        """Returns the counts, and the pairs that are left. No pair can be added afterwards, when
-        the block of `with` has ended.
+        """Returns the counts, and the pairs that are left. No pair can be added afterwards.
 
         Pairs of the same source stand together. Sources are in the order in which they were first
         added, be it in a pair that is left out, and the pairs of a source too.
@@ -112,7 +112,8 @@ class SyntheticPairs:
     def _read(self, kept: np.ndarray, starts: list[int]) -> Iterator[MergedPair]:
         if not len(kept):
             return  # An empty file can't be mapped.
-        with open(self._path, "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as text:
+        self._file.flush()
+        with mmap(self._file.fileno(), 0, access=ACCESS_READ) as text:
             for start, end in pairwise(starts):
                 equal = kept[start:end].tolist()
                 first, after = self._ends[equal[0]], self._ends[equal[0] + 1]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import Any, TypeVar
 
 from transformer_mt.data.sentences import Place, sentences
 from transformer_mt.utils.console import warn
@@ -181,7 +181,7 @@ def arriving(descriptor: int, name: str) -> Iterator[list[str]]:
             number += len(lines)
 
 
-def _arriving_bytes(file: IO[bytes]) -> Iterator[list[bytes]]:
+def _arriving_bytes(file: Any) -> Iterator[list[bytes]]:
     whole: list[bytes] = []  # lines that have arrived
     torn: list[bytes] = []  # pieces of a line whose end has not arrived
     deadline = 0.0  # the time at which the window ends

@@ -1,8 +1,4 @@
-"""Outputs that an interrupted command keeps, and that --resume continues.
-
-There is a file of lines, which has another name until it is complete, and a folder for several such
-files.
-"""
+"""An output file that is written under another name until it is complete, and can be resumed."""
 
 import json
 import os
@@ -17,14 +13,10 @@ from transformer_mt.utils.console import say
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.files import (
     atomic,
-    clear_leftovers,
     is_compressed,
     open_locked,
     write_atomically,
 )
-
-# The file of a folder that says what its parts are made from.
-DESCRIPTION = "made_from.json"
 
 
 class ResumableFile:
@@ -38,7 +30,7 @@ class ResumableFile:
     def __init__(self, path: Path, chunk: int) -> None:
         self._path = path
         self._final = Path(os.path.realpath(path))
-        self._partial = partial_of(path)
+        self._partial = self._final.with_name(f".{self._final.name}.partial")
         self._description = self._final.with_name(f".{self._final.name}.partial.json")
         self._chunk = chunk
         with self._errors():
@@ -76,8 +68,23 @@ class ResumableFile:
             if self.lines % self._chunk == 0:
                 self._file.flush()
 
+    def written(self) -> Path:
+        """Returns the file that holds the lines until it is complete, to read them again."""
+        with self._errors():
+            self._file.flush()
+        return self._partial
+
+    def delete(self) -> None:
+        """Deletes the lines, which are needed no more; no file gets the final name."""
+        for path in (self._partial, self._description):
+            with suppress(OSError):
+                path.unlink()
+        self.close()
+
     def finish(self) -> None:
         """Renames the file to its final name, or compresses it if that name asks for it."""
+        if self._file.closed:  # It was deleted.
+            return
         with self._errors():
             self._file.flush()
             if is_compressed(self._path):
@@ -94,7 +101,7 @@ class ResumableFile:
 
     def leave(self) -> None:
         """Keeps the whole chunks so that they can be resumed; without any, removes the files."""
-        if self._file.closed:  # it is finished
+        if self._file.closed:  # It is finished, or was deleted.
             return
         with suppress(OSError):  # such as a full disk, which is reported by the error of the block
             self._file.flush()
@@ -105,11 +112,9 @@ class ResumableFile:
             kept = "what was written is kept"
         if kept:
             say(f"{self._path}: {kept}; to continue, add --resume to the command")
+            self.close()
         else:
-            for path in (self._partial, self._description):
-                with suppress(OSError):
-                    path.unlink()
-        self.close()
+            self.delete()
 
     def close(self) -> None:
         with suppress(OSError):
@@ -138,18 +143,12 @@ class ResumableFile:
             raise UserError(f"{self._path}: can't be written: {error.strerror or error}") from error
 
 
-def partial_of(path: Path) -> Path:
-    """Returns the file that holds the lines for `path` until they are complete."""
-    final = Path(os.path.realpath(path))
-    return final.with_name(f".{final.name}.partial")
-
-
 @contextmanager
 def resumable_file(
     path: Path, made_from: dict[str, Any], chunk: int, resume: bool
 ) -> Iterator[ResumableFile]:
-    """A file that gets its name when the block ends. If the block fails, or the process is killed,
-    the lines that were written stay under another name.
+    """A file that gets its name when the block ends, unless it is deleted in the block. If the
+    block fails, or the process is killed, the lines that were written stay under another name.
 
     Args:
         made_from: everything that the content follows from, in JSON's types.
@@ -191,74 +190,3 @@ def _require_same(path: Path, description: Path, made_from: dict[str, Any]) -> N
             f"--resume: {path} was begun with another {', '.join(other)}. Repeat the command as it "
             "was, or leave out --resume to start again"
         )
-
-
-@contextmanager
-def parts_folder(path: Path, made_from: dict[str, Any], resume: bool) -> Iterator[Path]:
-    """Yields a folder that is locked for this process, and deleted when the block ends. If the
-    block fails, or the process is killed, the folder stays and can be resumed.
-
-    Args:
-        made_from: everything that the parts follow from, in JSON's types.
-        resume: whether to keep the parts that are there. Otherwise they are deleted.
-
-    Raises:
-        UsageError: the parts that are there were made from something else, or the folder is not one
-            of this function.
-        UserError: the folder can't be written, or another process works in it.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        lock = open_locked(path, os.O_RDONLY, optional=True)
-    except BlockingIOError:
-        raise UserError(f"{path}: another process works in it") from None
-    except OSError as error:
-        raise UserError(f"{path}: can't be written: {error.strerror or error}") from None
-    try:
-        _prepare(path, made_from, resume)
-        try:
-            yield path
-        except BaseException:
-            _leave(path)
-            raise
-        with signals.held_back(), suppress(OSError):
-            _delete(path)
-    finally:
-        os.close(lock)
-
-
-def _prepare(path: Path, made_from: dict[str, Any], resume: bool) -> None:
-    description = path / DESCRIPTION
-    clear_leftovers(path, DESCRIPTION)  # of a process that was killed before its first part
-    is_ours = description.is_file()
-    if not is_ours and any(path.iterdir()):
-        raise UsageError(
-            f"{path}: this folder is needed for parts of the output, and something else is in it. "
-            "Rename it, or give another name for the output"
-        )
-    if resume and is_ours:
-        _require_same(path, description, made_from)
-        return
-    if resume:
-        say(f"{path}: there is nothing to continue; starting from the beginning")
-    for old in path.iterdir():
-        old.unlink()
-    write_atomically(description, json.dumps(made_from))
-
-
-def _leave(path: Path) -> None:
-    """Says that the parts are kept, or deletes a folder without parts."""
-    with suppress(OSError):
-        if {entry.name for entry in path.iterdir()} - {DESCRIPTION}:
-            say(f"{path}: what is translated is kept; to continue, add --resume to the command")
-        else:
-            _delete(path)
-
-
-def _delete(path: Path) -> None:
-    # The description is deleted last: as long as it is there, the folder is known as one of ours.
-    for part in path.iterdir():
-        if part.name != DESCRIPTION:
-            part.unlink()
-    (path / DESCRIPTION).unlink(missing_ok=True)
-    path.rmdir()

@@ -3,7 +3,7 @@ text."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -48,7 +48,7 @@ class Task:
     Attributes:
         shortest, longest: the limits of an output's length.
         prefixes: the ids that the outputs begin with.
-        penalty: the length penalty of a length that counts eos.
+        penalty: the length penalty of a length, or of an array of lengths, that count eos.
         n_best: the number of hypotheses.
     """
 
@@ -57,7 +57,7 @@ class Task:
     prefixes: Rows
     bos: int
     eos: int
-    penalty: Callable[[np.ndarray], np.ndarray]
+    penalty: Callable[[Any], Any]
     n_best: int = 1
 
     def forced(self, length: int) -> np.ndarray:

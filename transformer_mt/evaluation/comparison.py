@@ -1,66 +1,64 @@
 """Compares systems with a baseline: the paired tests, the verdicts, and where the systems differ.
 
-The result is printed by `comparison_text`, drawn by `pages.comparison_page` and kept as JSON.
+The result is printed, drawn and kept as JSON by `reports.comparison`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from transformer_mt.evaluation.differences import Shares, most_changed, shares
 from transformer_mt.evaluation.groups import Group
-from transformer_mt.evaluation.metrics import DEFAULT_METRICS, METRICS, Scores, score
+from transformer_mt.evaluation.metrics import DEFAULT_METRICS, Scores, score
 from transformer_mt.evaluation.paired_tests import MetricComparison, paired_tests
 from transformer_mt.evaluation.scoring import has_spaces_in
 from transformer_mt.evaluation.sentences import sentence_scores
 from transformer_mt.evaluation.suspicions import merged, suspicions
-from transformer_mt.evaluation.verdict import Verdict, caveats, verdict
+from transformer_mt.evaluation.verdict import caveats, verdict
 
 # The metric that scores single sentences. BLEU is a poor judge of a single sentence, because most
 # have no n-gram of four words in common with their reference.
 SENTENCE_METRIC = "chrf"
 
 
-class ComparedSystem(NamedTuple):
-    """A system that is compared.
+@dataclass(frozen=True)
+class Example:
+    """A line that changed, with its translations by the baseline and by the system.
 
     Attributes:
-        letter: the name in verdicts and tables: A for the baseline, then B, C, ...
-        name: what the user calls it, such as the path of its file.
-        translations: one per line of the test set.
-    """
-
-    letter: str
-    name: str
-    translations: list[str]
-
-
-class Example(NamedTuple):
-    """A line that changed.
-
-    Attributes:
-        line: its index, from 0.
-        before, after: the sentence score of the baseline's translation and of the system's.
+        line: its number, from 1.
+        source: None if the text that was translated is not known.
+        baseline_score, system_score: in `SENTENCE_METRIC`.
     """
 
     line: int
-    before: float
-    after: float
+    source: str | None
+    references: list[str]
+    baseline: str
+    system: str
+    baseline_score: float
+    system_score: float
 
 
-class GroupResult(NamedTuple):
-    """The lines of a group, in the first metric and in the sentence scores.
+@dataclass(frozen=True)
+class GroupResult:
+    """The lines of a group.
 
     Attributes:
-        before, after: the score of the group in the first metric: the baseline's, the system's.
-        shares: how many of its lines got better or worse.
+        baseline, system: their scores of the group in the first metric.
+        better, worse, unchanged: how many lines are, by their sentence scores.
     """
 
     name: str
-    before: float
-    after: float
-    shares: Shares
+    baseline: float
+    system: float
+    better: int
+    worse: int
+    unchanged: int
+
+    @property
+    def lines(self) -> int:
+        return self.better + self.worse + self.unchanged
 
 
 @dataclass(frozen=True)
@@ -68,12 +66,13 @@ class Contrast:
     """A system beside the baseline.
 
     Attributes:
+        outcome, verdict: see `verdict.Verdict`.
         groups: what the lines are grouped by, and the groups; empty for identical systems.
         better, worse: the lines that changed most, the largest change first.
     """
 
-    system: ComparedSystem
-    verdict: Verdict
+    outcome: str
+    verdict: str
     shares: Shares
     groups: dict[str, list[GroupResult]]
     better: list[Example]
@@ -85,97 +84,57 @@ class Comparison:
     """Everything that the command `compare` finds out.
 
     Attributes:
-        sources: the text that was translated, if it is known.
-        references: one or several sets of reference translations.
+        lines: the number of lines of the test set.
+        references: the number of reference translations of each line.
+        systems: their names, such as the paths of their files, by their letters: A for the
+            baseline, then B, C, ...
         spaces: whether spaces separate the words of the references.
         metrics: the paired tests in each metric, the first one of which decides.
-        contrasts: each system but the baseline.
-        caveats: what a reader of the verdicts has to know besides.
+        comparisons: each system but the baseline, by its letter.
+        notes: what a reader of the verdicts has to know besides.
         warnings: what looks wrong with the texts.
     """
 
-    systems: list[ComparedSystem]
-    sources: list[str] | None
-    references: Sequence[list[str]]
+    lines: int
+    references: int
     tokenize: str
     lowercase: bool
     spaces: bool
-    metrics: list[MetricComparison]
-    contrasts: list[Contrast]
-    caveats: list[str]
+    systems: dict[str, str]
+    metrics: dict[str, MetricComparison]
+    comparisons: dict[str, Contrast]
+    notes: list[str]
     warnings: list[str]
+    sentence_metric: str = SENTENCE_METRIC
 
     @property
-    def baseline(self) -> ComparedSystem:
-        return self.systems[0]
-
-    @property
-    def lines(self) -> int:
-        return len(self.references[0])
+    def baseline(self) -> str:
+        """The letter of the baseline."""
+        return next(iter(self.systems))
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns everything but the texts of lines that are no examples, for JSON."""
-        return {
-            "lines": self.lines,
-            "references": len(self.references),
-            "tokenize": self.tokenize,
-            "lowercase": self.lowercase,
-            "systems": {system.letter: system.name for system in self.systems},
-            "metrics": {one.key: self._metric_as_dict(one) for one in self.metrics},
-            "sentence_metric": SENTENCE_METRIC,
-            "comparisons": {
-                one.system.letter: self._contrast_as_dict(one) for one in self.contrasts
-            },
-            "notes": self.caveats,
-            "warnings": self.warnings,
-        }
-
-    def _metric_as_dict(self, one: MetricComparison) -> dict[str, Any]:
-        systems = {}
-        for system, own in zip(self.systems, one.scores, strict=True):
-            systems[system.letter] = {
-                "score": own.value,
-                "mean": own.mean,
-                "ci": own.margin,
-                "difference": own.difference and asdict(own.difference),
+        """Returns the comparison for JSON."""
+        result = asdict(self)
+        del result["spaces"]  # which is for showing the examples
+        result["metrics"] = {
+            key: {
+                "signatures": metric.signatures,
+                "seed": metric.seed,
+                "samples": metric.samples,
+                "higher_is_better": metric.metric.higher_is_better,
+                "systems": {
+                    letter: {
+                        "score": own.value,
+                        "mean": own.mean,
+                        "ci": own.margin,
+                        "difference": own.difference and asdict(own.difference),
+                    }
+                    for letter, own in zip(self.systems, metric.scores, strict=True)
+                },
             }
-        return {
-            "signatures": one.signatures,
-            "seed": one.seed,
-            "samples": one.samples,
-            "higher_is_better": one.metric.higher_is_better,
-            "systems": systems,
+            for key, metric in self.metrics.items()
         }
-
-    def _contrast_as_dict(self, one: Contrast) -> dict[str, Any]:
-        groups = {
-            title: [
-                {"name": group.name, "baseline": group.before, "system": group.after}
-                | group.shares._asdict()
-                for group in own
-            ]
-            for title, own in one.groups.items()
-        }
-        return {
-            "outcome": one.verdict.outcome,
-            "verdict": str(one.verdict),
-            "shares": one.shares._asdict(),
-            "groups": groups,
-            "better": [self._example_as_dict(one.system, example) for example in one.better],
-            "worse": [self._example_as_dict(one.system, example) for example in one.worse],
-        }
-
-    def _example_as_dict(self, system: ComparedSystem, example: Example) -> dict[str, Any]:
-        line = example.line
-        return {
-            "line": line + 1,
-            "source": self.sources and self.sources[line],
-            "references": [reference[line] for reference in self.references],
-            "baseline": self.baseline.translations[line],
-            "system": system.translations[line],
-            "baseline_score": example.before,
-            "system_score": example.after,
-        }
+        return result
 
 
 def compare(
@@ -208,27 +167,36 @@ def compare(
     Raises:
         UserError: a package for the tokeniser is missing.
     """
-    named = [ComparedSystem(letter_of(number), *system) for number, system in enumerate(systems)]
-    texts = [system.translations for system in named]
+    letters = [letter_of(number) for number in range(len(systems))]
+    texts = [translations for _, translations in systems]
+    lines = len(references[0])
     tests = paired_tests(texts, references, tokenize, metrics, lowercase, done)
     before, *others = (
         sentence_scores(text, references, tokenize, [SENTENCE_METRIC], lowercase)[SENTENCE_METRIC]
         for text in texts
     )
-    in_first_metric = partial(score, tokenize=tokenize, metrics=metrics[:1], lowercase=lowercase)
-    contrasts = []
-    for number, (system, after) in enumerate(zip(named[1:], others, strict=True), 1):
+
+    def in_first_metric(group: Group, text: list[str]) -> float:
+        own = group.of(text), [group.of(reference) for reference in references]
+        scores = score(*own, tokenize=tokenize, metrics=metrics[:1], lowercase=lowercase)
+        return scores.values[metrics[0]]
+
+    comparisons = {}
+    for number, after in enumerate(others, 1):
         result = verdict(
-            system.letter,
-            named[0].letter,
-            [(METRICS[one.key].label, one.scores[number].difference) for one in tests],
-            len(references[0]),
-            is_identical=system.translations == texts[0],
+            letters[number],
+            letters[0],
+            [(metric.metric.label, metric.scores[number].difference) for metric in tests],
+            lines,
+            is_identical=texts[number] == texts[0],
         )
         groups = {
             title: [
-                _group_result(
-                    group, texts[0], system.translations, references, before, after, in_first_metric
+                GroupResult(
+                    group.name,
+                    in_first_metric(group, texts[0]),
+                    in_first_metric(group, texts[number]),
+                    **vars(shares(group.of(before), group.of(after))),
                 )
                 for group in grouping
             ]
@@ -236,62 +204,41 @@ def compare(
             if result.outcome != "identical"
         }
         better, worse = (
-            [Example(line, before[line], after[line]) for line in own]
-            for own in most_changed(before, after, examples)
+            [
+                Example(
+                    line=line + 1,
+                    source=sources[line] if sources else None,
+                    references=[reference[line] for reference in references],
+                    baseline=texts[0][line],
+                    system=texts[number][line],
+                    baseline_score=before[line],
+                    system_score=after[line],
+                )
+                for line in changed
+            ]
+            for changed in most_changed(before, after, examples)
         )
-        counts = shares(before, after)
-        contrasts.append(Contrast(system, result, counts, groups, better, worse))
+        comparisons[letters[number]] = Contrast(
+            result.outcome, str(result), shares(before, after), groups, better, worse
+        )
+    suspicious = []
+    for number, (letter, text) in enumerate(zip(letters, texts, strict=True)):
+        values = {metric.key: metric.scores[number].value for metric in tests}
+        signatures = {metric.key: metric.signatures["bootstrap"] for metric in tests}
+        scores = Scores(values, signatures, None, lines)
+        suspicious.append((letter, suspicions(sources, text, references, scores)))
     return Comparison(
-        systems=named,
-        sources=sources,
-        references=references,
+        lines=lines,
+        references=len(references),
         tokenize=tokenize,
         lowercase=lowercase,
         spaces=has_spaces_in(references[0]),
-        metrics=tests,
-        contrasts=contrasts,
-        caveats=[*notes, *caveats(len(contrasts), len(references[0]))],
-        warnings=_warnings(named, sources, references, tests),
+        systems=dict(zip(letters, (name for name, _ in systems), strict=True)),
+        metrics={metric.key: metric for metric in tests},
+        comparisons=comparisons,
+        notes=[*notes, *caveats(len(comparisons), lines)],
+        warnings=merged(suspicious),
     )
-
-
-def _warnings(
-    systems: list[ComparedSystem],
-    sources: list[str] | None,
-    references: Sequence[list[str]],
-    tests: list[MetricComparison],
-) -> list[str]:
-    """What looks wrong with the texts, with the letters of the systems unless it is about all."""
-    found = []
-    for number, system in enumerate(systems):
-        values = {one.key: one.scores[number].value for one in tests}
-        signatures = {one.key: one.signatures["bootstrap"] for one in tests}
-        scores = Scores(values, signatures, None, len(references[0]))
-        own = suspicions(sources, system.translations, references, scores)
-        found.append((system.letter, own))
-    return merged(found)
-
-
-def _group_result(
-    group: Group,
-    baseline: list[str],
-    translations: list[str],
-    references: Sequence[list[str]],
-    before: list[float],
-    after: list[float],
-    scored: Callable[[list[str], Sequence[list[str]]], Scores],
-) -> GroupResult:
-    """Compares a system with the baseline on the lines of a group.
-
-    Args:
-        before, after: the sentence scores of all lines.
-        scored: computes the first metric.
-    """
-    own = [group.of(reference) for reference in references]
-    (old,), (new,) = (
-        scored(group.of(texts), own).values.values() for texts in (baseline, translations)
-    )
-    return GroupResult(group.name, old, new, shares(group.of(before), group.of(after)))
 
 
 def letter_of(number: int) -> str:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
@@ -46,7 +47,8 @@ def differences(first: str, second: str, spaces: bool = True) -> tuple[list[Piec
     return result
 
 
-class Shares(NamedTuple):
+@dataclass(frozen=True)
+class Shares:
     """How many lines got better, worse, or kept their score."""
 
     better: int
@@ -55,7 +57,7 @@ class Shares(NamedTuple):
 
     @property
     def total(self) -> int:
-        return sum(self)
+        return self.better + self.worse + self.unchanged
 
 
 def shares(before: Sequence[float], after: Sequence[float]) -> Shares:

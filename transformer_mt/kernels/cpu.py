@@ -141,7 +141,7 @@ class _Linear(PyLayer):
         return _affine(x, weight, bias)
 
     @staticmethod
-    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias = ctx.saved_tensor()
         rows = _rows(dy)
         dx = paddle.matmul(dy, weight, transpose_y=True)
@@ -163,7 +163,7 @@ class _Logits(PyLayer):
         return paddle.matmul(hidden, weight, transpose_y=True)
 
     @staticmethod
-    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx, dy: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight = ctx.saved_tensor()
         weight_gradient = paddle.matmul(_rows(hidden), _rows(dy), transpose_x=True)
         hidden_gradient = paddle.matmul(dy, weight)
@@ -184,7 +184,7 @@ class _LayerNorm(PyLayer):
         return F.layer_norm(x, weight.shape, weight, bias, epsilon)
 
     @staticmethod
-    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias = ctx.saved_tensor()
         width = x.shape[-1]
         rows, slopes, scale = array(_rows(x)), array(_rows(dy)), array(weight)

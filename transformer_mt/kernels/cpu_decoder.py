@@ -159,7 +159,7 @@ class CpuDecoder:
         return paddle.matmul(tensor(x.reshape(-1, x.shape[-1])), self._output)
 
 
-def _unknown(layer: nn.Layer, kind: type | None, training: bool, path: str) -> str | None:
+def _unknown(layer: nn.Layer, kind: type[nn.Layer] | None, training: bool, path: str) -> str | None:
     """The path of the first part or attribute that is not as `_KINDS` declares; None if all are.
 
     `path` is that of the layer.

@@ -226,10 +226,10 @@ def _test_attention(dtype: paddle.dtype, width: int) -> str:
         inputs = [_random((2, 2, count, width), dtype, seed) for seed, count in enumerate(lengths)]
         slope = _random((2, 2, query_len, width), dtype, seed=3)
         fused = _value_and_gradients(
-            lambda *x, mask=own: attention(*x, mask, 0.0, training=True), inputs, slope
+            lambda q, k, v, mask=own: attention(q, k, v, mask, 0.0, training=True), inputs, slope
         )
         plain = _value_and_gradients(
-            lambda *x, mask=own: _plain_attention(*x, mask), _as_float32(inputs), slope
+            lambda q, k, v, mask=own: _plain_attention(q, k, v, mask), _as_float32(inputs), slope
         )
         names = ("the value", "the gradient of Q", "the gradient of K", "the gradient of V")
         for name, ours, theirs in zip(names, fused, plain, strict=True):
@@ -293,7 +293,11 @@ def _test_dropout_add_norm(dtype: paddle.dtype, width: int) -> str:
     dropped = []
     for rate in (0.0, RATE, RATE):
         fused = _value_and_gradients(
-            lambda *x, rate=rate: dropout_add_norm(*x, rate, epsilon), inputs, slope
+            lambda x, output, weight, bias, rate=rate: dropout_add_norm(
+                x, output, weight, bias, rate, epsilon
+            ),
+            inputs,
+            slope,
         )
         # Where an element was dropped, no gradient goes through it.
         kept = (fused[2] != 0.0).astype(np.float32)

@@ -102,9 +102,10 @@ class LogProbs:
             best_ids = members.reshape(sentences, -1)[rows, best]
             best_ids = np.minimum(best_ids, size - 1)  # there may be fewer than `count`
             order = np.lexsort((best_ids, best_parents, -totals), axis=1)
-            return tuple(
+            totals, best_parents, best_ids = (
                 np.take_along_axis(x, order, axis=1) for x in (totals, best_parents, best_ids)
             )
+            return totals, best_parents, best_ids
 
     def draw(
         self,
@@ -152,7 +153,8 @@ class LogProbs:
 
     def _members(self, hypotheses: tuple, ids: np.ndarray) -> np.ndarray:
         """The logits of ids of hypotheses; -inf for ids beyond the vocabulary or in `never`."""
-        values = self._logits[(*hypotheses, np.minimum(ids, self._size - 1))]
+        sentences, places = hypotheses
+        values = self._logits[sentences, places, np.minimum(ids, self._size - 1)]
         return np.where(self._is_never[ids], -np.inf, values)
 
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import paddle
@@ -85,10 +85,10 @@ def _sent(
     ]
     tensors, receive = send([array for own in arrays for array in own.values()])
     remaining = iter(tensors)
-    batches: list[Batch] = [
-        replace(batch, **{name: _with(array, next(remaining)) for name, array in own.items()})
-        for batch, own in zip(update.batches, arrays, strict=True)
-    ]
+    batches: list[Batch] = []
+    for batch, own in zip(update.batches, arrays, strict=True):
+        sent: dict[str, Any] = {n: _with(array, next(remaining)) for n, array in own.items()}
+        batches.append(replace(batch, **sent))
     return replace(update, batches=batches), receive
 
 

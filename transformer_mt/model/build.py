@@ -1,5 +1,6 @@
 """Builds the model of a config."""
 
+from collections.abc import Callable
 from functools import partial
 
 from transformer_mt.config.decoding import LONGEST_TARGET
@@ -16,7 +17,7 @@ def build_model(config: ModelConfig, subwords: Subwords, recompute: bool = False
     `recompute` is as in `Transformer`. Raises ValueError if the model copies, but source and target
     have different vocabularies.
     """
-    kind = CopyingTransformer if config.copying else Transformer
+    kind: Callable[..., Transformer] = CopyingTransformer if config.copying else Transformer
     if config.non_autoregressive is not None:
         longest = LONGEST_TARGET if config.non_autoregressive == "length" else None
         kind = partial(NonAutoregressiveTransformer, longest=longest)

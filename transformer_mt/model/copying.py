@@ -106,7 +106,7 @@ class CopyingTransformer(Transformer):
         super().__init__(config, source_vocab_size, target_vocab_size, **options)
         self.require_one_vocabulary("copying", source_vocab_size)
         self.gate = Linear(self.generator.weight.shape[1], 1)
-        self.gate.bias.set_value(np.float32([math.log(FIRST_P_GEN / (1 - FIRST_P_GEN))]))
+        self.gate.bias.set_value(np.array([math.log(FIRST_P_GEN / (1 - FIRST_P_GEN))], np.float32))
 
     @property
     def generates_from(self) -> tuple[int]:

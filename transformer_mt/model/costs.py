@@ -67,6 +67,10 @@ class Part:
         return self.count * self.each
 
 
+# What a part has for each piece: the formula and the tensors.
+Formula = tuple[str, list[tuple[int, ...]]]
+
+
 def parts(model: ModelConfig, vocabularies: VocabularySizes) -> list[Part]:
     """Lists the parts of a model of this config. An optional mechanism adds a part.
 
@@ -75,15 +79,15 @@ def parts(model: ModelConfig, vocabularies: VocabularySizes) -> list[Part]:
     d_model, d_ff = model.d_model, model.d_ff
     encoder_layers, decoder_layers = model.encoder_layers, model.decoder_layers
     square = (d_model, d_model)
-    attention = ("4 x d_model^2", [square] * 4)
-    feed_forward = ("2 x d_model x d_ff", [(d_model, d_ff), (d_ff, d_model)])
+    attention: Formula = ("4 x d_model^2", [square] * 4)
+    feed_forward: Formula = ("2 x d_model x d_ff", [(d_model, d_ff), (d_ff, d_model)])
     if model.bias:
         attention = ("4 x d_model^2 + 4 x d_model", [square, (d_model,)] * 4)
         feed_forward = (
             "2 x d_model x d_ff + d_ff + d_model",
             [(d_model, d_ff), (d_ff,), (d_ff, d_model), (d_model,)],
         )
-    norm = ("2 x d_model", [(d_model,)] * 2)
+    norm: Formula = ("2 x d_model", [(d_model,)] * 2)
     final_norms = 1 if model.norm == "pre" else 0
 
     def vocabulary_matrix(name: str, side: str, is_shared: bool = False) -> Part:

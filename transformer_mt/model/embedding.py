@@ -46,12 +46,14 @@ class PositionalEncoding(nn.Layer):
     Raises ValueError if `dropout` is not in [0, 1).
     """
 
+    table: Tensor  # (positions, d_model)
+
     def __init__(self, d_model: int, max_len: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.dropout = Dropout(dropout)
         # The table is not persistable: it follows from d_model, so checkpoints do not hold it.
         table = paddle.to_tensor(sinusoids(max_len, d_model), dtype="float32")
-        self.register_buffer("table", table, persistable=False)  # (max_len, d_model)
+        self.register_buffer("table", table, persistable=False)
 
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
         """Adds the positions offset, offset + 1, ... to `x` (batch, len, d_model); same shape."""

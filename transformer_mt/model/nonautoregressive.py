@@ -5,6 +5,8 @@ It is the conditional masked language model of Ghazvininejad et al. 2019, "Mask-
 1711.02281) without fertilities.
 """
 
+from typing import Any
+
 import paddle
 from paddle import Tensor
 
@@ -63,7 +65,7 @@ class NonAutoregressiveTransformer(Transformer):
         """Raises TypeError, as `decode_step` does: there is no incremental decoding."""
         raise TypeError("a non-autoregressive model does not decode step by step")
 
-    decode_step = start_cache
+    decode_step: Any = start_cache
 
     def _encode_with_length(
         self, source_ids: Tensor, need_weights: bool = False

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from transformer_mt.assembly import attention
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.file import with_changes
 from transformer_mt.decoding.engine import BATCH_TOKENS
@@ -19,9 +18,9 @@ from transformer_mt.decoding.line_translator import Warn
 from transformer_mt.decoding.output import Line, LinePart, Translation
 from transformer_mt.export import registry
 from transformer_mt.export.registry import EngineSpec
-from transformer_mt.inspect import card
-from transformer_mt.inspect.card import Score
 from transformer_mt.model.costs import VocabularySizes, parts
+from transformer_mt.reports import attention, card
+from transformer_mt.reports.card import Score
 from transformer_mt.serving.access import Limits
 from transformer_mt.serving.batching import Queue, Ticket, TooMuch
 from transformer_mt.serving.workers import Workers

@@ -163,7 +163,7 @@ class Trainer:
         """Trains on the rest of the epoch, or until the run is finished."""
         now, training, total = self.progress, self.config.training, self.plan.total_steps
         plan = list(enumerate(self.plan.epoch_updates(now.epoch)))
-        updates = read_ahead(lambda item: self.read(now.epoch, *item), plan[now.update :])
+        updates: Any = read_ahead(lambda item: self.read(now.epoch, *item), plan[now.update :])
         with closing(operations.current.sent_ahead(updates)) as ahead:
             started = time.perf_counter()
             for (_, sentences), update in ahead:

@@ -1,6 +1,6 @@
 """The plan of a run: which sentences each of its updates reads, and how many updates there are."""
 
-import math
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -68,7 +68,7 @@ class Plan:
     @cached_property
     def total_steps(self) -> int:
         """The number of updates of the whole run."""
-        most = self.training.max_steps or math.inf
+        most = self.training.max_steps or sys.maxsize
         epochs = self.training.max_epochs
         if not epochs:
             return most

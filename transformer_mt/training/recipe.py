@@ -181,7 +181,7 @@ class Letters:
     @classmethod
     def of(cls, split: Split) -> Letters:
         """Reads a split, and counts its characters."""
-        sides = Counter(), Counter()
+        sides: tuple[Counter[str], Counter[str]] = Counter(), Counter()
         total = split.line_count
         with progress(total=total, title="reading", unit="pairs", unit_scale=True) as bar:
             for number, pair in enumerate(split.examples(), 1):
@@ -209,7 +209,8 @@ class Letters:
     def needed(self, coverage: float) -> tuple[int, int, int]:
         """Returns how many subwords the characters of source, target and both sides need."""
         sides = self.source, self.target, self.source + self.target
-        return tuple(_needed(side, coverage) for side in sides)
+        source, target, both = (_needed(side, coverage) for side in sides)
+        return source, target, both
 
 
 def _needed(characters: Counter[str], coverage: float) -> int:

@@ -14,7 +14,9 @@ from typing import Protocol
 class ScheduleSettings(Protocol):
     """The settings that a schedule may read; the config's training section has them."""
 
-    schedule: str
+    @property
+    def schedule(self) -> str: ...
+
     warmup_steps: int
     decay_steps: int | None
     learning_rate: float | None

@@ -20,6 +20,7 @@ from transformer_mt.training.objective import Objective
 from transformer_mt.training.optimizers import LossScale, make_optimizer
 from transformer_mt.training.parallel import Gradients, Processes
 from transformer_mt.training.schedule import learning_rate
+from transformer_mt.training.terms.mask_prediction import MaskPrediction
 from transformer_mt.utils import signals
 from transformer_mt.utils.errors import UserError, is_out_of_memory
 
@@ -77,7 +78,9 @@ class Updater:
         objective: the objective of the model, with the interface of `training.objective.Objective`.
     """
 
-    def __init__(self, config: Config, objective: Objective, processes: Processes) -> None:
+    def __init__(
+        self, config: Config, objective: Objective | MaskPrediction, processes: Processes
+    ) -> None:
         self.config = config
         self.objective = objective
         self.model = objective.model

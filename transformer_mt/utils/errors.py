@@ -36,7 +36,7 @@ class Interrupted(BaseException):
 # The optional packages of pyproject.toml: what they are for, as `pip install` has it.
 _EXTRAS = {
     **dict.fromkeys(("fastapi", "fastapi_offline", "prometheus_client", "uvicorn"), "serve"),
-    **dict.fromkeys(("jinja2", "matplotlib"), "report"),
+    "matplotlib": "report",
     "ctranslate2": "ctranslate2",
 }
 # The place in the source of gloo that an error names. Gloo connects training processes on CPUs.

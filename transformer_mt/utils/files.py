@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from transformer_mt.utils.console import quoted
 from transformer_mt.utils.errors import UsageError, UserError
@@ -56,10 +56,10 @@ class _Compression(NamedTuple):
 
     start: bytes
     unpack: str
-    open: Callable[[IO[bytes], str], IO[bytes]]
+    open: Callable[[Any, Any], Any]
 
 
-def _gzip(file: IO[bytes], mode: str) -> IO[bytes]:
+def _gzip(file: IO[bytes], mode: str) -> gzip.GzipFile:
     # Without a name and a time, equal content gives equal files.
     return gzip.GzipFile("", mode, fileobj=file, mtime=0)
 
@@ -200,7 +200,7 @@ def _identity(file: Path | int) -> tuple[int, int] | str | None:
     try:
         status = os.stat(file)
     except OSError:
-        return os.path.realpath(file)
+        return None if isinstance(file, int) else os.path.realpath(file)
     return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
@@ -377,7 +377,7 @@ class _Descriptor(io.RawIOBase):
     def fileno(self) -> int:
         return self._descriptor
 
-    def readinto(self, buffer: memoryview) -> int:
+    def readinto(self, buffer: Any) -> int:
         count = min(len(self._start), len(buffer))
         if not count:
             return os.readv(self._descriptor, [buffer])
@@ -413,7 +413,7 @@ def reading(source: Path | int, name: str | None = None) -> Iterator[IO[bytes]]:
             if not (block := os.read(descriptor, BLOCK)):
                 break
             start += block
-        stream: IO[bytes] = io.BufferedReader(_Descriptor(start, descriptor), BLOCK)
+        stream: Any = io.BufferedReader(_Descriptor(start, descriptor), BLOCK)
         if compression := _compression_of(start):
             stream = compression.open(stream, "rb")
             _require_text(stream.peek(BLOCK), name, file, compression.unpack)

@@ -46,8 +46,8 @@ def verify(folder: Path, pattern: str = "[!.]*") -> str | None:
     if None in matches:
         return f"{CHECKSUMS} is not as it was written"
     sums = {match[2]: match[1] for match in matches}
-    names = {path.name for path in folder.iterdir()} | sums.keys()
-    names = sorted(name for name in names - {CHECKSUMS} if fnmatchcase(name, pattern))
+    known = {path.name for path in folder.iterdir()} | sums.keys()
+    names = sorted(name for name in known - {CHECKSUMS} if fnmatchcase(name, pattern))
     for name in names:
         path = folder / name
         if name not in sums:

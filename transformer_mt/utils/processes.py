@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from transformer_mt.utils import signals
 
@@ -63,11 +63,11 @@ def process_pool(processes: int, function: Callable[[Item], Result]) -> Iterator
 _function: Callable | None = None
 
 
-def _start(function: Callable[[Item], Result]) -> None:
+def _start(function: Callable) -> None:
     global _function
     signals.serve(multiprocessing.parent_process().pid)
     _function = function
 
 
-def _call(item: Item) -> Result:
+def _call(item: Any) -> Any:
     return _function(item)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
+from typing import Any
 
 from transformer_mt.utils.errors import Interrupted, UserError
 
@@ -166,11 +167,11 @@ def _guard_imports() -> None:
         sys.meta_path.insert(sys.meta_path.index(PathFinder), _Finder())
 
 
-def _handlers() -> dict[int, object]:
+def _handlers() -> dict[int, Any]:
     return {number: signal.getsignal(number) for number in STOPPING}
 
 
-def _put_back(handlers: dict[int, object]) -> None:
+def _put_back(handlers: dict[int, Any]) -> None:
     """Installs handlers again, even if C++ code has replaced them without Python's knowledge."""
     if threading.current_thread() is threading.main_thread():
         for number, handler in handlers.items():

@@ -4,6 +4,8 @@ This is the one place where a term is connected: its class, by the section of th
 whether it is on.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from transformer_mt.config.schema import Config
@@ -17,7 +19,7 @@ from transformer_mt.training.terms.scheduled_sampling import ScheduledSampling
 from transformer_mt.training.terms.word_noise import WordNoise
 
 # The term that repeats the rows of a batch comes first, so that the others draw for each row.
-TERMS: dict[str, type[Term]] = {
+TERMS: dict[str, Callable[[Config, Transformer, Subwords], Term]] = {
     "consistency": Consistency,
     "word_noise": WordNoise,
     "scheduled_sampling": ScheduledSampling,

@@ -135,7 +135,8 @@ class _Loss(PyLayer):
             #    of a probability is its logit minus the logarithm of the sum of exponentials.
             log_ratio = rows[passes[0]] - rows[passes[1]]
             log_ratio -= log_totals[0] - log_totals[1]
-            divergence, *slopes = _DIVERGENCES[method](*probabilities, log_ratio)
+            p, q = probabilities
+            divergence, *slopes = _DIVERGENCES[method](p, q, log_ratio)
             loss = loss + factor * divergence
             for block, slope in zip(passes, slopes, strict=True):
                 slope *= factor

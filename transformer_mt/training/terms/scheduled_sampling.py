@@ -90,7 +90,8 @@ class ScheduledSampling(Term):
         for _ in range(self.settings.passes - 1):
             # The embeddings of the mixture are trained even without `backpropagate`.
             with contextlib.nullcontext() if self.settings.backpropagate else paddle.no_grad():
-                logits = self.model.logits(mixture, memory, source, before).astype("float32")
+                logits: Tensor = self.model.logits(mixture, memory, source, before)
+                logits = logits.astype("float32")
             if self.settings.mixing == "top_k":
                 mixture = self._with_means(true, index, logits)
             else:

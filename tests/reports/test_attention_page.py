@@ -2,9 +2,6 @@
 
 import json
 import re
-import shutil
-import subprocess
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -12,32 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from setuptools import Distribution
 
-from tests.support import ROOT, TIMEOUT
-from transformer_mt.inspect.attention_page import TEMPLATE, Axis, Map, Sentence, Token, html
-
-
-class Elements(HTMLParser):
-    """The tags of a page with their attributes, and the text of the element with the data."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.tags = []
-        self.data = ""
-        self._is_in_data = False
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append((tag, attributes))
-        self._is_in_data = ("id", "data") in attributes
-
-    def handle_endtag(self, tag):
-        self.tags.append(("/" + tag, []))
-        self._is_in_data = False
-
-    def handle_data(self, text):
-        if self._is_in_data:
-            self.data += text
+from tests.reports.elements import Elements, visit
+from tests.support import ROOT
+from transformer_mt.reports.attention import Axis, Map, Sentence, Token, page
 
 
 def page_of(texts, weights=None):
@@ -49,10 +23,15 @@ def page_of(texts, weights=None):
     one = Map(
         texts[0], texts[-1], Axis(tokens, lang), Axis([Token("a"), Token("b")], lang), weights
     )
-    return html(texts[0], [Sentence(texts[-1], text, lang) for text in texts], [one])
+    return page(texts[0], [Sentence(texts[-1], text, lang) for text in texts], [one])
 
 
 PLAIN = Elements(page_of(["text"])).tags
+
+
+def data_of(elements):
+    (data,) = (text for attributes, text in elements.texts if ("id", "data") in attributes)
+    return data
 
 
 @given(st.lists(st.text(st.characters()), min_size=1, max_size=4))
@@ -61,13 +40,13 @@ PLAIN = Elements(page_of(["text"])).tags
 @example(['"', "\\", "\\u003c/script>", "&lt;", "&quot;"])
 @example(["__DATA__", "\0", "\n", "\u2028", "\u202e", "\ud800"])
 def test_any_text_stays_text(texts):
-    page = page_of(texts)
-    page.encode()  # half a surrogate pair has no place in a file
-    elements = Elements(page)
+    text = page_of(texts)
+    text.encode()  # half a surrogate pair has no place in a file
+    elements = Elements(text)
     assert elements.tags == PLAIN
     # A browser's rules for "<!--" in a script are not the parser's; without "<" there are none.
-    assert "<" not in elements.data
-    data = json.loads(elements.data)
+    assert "<" not in data_of(elements)
+    data = json.loads(data_of(elements))
     assert data["title"] == data["maps"][0]["name"] == texts[0]
     assert data["maps"][0]["caption"] == texts[-1]
     assert [sentence["text"] for sentence in data["sentences"]] == texts
@@ -76,7 +55,7 @@ def test_any_text_stays_text(texts):
 
 def test_weights_are_rounded_to_three_digits():
     weights = np.random.default_rng(3).dirichlet([0.3] * 2, size=(3, 2, 4)).astype("float32")
-    data = json.loads(Elements(page_of(["a", "b", "c", "d"], weights)).data)
+    data = json.loads(data_of(Elements(page_of(["a", "b", "c", "d"], weights))))
     shown = np.array(data["maps"][0]["weights"])
     assert shown.shape == weights.shape and shown.dtype == int
     # Half of the last digit, and what float32 adds to it.
@@ -85,10 +64,10 @@ def test_weights_are_rounded_to_three_digits():
 
 def test_the_page_needs_nothing_else():
     """No address of anything, and a policy by which a browser would not fetch it."""
-    page = page_of(["text"])
-    attributes = [attribute for _, some in Elements(page).tags for attribute in some]
+    text = page_of(["text"])
+    attributes = Elements(text).attributes
     assert not {"src", "href", "action", "srcset", "data"} & {name for name, _ in attributes}
-    assert not re.search(r"//\w|url\(|@import|@font-face|fetch\(|XMLHttp|import\(", page)
+    assert not re.search(r"//\w|url\(|@import|@font-face|fetch\(|XMLHttp|import\(", text)
     (policy,) = (value for _, value in attributes if value and "default-src" in value)
     assert policy.split(";")[0] == "default-src 'none'"
 
@@ -105,7 +84,7 @@ def test_the_template_is_installed_with_the_package(monkeypatch):
         for path in ROOT.joinpath(*package.split(".")).glob(pattern)
     }
     files = {path for path in (ROOT / "transformer_mt").rglob("*.*") if path.is_file()}
-    assert TEMPLATE in installed
+    assert ROOT / "transformer_mt/reports/templates/run.html" in installed
     assert installed == {path for path in files if path.suffix not in (".py", ".pyc")}
 
 
@@ -190,23 +169,16 @@ WEIGHTS = [
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    if not shutil.which("chromium"):
-        pytest.skip("needs a browser, chromium")
     begin, end = Token("<s>", "special"), Token(END, "special")
     rows = Axis([Token(LIBRARY), end], "zh")
     columns = Axis([begin, Token(STATION), Token(BOLD), end], "ar")
     one = Axis([Token(LIBRARY)])
     maps = [Map("First", "", one, one, np.ones((1, 1, 1, 1))),
             Map("Last", "", rows, columns, np.array(WEIGHTS))]  # fmt: skip
-    page = html("title", [Sentence("Source", "محطة a"), Sentence("Target", "a محطة")], maps)
+    text = page("title", [Sentence("Source", "محطة a"), Sentence("Target", "a محطة")], maps)
     folder = tmp_path_factory.mktemp("page")
-    path = folder / "page.html"
-    path.write_text(page.replace("</body>", VISIT + "</body>"), encoding="utf-8")
-    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu",
-               f"--user-data-dir={folder / 'profile'}", "--dump-dom", path.as_uri()]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=TIMEOUT)
-    (_, attributes), *_ = (tag for tag in Elements(done.stdout).tags if tag[0] == "html")
-    return json.loads(dict(attributes)["data-seen"])
+    (folder / "page.html").write_text(text.replace("</body>", VISIT + "</body>"), encoding="utf-8")
+    return visit(folder)[0]
 
 
 def test_first_there_is_the_mean_of_the_layer_before_the_last(seen):

@@ -8,8 +8,8 @@ from tests.fabricated_run import STEPS, fabricate, train, validation, write_metr
 from tests.support import demo_pairs, make_config, write_lines
 from transformer_mt.config import file as config_file
 from transformer_mt.evaluation.metrics import score
-from transformer_mt.inspect import quality
-from transformer_mt.inspect.record import number, read
+from transformer_mt.reports import record as records
+from transformer_mt.reports.record import number, read
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.folders import sealed
 
@@ -82,7 +82,7 @@ def test_an_earlier_version(folder):
     write_lines(folder / "test.hypothesis", ["a"])
     record = read(folder, "name")
     assert record.seconds is None and record.problems == [] and record.translations is None
-    assert quality.judge(record).scores.values == {"bleu": 10.0}
+    assert records.judge(record).scores.values == {"bleu": 10.0}
     for side, name in enumerate(("en", "de")):
         write_lines(folder / "held_out" / f"test.{name}", [PAIRS[0][side]])
     assert read(folder, "name").translations.references == [PAIRS[0][1]]
@@ -151,7 +151,7 @@ def test_no_model_directory(tmp_path):
 
 
 def test_scores_are_the_logged_ones_if_they_have_intervals(run):
-    scores = quality.judge(read(run, "name")).scores
+    scores = records.judge(read(run, "name")).scores
     assert scores.values == {"bleu": 34.0, "chrf": 58.0}
     assert scores.intervals["bleu"] == (34.0 - 1.3, 34.0 + 1.3)
 
@@ -161,7 +161,7 @@ def test_scores_without_intervals_are_computed(run):
     lines[-1].pop("intervals")
     write_metrics(run, lines)
     record = read(run, "name")
-    judged = quality.judge(record)
+    judged = records.judge(record)
     text = record.translations
     expected = score(text.hypotheses, [text.references], "13a", confidence=True)
     assert judged.scores.values == expected.values
@@ -173,8 +173,8 @@ def test_scores_without_intervals_are_computed(run):
 
 
 def test_a_long_text_is_scored_in_part(run, monkeypatch):
-    monkeypatch.setattr(quality, "MOST_LINES", 7)
-    judged = quality.judge(read(run, "name"))
+    monkeypatch.setattr(records, "MOST_LINES", 7)
+    judged = records.judge(read(run, "name"))
     assert list(judged.lines) == [0, 8, 17, 25, 34, 42, 51] and judged.total == 60
     assert judged.translations.sources == [PAIRS[line][0] for line in judged.lines]
     assert judged.scores.values == {"bleu": 34.0, "chrf": 58.0}
@@ -184,6 +184,6 @@ def test_a_missing_package_is_told(run, monkeypatch):
     def refuse(*_, **__):
         raise UserError("the tokeniser needs a package")
 
-    monkeypatch.setattr(quality, "score", refuse)
+    monkeypatch.setattr(records, "score", refuse)
     with pytest.raises(UserError):
-        quality.judge(read(run, "name"))
+        records.judge(read(run, "name"))

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.support import ROOT, demo_pairs, make_config, make_model_directory, run_command
 from transformer_mt.config import file as config_file
-from transformer_mt.inspect.model_card import card_of, model_card
-from transformer_mt.inspect.record import Record
 from transformer_mt.model_directory import MODEL_CARD, ModelDirectory
+from transformer_mt.reports.card import card_of, model_card
+from transformer_mt.reports.record import Record
 from transformer_mt.utils.folders import is_sealed
 
 OVERRIDES = [
@@ -89,13 +89,6 @@ def test_a_card_that_a_person_has_edited_is_kept(run, tmp_path, capsys):
     assert "README.md was edited, so it is kept" in capsys.readouterr().err
     (folder / MODEL_CARD).unlink()
     run_command("train", recipe, *OVERRIDES, f"model_dir={folder}")
-    assert is_sealed((folder / MODEL_CARD).read_bytes())
-
-
-def test_a_run_that_goes_on_has_a_new_card(run, tmp_path):
-    folder = shutil.copytree(run, tmp_path / "further")
-    changes = [*OVERRIDES, "training.max_steps=3", f"model_dir={folder}"]
-    run_command("train", ROOT / "configs/demo.yaml", *changes)
     text = (folder / MODEL_CARD).read_text("utf-8")
     assert is_sealed(text.encode()) and "| updates | 3 |" in text
 

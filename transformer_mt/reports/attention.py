@@ -5,15 +5,35 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from transformer_mt.data.subword import Vocabulary
 from transformer_mt.export import registry
 from transformer_mt.export.registry import EngineSpec
-from transformer_mt.inspect import attention_page
-from transformer_mt.inspect.attention_page import Axis, Map, Token
+from transformer_mt.reports.page import render
 from transformer_mt.utils.errors import UsageError
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.paddle_engine import PaddleEngine
+
+# Weights are written as integers, in units of 1 / PRECISION. Three digits are more than a reader
+# can distinguish by colour, and most weights are then a single character.
+PRECISION = 1000
+# The names and the captions of the maps of a Transformer.
+_ENCODER = (
+    "Encoder self-attention",
+    "Each row is a subword of the source; the columns are what it attends to.",
+)
+_DECODER = (
+    "Decoder self-attention",
+    "Each row is the position at which the decoder predicts this subword; the columns are what the "
+    "decoder reads.",
+)
+_CROSS = (
+    "Cross-attention",
+    "Each row is the position at which the decoder predicts this subword; the columns are the "
+    "source.",
+)
 
 
 class Side(NamedTuple):
@@ -27,6 +47,48 @@ class Side(NamedTuple):
     label: str
     text: str
     ids: list[int]
+
+
+class Token(NamedTuple):
+    """A subword on the page. `kind` is "special" or "unknown" for what is not text."""
+
+    text: str
+    kind: str = ""
+
+
+class Axis(NamedTuple):
+    """The subwords along one side of a map, in the order of the model.
+
+    Attributes:
+        lang: the language code, such as zh, by which a browser chooses the shapes of characters.
+    """
+
+    tokens: list[Token]
+    lang: str = ""
+
+
+class Map(NamedTuple):
+    """The weights of one kind of attention.
+
+    Attributes:
+        name: its name, such as "Cross-attention".
+        caption: explains its rows and columns.
+        weights: floating (layers, heads, len(queries.tokens), len(keys.tokens)), from 0 to 1.
+    """
+
+    name: str
+    caption: str
+    queries: Axis
+    keys: Axis
+    weights: np.ndarray
+
+
+class Sentence(NamedTuple):
+    """A sentence that is shown above the maps, with its label and its language."""
+
+    label: str
+    text: str
+    lang: str = ""
 
 
 def find(folder: Path, checkpoint: str | None = None, device: str | None = None) -> EngineSpec:
@@ -54,18 +116,36 @@ def draw(spec: EngineSpec, engine: PaddleEngine, source: Side, target: Side) -> 
     source_axis = Axis(_tokens(attention.source, subwords.source), data.source_lang)
     decoder_input = Axis(_tokens(attention.decoder_input, subwords.target), data.target_lang)
     labels = Axis(_tokens(attention.labels, subwords.target), data.target_lang)
-    return attention_page.html(
+    return page(
         f"{spec.folder.resolve().name}, {spec.checkpoints[0].name}",
         [
-            attention_page.Sentence(source.label, source.text, data.source_lang),
-            attention_page.Sentence(target.label, target.text, data.target_lang),
+            Sentence(source.label, source.text, data.source_lang),
+            Sentence(target.label, target.text, data.target_lang),
         ],
         [
-            Map(*attention_page.ENCODER, source_axis, source_axis, attention.encoder),
-            Map(*attention_page.DECODER, labels, decoder_input, attention.decoder),
-            Map(*attention_page.CROSS, labels, source_axis, attention.cross),
+            Map(*_ENCODER, source_axis, source_axis, attention.encoder),
+            Map(*_DECODER, labels, decoder_input, attention.decoder),
+            Map(*_CROSS, labels, source_axis, attention.cross),
         ],
     )
+
+
+def page(title: str, sentences: list[Sentence], maps: list[Map]) -> str:
+    """Returns the page, which shows the last map first. Labels and tokens may hold any text."""
+    data = {
+        "title": title,
+        "sentences": [sentence._asdict() for sentence in sentences],
+        "maps": [
+            shown._asdict()
+            | {
+                "queries": shown.queries._asdict(),
+                "keys": shown.keys._asdict(),
+                "weights": np.rint(shown.weights * PRECISION).astype(int).tolist(),
+            }
+            for shown in maps
+        ],
+    }
+    return render("attention.html", data=data)
 
 
 def _tokens(ids: list[int], vocabulary: Vocabulary) -> list[Token]:

@@ -1,4 +1,5 @@
-"""What a run has recorded in its model directory. It can be read while the run trains.
+"""What a run has recorded in its model directory, and how good its translations are. A directory
+can be read while the run trains.
 
 Nothing is locked, and any file may be missing, damaged, or of an earlier version. What can't be
 read is left out, and `Record.problems` says why.
@@ -6,13 +7,17 @@ read is left out, and `Record.problems` says why.
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from transformer_mt.config.schema import Config
 from transformer_mt.data.languages import has_spaces
+from transformer_mt.evaluation.groups import Group, by_length, spread
+from transformer_mt.evaluation.metrics import DEFAULT_METRICS, METRICS, Scores, score
+from transformer_mt.evaluation.scoring import note_for, tokenizer_for, tokenizer_for_text
+from transformer_mt.evaluation.sentences import sentence_scores
 from transformer_mt.model_directory import DATA_FACTS, HYPOTHESIS, LOG, ModelDirectory, entries
 from transformer_mt.utils import files
 from transformer_mt.utils.errors import UsageError, UserError, describe
@@ -21,6 +26,8 @@ Result = TypeVar("Result")
 
 # A larger number is no measurement, and could not be drawn.
 _LARGEST = 1e30
+# Of a longer text, this number of lines, spread evenly over it, is scored here.
+MOST_LINES = 5000
 
 
 class Translations(NamedTuple):
@@ -146,15 +153,14 @@ def number(value: Any) -> float | None:
     return value if math.isfinite(value) and abs(value) < _LARGEST else None
 
 
-def half_width(line: dict[str, Any], metric: str) -> float | None:
-    """Returns half the width of the 95 % interval of a score in a line of metrics.jsonl; None if
-    the line has none."""
+def interval(line: dict[str, Any], metric: str) -> tuple[float, float] | None:
+    """Returns the 95 % interval of a score in a line of metrics.jsonl; None if it has none."""
     intervals = line.get("intervals")
     ends = intervals.get(metric) if isinstance(intervals, dict) else None
     if not isinstance(ends, list) or len(ends) != 2:
         return None
     low, high = map(number, ends)
-    return None if low is None or high is None else (high - low) / 2
+    return None if low is None or high is None else (low, high)
 
 
 def _facts(directory: ModelDirectory) -> dict[str, Any]:
@@ -229,3 +235,84 @@ def _checked(
             f"lines: {', '.join(f'{count:,}' for count in sorted(counts))}"
         )
     return Translations(split, checkpoint, sources, references, hypotheses) if hypotheses else None
+
+
+class GroupScore(NamedTuple):
+    """The BLEU of the sentences of some lengths, with its 95 % interval."""
+
+    name: str
+    lines: int
+    bleu: float
+    interval: tuple[float, float]
+
+
+class Quality(NamedTuple):
+    """Scores of the translations of a run.
+
+    Attributes:
+        scores: of all translations, with 95 % intervals where they could be computed; None if there
+            are no scores.
+        translations: the lines that were scored one by one, which are some of a long text; None if
+            the run has not kept its translations.
+        lines: the indices of these lines in the whole text.
+        total: the number of lines of the whole text.
+        groups: by the length of the source (of the reference if there are no sources).
+        chrf: the chrF of each of `lines`.
+    """
+
+    scores: Scores | None
+    translations: Translations | None = None
+    lines: Sequence[int] = ()
+    total: int = 0
+    groups: Sequence[GroupScore] = ()
+    chrf: Sequence[float] = ()
+
+
+def judge(record: Record) -> Quality:
+    """Scores the translations of a run.
+
+    Raises:
+        UserError: a package for the tokeniser of the target language is missing.
+    """
+    whole = record.translations
+    logged = _logged_scores(record)
+    if whole is None:
+        return Quality(logged)
+    total = len(whole.hypotheses)
+    lines = spread(total, MOST_LINES)
+    sources, references, hypotheses = (
+        None if text is None else [text[line] for line in lines]
+        for text in (whole.sources, whole.references, whole.hypotheses)
+    )
+    tokenize = tokenizer_for(record.config) if record.config else tokenizer_for_text(references)
+    note = note_for(record.config) if record.config else ""
+
+    def scored(group: Group, *metrics: str) -> Scores:
+        own = group.of(hypotheses), [group.of(references)]
+        return score(*own, tokenize, note, metrics=metrics, confidence=True)
+
+    scores = logged if whole.split == "test" else None
+    if scores is None or not (scores.intervals or total > len(lines)):
+        metrics = scores.values if scores else DEFAULT_METRICS
+        scores = scored(Group("", list(range(len(lines)))), *metrics)
+    groups = []
+    for group in by_length(sources or references, record.has_spaces(0 if sources else 1)):
+        own = scored(group, "bleu")
+        values = own.values["bleu"], own.intervals["bleu"]
+        groups.append(GroupScore(group.name, len(group.lines), *values))
+    chrf = sentence_scores(hypotheses, [references], tokenize, ["chrf"])["chrf"]
+    chosen = whole._replace(sources=sources, references=references, hypotheses=hypotheses)
+    return Quality(scores, chosen, lines, total, groups, chrf)
+
+
+def _logged_scores(record: Record) -> Scores | None:
+    """Returns the scores of the test set that the run has logged."""
+    line = record.last("test")
+    values = {key: number(line.get(key)) for key in METRICS}
+    values = {key: value for key, value in values.items() if value is not None}
+    if not values:
+        return None
+    intervals = {key: ends for key in values if (ends := interval(line, key)) is not None}
+    signatures = {key: str(line.get(METRICS[key].signature_key, "")) for key in values}
+    count, note = number(line.get("lines")), str(line.get("note") or "")
+    return Scores(values, signatures, None, int(count or 0), note, intervals)

@@ -1,0 +1,169 @@
+"""Figures: what is drawn is what was given, it follows the colours of the page, and text stays
+text."""
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from transformer_mt.reports.charts import Bars, Line, bars, intervals, lines, shown_number
+from transformer_mt.reports.page import TEMPLATES
+
+HOSTILE = ["</script><script>alert(1)</script>", "$x_1$ \\frac", "\u202e\u2028\0\x1b[2J", "\ud800"]
+
+
+def path_data(figure):
+    """The paths that are drawn in colours of series."""
+    paths = ElementTree.fromstring(figure.svg).iter("{http://www.w3.org/2000/svg}path")
+    styled = [
+        (path.get("style", ""), path.get("d")) for path in paths if "clip-path" in path.attrib
+    ]
+    return [data for style, data in styled if "stroke: var(--series" in style]
+
+
+def points_of(data):
+    numbers = re.findall(r"[-\d.]+", data)
+    return [(float(x), float(y)) for x, y in zip(*[iter(numbers)] * 2, strict=True)]
+
+
+def drawn_points(points, **options):
+    (data,) = path_data(lines("Loss", "step", "nats", [Line("train", points)], **options))
+    return points_of(data)
+
+
+def test_lines_go_through_their_points():
+    """In proportion: the axes are linear."""
+    (x0, y0), (x1, y1), (x2, y2) = drawn_points([(0, 1.0), (10, 3.0), (30, 2.0)])
+    assert (x2 - x0) == pytest.approx(3 * (x1 - x0), abs=0.1)
+    assert (y1 - y0) == pytest.approx(2 * (y2 - y0), abs=0.1)
+    assert y1 < y2 < y0  # upwards in a picture is a smaller y
+
+
+def test_a_logarithmic_axis_has_equal_steps_for_equal_factors():
+    points = [(0, 1.0), (1, 10.0), (2, 0.0), (3, 100.0), (4, 1000.0)]
+    (_, y0), (_, y1), (_, y2), (_, y3) = drawn_points(points, log=True)
+    assert y0 - y1 == pytest.approx(y1 - y2, abs=0.1) == pytest.approx(y2 - y3, abs=0.1)
+
+
+def test_a_gap_where_there_is_no_value():
+    figure = lines("", "step", "", [Line("a", [(0, 1.0), (1, 2.0), (2, None), (3, 2.0), (4, 1.0)])])
+    (data,) = path_data(figure)
+    assert data.count("M") == 2 and ["2", "–"] in figure.values.rows
+
+
+def test_long_lines_keep_their_peaks():
+    points = [(step, 1.0) for step in range(100_000)]
+    points[54_321] = (54_321, 9.0)
+    drawn = drawn_points(points)
+    assert len(drawn) < 1000
+    (first, low), (last, _) = drawn[0], drawn[-1]
+    at, high = min(drawn, key=lambda point: point[1])
+    assert high < low - 100
+    assert (at - first) / (last - first) == pytest.approx(0.543, abs=0.006)
+
+
+def test_the_table_and_the_description_have_the_values():
+    points = [(step, step / 7) for step in range(0, 10_000, 10)]
+    figure = lines("Loss", "step", "nats", [Line("a", points), Line("b", [(0, 2.5)], 2, True)])
+    assert figure.values.columns == ["step", "a", "b"]
+    rows = figure.values.rows
+    assert rows[0] == ["0", "0", "2.5"] and rows[-1] == ["9,990", "1,427", ""] and len(rows) == 30
+    assert figure.description == (
+        "Loss. nats over step. a: from 0 to 1,427, lowest 0, highest 1,427; b: 2.5"
+    )
+    assert [key.kind for key in figure.legend] == ["line", "ring"]
+
+
+def test_bars_and_intervals():
+    figure = bars(
+        "BLEU by length",
+        ["1–10 words", "more"],
+        "BLEU",
+        [Bars("a", [20.0, 10.0], [(18.0, 23.0), None]), Bars("b", [40.0, None], series=2)],
+    )
+    assert figure.values.columns == ["", "a", "b"]
+    rows = [["1–10 words", "20 (18 to 23)", "40"], ["more", "10", "–"]]
+    assert figure.values.rows == rows
+    widths = {"1": [], "2": []}
+    for series, data in re.findall(r'<path d="([^"]*)"[^>]*fill: var\(--series-(\d)\)', figure.svg):
+        xs = [x for x, _ in points_of(series)]
+        widths[data].append(max(xs) - min(xs))
+    assert widths["1"][0] == pytest.approx(2 * widths["1"][1], rel=0.01)
+    assert widths["2"] == [pytest.approx(2 * widths["1"][0], rel=0.01)]
+    assert ">1–10 words<" in figure.svg and ">BLEU<" in figure.svg
+
+
+@pytest.mark.parametrize("rows", [
+    [("A", 30.0, (28.0, 32.0)), ("B", 34.0, (33.0, 37.0))],
+    [("A", 100.0, (100.0, 100.0)), ("B", 100.0, (100.0 - 1e-13, 100.0))],  # rounding errors
+    [("B", 0.004, (-0.003, 0.008))],
+])  # fmt: skip
+def test_intervals_are_on_one_axis(rows):
+    figure = intervals("", rows, sign="+" if len(rows) == 1 else "")
+    drawn = [points_of(data) for data in path_data(figure)]
+    ends = [(path[0][0], path[-1][0]) for path in drawn]
+    values = [end for _, _, own in rows for end in own]
+    places = [place for own in ends for place in own]
+    scale = (max(places) - min(places)) / ((max(values) - min(values)) or 1)
+    for value, place in zip(values, places, strict=True):
+        assert place - min(places) == pytest.approx(scale * (value - min(values)), abs=0.01)
+    for _, value, _ in rows:
+        assert f"{value:.2f}" in figure.svg and f"{value:.2f}" in figure.description
+
+
+def test_figures_have_the_colours_of_the_page():
+    figure = lines("Loss", "step", "nats", [Line("a", [(0, 1), (1, 2)], 8)])
+    assert "var(--series-2)" in figure.svg  # the colours begin again
+    assert not re.search(r"#[0-9a-f]{6}\b", figure.svg)
+    style = (TEMPLATES / "style.css").read_text("utf-8")
+    for variable in set(re.findall(r"var\((--[\w-]+)\)", figure.svg)):
+        assert style.count(f"{variable}: #") >= 2
+
+
+def test_ids_of_figures_do_not_collide():
+    figures = [lines("Loss", "", "", [Line("a", [(0, 1), (1, last)])]).svg for last in (2, 3)]
+    ids = [set(re.findall(r' id="([^"]+)"', figure)) for figure in figures]
+    assert ids[0] and not ids[0] & ids[1]
+    for figure, own in zip(figures, ids, strict=True):
+        assert set(re.findall(r'(?:url\(|href=")#([^")]+)', figure)) <= own
+
+
+def test_the_same_values_give_the_same_text():
+    first, second = (lines("", "", "", [Line("a", [(0, 1), (1, 2)])], log=True) for _ in range(2))
+    assert first == second
+
+
+@settings(max_examples=3)
+@given(st.text(max_size=12))
+@example(HOSTILE[0])
+@example(HOSTILE[1])
+@example(HOSTILE[2])
+@example(HOSTILE[3])
+def test_any_text_stays_text(text):
+    for figure in (
+        bars(text, [text, "b"], "BLEU", [Bars(text, [1, 2]), Bars(text, [1, 2])]),
+        intervals(text, [(text, 1.0, (0.0, 2.0))]),
+    ):
+        figure.svg.encode()
+        ElementTree.fromstring(figure.svg)
+        assert "<script" not in figure.svg and not re.search("[\u202e\u2028\0\x1b]", figure.svg)
+
+
+@pytest.mark.parametrize(
+    "points",
+    [[], [(5, None)], [(1, 0.0)], [(1, -2.0)], [(0, 1e29), (1, 1e-29)], [(0, 3.0), (1, 3.0)]],
+)
+@pytest.mark.parametrize("log", [False, True])
+def test_few_or_extreme_values(points, log):
+    ElementTree.fromstring(lines("Loss", "step", "nats", [Line("a", points)], log=log).svg)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "–"), (float("nan"), "–"), (0.00123456, "0.001235"), (31.416, "31.42"), (8000, "8,000"),
+     (1234.5, "1,234"), (2.0, "2"), (1e20, "1.000e+20"), (-0.5, "-0.5"), (7e-7, "7e-07")],
+)  # fmt: skip
+def test_numbers(value, shown):
+    assert shown_number(value) == shown

@@ -1,0 +1,230 @@
+"""What a model is, for the people it is given to: a few facts, and the model card.
+
+The card is Markdown. It begins with metadata in YAML, which model hubs read (Hugging Face, "Model
+Cards"; the idea is that of Mitchell et al. 2019, arXiv 1810.03993). Text of a recipe or a folder's
+name can neither break the metadata nor add markup to the page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from transformer_mt.config import file as config_file
+from transformer_mt.config import yaml_text
+from transformer_mt.config.schema import Config
+from transformer_mt.data.datasets import DATASETS
+from transformer_mt.data.languages import primary
+from transformer_mt.evaluation.metrics import METRICS
+from transformer_mt.model_directory import MODEL_CARD, ModelDirectory
+from transformer_mt.reports.page import render
+from transformer_mt.reports.record import Record, interval, number, read
+from transformer_mt.utils.console import duration, visible
+from transformer_mt.utils.errors import UserError
+from transformer_mt.utils.folders import sealed
+
+# The file of an export that holds what its model directory says about the training.
+CARD = "card.json"
+# What ISO 639 has as the code of a language.
+_LANGUAGE = re.compile(r"[a-z]{2,3}")
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Score(BaseModel):
+    """The score of a model on its test set, as it is printed. `interval` is half the width of the
+    95 % confidence interval; None if it is not known."""
+
+    metric: Literal["BLEU"] = "BLEU"
+    score: Number
+    interval: Number | None = None
+
+
+class Training(BaseModel):
+    """What is known about the training of a model.
+
+    Attributes:
+        pairs: the number of training pairs.
+        dataset: the name of the dataset; None if the text was files of the user.
+    """
+
+    pairs: Annotated[int, Field(ge=0)] | None = None
+    dataset: Literal[tuple(sorted(set(DATASETS) - {"files"}))] | None = None
+    test: Score | None = None
+
+
+def of_training(model_dir: Path, checkpoint: str) -> Training:
+    """What a model directory says about a checkpoint of it. The score is None if it was measured
+    with another checkpoint. What can't be read is left out."""
+    with contextlib.suppress(UserError, OSError):
+        record = read(model_dir, model_dir.name)
+        tests = [line for line in record.lines("test") if line.get("checkpoint") == checkpoint]
+        pairs = number(record.facts.get("pairs"))
+        dataset = record.config.data.dataset if record.config else "files"
+        return Training(
+            pairs=None if pairs is None else max(0, int(pairs)),
+            dataset=None if dataset == "files" else dataset,
+            test=_score(tests[-1]) if tests else None,
+        )
+    return Training()
+
+
+def of_export(folder: Path) -> Training:
+    """What an export says about the training of its model; nothing if it says nothing."""
+    with contextlib.suppress(UserError, OSError, ValidationError):
+        return Training.model_validate_json(ModelDirectory(folder).own(CARD).read_bytes())
+    return Training()
+
+
+def _score(line: dict[str, Any]) -> Score | None:
+    """The score of a line of metrics.jsonl."""
+    bleu, half = number(line.get("bleu")), _half_width(line, "bleu")
+    if bleu is None:
+        return None
+    return Score(score=round(bleu, 2), interval=None if half is None else round(half, 2))
+
+
+def _half_width(line: dict[str, Any], metric: str) -> float | None:
+    ends = interval(line, metric)
+    return None if ends is None else (ends[1] - ends[0]) / 2
+
+
+def card_of(directory: ModelDirectory, checkpoint: str) -> str:
+    """Returns the card of a checkpoint: the one in the directory if a person has edited it, and
+    otherwise a new one.
+
+    Raises:
+        UserError, UsageError: the directory can't be read.
+        ModuleNotFoundError: Jinja2 is not installed.
+    """
+    if directory.has_edited_card:
+        return directory.own(MODEL_CARD).read_bytes().decode("utf-8", errors="replace")
+    record = read(directory.path, directory.path.resolve().name)
+    return sealed(model_card(record, directory.load_config(), checkpoint), "<!-- {} -->")
+
+
+def model_card(record: Record, config: Config, checkpoint: str) -> str:
+    """Returns the card of a run.
+
+    Args:
+        checkpoint: the checkpoint to translate with. Only scores of it are shown.
+    """
+    splits = {"dev": _dev_line(record, checkpoint), "test": record.last("test")}
+    splits = {name: line for name, line in splits.items() if line.get("checkpoint") == checkpoint}
+    scores, notes = [], []
+    for split, line in splits.items():
+        for key, value in _values(line):
+            metric, half = METRICS[key], _half_width(line, key)
+            margin = "" if half is None else f" ± {half:.{metric.digits}f}"
+            scores.append((split, metric.label, f"{value:.{metric.digits}f}{margin}"))
+            notes.append(_code(line.get(metric.signature_key)))
+        notes.append(_code(line.get("note")))
+    source, target = record.languages
+    start, files = record.last("start"), record.facts.get("files")
+    train = files.get("train") if isinstance(files, dict) else None
+    recipe = yaml_text.dump(_recipe(config))
+    text = render(
+        "card.md",
+        metadata=yaml_text.dump(_metadata(record, config, splits.get("test"))),
+        record=record,
+        config=config,
+        model=config.model,
+        checkpoint=checkpoint,
+        source=source,
+        target=target,
+        parameters=number(start.get("parameters")),
+        splits=splits,
+        scores=scores,
+        notes=list(filter(None, dict.fromkeys(notes))),
+        dataset=DATASETS[config.data.dataset],
+        files=[Path(str(path)).name for path in train] if isinstance(train, list) else [],
+        pairs=number(record.facts.get("pairs")),
+        training={
+            "updates": f"{record.step:,}",
+            "time": None if record.seconds is None else duration(record.seconds),
+            "computed on": start.get("device_name"),
+            "cores": start.get("cores"),
+            "seed": config.training.seed,
+            "transformer_mt": start.get("version"),
+            "PaddlePaddle": start.get("paddle"),
+            "Python": start.get("python"),
+        },
+        longest=config.decoding.max_source_length or config.data.max_length,
+        recipe=recipe,
+        fence="`" * max(3, 1 + max(map(len, re.findall("`+", recipe)), default=0)),
+    )
+    return visible(text)
+
+
+def _metadata(record: Record, config: Config, test: dict[str, Any] | None) -> dict[str, Any]:
+    """Returns what model hubs read. Only what is known is in it."""
+    codes = [primary(code) for code in (config.data.source_lang, config.data.target_lang)]
+    languages = [code for code in dict.fromkeys(codes) if _LANGUAGE.fullmatch(code)]
+    metadata: dict[str, Any] = {"language": languages} if languages else {}
+    metadata |= {
+        "library_name": "transformer_mt",
+        "pipeline_tag": "translation",
+        "tags": ["translation", "transformer", "paddlepaddle"],
+    }
+    if test is None:
+        return metadata
+    values = {METRICS[key].label: round(value, METRICS[key].digits) for key, value in _values(test)}
+    name = "files of the author" if config.data.dataset == "files" else config.data.dataset
+    result = {
+        "task": {"type": "translation", "name": f"Translation {codes[0]}-{codes[1]}"},
+        "dataset": {"type": config.data.dataset, "name": name, "split": "test"},
+        "metrics": [
+            {"type": label.lower(), "name": label, "value": value}
+            for label, value in values.items()
+        ],
+    }
+    return metadata | {
+        "metrics": [label.lower() for label in values],
+        "model-index": [{"name": record.name, "results": [result]}],
+    }
+
+
+def _values(line: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yields each score of a line, under its key of METRICS."""
+    for key in METRICS:
+        value = number(line.get(key))
+        if value is not None:
+            yield key, value
+
+
+def _dev_line(record: Record, checkpoint: str) -> dict[str, Any]:
+    """Returns the scores of a checkpoint on the dev set: with the settings of the search if it was
+    compared with an average, and otherwise those of its validation."""
+    lines = [
+        *({**line, "checkpoint": f"step_{line.get('step')}"} for line in record.lines("dev")),
+        *record.lines("average"),
+        *record.lines("best"),
+    ]
+    return next((line for line in reversed(lines) if line.get("checkpoint") == checkpoint), {})
+
+
+def _recipe(config: Config) -> dict[str, Any]:
+    """Returns the settings that differ from their defaults, without the folders of one computer."""
+    recipe: dict[str, Any] = {}
+    for name, value in config_file.changed(config).items():
+        section, _, key = name.rpartition(".")
+        if name == "model_dir":
+            value = Path(value).name or "model"
+        elif name == "data.root":
+            value = "FOLDER"
+        elif name == "data.cache":
+            continue
+        elif isinstance(value, str) and Path(value).is_absolute():
+            value = Path(value).name
+        (recipe.setdefault(section, {}) if section else recipe)[key] = value
+    return recipe
+
+
+def _code(value: Any) -> str:
+    """Returns a value as text of one line that can't end a block of code."""
+    return " ".join(str(value or "").split()).replace("`", "'")
