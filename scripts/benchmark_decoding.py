@@ -97,6 +97,7 @@ class Judge:
     """This project's model, which encodes the lines, provides the weights, and scores outputs."""
 
     def __init__(self, model_dir: Path, checkpoint: str | None) -> None:
+        from transformer_mt import kernels
         from transformer_mt.decoding.paddle_engine import PaddleEngine
         from transformer_mt.model.build import build_model
         from transformer_mt.model_directory import ModelDirectory
@@ -104,6 +105,7 @@ class Judge:
         from transformer_mt.weights import load_weights
 
         use_device("cpu")
+        kernels.choose()
         directory = ModelDirectory(model_dir)
         self.config = directory.load_config()
         self.subwords = directory.load_subwords()
