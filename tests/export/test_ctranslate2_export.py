@@ -321,15 +321,6 @@ def test_an_earlier_export_is_replaced(model_dir, tmp_path):
     assert names(tmp_path) == {"model", "out"}
 
 
-def test_without_a_way_to_exchange_names(model_dir, tmp_path, monkeypatch):
-    monkeypatch.setattr(folders.ctypes, "CDLL", lambda name: object())
-    out = tmp_path / "out"
-    run_command("export", model_dir, format="ctranslate2", output=out)
-    run_command("export", model_dir, format="ctranslate2", output=out, quantization="int8")
-    assert names(out) == FILES and verify(out) is None
-    assert names(tmp_path) == {"model", "out"}
-
-
 def test_new_folders_and_empty_ones(model_dir, tmp_path):
     (tmp_path / "empty").mkdir()
     run_command("export", model_dir, format="ctranslate2", output=tmp_path / "empty")
@@ -368,7 +359,7 @@ def test_a_full_disk(model_dir, monkeypatch):
     run_command("export", model_dir, format="ctranslate2")
     folder = model_dir / "export" / "ctranslate2"
     before = content(folder)
-    for step in ("write_checksums", "flush_to_disk", "_exchange"):
+    for step in ("write_checksums", "flush_to_disk", "replace"):
         with monkeypatch.context() as context:
             context.setattr(folders, step, full)
             with pytest.raises(UserError, match="ctranslate2: can't be written: No space left"):
@@ -386,7 +377,7 @@ def test_nothing_is_left_where_it_fails_for_the_first_time(model_dir, tmp_path, 
     assert not (model_dir / "export").exists()
 
 
-@pytest.mark.parametrize("step", ["write_checksums", "flush_to_disk", "_exchange"])
+@pytest.mark.parametrize("step", ["write_checksums", "flush_to_disk", "replace"])
 def test_a_killed_process(model_dir, step):
     """What is under the name is whole, and the next export does not mind what was left."""
     run_command("export", model_dir, format="ctranslate2")

@@ -16,7 +16,6 @@ import re
 import shutil
 import stat
 import sys
-import unicodedata
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -27,13 +26,14 @@ from typing import IO, Any, NamedTuple
 from transformer_mt.utils.console import quoted
 from transformer_mt.utils.errors import UsageError, UserError
 
-# The path of a file descriptor: of a process, of one of its threads, or of this process.
-_DESCRIPTOR = re.compile(r"(?:/proc/(\d+)(?:/task/\d+)?|/dev)/fd/(\d+)")
-# The byte order marks of encodings whose lines do not end in the byte of a newline alone.
-_MARKS = [
-    *(("UTF-32", mark) for mark in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)),
-    *(("UTF-16", mark) for mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)),
-]
+# The paths of this process's open files.
+_DESCRIPTOR = re.compile(r"/dev/(?:fd/(\d+)|stdout|stderr)")
+# The byte order marks of encodings whose lines do not end in the byte of a newline alone. UTF-32
+# comes first, because its mark begins with the other.
+_MARKS = {
+    **dict.fromkeys((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "UTF-32"),
+    **dict.fromkeys((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "UTF-16"),
+}
 # The number of bytes that are read at once, and looked at to find out what they are.
 BLOCK = 1 << 16
 # A command that ends lines in \\n instead of in \\r.
@@ -41,8 +41,6 @@ _NEWLINES = r"tr '\r' '\n'"
 # UTF-8 has no halves of surrogate pairs, which Python has in names that are not UTF-8. They are
 # written as JSON has them: \\udcff.
 _ERRORS = "backslashreplace"
-# After following this many links, Linux takes them for a loop.
-_MOST_LINKS = 40
 
 
 class _Compression(NamedTuple):
@@ -204,21 +202,13 @@ def _identity(file: Path | int) -> tuple[int, int] | str | None:
     return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
-def _descriptor(path: str | Path) -> tuple[int | None, int] | None:
-    """Returns the process (None: this one) and the number of the descriptor that a path names,
-    directly or through links; None if it names no descriptor."""
-    path = os.fspath(path)
-    for _ in range(_MOST_LINKS):
-        folder, name = os.path.split(path)
-        folder = os.path.realpath(folder)
-        if match := _DESCRIPTOR.fullmatch(f"{folder}/{name}"):
-            is_own = match[1] is None or os.path.realpath("/proc/self") == f"/proc/{match[1]}"
-            return None if is_own else int(match[1]), int(match[2])
-        try:
-            path = os.path.join(folder, os.readlink(f"{folder}/{name}"))
-        except OSError:  # it is not a link
-            break
-    return None
+def _descriptor(path: str | Path) -> int | None:
+    """Returns the number of the open file that a path such as /dev/stdout names; None if it names
+    another kind of file."""
+    match = _DESCRIPTOR.fullmatch(os.fspath(path))
+    if match is None:
+        return None
+    return int(match[1] or {"/dev/stdout": 1, "/dev/stderr": 2}[match[0]])
 
 
 def _open_directly(path: Path) -> IO[bytes]:
@@ -226,25 +216,22 @@ def _open_directly(path: Path) -> IO[bytes]:
     descriptor = _descriptor(path)
     if descriptor is None:
         return open(path, "wb")
-    process, number = descriptor
-    if process is not None:
-        return open(path, "ab")
     # Text that was printed before must come first.
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
     # Opening the path instead would truncate the file, and start at a position of its own.
-    return open(os.dup(number), "wb")
+    return open(os.dup(descriptor), "wb")
 
 
 def clear_leftovers(folder: Path, name: str | None = None) -> None:
-    """Deletes what killed processes have left in a folder: each `.NAME.PID.tmp` that no process has
-    locked.
+    """Deletes what killed processes have left in a folder: each `.NAME.PID.tmp` and
+    `.NAME.PID.old.tmp` that no process has locked.
 
     Args:
         name: NAME; None: any name.
     """
-    pattern = re.compile(rf"\.{'.+' if name is None else re.escape(name)}\.\d+\.tmp")
+    pattern = re.compile(rf"\.{'.+' if name is None else re.escape(name)}\.\d+(\.old)?\.tmp")
     try:
         left = [path for path in folder.iterdir() if pattern.fullmatch(path.name)]
     except OSError:
@@ -275,42 +262,14 @@ def _write_errors(path: Path, opened: Path) -> Iterator[None]:
 def _wide_encoding(start: bytes) -> str | None:
     """Returns the encoding of a text that has two or four bytes for each character, given its first
     bytes; None if it is another one."""
-    for encoding, mark in _MARKS:  # UTF-32 comes first, because its mark begins with the other
+    for mark, encoding in _MARKS.items():
         if start.startswith(mark):
             return encoding
-    # UTF-8 has the byte zero only for U+0000, which text hardly has.
-    if len(start) < 4 or 0 not in start:
-        return None
-    # In UTF-32, no more than 21 bits of a character are used.
-    whole = start[: len(start) // 4 * 4]
-    for encoding, order in (("UTF-32LE", (3, 2)), ("UTF-32BE", (0, 1))):
-        highest, next_highest = (whole[place::4] for place in order)
-        if any(whole) and not any(highest) and max(next_highest) <= 0x10:
+    # Without a mark: in UTF-16, every second byte of Latin text is zero. In UTF-8, hardly any is.
+    for place, encoding in ((1, "UTF-16LE"), (0, "UTF-16BE")):
+        if len(start) >= 4 and 4 * start[place::2].count(0) > len(start):
             return encoding
-    # In UTF-16, every second byte of most text is zero. In Chinese, say, only a few are, such as
-    # those of the ends of lines; as UTF-8, such text is not valid.
-    units = {start[place : place + 2] for place in range(0, len(start) - 1, 2)}
-    zeros = [start[place::2].count(0) for place in (0, 1)]
-    is_mostly_zero = 4 * max(zeros) > len(start) and (len(start) >= 100 or min(zeros) == 0)
-    for encoding, end, place in (("UTF-16LE", b"\n\0", 1), ("UTF-16BE", b"\0\n", 0)):
-        if is_mostly_zero and zeros[place] == max(zeros):
-            return encoding
-        if not is_mostly_zero and end in units and not _is_utf8(start):
-            # Bytes of another kind have units that are no characters of a text.
-            text = start[: len(start) // 2 * 2].decode(encoding, "surrogatepass")[:-1]
-            kinds = {unicodedata.category(one) for one in text if not one.isspace()}
-            if not kinds & {"Cc", "Cn", "Co", "Cs"}:
-                return encoding
     return None
-
-
-def _is_utf8(start: bytes) -> bool:
-    """Whether bytes are the beginning of a text in UTF-8. The last character may be incomplete."""
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(start)
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _command(file: str, *steps: str | None) -> str:

@@ -5,7 +5,6 @@ that may be replaced while others read it cannot be in such a list, because file
 change at the same moment. If it is a text file, a comment at its end holds its checksum.
 """
 
-import ctypes
 import hashlib
 import os
 import re
@@ -106,18 +105,13 @@ def is_sealed(content: bytes) -> bool:
     return match is not None and hashlib.sha256(match[1]).hexdigest().encode() == match[2]
 
 
-# Constants of Linux's fcntl.h and fs.h.
-AT_FDCWD = -100
-RENAME_EXCHANGE = 2
-
-
 @contextmanager
 def published(path: Path) -> Iterator[Path]:
     """Yields a new folder for the block to write into. When the block ends, checksums of its files
     are added, and it replaces `path`. If the block fails, the new folder is deleted.
 
-    An earlier `path` stays complete until it is replaced, even if the power is cut. What a killed
-    process has left of such a new folder is deleted.
+    An earlier `path` stays complete until it is replaced. What a killed process has left of such a
+    new folder is deleted.
 
     Raises:
         OSError: the folder can't be written.
@@ -135,32 +129,27 @@ def published(path: Path) -> Iterator[Path]:
         write_checksums(new)
         for file in (*new.iterdir(), new):
             flush_to_disk(file)
-        if final.exists():
-            _exchange(new, final)
-        else:
-            new.rename(final)
+        replace(new, final)
         flush_to_disk(final.parent)
     finally:
         if descriptor is not None:
             os.close(descriptor)
-        # After a failure this is the incomplete folder, and otherwise the one that was replaced.
-        shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(new, ignore_errors=True)  # after a failure
         if parent_is_new:
             with suppress(OSError):  # it is not empty
                 final.parent.rmdir()
 
 
-def _exchange(new: Path, old: Path) -> None:
-    """Exchanges the names of two folders, in one step if Linux and the file system support it."""
-    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
-    paths = os.fsencode(new), os.fsencode(old)
-    if renameat2 and not renameat2(AT_FDCWD, paths[0], AT_FDCWD, paths[1], RENAME_EXCHANGE):
-        return
-    aside = new.with_name(f"{new.name}.old")
-    old.rename(aside)
+def replace(new: Path, final: Path) -> None:
+    """Renames a folder, in place of another one if there is one. That one is put aside first, and
+    back if the second step fails."""
+    aside = new.with_name(f".{final.name}.{os.getpid()}.old.tmp")
+    if final.exists():
+        final.rename(aside)
     try:
-        new.rename(old)
+        new.rename(final)
     except OSError:
-        aside.rename(old)
+        if aside.exists():
+            aside.rename(final)
         raise
-    aside.rename(new)
+    shutil.rmtree(aside, ignore_errors=True)
