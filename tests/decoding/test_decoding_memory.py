@@ -9,8 +9,8 @@ from tests.support import make_config, wide_model
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.schema import ModelConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
+from transformer_mt.decoding.batch import SHARE, sentence_bytes, sentences_that_fit
 from transformer_mt.decoding.engine import Sentence
-from transformer_mt.decoding.memory import SHARE, sentence_bytes, sentences_that_fit
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 
 # All outputs have 30 subwords.

@@ -5,8 +5,7 @@ import paddle
 import pytest
 
 from tests.support import log_softmax
-from transformer_mt.kernels.device_scores import DeviceLogProbs, device_mixture
-from transformer_mt.kernels.scores import LogProbs, mixture
+from transformer_mt.kernels.scores import DeviceLogProbs, LogProbs, device_mixture, mixture
 
 KIND_OF = {
     "host": LogProbs,

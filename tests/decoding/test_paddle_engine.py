@@ -148,7 +148,7 @@ def test_paddles_layers_find_what_numpy_finds(
     on_device._cpu_decoders = []
     ours = on_host.search(sentences[:32], settings)
     # Otherwise the logits of a CPU would be searched by NumPy.
-    monkeypatch.setattr("transformer_mt.kernels.device_scores.is_float32_on_cpu", lambda x: False)
+    monkeypatch.setattr("transformer_mt.kernels.scores.is_float32_on_cpu", lambda x: False)
     theirs = on_device.search(sentences[:32], settings)
     different = 0
     for (one,), (other,) in zip(ours, theirs, strict=True):

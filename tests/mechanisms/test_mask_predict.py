@@ -21,7 +21,6 @@ from transformer_mt.decoding import mask_predict as mask_predict_engine
 from transformer_mt.decoding.engine import Sentence, length_limits, length_penalty
 from transformer_mt.decoding.mask_predict import MaskPredictEngine, PaddlePredictor, best_lengths
 from transformer_mt.decoding.paddle_engine import engine_of
-from transformer_mt.kernels import device_scores
 from transformer_mt.translator import Translator
 from transformer_mt.utils.errors import UsageError
 
@@ -298,7 +297,7 @@ def test_a_device_finds_what_the_cpu_finds(make_engine, sentences, monkeypatch, 
     """What chooses on a GPU, run on the CPU; and logits in pieces."""
     engine = make_engine(kind)
     on_cpu = engine.search(sentences[:20], SETTINGS)
-    monkeypatch.setattr(device_scores, "is_float32_on_cpu", lambda x: False)
+    monkeypatch.setattr("transformer_mt.kernels.scores.is_float32_on_cpu", lambda x: False)
     monkeypatch.setattr(mask_predict_engine, "POSITIONS", 7)
     on_device = engine.search(sentences[:20], SETTINGS)
     for [ours], [theirs] in zip(on_cpu, on_device, strict=True):

@@ -17,7 +17,7 @@ from transformer_mt import cli
 from transformer_mt.commands import train
 from transformer_mt.export import registry as engines
 from transformer_mt.training import finish
-from transformer_mt.training.resume import checked_state
+from transformer_mt.training.run import checked_state
 from transformer_mt.utils import console
 from transformer_mt.utils.errors import UsageError
 from transformer_mt.utils.folders import write_checksums

@@ -139,7 +139,9 @@ def test_the_command_for_an_unknown_encoding_works_too(tmp_path, ending):
     assert list(lines(tmp_path / "NEW_FILE")) == WIDE_TEXT.splitlines()
 
 
-@pytest.mark.parametrize(("encoding", "told"), [("utf-16-le", "UTF-16LE"), ("utf-16-be", "UTF-16BE")])
+@pytest.mark.parametrize(
+    ("encoding", "told"), [("utf-16-le", "UTF-16LE"), ("utf-16-be", "UTF-16BE")]
+)
 @pytest.mark.parametrize("text", ["Hi", "Où est la gare ?\n"])
 def test_short_text_in_another_encoding_without_a_mark(tmp_path, encoding, told, text):
     (tmp_path / "text").write_bytes(text.encode(encoding))

@@ -26,7 +26,7 @@ from transformer_mt.decoding.engine import (
     length_penalty,
     require_able,
 )
-from transformer_mt.kernels.device_scores import next_log_probs
+from transformer_mt.kernels.scores import next_log_probs
 from transformer_mt.model.nonautoregressive import NonAutoregressiveTransformer
 from transformer_mt.model.transformer import at_positions, evaluating
 from transformer_mt.utils.errors import UsageError

@@ -41,7 +41,7 @@ from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding import batch
 from transformer_mt.decoding.engine import Hypotheses, Rows, Sentence
 from transformer_mt.export.registry import PADDLE_INFERENCE, EngineSpec
-from transformer_mt.kernels.device_scores import MixtureStepper, next_log_probs
+from transformer_mt.kernels.scores import MixtureStepper, next_log_probs
 from transformer_mt.model import operations
 from transformer_mt.model.ancestors import AncestorMask
 from transformer_mt.model.layers import LayerCache

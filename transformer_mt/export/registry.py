@@ -232,7 +232,7 @@ class _Paddle(Backend):
         """As `Backend.sentences_at_once`; on a GPU as many as fit into its free memory."""
         if spec.device == "cpu":
             return super().sentences_at_once(spec, settings, length)
-        from transformer_mt.decoding.memory import sentences_in_free_memory
+        from transformer_mt.decoding.batch import sentences_in_free_memory
 
         vocab_size = spec.subwords.target.size
         return sentences_in_free_memory(list(spec.models), vocab_size, settings, length)

@@ -152,7 +152,7 @@ def newest_whole(directory: ModelDirectory) -> Path | None:
         problems = "\n".join(f"  {found}: {problem}" for found, problem in damaged)
         raise UserError(
             f"{directory.path}: none of its checkpoints is whole:\n{problems}\n"
-            "Train again from the beginning with --restart, which deletes them"
+            "Train again from the beginning with --restart, which puts this folder aside"
         )
     for found, problem in damaged:
         aside = found.with_name(f"{found.name}.damaged")
