@@ -79,7 +79,8 @@ class Rows:
         self.open = [self.open[i] for i in sentences]
 
 
-def task(longest, *, alpha=1.0, shortest=0, prefixes=None, n_best=1):
+def task(longest, *, alpha=1.0, shortest=0, prefixes=None, **settings):
+    settings["length_penalty"] = alpha
     longest = np.array(longest, np.int64)
     return Task(
         shortest=np.broadcast_to(shortest, longest.shape),
@@ -87,13 +88,13 @@ def task(longest, *, alpha=1.0, shortest=0, prefixes=None, n_best=1):
         prefixes=prefixes or [[] for _ in longest],
         bos=BOS,
         eos=EOS,
-        penalty=lambda length: gnmt(length, alpha),
-        n_best=n_best,
+        # More outputs than a config may ask for are drawn below.
+        settings=DecodingConfig().model_copy(update=settings),
     )
 
 
 def search(table, sentences, longest, beam_size=5, **options):
-    return beam_search(Rows(table, sentences), task(longest, **options), beam_size)
+    return beam_search(Rows(table, sentences), task(longest, beam_size=beam_size, **options))
 
 
 def best_of(found):
@@ -196,7 +197,7 @@ def test_stopping_early_changes_nothing(beam_size, alpha, n_best):
     longest = [2 + sentence % 6 for sentence in sentences]
     n_best = min(n_best, beam_size)
     rows = Rows(table, sentences)
-    found = beam_search(rows, task(longest, alpha=alpha, n_best=n_best), beam_size)
+    found = beam_search(rows, task(longest, alpha=alpha, n_best=n_best, beam_size=beam_size))
     for sentence, most, own in zip(sentences, longest, found, strict=True):
         expected = simple_beam(table, sentence, most, beam_size, alpha)[:n_best]
         assert [tuple(hypothesis.ids) for hypothesis in own] == [ids for _, ids in expected]
@@ -214,7 +215,7 @@ def test_it_does_stop_early():
             return logits
 
     rows = Rows(Short(6), [0])
-    beam_search(rows, task([50]), 4)
+    beam_search(rows, task([50], beam_size=4))
     assert rows.steps < 10
 
 
@@ -288,7 +289,7 @@ def test_lengths_and_ids_that_are_never_put_out(beam_size):
     shortest = np.array([sentence % 3 for sentence in range(21)])
     shortest = np.minimum(shortest, longest)
     rows = Rows(table, range(21), never=(*NEVER, 5))
-    found = best_of(beam_search(rows, task(longest, shortest=shortest), beam_size))
+    found = best_of(beam_search(rows, task(longest, shortest=shortest, beam_size=beam_size)))
     for least, most, hypothesis in zip(shortest, longest, found, strict=True):
         assert least <= len(hypothesis.ids) <= most
         assert not set(hypothesis.ids) & {*NEVER, 5}
@@ -380,9 +381,8 @@ def test_no_sentence():
 # ---- Sampling ----
 
 
-def draw(table, sentences, longest, uniform, temperature=1.0, top_k=None, top_p=1.0, **options):
-    asked = task(longest, **options)
-    return sample(Rows(table, sentences), asked, uniform, temperature, top_k, top_p)
+def draw(table, sentences, longest, uniform, **settings):
+    return sample(Rows(table, sentences), task(longest, **settings), uniform)
 
 
 def uniform_numbers(count, n_best, steps, seed=5):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
 
-from transformer_mt.config.decoding import LONGEST_TARGET
+from transformer_mt.config.decoding import LONGEST_TARGET, NEEDS_PRECEDING_WORDS, DecodingConfig
 from transformer_mt.config.schema import Config
 
 Problems = Iterator[tuple[tuple[str, ...], str]]
@@ -230,9 +230,10 @@ def guided_attention_rules(config: Config) -> Problems:
 NON_AUTOREGRESSIVE_NEEDS = (
     ("scheduled_sampling.decay", None, "there are no preceding words that could be replaced"),
     ("guided_attention.by", None, "its decoder reads masks, but words are what would be guided"),
-    ("decoding.sampling", False, "all words are predicted at once, none after another"),
-    ("decoding.n_best", 1, "it has one output per line"),
-    ("decoding.segmentations", 1, "there is no next word whose probabilities could be averaged"),
+    *(
+        (f"decoding.{key}", DecodingConfig.model_fields[key].default, reason)
+        for key, reason in NEEDS_PRECEDING_WORDS.items()
+    ),
 )
 
 

@@ -9,7 +9,7 @@ from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.schema import ModelConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Vocabulary
-from transformer_mt.decoding.engine import Hypotheses, Rows, Sentence, length_limits, length_penalty
+from transformer_mt.decoding.engine import Hypotheses, Rows, Sentence, length_limits
 from transformer_mt.decoding.search import Stepper, Task, beam_search, sample
 from transformer_mt.model.ancestors import capacity
 from transformer_mt.utils import device
@@ -69,9 +69,8 @@ def _search(
     stepper = stepper_of(sentences)
     task = _task(sentences, settings, target)
     if not settings.sampling:
-        return beam_search(stepper, task, settings.beam_size)
-    uniform = _uniform_numbers(sentences, task, settings.seed)
-    return sample(stepper, task, uniform, settings.temperature, settings.top_k, settings.top_p)
+        return beam_search(stepper, task)
+    return sample(stepper, task, _uniform_numbers(sentences, task))
 
 
 def sources(sentences: list[Sentence]) -> Rows:
@@ -127,20 +126,20 @@ def _task(sentences: list[Sentence], settings: DecodingConfig, target: Vocabular
         prefixes=[sentence.prefix for sentence in sentences],
         bos=target.bos,
         eos=target.eos,
-        penalty=lambda length: length_penalty(length, settings),
-        n_best=settings.n_best,
+        settings=settings,
     )
 
 
-def _uniform_numbers(sentences: list[Sentence], task: Task, seed: int) -> np.ndarray:
+def _uniform_numbers(sentences: list[Sentence], task: Task) -> np.ndarray:
     """The random numbers of `sample`, float64 (sentences, n_best, steps). Those of a sentence
     depend only on the seed and on its own number."""
+    seed, n_best = task.settings.seed, task.settings.n_best
     steps = int(task.longest.max(initial=0)) + 1
     return np.stack(
         [
             # They are drawn step by step, so that they do not depend on the number of steps, which
             # follows from the longest sentence of the batch.
-            np.random.default_rng((seed, sentence.number)).random((steps, task.n_best)).T
+            np.random.default_rng((seed, sentence.number)).random((steps, n_best)).T
             for sentence in sentences
         ]
     )

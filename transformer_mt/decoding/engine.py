@@ -11,7 +11,7 @@ from typing import Protocol, overload
 
 import numpy as np
 
-from transformer_mt.config.decoding import MAX_LENGTH_RATIO, DecodingConfig
+from transformer_mt.config.decoding import MAX_LENGTH_RATIO, NEEDS_PRECEDING_WORDS, DecodingConfig
 from transformer_mt.utils.errors import UsageError
 
 
@@ -112,10 +112,7 @@ def sentences_in(tokens: int, settings: DecodingConfig, length: int) -> int:
 Limits = Mapping[str, str]
 # Those of a model that predicts all positions of an output at once.
 NON_AUTOREGRESSIVE_LIMITS: Limits = {
-    "sampling": "a non-autoregressive model predicts all words at once, none after another",
-    "n_best": "a non-autoregressive model has one output per line",
-    "segmentations": "a non-autoregressive model has no next word whose probabilities could be "
-    "averaged",
+    **NEEDS_PRECEDING_WORDS,
     "prefix": "a non-autoregressive model does not go with --prefix: an output is not continued, "
     "all of it is predicted at once",
     "alignment": "a non-autoregressive model does not go with --alignment: its attention is that "
@@ -139,10 +136,9 @@ def require_able(limits: Limits, settings: DecodingConfig, asked: Iterable[str] 
     Raises:
         UsageError: it can't do what the settings or `asked` ask for.
     """
-    usual = {"sampling": False, "n_best": 1, "segmentations": 1}
-    for key, value in usual.items():
-        if key in limits and (given := getattr(settings, key)) != value:
-            raise UsageError(f"decoding.{key}: {given}: {limits[key]}")
+    for key, value in settings:
+        if key in limits and value != DecodingConfig.model_fields[key].default:
+            raise UsageError(f"decoding.{key}: {value}: {limits[key]}")
     for what in asked:
         if what in limits:
             raise UsageError(limits[what])

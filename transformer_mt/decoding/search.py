@@ -1,13 +1,13 @@
 """Beam search and sampling over any step function. They know ids and scores, but neither models nor
 text."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from transformer_mt.decoding.engine import Hypotheses, Hypothesis, Rows
+from transformer_mt.config.decoding import DecodingConfig
+from transformer_mt.decoding.engine import Hypotheses, Hypothesis, Rows, length_penalty
 
 # Sentences that are done stay in the batch until they make up this share of it, because removing
 # them copies everything that is stored for the others.
@@ -48,8 +48,7 @@ class Task:
     Attributes:
         shortest, longest: the limits of an output's length.
         prefixes: the ids that the outputs begin with.
-        penalty: the length penalty of a length, or of an array of lengths, that count eos.
-        n_best: the number of hypotheses.
+        settings: how to search, or to draw.
     """
 
     shortest: np.ndarray
@@ -57,8 +56,7 @@ class Task:
     prefixes: Rows
     bos: int
     eos: int
-    penalty: Callable[[Any], Any]
-    n_best: int = 1
+    settings: DecodingConfig
 
     def forced(self, length: int) -> np.ndarray:
         """The id that each sentence's prefix has at this place (from 0); -1 where it has ended."""
@@ -77,8 +75,8 @@ class Task:
         return np.array([len(prefix) for prefix in self.prefixes], np.int64)
 
 
-def beam_search(stepper: Stepper, task: Task, beam_size: int) -> Hypotheses:
-    """The task.n_best best hypotheses found for each sentence.
+def beam_search(stepper: Stepper, task: Task) -> Hypotheses:
+    """The n_best best hypotheses found for each sentence.
 
     At every step, the beam_size best continuations of a sentence's hypotheses stay open. A
     continuation by eos is kept as a result if it is among the beam_size best of both kinds. The
@@ -92,7 +90,8 @@ def beam_search(stepper: Stepper, task: Task, beam_size: int) -> Hypotheses:
     """
     open_ones = _Open(stepper, task, width=1)
     found = _Found(task)
-    best_penalty = task.penalty(np.maximum(task.longest, 0) + 1)
+    beam_size = task.settings.beam_size
+    best_penalty = length_penalty(np.maximum(task.longest, 0) + 1, task.settings)
     while len(open_ones.sentences):
         sentences, scores, length = open_ones.sentences, open_ones.scores, open_ones.length
         log_probs = stepper.step(open_ones.ids, open_ones.parents)
@@ -123,22 +122,15 @@ def beam_search(stepper: Stepper, task: Task, beam_size: int) -> Hypotheses:
     return found.hypotheses()
 
 
-def sample(
-    stepper: Stepper,
-    task: Task,
-    uniform: np.ndarray,
-    temperature: float,
-    top_k: int | None,
-    top_p: float,
-) -> Hypotheses:
-    """task.n_best outputs drawn at random for each sentence, the most probable first.
+def sample(stepper: Stepper, task: Task, uniform: np.ndarray) -> Hypotheses:
+    """n_best outputs drawn at random for each sentence, the most probable first.
 
     Args:
         uniform: random numbers in [0, 1), (sentences, n_best, steps), with at least as many steps
             as the longest output has ids. An output depends only on its own numbers.
-        temperature, top_k, top_p: as in `LogProbs.draw`.
     """
-    open_ones = _Open(stepper, task, width=task.n_best)
+    settings = task.settings
+    open_ones = _Open(stepper, task, width=settings.n_best)
     found = _Found(task)
     while len(open_ones.sentences):
         sentences, scores, length = open_ones.sentences, open_ones.scores, open_ones.length
@@ -148,7 +140,10 @@ def sample(
         # The ids, (open, n_best), are drawn; a prefix and the longest length leave no choice.
         fixed = np.where(task.must_end(length), task.eos, task.forced(length))[sentences]
         fixed = np.broadcast_to(fixed[:, np.newaxis], scores.shape)
-        ids, log_probs = after.draw(numbers, temperature, top_k, top_p, ~may_end, task.eos, fixed)
+        ids, log_probs = after.draw(
+            *(numbers, settings.temperature, settings.top_k, settings.top_p),
+            *(~may_end, task.eos, fixed),
+        )
         scores = scores + log_probs
         ended = ids == task.eos
         found.add(sentences, np.where(ended, scores, -np.inf), open_ones.outputs)
@@ -228,15 +223,15 @@ class _Found:
     def add(self, sentences: np.ndarray, log_probs: np.ndarray, outputs: np.ndarray) -> None:
         """Adds the results that are better than the present ones: log_probs (sentences, width) with
         eos, and outputs (sentences, width, length) without it."""
-        scores = log_probs / self._task.penalty(np.int64(outputs.shape[2] + 1))
+        scores = log_probs / length_penalty(outputs.shape[2] + 1, self._task.settings)
         for i, j in np.argwhere(scores > self.worst[sentences][:, np.newaxis]):
             own = self._hypotheses[sentences[i]]
             own.append(
                 Hypothesis(outputs[i, j].tolist(), float(log_probs[i, j]), float(scores[i, j]))
             )
             own.sort(key=lambda hypothesis: -hypothesis.score)
-            del own[self._task.n_best :]
-            if len(own) == self._task.n_best:
+            del own[self._task.settings.n_best :]
+            if len(own) == self._task.settings.n_best:
                 self.worst[sentences[i]] = own[-1].score
 
     def hypotheses(self) -> Hypotheses:
