@@ -126,10 +126,9 @@ class DecodingConfig(Section):
 # What a model that predicts all words of an output at once can't do: the keys of `decoding` that
 # must have their defaults, and why.
 NEEDS_PRECEDING_WORDS = {
-    "sampling": "a non-autoregressive model predicts all words at once, none after another",
-    "n_best": "a non-autoregressive model has one output per line",
-    "segmentations": "a non-autoregressive model has no next word whose probabilities could be "
-    "averaged",
+    "sampling": "all words are predicted at once, none after another",
+    "n_best": "it has one output per line",
+    "segmentations": "there is no next word whose probabilities could be averaged",
 }
 # The keys that describe a search, and that can be replaced for each translation.
 SEARCH_KEYS = tuple(key for key in DecodingConfig.model_fields if key != "tune")

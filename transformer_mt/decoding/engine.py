@@ -112,7 +112,9 @@ def sentences_in(tokens: int, settings: DecodingConfig, length: int) -> int:
 Limits = Mapping[str, str]
 # Those of a model that predicts all positions of an output at once.
 NON_AUTOREGRESSIVE_LIMITS: Limits = {
-    **NEEDS_PRECEDING_WORDS,
+    **{
+        key: f"the model is non-autoregressive: {why}" for key, why in NEEDS_PRECEDING_WORDS.items()
+    },
     "prefix": "a non-autoregressive model does not go with --prefix: an output is not continued, "
     "all of it is predicted at once",
     "alignment": "a non-autoregressive model does not go with --alignment: its attention is that "
