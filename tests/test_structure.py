@@ -14,7 +14,7 @@ FLOORS = [
     ["data", "model_directory"],
     ["model"],
     ["kernels"],
-    ["decoding", "evaluation"],
+    ["decoding", "scoring"],
     ["export"],
     ["translator"],
     ["training"],

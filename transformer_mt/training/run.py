@@ -18,10 +18,10 @@ from transformer_mt.config import file as config_file
 from transformer_mt.config.problems import printable
 from transformer_mt.config.schema import SECTIONS, Config
 from transformer_mt.data.prepare import PreparedData
-from transformer_mt.evaluation.groups import spread
-from transformer_mt.evaluation.scoring import require_tokenizer
 from transformer_mt.model.costs import VocabularySizes, parts
 from transformer_mt.model_directory import DATA_FACTS, ModelDirectory, subwords_to_keep
+from transformer_mt.scoring.groups import spread
+from transformer_mt.scoring.metrics import require_tokenizer
 from transformer_mt.training import folder, launch
 from transformer_mt.training.advice import advice
 from transformer_mt.training.checkpoint import newest_whole

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from transformer_mt.evaluation.metrics import Scores
+from transformer_mt.scoring.metrics import Scores
 from transformer_mt.utils.errors import UsageError, UserError
 
 
