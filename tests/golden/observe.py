@@ -13,12 +13,10 @@ import json
 import math
 import re
 import shutil
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import yaml
@@ -141,62 +139,12 @@ def alignments(name: str, engine: str) -> list[str]:
     return output_of("align", *engine_options(name, engine), *_pairs(name))
 
 
-def alignment_error_rate(name: str) -> list[float]:
-    sides = [Path(recipes.config(name)["data"]["root"], f"train.{lang}") for lang in ("en", "de")]
-    arguments = ["--source", sides[0], "--target", sides[1], "--reference", "links"]
-    return _numbers(command("align", *engine_options(name, "paddle"), *arguments))
-
-
 def evaluation(name: str) -> dict[str, Any]:
     root = Path(recipes.config(name)["data"]["root"])
     arguments = ["--source", root / "test.en", "--reference", root / "test.de"]
     path = Path("scores.json")
     command("evaluate", *engine_options(name, "paddle"), *arguments, "--json", path)
     return _recorded(_timeless(json.loads(path.read_text())))
-
-
-def attention(name: str) -> list[dict[str, Any]]:
-    """The maps of the page, their weights as numbers from 0 to 1."""
-    path = Path("page.html")
-    command("attention", name, "--text", "Anna sees the old house today .", "--output", path)
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text())
-    maps = json.loads(found[1])["maps"]
-    # Weights are rounded to whole numbers there, and rows of them add up to nearly the whole.
-    whole = round(np.mean([np.sum(one["weights"], axis=-1).mean() for one in maps]), -1)
-    return [
-        {
-            "queries": [token[0] for token in one["queries"]["tokens"]],
-            "keys": [token[0] for token in one["keys"]["tokens"]],
-            "weights": (np.array(one["weights"]) / whole).tolist(),
-        }
-        for one in maps
-    ]
-
-
-def information(name: str) -> list[float]:
-    """The numbers that `info` prints, of this model and of one with other settings."""
-    return _numbers(command("info", name)) + _numbers(
-        command("info", name, "model.d_model=64", "training.recompute=true", "--length", 10)
-    )
-
-
-def python_interface(name: str) -> dict[str, Any]:
-    """What `transformer_mt.Translator` gives, with settings in place of the config's."""
-    from transformer_mt import Translator
-
-    translator = Translator.load(name, "last", beam_size=2)
-    sources, targets = (
-        Path(_text(name, file)).read_text(encoding="utf-8").split("\n")[:-1]
-        for file in ("pairs.source", "pairs.target")
-    )
-    return {
-        "translations": translator.translate(sources),
-        "scores": list(translator.scores(zip(sources, targets, strict=True))),
-        "alignments": [
-            one._asdict()
-            for one in translator.alignments(zip(sources[:8], targets[:8], strict=True))
-        ],
-    }
 
 
 def average(name: str) -> dict[str, Any]:
@@ -233,18 +181,6 @@ def continuation(name: str, part: str) -> Any:
     return _trained(name, f"{name}_continued", steps + UPDATES)[part]
 
 
-def plan(name: str) -> list[float]:
-    """The numbers of the report that `train --check` prints."""
-    # It measures updates for ten seconds, of a clock that runs faster here.
-    clock = time.perf_counter
-    with mock.patch("time.perf_counter", lambda: 50 * clock()):
-        text = command("train", recipe(name), "--check", "--verbose", f"model_dir={name}_planned")
-    facts, config, _ = text.split("\n\n", 2)
-    # What the code of the records did not print yet.
-    facts = re.sub(r", [\d.]+ per (word|character)|\n  rare .*", "", facts)
-    return _numbers(f"{yaml.safe_load(config)['evaluation']['samples']}\n{facts}")
-
-
 @functools.cache
 def _trained(name: str, model_dir: str, steps: int) -> dict[str, Any]:
     """What a training up to a step leaves."""
@@ -256,7 +192,6 @@ def _trained(name: str, model_dir: str, steps: int) -> dict[str, Any]:
     checkpoint = directory / "checkpoints" / f"step_{steps}"
     return {
         "metrics": [_known(line) for line in lines if line.get("step", steps) > steps - UPDATES],
-        "state": _timeless(json.loads((checkpoint / "state.json").read_text())),
         "weights": _summary(checkpoint),
         "hypotheses": (directory / "test.hypothesis").read_text().splitlines(),
     }
@@ -320,11 +255,6 @@ def _recorded(line: dict[str, Any]) -> dict[str, Any]:
     return {key: part for key, part in line.items() if key not in later}
 
 
-def _numbers(text: str) -> list[float]:
-    """All numbers of a text for people, whose wording may change."""
-    return [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", text)]
-
-
 def _short(output: dict[str, Any]) -> list[Any]:
     """An output of jsonl with less to store: subwords as one text, and no names."""
     pieces = " ".join(output["pieces"])
@@ -352,11 +282,10 @@ def of_model(name: str) -> dict[str, Observation]:
     found: dict[str, Observation] = {
         "logits": recorded_logits,
         "evaluation": evaluation,
-        "information": information,
         **_beginning(),
     }
     if name in recipes.CONTINUED:
-        for part in ("metrics", "state", "weights", "hypotheses"):
+        for part in ("metrics", "weights", "hypotheses"):
             found[f"continuation: {part}"] = partial(continuation, part=part)
 
     def add(function, title: str, engines: tuple[str, ...], *options: object) -> None:
@@ -393,13 +322,7 @@ def of_model(name: str) -> dict[str, Observation]:
         add(translations, "ensemble", ("paddle",), *BEAM, *earlier)
         add(scores, "ensemble scores", ("paddle",), *earlier)
         add(translations, "earlier checkpoint", ("paddle",), "--checkpoint", recipes.EARLIER)
-        found["Translator"] = python_interface
         found["average"] = average
-        found["plan"] = plan
-    if name in ("plain", "alignment"):
-        found["alignment error rate"] = alignment_error_rate
-    if name in ("plain", "apart"):
-        found["attention"] = attention
     return found
 
 

@@ -4,8 +4,8 @@ import csv
 import io
 
 import pytest
-from tests.scoring.test_metrics import german
 
+from tests.scoring.test_metrics import german
 from tests.support import sacrebleu, write_lines
 from transformer_mt.scoring.differences import sentence_scores, sentence_table
 from transformer_mt.utils.errors import UserError
