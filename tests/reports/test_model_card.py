@@ -1,7 +1,6 @@
 """The model card: its metadata, its scores, and hostile text in it."""
 
 import json
-import os
 import shutil
 
 import pytest
@@ -9,10 +8,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support import ROOT, demo_pairs, make_config, make_model_directory, run_command
+from tests.support import ROOT, run_command
 from transformer_mt.config import file as config_file
 from transformer_mt.model_directory import MODEL_CARD, ModelDirectory
-from transformer_mt.reports.card import card_of, model_card
+from transformer_mt.reports.card import model_card
 from transformer_mt.reports.record import Record
 from transformer_mt.utils.folders import is_sealed
 
@@ -120,14 +119,6 @@ def test_damaged_measurements(run, tmp_path):
     assert "The text is files of the author of the model." in text
 
 
-def test_names_become_no_links(run):
-    config = ModelDirectory(run).load_config()
-    name = "WWW.evil.org www.evil.org https://evil.org"
-    _, text = parts_of(model_card(Record(run, name, {}, config), config, "step_1"))
-    title = next(line for line in text.split("\n") if line.startswith("# "))
-    assert title == r"# WWW\.evil.org www\.evil.org https\://evil.org"
-
-
 HOSTILE = st.text(
     st.sampled_from("<>&`-*_[]()|#\"'\\:{}!,\n\r\t \u2028\x85\ud800abc")
     | st.characters(codec="utf-8")
@@ -164,9 +155,3 @@ def test_hostile_text(run, tmp_path_factory, name, note, device, tag, file):
     assert "<" not in outside
     links = outside.replace(r"\[", "").replace(r"\]", "").count("](")
     assert links == 1
-
-
-def test_a_folder_whose_name_is_not_utf8(tmp_path):
-    model = make_model_directory(tmp_path / "model", demo_pairs(300), make_config(tmp_path)).path
-    odd = model.rename(tmp_path / os.fsdecode(b"m\xff"))
-    assert r"m\udcff" in card_of(ModelDirectory(odd), "step_10")

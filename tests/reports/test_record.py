@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from tests.fabricated_run import STEPS, fabricate, train, validation, write_metrics
-from tests.support import demo_pairs, make_config, write_lines
+from tests.fabricated_run import STEPS, fabricate, train, write_metrics
+from tests.support import demo_pairs, make_config
 from transformer_mt.config import file as config_file
 from transformer_mt.reports import record as records
-from transformer_mt.reports.record import number, read
+from transformer_mt.reports.record import read
 from transformer_mt.scoring.metrics import score
-from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.errors import UsageError
 from transformer_mt.utils.folders import sealed
 
 PAIRS = demo_pairs(60)
@@ -72,22 +72,6 @@ def test_while_training_the_newest_translations_of_the_dev_set_are_read(run):
     assert translations.references == [target for _, target in PAIRS[:20]]
 
 
-def test_an_earlier_version(folder):
-    """It logged neither times nor the sources of the test set, which may be held out."""
-    old = [train(50, 1, _Zero()), validation(50, 1, []), {"kind": "test", "bleu": 10.0}]
-    for line in old:
-        for key in ("time", "seconds", "padding", "skipped", "samples", "best"):
-            line.pop(key, None)
-    write_metrics(folder, old)
-    write_lines(folder / "test.hypothesis", ["a"])
-    record = read(folder, "name")
-    assert record.seconds is None and record.problems == [] and record.translations is None
-    assert records.judge(record).scores.values == {"bleu": 10.0}
-    for side, name in enumerate(("en", "de")):
-        write_lines(folder / "held_out" / f"test.{name}", [PAIRS[0][side]])
-    assert read(folder, "name").translations.references == [PAIRS[0][1]]
-
-
 VALUES = [None, True, "text", [1], {"a": 1}, 10**400, float("nan"), -5, 1e300, "<b>"]
 
 
@@ -100,15 +84,6 @@ def test_values_of_wrong_types(folder):
     record = read(folder, "name")
     assert record.seconds in (None, 0.0, 50 * 0.9, -5)
     assert {y for _, y in record.points("train", "loss")} <= {None, -5.0}
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [(1, 1.0), (0.5, 0.5), (True, None), ("1", None), (None, None), (10**400, None), (1e300, None),
-     (float("inf"), None), ([1], None)],
-)  # fmt: skip
-def test_numbers(value, expected):
-    assert number(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -178,12 +153,3 @@ def test_a_long_text_is_scored_in_part(run, monkeypatch):
     assert list(judged.lines) == [0, 8, 17, 25, 34, 42, 51] and judged.total == 60
     assert judged.translations.sources == [PAIRS[line][0] for line in judged.lines]
     assert judged.scores.values == {"bleu": 34.0, "chrf": 58.0}
-
-
-def test_a_missing_package_is_told(run, monkeypatch):
-    def refuse(*_, **__):
-        raise UserError("the tokeniser needs a package")
-
-    monkeypatch.setattr(records, "score", refuse)
-    with pytest.raises(UserError):
-        records.judge(read(run, "name"))

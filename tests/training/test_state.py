@@ -1,4 +1,4 @@
-"""The state of training: what is saved comes back, and states of earlier versions are read."""
+"""The state of training: what is saved comes back."""
 
 import pytest
 

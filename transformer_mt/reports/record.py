@@ -1,13 +1,13 @@
 """What a run has recorded in its model directory, and how good its translations are. A directory
 can be read while the run trains.
 
-Nothing is locked, and any file may be missing, damaged, or of an earlier version. What can't be
+Nothing is locked, and any file may be missing or damaged. What can't be
 read is left out, and `Record.problems` says why.
 """
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -96,7 +96,7 @@ class Record:
 
     @property
     def seconds(self) -> float | None:
-        """The seconds of training so far; None if an earlier version has written the lines."""
+        """The seconds of training so far; None if no line tells."""
         known = [number(line.get("seconds")) for lines in self.logged.values() for line in lines]
         return max((seconds for seconds in known if seconds is not None), default=None)
 
@@ -193,11 +193,9 @@ def _translations(directory: ModelDirectory, record: Record) -> Translations | N
 
 
 def _of_test_set(directory: ModelDirectory, record: Record) -> Translations | None:
-    source_lang, target_lang = record.languages
-    # Earlier versions kept the sources and references only of held-out pairs.
-    sources = _first_file(directory, "test.source", f"held_out/test.{source_lang}")
-    references = _first_file(directory, "test.reference", f"held_out/test.{target_lang}")
-    hypotheses = _first_file(directory, "test.hypothesis")
+    sources, references, hypotheses = (
+        _lines(directory, f"test.{kind}") for kind in ("source", "reference", "hypothesis")
+    )
     if hypotheses is None or references is None:
         return None
     checkpoint = str(record.last("test").get("checkpoint", ""))
@@ -208,8 +206,7 @@ def _of_dev_set(directory: ModelDirectory) -> Translations | None:
     folder = directory.own("dev")
     matches = [HYPOTHESIS.fullmatch(path.name) for path in entries(folder)]
     steps = [int(match[1]) for match in matches if match]
-    sources = _first_file(directory, "dev/source")
-    references = _first_file(directory, "dev/reference")
+    sources, references = _lines(directory, "dev/source"), _lines(directory, "dev/reference")
     if not steps or references is None:
         return None
     name = f"step_{max(steps)}"
@@ -217,11 +214,10 @@ def _of_dev_set(directory: ModelDirectory) -> Translations | None:
     return _checked("dev", name, sources, references, hypotheses)
 
 
-def _first_file(directory: ModelDirectory, *names: str) -> list[str] | None:
-    """Returns the lines of the first of these files that exists."""
-    paths: Iterator[Path] = (directory.own(name) for name in names if not name.endswith("."))
-    path = next((path for path in paths if path.is_file()), None)
-    return None if path is None else list(files.lines(path))
+def _lines(directory: ModelDirectory, name: str) -> list[str] | None:
+    """Returns the lines of a file; None if it does not exist."""
+    path = directory.own(name)
+    return list(files.lines(path)) if path.is_file() else None
 
 
 def _checked(

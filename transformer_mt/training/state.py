@@ -185,7 +185,7 @@ class State:
 
     @classmethod
     def restore(cls, checkpoint: Path) -> State:
-        """Reads what `save` wrote, in this version of the program or an earlier one.
+        """Reads what `save` wrote.
 
         Checkpoints in `best` that no longer exist are left out.
 
@@ -200,8 +200,7 @@ class State:
             progress = values["progress"]
             progress["plan"] = tuple(progress["plan"])
             progress["best"] = [
-                # Earlier versions kept the value of training.best_metric alone.
-                (ranks if isinstance(ranks, list) else [float(ranks)], step)
+                (ranks, step)
                 for ranks, step in progress["best"]
                 if (checkpoint.parent / f"step_{step}").is_dir()
             ]
