@@ -200,7 +200,8 @@ class State:
             progress = values["progress"]
             progress["plan"] = tuple(progress["plan"])
             progress["best"] = [
-                (ranks, step)
+                # Earlier versions kept the value of training.best_metric alone.
+                (ranks if isinstance(ranks, list) else [float(ranks)], step)
                 for ranks, step in progress["best"]
                 if (checkpoint.parent / f"step_{step}").is_dir()
             ]
