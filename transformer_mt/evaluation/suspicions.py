@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from transformer_mt.data.lc_norm_tok import looks_tokenized
+from transformer_mt.data.normalization import looks_tokenized
 from transformer_mt.evaluation.metrics import NEAR_ZERO_BLEU, Scores
 from transformer_mt.evaluation.scoring import tokenizer_for_text
 
