@@ -63,10 +63,9 @@ class Preparation:
     def encode(self) -> tuple[float, None]:
         """Encodes the corpus that `start` has prepared once more; returns seconds."""
         from transformer_mt.config.file import load as load_config
-        from transformer_mt.data.corpus import open_corpus
+        from transformer_mt.data.corpus import open_corpus, training_filter
         from transformer_mt.data.encoded import Limits, encoded_corpus
         from transformer_mt.data.prepare import prepare
-        from transformer_mt.data.training_text import training_filter
 
         config = load_config(self.recipe)
         subwords = prepare(config).subwords

@@ -14,7 +14,7 @@ from transformer_mt.config import yaml_text
 from transformer_mt.config.schema import Config, TrainingConfig
 from transformer_mt.config.text import DataConfig
 from transformer_mt.data.datasets import DATASETS
-from transformer_mt.data.lc_norm_tok import LC_NORM_TOK, lc_norm_tok
+from transformer_mt.data.normalization import LC_NORM_TOK, lc_norm_tok
 from transformer_mt.export.registry import split_model
 from transformer_mt.model_directory import DATA_FACTS, LOG, ModelDirectory
 from transformer_mt.scoring.metrics import LC_NORM_TOK_NOTE, SACREBLEU, score, score_for

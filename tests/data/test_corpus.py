@@ -19,9 +19,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_mt.config.text import DataConfig
-from transformer_mt.data.corpus import Corpus, Split, open_corpus
+from transformer_mt.data.corpus import (
+    Corpus,
+    HeldOut,
+    Split,
+    hold_out,
+    open_corpus,
+    training_filter,
+)
 from transformer_mt.data.datasets import DATASETS
-from transformer_mt.data.training_text import HeldOut, hold_out, training_filter
 from transformer_mt.utils.errors import UsageError, UserError
 
 PAIRS = [("one", "eins"), ("", ""), (" two ", "zwei\t"), ("a\x0bb\x0cc\x85d\u2028e\rf", "\u2029")]

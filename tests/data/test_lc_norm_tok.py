@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from transformer_mt.config.text import DataConfig
 from transformer_mt.data.corpus import open_corpus
-from transformer_mt.data.lc_norm_tok import lc_norm_tok, looks_tokenized
+from transformer_mt.data.normalization import lc_norm_tok, looks_tokenized
 from transformer_mt.utils.errors import UsageError
 
 

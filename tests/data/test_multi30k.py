@@ -13,8 +13,7 @@ import pytest
 from transformer_mt.config.text import DataConfig
 from transformer_mt.data.corpus import open_corpus
 from transformer_mt.data.datasets import multi30k
-from transformer_mt.data.datasets.multi30k import SHA256, find
-from transformer_mt.data.multi30k_builder import Multi30kBuilder
+from transformer_mt.data.datasets.multi30k import SHA256, find, paddlenlp_builder
 from transformer_mt.utils.errors import UsageError, UserError
 
 SIZES = {"train": 29_000, "dev": 1_014, "test": 1_000}
@@ -155,7 +154,7 @@ def test_a_download_is_checked_and_kept(tiny_corpus, home):
 
 @pytest.mark.parametrize("lazy", [True, False])
 def test_it_is_a_builder_for_users_of_paddlenlp(tiny_corpus, lazy):
-    train, dev = Multi30kBuilder(lazy=lazy).read_datasets(splits=["train", "dev"])
+    train, dev = paddlenlp_builder()(lazy=lazy).read_datasets(splits=["train", "dev"])
     for dataset, split in ((train, "train"), (dev, "dev")):
         for _ in range(2):
             pairs = [(example["source"], example["target"]) for example in dataset]

@@ -5,21 +5,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_mt.data import pharaoh
+from transformer_mt.data import alignments
 
 LINKS = st.lists(st.tuples(st.integers(0, 10**9 - 1), st.integers(0, 300)), max_size=6)
 
 
 @given(lines=st.lists(LINKS, max_size=5))
 def test_what_is_written_is_read(lines):
-    links, counts = pharaoh.read([pharaoh.write(line) for line in lines])
+    links, counts = alignments.read([alignments.write(line) for line in lines])
     assert links.shape == (sum(map(len, lines)), 2)
     assert [tuple(link) for link in links.tolist()] == [link for line in lines for link in line]
     assert counts.tolist() == [len(line) for line in lines]
 
 
 def test_spaces_and_tabs():
-    links, counts = pharaoh.read(["  0-1 \t 12-3\t", "   ", "\t", "007-0"])
+    links, counts = alignments.read(["  0-1 \t 12-3\t", "   ", "\t", "007-0"])
     assert links.tolist() == [[0, 1], [12, 3], [7, 0]]
     assert counts.tolist() == [2, 0, 0, 1]
 
@@ -34,32 +34,32 @@ def test_a_line_is_links_or_refused(line):
         for part in parts
     )
     if good:
-        links, counts = pharaoh.read([line])
+        links, counts = alignments.read([line])
         assert links.tolist() == [[int(n) for n in part] for part in parts]
         assert counts.tolist() == [len(parts)]
     else:
-        with pytest.raises(pharaoh.FormatError) as caught:
-            pharaoh.read(["0-0", line, "and more"])
+        with pytest.raises(alignments.FormatError) as caught:
+            alignments.read(["0-0", line, "and more"])
         assert caught.value.index == 1
 
 
 @pytest.mark.parametrize("wrong", ["0", "0-", "-1", "1--2", "1-2-3", "0:0", "0?0", "a-b", "1.0-2"])
 def test_the_wrong_link_is_named(wrong):
-    with pytest.raises(pharaoh.FormatError) as caught:
-        pharaoh.read([f"0-0 {wrong} 1-1"])
+    with pytest.raises(alignments.FormatError) as caught:
+        alignments.read([f"0-0 {wrong} 1-1"])
     assert str(caught.value).startswith(f"{wrong!r} is no link; a line is as in 0-0 1-2 2-1")
 
 
 def test_sure_and_possible_links():
-    sure, possible = pharaoh.read_gold(" 0-0 1?2\t10p42 3-3 ")
+    sure, possible = alignments.read_gold(" 0-0 1?2\t10p42 3-3 ")
     assert sure == {(0, 0), (3, 3)}
     assert possible == {(0, 0), (3, 3), (1, 2), (10, 42)}
-    assert pharaoh.read_gold("") == (set(), set())
+    assert alignments.read_gold("") == (set(), set())
     with pytest.raises(ValueError, match=r"^'1s2' is no link; .*possible"):
-        pharaoh.read_gold("0-0 1s2")
+        alignments.read_gold("0-0 1s2")
 
 
 def test_nothing_at_all():
-    links, counts = pharaoh.read([])
+    links, counts = alignments.read([])
     assert links.shape == (0, 2) and counts.tolist() == []
     assert links.dtype == np.int64

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import demo_pairs, train_subwords, words
+from transformer_mt.data.alignments import NONE, Words, word_count
 from transformer_mt.data.subword import WordVocabulary
-from transformer_mt.data.words import NONE, Words, word_count
 
 PAIRS = demo_pairs(300)
 TYPES = {

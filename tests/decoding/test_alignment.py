@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from transformer_mt.data.words import NONE
+from transformer_mt.data.alignments import NONE
 from transformer_mt.decoding.line_translator import word_alignment
 
 

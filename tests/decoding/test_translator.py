@@ -20,9 +20,9 @@ from tests.support import (
     wide_model,
 )
 from tests.support import words as words_between_spaces
+from transformer_mt.data.alignments import Words
 from transformer_mt.data.normalization import is_blank
 from transformer_mt.data.subword import Subwords, WordVocabulary
-from transformer_mt.data.words import Words
 from transformer_mt.decoding import lines as lines_module
 from transformer_mt.decoding.engine import Hypothesis, length_limits
 from transformer_mt.decoding.line_translator import MAX_AT_ONCE, Line, LineTranslator

@@ -10,7 +10,7 @@ from tests.conftest import SHARED_DATA
 from tests.support import ROOT
 from transformer_mt.config import file as config_file
 from transformer_mt.data.datasets import DATASETS
-from transformer_mt.data.lc_norm_tok import lc_norm_tok
+from transformer_mt.data.normalization import lc_norm_tok
 
 RECORDED = {name: row for name, row in rows().items() if row.is_recorded}
 # The references of each row's test set. Those of other people's corpora are not in this project.

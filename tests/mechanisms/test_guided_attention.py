@@ -20,7 +20,7 @@ from tests.support import (
     write_pairs,
 )
 from transformer_mt.config.schema import Config
-from transformer_mt.data import pharaoh
+from transformer_mt.data import alignments
 from transformer_mt.data.alignments import encoded_alignments
 from transformer_mt.data.batches import collate
 from transformer_mt.data.subword import Subwords, WordVocabulary
@@ -324,15 +324,15 @@ def test_a_guided_model_aligns_words_as_it_was_told(tmp_path):
         (" ".join(f"s{i}" for i in row), " ".join(f"t{i}" for i in reversed(row))) for row in rows
     ]
     true = [(i, length - 1 - i) for i in range(length)]
-    path = write_lines(tmp_path / "links", [pharaoh.write(true)] * 350)
+    path = write_lines(tmp_path / "links", [alignments.write(true)] * 350)
     subwords = Subwords(*(WordVocabulary([f"{side}{i}" for i in range(20)]) for side in "st"))
     rates = {}
-    for by, alignments in ((None, None), ("alignment", str(path))):
+    for by, file in ((None, None), ("alignment", str(path))):
         config = make_config(
             tmp_path,
             model={"num_layers": 2},
             training={"max_steps": steps, "warmup_steps": 20, "learning_rate": 1e-2},
-            guided_attention={"by": by, "alignments": alignments, "weight": 1.0},
+            guided_attention={"by": by, "alignments": file, "weight": 1.0},
         )
         data = prepared(config, pairs[50:], subwords)
         if by is not None:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from transformer_mt.data.sentences import sentences
+from transformer_mt.data.languages import sentences
 from transformer_mt.decoding.output import LinePart, Output, Translation
 from transformer_mt.serving.access import Access, Limits
 from transformer_mt.serving.app import Service

@@ -31,7 +31,7 @@ from transformer_mt.commands.arguments import (
 )
 from transformer_mt.commands.line_files import reading_pairs, require_equal
 from transformer_mt.commands.model_choice import add_model_choice
-from transformer_mt.data import pharaoh
+from transformer_mt.data import alignments
 from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.scoring import alignment_error_rate
 from transformer_mt.scoring.alignment_error_rate import AlignmentScores
@@ -77,7 +77,7 @@ def _align(
     with reading_pairs(options, output, "aligning", "attention") as opened:
         translator, pairs, bar, write_line = opened
         for aligned in translator.alignments(pairs, bar.update):
-            write_line(pharaoh.write(aligned.links))
+            write_line(alignments.write(aligned.links))
             seen(aligned)
 
 
@@ -100,7 +100,7 @@ def scores(options: argparse.Namespace) -> AlignmentScores:
         for link in sorted(possible):
             if link[0] >= line.source_words or link[1] >= line.target_words:
                 raise UserError(
-                    f"{reference}, line {number}: {pharaoh.write([link])}: there are "
+                    f"{reference}, line {number}: {alignments.write([link])}: there are "
                     f"{line.source_words} words in the source of this line, and "
                     f"{line.target_words} in its target, of which the first is number 0"
                 )

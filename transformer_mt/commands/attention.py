@@ -16,7 +16,7 @@ import os
 from pathlib import Path
 
 from transformer_mt.commands.arguments import add_checkpoint, add_device, add_model_dir
-from transformer_mt.data.sentences import sentences
+from transformer_mt.data.languages import sentences
 from transformer_mt.data.subword import Vocabulary
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.model_directory import require_safe_outputs

@@ -38,7 +38,7 @@ from transformer_mt.commands.translations import find_model, translate
 from transformer_mt.config.decoding import SEARCH_KEYS
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.languages import taken_for
-from transformer_mt.data.lc_norm_tok import LC_NORM_TOK, lc_norm_tok, looks_tokenized
+from transformer_mt.data.normalization import LC_NORM_TOK, lc_norm_tok, looks_tokenized
 from transformer_mt.decoding.lines import input_lines
 from transformer_mt.export.registry import EngineSpec
 from transformer_mt.model_directory import require_safe_outputs

@@ -1,32 +1,209 @@
-"""Word alignments of the training text, as links between the subwords of the encoded corpus.
+"""Word alignments: as text, the words that subwords belong to, and links between the subwords of
+the encoded corpus.
 
-The file has one line per line of the text. It is read once, before training begins, and every error
-in it is reported then. The links are stored in the cache and read memory-mapped.
+The text is in the format of the decoder Pharaoh. A line has links i-j from word i of the source to
+word j of the target, counted from 0. The alignments of the training text are read once, before
+training begins, and every error in them is reported then. The links of subwords are stored in the
+cache and read memory-mapped.
 """
 
 import json
+import re
+from collections.abc import Iterable
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from transformer_mt.data import encoded, pharaoh
 from transformer_mt.data.cache import entry, entry_name
-from transformer_mt.data.encoded import EncodedCorpus, EncodedText
+from transformer_mt.data.encoded import (
+    CHUNK,
+    CachedArrays,
+    EncodedCorpus,
+    EncodedText,
+    Writer,
+    smallest_dtype,
+)
 from transformer_mt.data.languages import has_spaces
-from transformer_mt.data.subword import Subwords
-from transformer_mt.data.words import Spans, Words
+from transformer_mt.data.subword import SPACE, Place, Subwords, Vocabulary, WordVocabulary
 from transformer_mt.utils.console import progress
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.files import content_of, lines
+
+Link = tuple[int, int]
+
+_LINE = re.compile(r"[ \t]*(?:[0-9]{1,9}-[0-9]{1,9}(?:[ \t]+|$))*")
+_GOLD = re.compile(r"([0-9]{1,9})([-?p])([0-9]{1,9})")
+
+
+def read(lines: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the links of all lines, int64 (links, 2), and the number of links of each line, int64
+    (lines,).
+
+    Raises:
+        FormatError: a line is not in the format. The error describes the first such line.
+    """
+    for index, line in enumerate(lines):
+        if not _LINE.fullmatch(line):
+            wrong = next(item for item in _items(line) if not _LINE.fullmatch(item))
+            raise FormatError(index, f"{wrong!r} is no link; a line is as in 0-0 1-2 2-1, or empty")
+    # There may be millions of lines. Parsing them together takes a tenth of the time.
+    text = " ".join(lines).replace("-", " ").strip()  # NumPy would read spaces alone as a 0
+    numbers = np.fromstring(text, np.int64, sep=" ")
+    return numbers.reshape(-1, 2), np.array([line.count("-") for line in lines], np.int64)
+
+
+def read_gold(line: str) -> tuple[set[Link], set[Link]]:
+    """Reads a line that people have aligned. Sure links are i-j, and possible links are i?j or ipj.
+
+    Returns: the sure links, and the possible links, which include the sure ones.
+
+    Raises:
+        ValueError: an item is no link.
+    """
+    sure, possible = set(), set()
+    for item in _items(line):
+        match = _GOLD.fullmatch(item)
+        if not match:
+            raise ValueError(
+                f"{item!r} is no link; a line is as in 0-0 1-2 2?1 (- sure, ? or p possible), or "
+                "empty"
+            )
+        link = int(match[1]), int(match[3])
+        possible.add(link)
+        if match[2] == "-":
+            sure.add(link)
+    return sure, possible
+
+
+def write(links: Iterable[Link]) -> str:
+    """Returns a line that `read` can read."""
+    return " ".join(f"{source}-{target}" for source, target in links)
+
+
+def _items(line: str) -> list[str]:
+    # str.split would also split at U+2003 and the like, where NumPy stops reading.
+    return re.findall(r"[^ \t]+", line)
+
+
+class FormatError(ValueError):
+    """An error in the line number `index`, from 0, of the lines that were read."""
+
+    def __init__(self, index: int, message: str) -> None:
+        super().__init__(message)
+        self.index = index
+
+
+# ------------------------------------------------------------------------------------------- words
+
+# The word number of a subword that belongs to no word.
+NONE = -1
+
+
+class Spans(NamedTuple):
+    """The positions of the words of some sentences. The words of all sentences are concatenated.
+
+    Attributes:
+        counts: the number of words of each sentence, int64 (sentences,).
+        starts: the position of each word's first subword in its sentence, int64 (words,).
+        lengths: the number of subwords of each word, int64 (words,).
+    """
+
+    counts: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
+
+
+class Words:
+    """Finds the words of one side's sentences. Spaces separate words. In a language that is written
+    without spaces, each subword counts as a word."""
+
+    def __init__(self, vocabulary: Vocabulary, language: str) -> None:
+        pieces = vocabulary.pieces(range(vocabulary.size))
+        # For each id: whether a word may begin with it, and whether a word may begin after it.
+        self._opens = np.ones(len(pieces), bool)
+        self._closes = np.ones(len(pieces), bool)
+        self._is_blank = np.zeros(len(pieces), bool)
+        if not has_spaces(language):
+            return
+        if isinstance(vocabulary, WordVocabulary):
+            self._closes = np.array([not piece.endswith("@@") for piece in pieces])
+            return
+        self._opens = np.array([piece.startswith(SPACE) for piece in pieces])
+        self._is_blank = np.array([not piece.strip(SPACE) for piece in pieces])
+        self._closes = ~self._is_blank
+        special = [vocabulary.pad, vocabulary.unk, vocabulary.bos, vocabulary.eos]
+        # If all subwords are whole words, an unknown one is a whole word too.
+        self._opens[vocabulary.unk] = np.delete(self._opens, special).all()
+
+    def numbers(self, ids: np.ndarray, lengths: np.ndarray | None = None) -> np.ndarray:
+        """Returns the number of the word that each subword belongs to, from 0 in each sentence:
+        int64, (subwords,). Spaces after the last word get NONE.
+
+        Args:
+            ids: the concatenated ids of all sentences, without bos and eos: integers (subwords,).
+            lengths: the number of subwords of each sentence. None means that there is one sentence.
+        """
+        if not len(ids):
+            return np.zeros(0, np.int64)
+        lengths = np.array([len(ids)] if lengths is None else lengths)
+        starts = np.cumsum(lengths) - lengths
+        begins = np.ones(len(ids), bool)
+        begins[1:] = self._opens[ids[1:]] & self._closes[ids[:-1]]
+        counts = np.cumsum(begins)
+        # Count from the start of each sentence. An empty sentence may start after the last id.
+        numbers = counts - np.repeat(counts[np.minimum(starts, len(ids) - 1)], lengths)
+        # A space is after the last word if no other subword of the sentence follows it.
+        in_words = np.cumsum(~self._is_blank[ids])
+        in_sentence = np.repeat(in_words[np.cumsum(lengths) - 1], lengths)
+        numbers[self._is_blank[ids] & (in_words == in_sentence)] = NONE
+        return numbers
+
+    def spans(self, ids: np.ndarray, lengths: np.ndarray) -> Spans:
+        """Returns the positions of the words. The arguments are those of `numbers`."""
+        numbers = self.numbers(ids, lengths)
+        sentences = np.repeat(np.arange(len(lengths)), lengths)
+        places = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        real = numbers != NONE
+        numbers, sentences, places = numbers[real], sentences[real], places[real]
+        counts = np.zeros(len(lengths), np.int64)
+        np.maximum.at(counts, sentences, numbers + 1)
+        words = numbers + (np.cumsum(counts) - counts)[sentences]  # numbered over all sentences
+        return Spans(counts, places[np.diff(words, prepend=-1) > 0], np.bincount(words))
+
+    def places(self, ids: list[int], places: list[Place]) -> list[Place]:
+        """Returns the place of each word of a sentence in its text. The places are in order and
+        don't overlap. A word that has no character of its own has an empty place.
+
+        Args:
+            places: the place of each subword, as from `Vocabulary.places`.
+        """
+        found: list[Place] = []
+        numbers = self.numbers(np.array(ids, np.int64)).tolist()
+        for number, (start, end) in zip(numbers, places, strict=True):
+            if number == len(found):
+                found.append((start, end))
+            elif number != NONE and start < end:
+                first, last = found[number]
+                found[number] = (first if first < last else start), end
+        return found
+
+
+def word_count(numbers: np.ndarray) -> int:
+    """Returns the number of words of a sentence, given its `Words.numbers`."""
+    return int(numbers.max(initial=NONE)) + 1
+
+
+# ----------------------------------------------------------------- alignments of the training text
 
 FORMAT = 1
 # The key of the config that names the file, for messages.
 SETTING = "guided_attention.alignments"
 
 
-class Alignments(encoded.CachedArrays):
+class Alignments(CachedArrays):
     """The links of each pair of an encoded corpus, as (source position, target position) of
     subwords.
 
@@ -99,13 +276,13 @@ def _write(
     count, longest = corpus.text_lines, corpus.facts["longest"]
     links = linked = 0
     with (
-        encoded.Writer(folder, "links", encoded.smallest_dtype(longest)) as writer,
+        Writer(folder, "links", smallest_dtype(longest)) as writer,
         progress(total=count, title="alignments", unit="lines", unit_scale=True) as bar,
     ):
         text = lines(path)
-        for first in range(0, count, encoded.CHUNK):
+        for first in range(0, count, CHUNK):
             # Read some lines of the file, and find the pairs of the corpus that belong to them.
-            chunk = list(islice(text, encoded.CHUNK))
+            chunk = list(islice(text, CHUNK))
             start, end = np.searchsorted(corpus.lines, (first, first + len(chunk)))
             used = corpus.lines[start:end]
             word_links, pairs = _links_of_words(path, chunk, first, used)
@@ -139,8 +316,8 @@ def _links_of_words(
         used: the numbers of the lines that are a pair of the corpus, (pairs,).
     """
     try:
-        links, counts = pharaoh.read(chunk)
-    except pharaoh.FormatError as error:
+        links, counts = read(chunk)
+    except FormatError as error:
         raise UserError(f"{SETTING}: {path}, line {first + error.index + 1}: {error}") from None
     pair_of_line = np.full(len(chunk), -1)
     pair_of_line[used - first] = np.arange(len(used))
@@ -163,7 +340,7 @@ def _check_range(
         link, line = links[wrong[0]], numbers[wrong[0]] + 1
         source, target = (int(own[wrong[0]]) for own in counts)
         raise UserError(
-            f"{SETTING}: {path}, line {line}: {pharaoh.write([link])}: there are {source} words in "
+            f"{SETTING}: {path}, line {line}: {write([link])}: there are {source} words in "
             f"the source of this line, and {target} in its target, of which the first is number 0. "
             "Words are what stands between the spaces of the training text (tokens that @@ joins "
             "are one), or its subwords where a language is written without spaces"

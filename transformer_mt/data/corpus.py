@@ -1,22 +1,31 @@
-"""The splits of a corpus: parallel text, read through PaddleNLP's `load_dataset`.
+"""The splits of a corpus: parallel text, read through PaddleNLP's `load_dataset`; which pairs of
+the training text are trained on, and which are held out as dev or test set.
 
 Importing PaddleNLP takes seconds, so only iterating over a split imports it. Training from the
 cache and translating need no iteration.
 """
 
+import hashlib
+import random
+from array import array
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from transformer_mt.config.text import DataConfig, TrainingText
+from transformer_mt.data.cache import entry, entry_name
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.datasets.files import import_paddlenlp, parts
+from transformer_mt.data.normalization import is_blank
+from transformer_mt.utils.console import say
 from transformer_mt.utils.errors import UserError
-from transformer_mt.utils.files import Content, content_of, lines
+from transformer_mt.utils.files import Content, as_line, atomic, content_of, lines
 
 Pair = tuple[str, str]
 
@@ -154,3 +163,203 @@ def _require_pairs(split: Split, paths: list[Path]) -> None:
         )
     if not any(counts.values()):
         raise UserError(f"data.{split.name}: {paths[0]} is empty")
+
+
+# ---------------------------------------------------------------------------------------- held out
+
+# A new number makes existing entries of the cache unused.
+FORMAT = 3
+# Targets are labels if there are at most this many different ones per pair.
+LABELS = 0.1
+
+
+def training_filter(
+    held_out: frozenset[str], drop_duplicates: bool
+) -> Callable[[Pair], str | None]:
+    """Returns a function that returns the reason to drop a pair, or None if the pair is used.
+
+    Each pass over the text needs a new function, because it remembers the pairs that it has seen if
+    `drop_duplicates` is set.
+
+    Args:
+        held_out: the texts of the pairs that are held out for dev and test. A pair with one of them
+            on either side is dropped.
+        drop_duplicates: whether exact repetitions of a pair are dropped.
+    """
+
+    seen: set[bytes] = set()
+
+    def reason_to_drop(pair: Pair) -> str | None:
+        if not is_full(pair):
+            return "empty on a side"
+        if not held_out.isdisjoint(pair):
+            return "held out for dev or test"
+        if drop_duplicates:
+            # Sixteen bytes per pair: millions of them fit in memory, and none collide by chance.
+            key = hashlib.blake2b("\n".join(pair).encode(), digest_size=16).digest()
+            if key in seen:
+                return "repeated"
+            seen.add(key)
+        return None
+
+    return reason_to_drop
+
+
+def is_full(pair: Pair) -> bool:
+    """Returns whether neither side is blank (see `is_blank`)."""
+    return not any(map(is_blank, pair))
+
+
+@dataclass
+class HeldOut:
+    """The splits that were made, by name, and the texts that training must not see: of both sides
+    of all their pairs, or of the sources alone if the targets are labels (see `hold_out`)."""
+
+    splits: dict[str, Split] = field(default_factory=dict)
+    texts: frozenset[str] = frozenset()
+
+
+def hold_out(corpus: Corpus, config: DataConfig, seed: int, cache: Path) -> HeldOut:
+    """Draws the dev and test pairs that the config does not name, or finds them in the cache.
+
+    At most a tenth of the pairs is taken for each split. No pair is taken from a text with a tag or
+    from a reversed text, because such text is not what the model will translate. Training must
+    leave out every pair that shares its source or its target with a pair that was taken, whether
+    it has a tag or is reversed or not, so that it sees no text of the tests. So pairs whose text is
+    in no other pair are taken first, and fewer pairs are taken if too many would leave training.
+    Targets that are as few as labels can't be kept apart: pairs that share only those may stay.
+
+    The files are written to the cache, because there may be no model directory yet; a model
+    directory gets a copy.
+    """
+    names = [name for name in ("dev", "test") if getattr(corpus, name) is None]
+    if not names or not config.held_out:
+        return HeldOut()
+    languages = config.source_lang, config.target_lang
+    # Pairs with more words than this surely have too many subwords.
+    limits = config.held_out, config.max_length, config.drop_duplicates
+    key = entry_name(FORMAT, corpus.train.content(), names, *limits, seed)
+    folder = cache / f"held_out-{key}"
+
+    def make(temporary: Path) -> None:
+        drawn, labels = _draw(corpus.train, names, *limits, seed)
+        for name, pairs in drawn.items():
+            for side, lang in enumerate(languages):
+                with atomic(temporary / f"{name}.{lang}") as file:
+                    file.writelines(as_line(pair[side]) for pair in pairs)
+        (temporary / "labels").write_text(f"{labels}\n")
+
+    labels = int((entry(folder, make) / "labels").read_text())
+    if labels:
+        say(
+            f"the training text has only {labels:,} different targets, so pairs that share just "
+            "their target with a held-out pair are trained on"
+        )
+    splits, texts = {}, set()
+    for name in names:
+        paths = tuple(folder / f"{name}.{lang}" for lang in languages)
+        split = Split(name, paths, "files", *languages)
+        if not split.line_count:
+            say(
+                f"data.{name} is not given, and no pair can be held out of the training text: it "
+                "is too small, or its sentences are in too many of its pairs"
+            )
+            continue
+        say(
+            f"data.{name} is not given: {split.line_count:,} pairs are held out of the "
+            "training text"
+        )
+        splits[name] = split
+        for example in split.examples():
+            texts.update([example["source"]] if labels else example.values())
+    return HeldOut(splits, frozenset(texts))
+
+
+def with_tags(texts: frozenset[str], split: Split) -> frozenset[str]:
+    """Returns texts together with each of them behind each of the tags of a split."""
+    tags = {text.tag for text in split.texts if text.tag is not None}
+    return texts | {f"{tag} {text}" for tag in tags for text in texts}
+
+
+def _draw(
+    split: Split,
+    names: list[str],
+    held_out: int,
+    max_length: int,
+    drop_duplicates: bool,
+    seed: int,
+) -> tuple[dict[str, list[Pair]], int]:
+    """Draws at most `held_out` pairs for each name, without replacement. Pairs that share text with
+    others are drawn only as long as at most a tenth of the text leaves training; texts with a tag
+    and reversed texts, which are often copies, do not count.
+
+    Returns: the pairs, and the number of different targets if they are labels, or 0.
+    """
+    # Of each pair that could be trained on: its line, the hash of each side, whether its text is
+    # plain, and whether it may be drawn. So a pair takes 26 bytes.
+    numbers, sources, targets = array("q"), array("q"), array("q")
+    plain, drawable = array("b"), array("b")
+    reason_to_drop = training_filter(frozenset(), drop_duplicates)
+    lines = enumerate(zip(split.text_of_lines(), split.examples(), strict=True))
+    for number, (text, example) in lines:
+        source, target = example["source"], example["target"]
+        if reason_to_drop(text.as_read(source, target)) is None:
+            numbers.append(number)
+            sources.append(_hash(source))
+            targets.append(_hash(target))
+            is_short = max(len(source.split()), len(target.split())) <= max_length
+            plain.append(text.is_plain)
+            drawable.append(text.is_plain and is_short)
+    sides = np.array(sources), np.array(targets)
+    labels = len(np.unique(sides[1]))
+    if labels > len(numbers) * LABELS:
+        labels = 0
+
+    # All texts in order, and the pair that each is in. A pair of equal texts has one.
+    is_plain = np.array(plain, bool)
+    differ = np.flatnonzero(sides[0] != sides[1])
+    texts = np.concatenate([sides[0], sides[1][differ]])
+    order = np.argsort(texts)
+    pair_of_text = np.concatenate([np.arange(len(numbers)), differ])[order]
+    texts = texts[order]
+    kept_apart = sides[:1] if labels else sides
+    places = [
+        [np.searchsorted(texts, side, way) for way in ("left", "right")] for side in kept_apart
+    ]
+    # The number of other pairs that share a text. One that shares both may be counted twice.
+    sharing = sum(end - start - 1 for start, end in places)
+
+    candidates = np.flatnonzero(np.array(drawable))
+    asked = min(held_out, len(candidates) // 10) * len(names)
+    most = is_plain.sum() // 10
+    alone = candidates[sharing[candidates] == 0]
+    rng = random.Random(seed)
+    drawn = alone[rng.sample(range(len(alone)), min(asked, len(alone)))].tolist()
+    if len(drawn) < asked:
+        # Those that share the least come next, in random order, as long as not too many leave.
+        others = np.random.default_rng(seed).permutation(candidates[sharing[candidates] > 0])
+        leaving = set(drawn)
+        for pair in others[np.argsort(sharing[others], kind="stable")].tolist():
+            if pair in leaving:
+                continue
+            more = np.concatenate([pair_of_text[start[pair] : end[pair]] for start, end in places])
+            more = leaving.union(more[is_plain[more]].tolist())
+            if len(more) > most or len(drawn) == asked:
+                break
+            leaving = more
+            drawn.append(pair)
+        rng.shuffle(drawn)
+    size = len(drawn) // len(names)
+    drawn = drawn[: size * len(names)]
+    name_of_line = {numbers[pair]: names[place // size] for place, pair in enumerate(drawn)}
+    pairs: dict[str, list[Pair]] = {name: [] for name in names}
+    for line, pair in enumerate(split):
+        if line in name_of_line:
+            pairs[name_of_line[line]].append(pair)
+    return pairs, labels if drawn else 0
+
+
+def _hash(text: str) -> int:
+    """Returns 8 bytes. A collision among millions of texts would leave out one pair more."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)

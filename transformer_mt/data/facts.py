@@ -17,9 +17,8 @@ from transformer_mt.config.decoding import MAX_LENGTH_RATIO, DecodingConfig
 from transformer_mt.data.cache import entry, entry_name
 from transformer_mt.data.corpus import Corpus, Pair, Split
 from transformer_mt.data.encoded import CHUNK, CachedArrays, EncodedCorpus, EncodedText, Limits
-from transformer_mt.data.languages import has_spaces, is_in_unspaced_script
+from transformer_mt.data.languages import has_spaces, is_in_unspaced_script, sentences
 from transformer_mt.data.normalization import examples_of
-from transformer_mt.data.sentences import sentences
 from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary, tokens
 from transformer_mt.utils.console import progress
 

@@ -1,6 +1,13 @@
-"""What the codes of languages mean, and which languages are written without spaces."""
+"""What the codes of languages mean, which languages are written without spaces, and where the
+sentences of a line are.
+
+The package sentencex knows the marks and the abbreviations of many languages. The rules here are
+for what it leaves: lists, brackets, addresses of the web, ordinals, and languages whose sentences
+it does not know.
+"""
 
 import re
+from collections.abc import Iterator
 from functools import cache
 
 # The languages are named by their standard codes (see `primary`).
@@ -72,3 +79,114 @@ def is_in_unspaced_script(text: str) -> bool:
     letters = "".join(filter(str.isalpha, text))
     scripts = HAN, KANA, OTHER_UNSPACED
     return sum(len(script.findall(letters)) for script in scripts) * 2 > len(letters)
+
+
+# --------------------------------------------------------------------------------------- sentences
+
+# [start, end) in characters, without the spaces around.
+Place = tuple[int, int]
+
+# How many characters around an end decide whether it is one.
+NEAR = 100
+_LETTER = re.compile(r"[^\W_]")
+# After these marks a sentence ends as well, and sentencex does not know it: the marks of Khmer and
+# Tibetan; an ellipsis, or a bracket that closes behind an end, before a letter that is not a small
+# one; an end before the next item of a list.
+_FURTHER_END = re.compile(
+    r"[។៕༎]+\s*|།+\s+|(?:\.\.\.|…|[.!?][)\]])\s+(?=[^\W\d_a-zß-öø-ÿа-яё])|[。！？][）】]"
+    r"|[.!?…]\s+(?=\(?(?:\d{1,3}|[a-z])\)\s)"
+)
+# Thai and Lao have no mark for the end of a sentence but a space, which separates clauses too. A
+# space beside a number or a foreign word is none, and neither is one behind a repetition mark.
+_SPACE_END = {
+    "th": re.compile(r"(?<=[\u0e01-\u0e2e\u0e30-\u0e45\u0e47-\u0e4e])\s+(?=[\u0e01-\u0e4e])"),
+    "lo": re.compile(r"(?<=[\u0e81-\u0ec5\u0ec7-\u0ecd])\s+(?=[\u0e81-\u0edf])"),
+}
+# The number or letter in front of an item of a list.
+_LIST_MARK = re.compile(r"\(?(?:\d{1,3}|[A-Za-z]|[ivxIVX]{1,5})[.)]")
+# In these languages a number with a full stop is an ordinal: "der 2. Weltkrieg".
+_WITH_ORDINALS = {
+    *("cs", "da", "de", "et", "fi", "hr", "hu", "is", "lv"),
+    *("nb", "nn", "no", "pl", "sk", "sl", "sr"),
+}
+_ORDINAL = re.compile(r"(?:^|\s)\d{1,2}\.$")
+# Abbreviations that sentencex does not know, and that rarely end a sentence.
+_ABBREVIATIONS = {
+    language: re.compile(rf"(?:^|[\s(\"'«“„])(?:{words})\.$")
+    for language, words in {
+        "en": "approx|vol|Dr",
+        "fr": "MM?|Mme|Mlle|Mgr|Dr|Pr|St|Ste|[Aa]rt|[Cc]f|env|chap|h",
+        "it": "pag|pagg|art|sig",
+        "nl": "mevr|dhr|mr|drs",
+        "pl": "dr|prof|mgr|ul",
+        "pt": "Av|Dr|Dra|Prof",
+        "ru": "[Тт]\\. ?е|[Тт]\\. ?к|см|стр|им",
+    }.items()
+}
+# A word that holds the end of a sentence and the beginning of the next, without a space between.
+_TWO_WORDS = re.compile(
+    r"[^\W\d_]+[!?…]+[^\W\d_]+[.,!?;:]*|[^\W\d_]*[a-zß-öø-ÿа-яё]\.[^\W\d_][a-zß-öø-ÿа-яё]+[.,!?;:]*"
+)
+_ADDRESS = re.compile(r"[/=&@\\]|www\.")
+
+
+def sentences(line: str, language: str) -> list[Place]:
+    """The places of the sentences of a line, in order. They hold everything except the spaces
+    between them."""
+    found: list[Place] = []
+    for start, end in _pieces(line, primary(language)):
+        start += len(line[start:end]) - len(line[start:end].lstrip())
+        end = start + len(line[start:end].rstrip())
+        if start < end:
+            found.append((start, end))
+    return found
+
+
+def _pieces(line: str, language: str) -> Iterator[Place]:
+    """Joins what sentencex and the further ends have cut wrongly. What has no letter and no digit
+    is not a sentence."""
+    start = 0
+    letter = _LETTER.search(line)
+    last = next((place for place in reversed(range(len(line))) if line[place].isalnum()), -1)
+    for end in _ends(line, language):
+        if letter is None or letter.start() >= end or end > last:
+            continue
+        if not _goes_on(line, start, end, language):
+            yield start, end
+            start = end
+            letter = _LETTER.search(line, start)
+    if start < len(line):
+        yield start, len(line)
+
+
+def _ends(line: str, language: str) -> list[int]:
+    from sentencex import get_sentence_boundaries
+
+    # Half a surrogate pair is not a character, but text in Python may hold one.
+    characters = line.encode("utf-8", "replace").decode("utf-8")
+    ends = {found["end_index"] for found in get_sentence_boundaries(language, characters)}
+    ends |= {match.end() for match in _FURTHER_END.finditer(line)}
+    if language in _SPACE_END:
+        ends |= {match.end() for match in _SPACE_END[language].finditer(line)}
+    return sorted(ends - {0, len(line)})
+
+
+def _goes_on(line: str, start: int, end: int, language: str) -> bool:
+    """Whether the sentence that begins at `start` does not end at `end`."""
+    # Only what is near decides, so that a long line takes no more than its share of time.
+    text, rest = line[max(start, end - NEAR) : end].strip(), line[end : end + NEAR]
+    if not text:
+        return False
+    if end - start <= NEAR and _LIST_MARK.fullmatch(text):
+        return True
+    if language in _WITH_ORDINALS and _ORDINAL.search(text):
+        return True
+    if language in _ABBREVIATIONS and _ABBREVIATIONS[language].search(text):
+        return True
+    if text[-1] not in ".!?…" or line[end - 1].isspace() or rest[0].isspace():
+        return False
+    # Without a space, a sentence ends between two words ("Yes!No."), but not within an address or
+    # a name such as ASP.NET.
+    word = text.split()[-1] + re.split(r"[\s!?…]", rest, maxsplit=1)[0]
+    is_two_words = rest[0].isalpha() and not rest[0].islower() and _TWO_WORDS.fullmatch(word)
+    return not is_two_words or _ADDRESS.search(word) is not None

@@ -12,12 +12,19 @@ from transformer_mt.config.schema import Config
 from transformer_mt.data.alignments import Alignments, encoded_alignments
 from transformer_mt.data.batches import WeightedText
 from transformer_mt.data.cache import entry, entry_name
-from transformer_mt.data.corpus import Corpus, Pair, Split, open_corpus
+from transformer_mt.data.corpus import (
+    Corpus,
+    Pair,
+    Split,
+    hold_out,
+    open_corpus,
+    training_filter,
+    with_tags,
+)
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
 from transformer_mt.data.facts import RARE, Facts, facts_of, unknown_texts
 from transformer_mt.data.subword import SPACE, TRAINING_LINES, Subwords
-from transformer_mt.data.training_text import hold_out, training_filter, with_tags
 from transformer_mt.utils.console import say, warn
 from transformer_mt.utils.errors import UserError
 

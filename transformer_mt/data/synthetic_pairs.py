@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transformer_mt.data.training_text import is_full
+from transformer_mt.data.corpus import is_full
 
 Pair = tuple[str, str]
 # Sixteen bytes per text: billions of them are told apart.

@@ -18,12 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from transformer_mt.config.decoding import DecodingConfig
-from transformer_mt.data.languages import has_spaces, joins_sentences_with_space
+from transformer_mt.data.alignments import NONE, Link, Words, word_count
+from transformer_mt.data.languages import has_spaces, joins_sentences_with_space, sentences
 from transformer_mt.data.normalization import examples_of, is_blank
-from transformer_mt.data.pharaoh import Link
-from transformer_mt.data.sentences import sentences
 from transformer_mt.data.subword import Place, Subwords, Vocabulary, WordVocabulary, seeded, tokens
-from transformer_mt.data.words import NONE, Words, word_count
 from transformer_mt.decoding.engine import (
     AtOnce,
     Engine,

@@ -11,7 +11,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
-from transformer_mt.data.sentences import Place, sentences
+from transformer_mt.data.languages import Place, sentences
 from transformer_mt.utils.console import warn
 from transformer_mt.utils.files import BLOCK, byte_lines, reading
 

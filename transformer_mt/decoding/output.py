@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from transformer_mt.data import pharaoh
-from transformer_mt.data.pharaoh import Link
+from transformer_mt.data import alignments
+from transformer_mt.data.alignments import Link
 from transformer_mt.data.subword import Place
 
 
@@ -129,7 +129,7 @@ def tsv(translation: Translation, n_best: int = 1) -> str:
     for output in translation.outputs:
         columns += [output.text, score(output.score)]
         if output.alignment is not None:
-            columns.append(pharaoh.write(output.alignment))
+            columns.append(alignments.write(output.alignment))
     of_each = (len(columns) - 1) // len(translation.outputs)
     columns += [""] * (of_each * (n_best - len(translation.outputs)))
     return "\t".join(re.sub(r"[\t\r\n]", " ", column) for column in columns)
@@ -172,7 +172,7 @@ def _values(output: Output) -> dict[str, Any]:
         "parts": [output.text[start:end] for start, end in output.parts],
     }
     if output.alignment is not None:
-        values["alignment"] = pharaoh.write(output.alignment)
+        values["alignment"] = alignments.write(output.alignment)
     return values
 
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformer_mt.data import pharaoh
-from transformer_mt.data.pharaoh import Link
+from transformer_mt.data import alignments
+from transformer_mt.data.alignments import Link
 from transformer_mt.utils.errors import UserError
 from transformer_mt.utils.files import lines
 
@@ -77,7 +77,7 @@ def score(found: Iterable[set[Link]], gold: Iterable[Gold]) -> AlignmentScores:
 
 
 def read_gold(path: Path) -> list[Gold]:
-    """Reads the links of a file; `pharaoh.read_gold` describes the format.
+    """Reads the links of a file; `alignments.read_gold` describes the format.
 
     Raises:
         UserError: a line has another format. The message names it.
@@ -85,7 +85,7 @@ def read_gold(path: Path) -> list[Gold]:
     gold = []
     for number, line in enumerate(lines(path), 1):
         try:
-            gold.append(pharaoh.read_gold(line))
+            gold.append(alignments.read_gold(line))
         except ValueError as error:
             raise UserError(f"{path}, line {number}: {error}") from None
     return gold

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from transformer_mt.data.lc_norm_tok import looks_tokenized
+from transformer_mt.data.normalization import looks_tokenized
 from transformer_mt.scoring.metrics import NEAR_ZERO_BLEU, Scores, tokenizer_for_text
 
 # A few lines, such as names and numbers, may be the same in both languages.

@@ -2,8 +2,7 @@
 DATASETS, and name and describe it in config/text.py."""
 
 from transformer_mt.data.datasets.files import Dataset, Files
-from transformer_mt.data.datasets.multi30k import Multi30k
-from transformer_mt.data.datasets.multi30k_lc_norm_tok import Multi30kLcNormTok
+from transformer_mt.data.datasets.multi30k import Multi30k, Multi30kLcNormTok
 from transformer_mt.data.datasets.wmt14ende import WMT14EnDe
 
 DATASETS: dict[str, Dataset] = {

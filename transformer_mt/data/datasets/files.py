@@ -58,7 +58,7 @@ class Dataset:
         origin, licence: where it comes from, and under which conditions, for model cards; empty if
             they depend on the files.
         is_lc_norm_tok: whether its text is lower-cased, normalised and tokenised (see
-            data/lc_norm_tok.py).
+            data/normalization.py).
     """
 
     languages: tuple[str, ...] = ()

@@ -5,17 +5,24 @@ or read from a folder.
 """
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from transformer_mt.data.datasets.files import (
     DATA_HOME,
     Dataset,
     SplitFiles,
     first_existing,
+    parts,
     require_data_home,
 )
+from transformer_mt.data.normalization import lc_norm_tok
 from transformer_mt.utils.errors import UserError
 from transformer_mt.utils.files import write_atomically
+
+if TYPE_CHECKING:
+    from paddlenlp.datasets import DatasetBuilder
 
 URL = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/"
 SHA256 = {
@@ -91,3 +98,44 @@ def _fetch(url: str) -> bytes:
             f"{url} could not be downloaded: {reason}\nWhere there is no network, fetch the six "
             f"files ({', '.join(SHA256)}) elsewhere and give data.root=FOLDER"
         ) from None
+
+
+class Multi30kLcNormTok(Multi30k):
+    """Multi30k in the form in which most papers train on it and score it (see `lc_norm_tok`). The
+    lines of the raw files are converted when they are read. (The corpus's own files in this form
+    are `data/task1/tok/*.lc.norm.tok`; all 1,000 lines of test2016.de are equal.)"""
+
+    origin = f"{Multi30k.origin}, lower-cased, normalised and tokenised"
+    is_lc_norm_tok = True
+
+    @staticmethod
+    def read(data_files: list[str]) -> Iterator[dict[str, str]]:
+        for files in parts([Path(path) for path in data_files]):
+            # train.en.gz is English.
+            source, target = (lc_norm_tok(path.name.split(".")[1]) for path in files)
+            for pair in Multi30k.read([str(path) for path in files]):
+                yield {"source": source(pair["source"]), "target": target(pair["target"])}
+
+
+def paddlenlp_builder() -> "type[DatasetBuilder]":
+    """Returns Multi30k for users of PaddleNLP, which is imported:
+    `paddlenlp_builder()(lazy=...).read_datasets(splits=["train"])` gives examples {"source",
+    "target"}, English to German."""
+    from paddlenlp.datasets import DatasetBuilder, IterDataset, MapDataset
+
+    class Multi30kBuilder(DatasetBuilder):
+        SPLITS = NAMES
+
+        def _get_data(self, mode: str, **kwargs: object) -> list[str]:
+            return [str(find(mode, lang, None)) for lang in Multi30k.languages]
+
+        def read(self, filename: list[str], split: str = "train") -> MapDataset | IterDataset:
+            """As PaddleNLP's, but a lazy dataset can be iterated more than once."""
+            if self.lazy:
+                return IterDataset(lambda: self._read(filename))
+            return super().read(filename)
+
+        def _read(self, filename: list[str], *args: object) -> Iterator[dict[str, str]]:
+            return Multi30k.read(filename)
+
+    return Multi30kBuilder
