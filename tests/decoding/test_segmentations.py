@@ -24,8 +24,7 @@ from transformer_mt.decoding.line_translator import Line, LineTranslator
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.export import registry
 from transformer_mt.kernels.scores import LogProbs
-from transformer_mt.serving.access import Limits
-from transformer_mt.serving.batching import Ticket, Waiting
+from transformer_mt.serving.batching import Limits, Ticket, Waiting
 from transformer_mt.serving.models import serving
 from transformer_mt.translator import Translator, translator_of
 from transformer_mt.utils.errors import UsageError

@@ -9,10 +9,8 @@ from contextlib import contextmanager
 
 from transformer_mt.data.sentences import sentences
 from transformer_mt.decoding.output import LinePart, Output, Translation
-from transformer_mt.serving.access import Access, Limits
-from transformer_mt.serving.app import Service
-from transformer_mt.serving.batching import Overloaded, Ticket, TooMuch
-from transformer_mt.serving.metrics import Metrics
+from transformer_mt.serving.app import Access, Metrics, Service
+from transformer_mt.serving.batching import Limits, Overloaded, Ticket, TooMuch
 from transformer_mt.serving.models import Card, CardLimits
 from transformer_mt.serving.server import Server, address, bind
 

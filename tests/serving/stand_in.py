@@ -14,10 +14,8 @@ import pytest
 
 from transformer_mt.decoding.output import LinePart
 from transformer_mt.serving import server
-from transformer_mt.serving.access import Access, Limits
-from transformer_mt.serving.app import Service
-from transformer_mt.serving.batching import Late, Overloaded, Ticket, WorkerLost
-from transformer_mt.serving.metrics import Metrics
+from transformer_mt.serving.app import Access, Metrics, Service
+from transformer_mt.serving.batching import Late, Limits, Overloaded, Ticket, WorkerLost
 from transformer_mt.serving.models import Card, CardLimits
 from transformer_mt.utils.errors import UsageError
 

@@ -8,8 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.serving.stand_in import SECRET, StandIn, running, wait_for
-from transformer_mt.serving import app, threads
-from transformer_mt.serving.access import Access
+from transformer_mt.serving import app, batching
+from transformer_mt.serving.app import Access
 
 
 @pytest.fixture(scope="module")
@@ -373,7 +373,7 @@ def test_the_work_of_a_client_that_is_gone_is_dropped():
 
 
 def test_many_clients_at_once_are_answered_and_more_are_told_to_wait(monkeypatch):
-    monkeypatch.setattr(threads, "MOST", 70)
+    monkeypatch.setattr(batching, "MOST", 70)
     with running() as service:
         limits = httpx.Limits(max_connections=None)
         sockets = []

@@ -8,10 +8,10 @@ import pytest
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.decoding.engine import Search, Sentence
 from transformer_mt.serving import batching
-from transformer_mt.serving.access import Limits
 from transformer_mt.serving.batching import (
     Cancelled,
     Late,
+    Limits,
     Overloaded,
     Queue,
     Ticket,

@@ -3,7 +3,9 @@
 import pytest
 
 from tests.serving.stand_in import running, wait_for
-from transformer_mt.serving.access import Access, Limits, host_of, read_origin
+from transformer_mt.commands.serve import host_of, read_origin
+from transformer_mt.serving.app import Access
+from transformer_mt.serving.batching import Limits
 from transformer_mt.utils.errors import UsageError
 
 TOKEN = "s3cret-Token"

@@ -8,8 +8,7 @@ import pytest
 
 from tests.support import ROOT, demo_pairs, make_config, make_model_directory, run_command
 from transformer_mt.reports import card
-from transformer_mt.serving.access import Limits
-from transformer_mt.serving.batching import Ticket, TooMuch
+from transformer_mt.serving.batching import Limits, Ticket, TooMuch
 from transformer_mt.serving.models import serving
 from transformer_mt.utils.errors import UsageError, UserError
 

@@ -23,19 +23,20 @@ from __future__ import annotations
 
 import argparse
 import os
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from transformer_mt.commands.arguments import add_device, positive, positive_number
 from transformer_mt.commands.model_choice import MODEL_GROUP, add_engine, add_threads
-from transformer_mt.serving.access import Limits
+from transformer_mt.serving.batching import Limits
 from transformer_mt.utils.console import say
 from transformer_mt.utils.errors import UsageError
 
 if TYPE_CHECKING:
-    from transformer_mt.serving.access import Access
+    from transformer_mt.serving.app import Access
 
 TOKEN_VARIABLE = "TRANSFORMER_MT_TOKEN"
 LONGEST_TIMEOUT = 86_400
@@ -117,8 +118,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     # Help does not need them.
     from transformer_mt.serving import server
-    from transformer_mt.serving.app import Service
-    from transformer_mt.serving.metrics import Metrics
+    from transformer_mt.serving.app import Metrics, Service
     from transformer_mt.serving.models import serving
 
     limits = Limits(**{field.name: getattr(options, field.name) for field in fields(Limits)})
@@ -143,7 +143,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _access(options: argparse.Namespace, is_private: bool) -> Access:
-    from transformer_mt.serving.access import Access, host_of, read_origin
+    from transformer_mt.serving.app import Access
 
     token = _token(options)
     if token is None and not is_private and not options.no_token:
@@ -155,6 +155,33 @@ def _access(options: argparse.Namespace, is_private: bool) -> Access:
     # Where others can reach the service, a token protects it, or everybody may use it.
     hosts = (*Access.hosts, options.host.lower(), *map(host_of, origins)) if is_private else ("*",)
     return Access(hosts, origins, token)
+
+
+def read_origin(text: str) -> str:
+    """Returns an origin in the form in which browsers send it.
+
+    Raises:
+        UsageError: it is not one.
+    """
+    with suppress(ValueError):  # a bracket that is not closed, or a port above 65535
+        parts = urlsplit(text.lower())
+        is_bare = parts.path in ("", "/") and not parts.query and not parts.fragment
+        # A browser writes a name with other letters as xn--..., and sends no wildcard.
+        is_plain = text.isascii() and text.isprintable() and not set(text) & set("*@ ")
+        is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        if is_bare and is_plain and is_address and not parts.netloc.endswith(":"):
+            default = {"http": ":80", "https": ":443"}[parts.scheme]
+            return f"{parts.scheme}://{parts.netloc.removesuffix(default)}"
+    raise UsageError(
+        f"--allow-origin {text}: expected the beginning of an address, as in https://example.com "
+        "or http://example.com:8080"
+    )
+
+
+def host_of(origin: str) -> str:
+    """The name in an origin, without its port."""
+    name = urlsplit(origin).hostname or ""
+    return f"[{name}]" if ":" in name else name
 
 
 def _token(options: argparse.Namespace) -> str | None:

@@ -7,27 +7,51 @@ depend on who else asks.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import CancelledError, Future
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from transformer_mt.decoding.engine import Search
 from transformer_mt.decoding.line_translator import Work
-from transformer_mt.serving.access import Limits
 from transformer_mt.utils.errors import UsageError, UserError
+
+if TYPE_CHECKING:
+    from starlette.types import Receive
 
 # If several requests came together lately, a free worker waits this many seconds for more.
 PATIENCE = 0.003
 LATELY = 1.0
 # The greatest number of seconds that a client is asked to wait before it tries again.
 LONGEST_RETRY = 60
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of the service, so that no client can take all of it.
+
+    Attributes:
+        max_body: the bytes of a request.
+        max_lines: the lines of a request.
+        max_subwords: the subwords of a request, of all its lines together.
+        max_waiting: the sentences, of all requests together, that may wait for a model.
+        max_batch: the sentences that are translated together. 1 translates each alone.
+        timeout: the seconds that a request may take, from its last byte to its answer.
+    """
+
+    max_body: int = 1 << 20
+    max_lines: int = 1_000
+    max_subwords: int = 50_000
+    max_waiting: int = 2_000
+    max_batch: int = 64
+    timeout: float = 60.0
 
 
 class Unavailable(UserError):
@@ -355,3 +379,73 @@ def separated(batch: list[Waiting], result: Any) -> list[Any]:
         return [result]
     found = iter(result)
     return [[next(found) for _ in waiting.work.sentences] for waiting in batch]
+
+
+# The requests that are answered at the same time. Their threads wait for a model most of the time.
+MOST = 256
+# The seconds after the end of its time in which a request must have noticed it.
+GRACE = 5.0
+
+Result = TypeVar("Result")
+
+
+class ClientGone(Exception):
+    """The client has closed the connection, so that nobody reads an answer."""
+
+
+class Threads:
+    """Runs the work of requests.
+
+    Args:
+        seconds: the time that a request may take.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._pool = ThreadPoolExecutor(MOST, thread_name_prefix="request")
+        self._tickets: set[Ticket] = set()  # of the work that has not ended
+
+    async def run(self, receive: Receive, work: Callable[[Ticket], Result]) -> Result:
+        """Runs the work of a request whose body was received, and returns its result.
+
+        Raises:
+            ClientGone: the client has closed the connection. Its work is dropped.
+            Overloaded: too many requests are being answered.
+            Late: the time is over.
+        """
+        if len(self._tickets) >= MOST:
+            raise Overloaded(f"{MOST} requests are being answered already. Try again later")
+        ticket = Ticket(self._seconds)
+        self._tickets.add(ticket)
+        future = asyncio.get_running_loop().run_in_executor(self._pool, work, ticket)
+        future.add_done_callback(lambda done: self._end(ticket, done))
+        gone = asyncio.ensure_future(_disconnection(receive))
+        try:
+            await asyncio.wait(
+                {future, gone},
+                timeout=self._seconds + GRACE,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if future.done():
+                return future.result()
+            if gone.done():
+                raise ClientGone
+            raise Late("the translation took too long. Send less text, or try again later")
+        finally:
+            gone.cancel()
+            ticket.cancel()
+
+    def cancel(self) -> None:
+        """Drops all work."""
+        for ticket in list(self._tickets):
+            ticket.cancel()
+
+    def _end(self, ticket: Ticket, future: asyncio.Future) -> None:
+        self._tickets.discard(ticket)
+        if not future.cancelled():
+            future.exception()  # Nobody is left to whom it could be told.
+
+
+async def _disconnection(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

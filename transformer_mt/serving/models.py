@@ -21,8 +21,7 @@ from transformer_mt.export.registry import EngineSpec
 from transformer_mt.model.costs import VocabularySizes, parts
 from transformer_mt.reports import attention, card
 from transformer_mt.reports.card import Score
-from transformer_mt.serving.access import Limits
-from transformer_mt.serving.batching import Queue, Ticket, TooMuch
+from transformer_mt.serving.batching import Limits, Queue, Ticket, TooMuch
 from transformer_mt.serving.workers import Workers
 from transformer_mt.translator import Translator
 from transformer_mt.utils.console import progress
