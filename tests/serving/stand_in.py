@@ -181,10 +181,9 @@ def running(
     said: list[str] = []
     metrics = Metrics()
     by_name = {model.name: model for model in models}
-    metrics.watch(by_name)
     service = Service(by_name, limits, access or Access(), metrics, log_text=log_text)
     with pytest.MonkeyPatch.context() as patch, server.bind("127.0.0.1", 0) as listening:
-        for module in ("app", "server"):
+        for module in ("app", "requests", "server"):
             patch.setattr(f"transformer_mt.serving.{module}.say", said.append)
         port = listening.getsockname()[1]
         uvicorn = server.Server(service, limits.timeout)

@@ -15,11 +15,11 @@ from transformer_mt.serving.batching import (
     Overloaded,
     Queue,
     Ticket,
-    TooMuch,
     WorkerLost,
     joined,
     separated,
 )
+from transformer_mt.utils.errors import UsageError
 
 SETTINGS = DecodingConfig()
 
@@ -153,15 +153,15 @@ def test_a_late_request_is_told_so_and_its_works_are_dropped():
 
 def test_too_many_subwords_are_refused_before_anything_waits():
     queue = Queue(Limits(max_subwords=5), 1000)
-    with pytest.raises(TooMuch, match="6 subwords; a request may have 5"):
-        list(queue.runner(Ticket(10))(iter([search(1, 2, 3), None, search(4, 5, 6)])))
+    with pytest.raises(UsageError, match="6 subwords; a request may have 5"):
+        list(queue.run(Ticket(10), iter([search(1, 2, 3), None, search(4, 5, 6)])))
     assert queue.waiting == 0
 
 
 def test_the_runner_gives_each_work_its_result_in_order():
     queue, got = Queue(Limits(), 1000), []
     works = iter([search(1), None, search(2), search(3)])
-    thread = threading.Thread(target=lambda: got.extend(queue.runner(Ticket(10))(works)))
+    thread = threading.Thread(target=lambda: got.extend(queue.run(Ticket(10), works)))
     thread.start()
     while queue.waiting < 3:
         time.sleep(0.001)

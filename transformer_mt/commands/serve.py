@@ -23,11 +23,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from contextlib import closing, suppress
+import re
+from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from transformer_mt.commands.arguments import add_device, positive, positive_number
 from transformer_mt.commands.model_choice import MODEL_GROUP, add_engine, add_threads
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 TOKEN_VARIABLE = "TRANSFORMER_MT_TOKEN"
 LONGEST_TIMEOUT = 86_400
+# A browser writes a name with other letters as xn--..., and sends no wildcard.
+_ORIGIN = re.compile(r"(https?)://([\w.-]+|\[[0-9a-f:]+])(:\d{1,5})?/?", re.ASCII)
 # The fields of Limits: the name and the meaning of the value.
 LIMITS = {
     "max_body": ("BYTES", "the size of a request"),
@@ -133,7 +135,6 @@ def run(options: argparse.Namespace) -> None:
             device=options.device,
             computed=metrics.batch,
         ) as models:
-            metrics.watch(models)
             service = Service(models, limits, access, metrics, log_text=options.log_text)
             cards = [model.card for model in models.values()]
             names = ", ".join(f"{c.name} ({c.source_lang}-{c.target_lang})" for c in cards)
@@ -151,37 +152,28 @@ def _access(options: argparse.Namespace, is_private: bool) -> Access:
             f"--host {options.host}: other machines can use the service. Add --token @FILE with a "
             "secret that requests must have, or --no-token if everybody may use it"
         )
-    origins = tuple(map(read_origin, options.allow_origin))
+    allowed = [read_origin(text) for text in options.allow_origin]
     # Where others can reach the service, a token protects it, or everybody may use it.
-    hosts = (*Access.hosts, options.host.lower(), *map(host_of, origins)) if is_private else ("*",)
-    return Access(hosts, origins, token)
+    names = (*Access.hosts, options.host.lower(), *(host for _, host in allowed))
+    return Access(names if is_private else ("*",), tuple(origin for origin, _ in allowed), token)
 
 
-def read_origin(text: str) -> str:
-    """Returns an origin in the form in which browsers send it.
+def read_origin(text: str) -> tuple[str, str]:
+    """An origin in the form in which browsers send it, and the name in it without its port.
 
     Raises:
         UsageError: it is not one.
     """
-    with suppress(ValueError):  # a bracket that is not closed, or a port above 65535
-        parts = urlsplit(text.lower())
-        is_bare = parts.path in ("", "/") and not parts.query and not parts.fragment
-        # A browser writes a name with other letters as xn--..., and sends no wildcard.
-        is_plain = text.isascii() and text.isprintable() and not set(text) & set("*@ ")
-        is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        if is_bare and is_plain and is_address and not parts.netloc.endswith(":"):
-            default = {"http": ":80", "https": ":443"}[parts.scheme]
-            return f"{parts.scheme}://{parts.netloc.removesuffix(default)}"
-    raise UsageError(
-        f"--allow-origin {text}: expected the beginning of an address, as in https://example.com "
-        "or http://example.com:8080"
-    )
-
-
-def host_of(origin: str) -> str:
-    """The name in an origin, without its port."""
-    name = urlsplit(origin).hostname or ""
-    return f"[{name}]" if ":" in name else name
+    match = _ORIGIN.fullmatch(text.lower())
+    if match is None:
+        raise UsageError(
+            f"--allow-origin {text}: expected the beginning of an address, as in "
+            "https://example.com or http://example.com:8080"
+        )
+    scheme, host, port = match.groups()
+    if port == {"http": ":80", "https": ":443"}[scheme]:
+        port = None
+    return f"{scheme}://{host}{port or ''}", host
 
 
 def _token(options: argparse.Namespace) -> str | None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from transformer_mt.decoding.engine import Search
+from transformer_mt.decoding.engine import Search, Sentence
 from transformer_mt.decoding.line_translator import Work
 from transformer_mt.utils.errors import UsageError, UserError
 
@@ -74,10 +74,6 @@ class Late(Unavailable):
 
 class WorkerLost(Unavailable):
     """The process that computed something died, or had to be killed. It is started again."""
-
-
-class TooMuch(UsageError):
-    """A request has too many lines or subwords."""
 
 
 class Cancelled(Exception):
@@ -213,10 +209,25 @@ class Queue:
 
     # ---- The side of the requests ----
 
-    def runner(self, ticket: Ticket) -> _Runner:
-        """Runs the works of a request: a Runner of decoding.translator, for works that are
-        sentences of their own."""
-        return _Runner(self, ticket, self._limits.max_subwords)
+    def run(self, ticket: Ticket, works: Iterator[Work | None]) -> Iterator[Any]:
+        """The results of the works of a request, each of which is a sentence of its own or a hole:
+        a Runner of decoding.line_translator, when the ticket is given.
+
+        Raises:
+            UsageError: there are too many subwords.
+        """
+        asked = list(works)
+        real = [work for work in asked if work is not None]
+        searches = [work for work in real if isinstance(work, Search)]
+        subwords = sum(len(s.source) for search in searches for s in search.sentences)
+        if subwords > self._limits.max_subwords:
+            raise UsageError(
+                f"the text has {subwords:,} subwords; a request may have "
+                f"{self._limits.max_subwords:,}. Send it in several requests"
+            )
+        futures = iter(self.put(ticket, real))
+        for work in asked:
+            yield None if work is None else ticket.result(next(futures))
 
     def put(self, ticket: Ticket, works: list[Work]) -> list[Future]:
         """Adds works of a request; all of them or none. Returns the places of their results.
@@ -341,44 +352,25 @@ class Queue:
         self._count = sum(map(len, self._turns))
 
 
-@dataclass(frozen=True)
-class _Runner:
-    """See `Queue.runner`."""
-
-    queue: Queue
-    ticket: Ticket
-    max_subwords: int
-
-    def __call__(self, works: Iterator[Work | None]) -> Iterator[Any]:
-        asked = list(works)
-        real = [work for work in asked if work is not None]
-        searches = [work for work in real if isinstance(work, Search)]
-        subwords = sum(len(s.source) for search in searches for s in search.sentences)
-        if subwords > self.max_subwords:
-            raise TooMuch(
-                f"the text has {subwords:,} subwords; a request may have {self.max_subwords:,}. "
-                "Send it in several requests"
-            )
-        futures = iter(self.queue.put(self.ticket, real))
-        for work in asked:
-            yield None if work is None else self.ticket.result(next(futures))
-
-
 def joined(batch: list[Waiting]) -> Work:
     """The works of a batch as one work. Its result is a list of theirs, one after the other, if
     they are searches."""
-    first = batch[0].work
-    if len(batch) == 1:
-        return first
-    return replace(first, sentences=[s for waiting in batch for s in waiting.work.sentences])
+    works = [waiting.work for waiting in batch]
+    if len(works) == 1 or not isinstance(works[0], Search):
+        return works[0]
+    return replace(works[0], sentences=[s for work in works for s in _sentences(work)])
 
 
 def separated(batch: list[Waiting], result: Any) -> list[Any]:
     """The result of each work of a batch, given that of `joined`."""
     if len(batch) == 1:
         return [result]
-    found = iter(result)
-    return [[next(found) for _ in waiting.work.sentences] for waiting in batch]
+    results = iter(result)
+    return [[next(results) for _ in _sentences(waiting.work)] for waiting in batch]
+
+
+def _sentences(work: Work) -> list[Sentence]:
+    return work.sentences if isinstance(work, Search) else []
 
 
 # The requests that are answered at the same time. Their threads wait for a model most of the time.
