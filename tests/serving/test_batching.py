@@ -7,7 +7,6 @@ import pytest
 
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.decoding.engine import Search, Sentence
-from transformer_mt.serving import batching
 from transformer_mt.serving.batching import (
     Cancelled,
     Late,
@@ -41,7 +40,7 @@ def put(queue: Queue, *works) -> Ticket:
 def answer(queue: Queue, batch, results) -> None:
     for waiting, result in zip(batch, results, strict=True):
         waiting.future.set_result(result)
-    queue.done(batch, 0.1)
+    queue.done(batch)
 
 
 def test_sentences_of_several_requests_are_one_batch():
@@ -114,12 +113,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_again():
     put(queue, *[search(1)] * 20)  # larger than the queue, but nobody else is there
     with pytest.raises(Overloaded, match="20 sentences are waiting") as caught:
         put(queue, search(2))
-    assert caught.value.retry_after == 1
-    # Two sentences in a tenth of a second, as reported: 18 take about a second.
-    answer(queue, queue.take(), [0, 0])
-    with pytest.raises(Overloaded) as caught:
-        put(queue, search(2))
-    assert 1 <= caught.value.retry_after <= batching.LONGEST_RETRY
+    assert caught.value.retry_after >= 1
 
 
 def test_what_is_cancelled_is_dropped_and_makes_room():
@@ -184,7 +178,7 @@ def test_works_that_come_again_are_alone_and_first():
     batch = queue.take()
     put(queue, search(3), search(4))
     queue.again(batch)
-    queue.done(batch, 0.1)
+    queue.done(batch)
     assert [sources(queue.take()) for _ in range(3)] == [[[2]], [[1]], [[3], [4]]]
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import fastapi_offline
-from fastapi import Depends, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
 from prometheus_client import (
@@ -54,7 +54,8 @@ PAGE = Path(__file__).with_name("page")
 SWAGGER = Path(fastapi_offline.__file__).with_name("static")
 DESCRIPTION = """\
 Translates text. Requests and answers are JSON in UTF-8. An answer with a status from 400 on is
-`{"detail": TEXT}`, and the text says what is wrong and what to do."""
+`{"detail": TEXT}`, and the text says what is wrong and what to do. With 429 and 503, `Retry-After`
+says in how many seconds to try again."""
 # The bytes of the pages of attention maps that are kept, and for how many seconds.
 KEPT_BYTES = 1 << 26
 KEPT_SECONDS = 600
@@ -139,6 +140,7 @@ class Service:
             # Generators of clients name their functions so.
             generate_unique_id_function=lambda route: route.name,
             exception_handlers=handlers,
+            responses={"default": {"model": requests.Problem, "description": "What is wrong."}},
             middleware=[
                 Middleware(TrustedHostMiddleware, allowed_hosts=access.hosts, www_redirect=False),
                 Middleware(
@@ -307,23 +309,16 @@ class Service:
 
     def _add_endpoints(self, has_token: bool) -> None:
         app = self._app
-        refused = [401] if has_token else []
-        closed: dict[str, Any] = {"responses": requests.problems_of(refused)}
-        if has_token:
-            closed["dependencies"] = [Depends(HTTPBearer(auto_error=False))]
-        asking = closed | {"responses": requests.problems_of([*refused, *requests.ASKING])}
-        app.post("/translate", response_model=requests.TranslateAnswer, **asking)(self.translate)
-        app.post("/parts", **asking)(self.parts)
-        app.post("/attention", **asking)(self.attention)
-        app.get(
-            "/attention/{name}",
-            response_class=HTMLResponse,
-            responses=requests.problems_of([404]),
-        )(self.attention_page)
-        app.get("/models", **closed)(self.models)
-        not_every = {"model": requests.HealthAnswer, "description": "Not every model can."}
-        app.get("/health", responses={503: not_every})(self.health)
-        app.get("/metrics", response_class=PlainTextResponse, **closed)(self.metrics)
+        bearer = [Depends(HTTPBearer(auto_error=False))] if has_token else []
+        closed = APIRouter(dependencies=bearer)
+        closed.post("/translate", response_model=requests.TranslateAnswer)(self.translate)
+        closed.post("/parts")(self.parts)
+        closed.post("/attention")(self.attention)
+        closed.get("/models")(self.models)
+        closed.get("/metrics", response_class=PlainTextResponse)(self.metrics)
+        app.include_router(closed)
+        app.get("/attention/{name}", response_class=HTMLResponse)(self.attention_page)
+        app.get("/health")(self.health)
         app.get("/docs", include_in_schema=False)(_docs)
         app.mount("/docs", _Files(directory=SWAGGER))
         page = _Files(directory=PAGE, html=True)

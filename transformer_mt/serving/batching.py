@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 # If several requests came together lately, a free worker waits this many seconds for more.
 PATIENCE = 0.003
 LATELY = 1.0
-# The greatest number of seconds that a client is asked to wait before it tries again.
-LONGEST_RETRY = 60
 
 
 @dataclass(frozen=True)
@@ -66,6 +64,8 @@ class Unavailable(UserError):
 
 class Overloaded(Unavailable):
     """Too much waits already."""
+
+    retry_after = 5
 
 
 class Late(Unavailable):
@@ -198,8 +198,6 @@ class Queue:
         self._busy = 0  # workers that compute one
         self._computing = 0  # the sentences that they compute
         self._company = -math.inf  # when two requests were there together
-        self._per_second = 0.0  # works that were computed lately, a running mean
-        self._last_done = time.monotonic()
         self._closed_because: str | None = None
 
     @property
@@ -244,12 +242,7 @@ class Queue:
             if self._count and self._count + len(own) > self._limits.max_waiting:
                 self._drop_cancelled()
             if self._count and self._count + len(own) > self._limits.max_waiting:
-                error = Overloaded(
-                    f"{self._count:,} sentences are waiting already. Try again later"
-                )
-                seconds = self._count / self._per_second if self._per_second else 1
-                error.retry_after = max(1, min(LONGEST_RETRY, math.ceil(seconds)))
-                raise error
+                raise Overloaded(f"{self._count:,} sentences are waiting already. Try again later")
             if own:
                 self._turns.append(own)
                 self._count += len(own)
@@ -280,16 +273,11 @@ class Queue:
             finally:
                 self._free -= 1
 
-    def done(self, batch: list[Waiting], seconds: float) -> None:
-        """Reports that a worker has ended its work on a batch, which took this many seconds."""
+    def done(self, batch: list[Waiting]) -> None:
+        """Reports that a worker has ended its work on a batch."""
         with self._changed:
             self._busy -= 1
             self._computing -= len(batch)
-            now = time.monotonic()
-            weight = 1 - math.exp((self._last_done - now) / 5)
-            rate = len(batch) / max(now - self._last_done, seconds, 1e-6)
-            self._per_second += weight * (rate - self._per_second)
-            self._last_done = now
 
     def again(self, batch: list[Waiting]) -> None:
         """Puts works back, each to be computed alone, before all others."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,7 +105,8 @@ class ServedModel:
         # Each sentence is a work of its own, which the queue puts into batches.
         self._decoding = with_changes(spec.config.decoding, {"batch_tokens": 1})
         self._translator = Translator(spec, partial(self._queue.run, Ticket(0)))
-        self._settings_by_request: dict[tuple, DecodingConfig] = {}
+        # Equal requests get the same object, which is quick to compare.
+        self._settings = cache(self._settings_of)
 
     def start(self) -> None:
         """Starts the workers, and finds out what the model can do.
@@ -221,19 +222,14 @@ class ServedModel:
                     f"{limits.line_characters:,}. Cut it at the end of a sentence"
                 )
 
-    def _settings(
+    def _settings_of(
         self, n_best: int | None, beam_size: int | None, alignment: bool
     ) -> DecodingConfig:
-        """The settings of a request. Equal requests get the same object, which is quick to
-        compare."""
-        key = n_best, beam_size, alignment
-        if key not in self._settings_by_request:
-            n_best = n_best or 1
-            beam_size = beam_size or max(n_best, self._decoding.beam_size)
-            settings = with_changes(self._decoding, {"n_best": n_best, "beam_size": beam_size})
-            registry.require_possible(self._spec, settings, ["alignment"] * alignment)
-            self._settings_by_request[key] = settings
-        return self._settings_by_request[key]
+        n_best = n_best or 1
+        beam_size = beam_size or max(n_best, self._decoding.beam_size)
+        settings = with_changes(self._decoding, {"n_best": n_best, "beam_size": beam_size})
+        registry.require_possible(self._spec, settings, ["alignment"] * alignment)
+        return settings
 
     def _card(self) -> Card:
         spec = self._spec

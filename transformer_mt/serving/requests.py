@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Request
@@ -20,7 +20,6 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from transformer_mt.config import problems
-from transformer_mt.config.section import first_sentence
 from transformer_mt.serving.batching import Cancelled, ClientGone, Overloaded, Unavailable
 from transformer_mt.serving.models import Card
 from transformer_mt.utils.console import say
@@ -264,24 +263,6 @@ def _values(query: TranslateQuery, output: Output) -> dict[str, Any]:
 
 # ---- Errors ----
 
-_PROBLEMS = {
-    400: "The request is not JSON.",
-    401: "The token is missing or wrong.",
-    404: "There is nothing of this name.",
-    413: "The request has too many bytes.",
-    415: "The request is not marked as `application/json`.",
-    422: "A key or a value is wrong, or the text has too many lines or subwords.",
-    429: "Too many requests are waiting. `Retry-After` says in how many seconds to try again.",
-    503: "The service can't answer now. `Retry-After` says in how many seconds to try again.",
-}
-# The statuses of the problems that a request with a body may have.
-ASKING = (400, 413, 415, 422, 429, 503)
-
-
-def problems_of(statuses: Iterable[int]) -> dict[int | str, dict[str, Any]]:
-    """The description of answers that name a problem."""
-    return {status: {"model": Problem, "description": _PROBLEMS[status]} for status in statuses}
-
 
 def answer_to(request: Request | None, error: BaseException) -> Response:
     """The answer to a request that raised an error: JSON, `{"detail": TEXT}`, whose text says what
@@ -341,18 +322,17 @@ def _explained(path: str, error: RequestValidationError) -> tuple[int, str]:
 def _described(kind: type[Query], item: Any) -> str:
     place = item["loc"][1:]  # without "body"
     if not place or item["type"] in ("model_type", "model_attributes_type"):
-        needed = [name for name, field in kind.model_fields.items() if field.is_required()]
-        return f"expected a JSON object with the keys {' and '.join(needed)}"
+        return "expected a JSON object"
+    if item["type"] == "missing":
+        return f"{place[0]}: missing"
     if item["type"] == "extra_forbidden":
         key = str(place[-1])[:100]  # The time of what follows grows with its length.
         near = difflib.get_close_matches(key, kind.model_fields, n=1)
         hint = f"did you mean {near[0]}" if near else f"known: {', '.join(kind.model_fields)}"
         return f"{problems.printable(key)}: unknown key; {hint}"
-    if item["type"] == "missing":
-        return f"{place[0]}: missing: {first_sentence(kind.model_fields[place[0]].description)}"
+    if place[0] == "text" and len(place) > 2:
+        return f"text[{place[2]}]: expected a string"
     if place[0] == "text":
-        if len(place) > 2:
-            return f"text[{place[2]}]: expected a string"
         return "text: expected a string or a list of strings"
     return problems.describe({**item, "loc": place})
 
