@@ -9,12 +9,11 @@ from contextlib import contextmanager
 
 from transformer_mt.data.languages import sentences
 from transformer_mt.decoding.output import LinePart, Output, Translation
-from transformer_mt.serving.access import Access, Limits
-from transformer_mt.serving.app import Service
-from transformer_mt.serving.batching import Overloaded, Ticket, TooMuch
-from transformer_mt.serving.metrics import Metrics
+from transformer_mt.serving.app import Access, Metrics, Service
+from transformer_mt.serving.batching import Limits, Overloaded, Ticket
 from transformer_mt.serving.models import Card, CardLimits
 from transformer_mt.serving.server import Server, address, bind
+from transformer_mt.utils.errors import UsageError
 
 N_BEST = 4
 
@@ -66,7 +65,7 @@ class StandIn:
             self.busy -= 1
             raise Overloaded("too many sentences wait. Try again later")
         if any("TOOLONG" in line for line in lines):
-            raise TooMuch("the text has 60,000 subwords; a request may have 50,000")
+            raise UsageError("the text has 60,000 subwords; a request may have 50,000")
         for word, event in self.held.items():
             if any(word in line for line in lines):
                 self.began.set()
@@ -114,7 +113,6 @@ class RunningService:
         self._port = listening.getsockname()[1]
         self.url = f"{address(listening)}/"
         metrics = Metrics()
-        metrics.watch(self._models)
         service = Service(self._models, Limits(), Access(token=self.token), metrics)
         self._server = Server(service, timeout=60)
         self._thread = threading.Thread(target=self._server.run, args=([listening],))

@@ -14,10 +14,8 @@ import pytest
 
 from transformer_mt.decoding.output import LinePart
 from transformer_mt.serving import server
-from transformer_mt.serving.access import Access, Limits
-from transformer_mt.serving.app import Service
-from transformer_mt.serving.batching import Late, Overloaded, Ticket, WorkerLost
-from transformer_mt.serving.metrics import Metrics
+from transformer_mt.serving.app import Access, Metrics, Service
+from transformer_mt.serving.batching import Late, Limits, Overloaded, Ticket, WorkerLost
 from transformer_mt.serving.models import Card, CardLimits
 from transformer_mt.utils.errors import UsageError
 
@@ -183,10 +181,9 @@ def running(
     said: list[str] = []
     metrics = Metrics()
     by_name = {model.name: model for model in models}
-    metrics.watch(by_name)
     service = Service(by_name, limits, access or Access(), metrics, log_text=log_text)
     with pytest.MonkeyPatch.context() as patch, server.bind("127.0.0.1", 0) as listening:
-        for module in ("app", "server"):
+        for module in ("app", "requests", "server"):
             patch.setattr(f"transformer_mt.serving.{module}.say", said.append)
         port = listening.getsockname()[1]
         uvicorn = server.Server(service, limits.timeout)

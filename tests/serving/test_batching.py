@@ -7,19 +7,18 @@ import pytest
 
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.decoding.engine import Search, Sentence
-from transformer_mt.serving import batching
-from transformer_mt.serving.access import Limits
 from transformer_mt.serving.batching import (
     Cancelled,
     Late,
+    Limits,
     Overloaded,
     Queue,
     Ticket,
-    TooMuch,
     WorkerLost,
     joined,
     separated,
 )
+from transformer_mt.utils.errors import UsageError
 
 SETTINGS = DecodingConfig()
 
@@ -41,7 +40,7 @@ def put(queue: Queue, *works) -> Ticket:
 def answer(queue: Queue, batch, results) -> None:
     for waiting, result in zip(batch, results, strict=True):
         waiting.future.set_result(result)
-    queue.done(batch, 0.1)
+    queue.done(batch)
 
 
 def test_sentences_of_several_requests_are_one_batch():
@@ -114,12 +113,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_again():
     put(queue, *[search(1)] * 20)  # larger than the queue, but nobody else is there
     with pytest.raises(Overloaded, match="20 sentences are waiting") as caught:
         put(queue, search(2))
-    assert caught.value.retry_after == 1
-    # Two sentences in a tenth of a second, as reported: 18 take about a second.
-    answer(queue, queue.take(), [0, 0])
-    with pytest.raises(Overloaded) as caught:
-        put(queue, search(2))
-    assert 1 <= caught.value.retry_after <= batching.LONGEST_RETRY
+    assert caught.value.retry_after >= 1
 
 
 def test_what_is_cancelled_is_dropped_and_makes_room():
@@ -153,15 +147,15 @@ def test_a_late_request_is_told_so_and_its_works_are_dropped():
 
 def test_too_many_subwords_are_refused_before_anything_waits():
     queue = Queue(Limits(max_subwords=5), 1000)
-    with pytest.raises(TooMuch, match="6 subwords; a request may have 5"):
-        list(queue.runner(Ticket(10))(iter([search(1, 2, 3), None, search(4, 5, 6)])))
+    with pytest.raises(UsageError, match="6 subwords; a request may have 5"):
+        list(queue.run(Ticket(10), iter([search(1, 2, 3), None, search(4, 5, 6)])))
     assert queue.waiting == 0
 
 
 def test_the_runner_gives_each_work_its_result_in_order():
     queue, got = Queue(Limits(), 1000), []
     works = iter([search(1), None, search(2), search(3)])
-    thread = threading.Thread(target=lambda: got.extend(queue.runner(Ticket(10))(works)))
+    thread = threading.Thread(target=lambda: got.extend(queue.run(Ticket(10), works)))
     thread.start()
     while queue.waiting < 3:
         time.sleep(0.001)
@@ -184,7 +178,7 @@ def test_works_that_come_again_are_alone_and_first():
     batch = queue.take()
     put(queue, search(3), search(4))
     queue.again(batch)
-    queue.done(batch, 0.1)
+    queue.done(batch)
     assert [sources(queue.take()) for _ in range(3)] == [[[2]], [[1]], [[3], [4]]]
 
 

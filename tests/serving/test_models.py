@@ -8,8 +8,7 @@ import pytest
 
 from tests.support import ROOT, demo_pairs, make_config, make_model_directory, run_command
 from transformer_mt.reports import card
-from transformer_mt.serving.access import Limits
-from transformer_mt.serving.batching import Ticket, TooMuch
+from transformer_mt.serving.batching import Limits, Ticket
 from transformer_mt.serving.models import serving
 from transformer_mt.utils.errors import UsageError, UserError
 
@@ -124,7 +123,7 @@ def test_too_much_is_refused(model):
         (["a", "中" * 10_001], "line 2 has 10,001 characters; a line may have 10,000"),
         (["a b " * 2000] * 2, "8,000 subwords; a request may have 5,000"),
     ):
-        with pytest.raises(TooMuch, match=problem):
+        with pytest.raises(UsageError, match=problem):
             ask(model, lines)
     assert model.waiting == 0
 

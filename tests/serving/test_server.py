@@ -6,7 +6,7 @@ import pytest
 
 from tests.serving.stand_in import rest_of, running
 from transformer_mt.serving import server
-from transformer_mt.serving.access import Limits
+from transformer_mt.serving.batching import Limits
 from transformer_mt.utils.errors import UsageError, UserError
 
 HEAD = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

@@ -12,8 +12,7 @@ import pytest
 from tests.serving.engines import DIES, FAILS, HANGS, IS_SLOW, REFUSES, ReversingSpec
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.decoding.engine import Search, Sentence
-from transformer_mt.serving.access import Limits
-from transformer_mt.serving.batching import Queue, Ticket, WorkerLost
+from transformer_mt.serving.batching import Limits, Queue, Ticket, WorkerLost
 from transformer_mt.serving.workers import Workers
 from transformer_mt.utils.errors import UserError
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
@@ -30,15 +31,17 @@ from typing import TYPE_CHECKING
 
 from transformer_mt.commands.arguments import add_device, positive, positive_number
 from transformer_mt.commands.model_choice import MODEL_GROUP, add_engine, add_threads
-from transformer_mt.serving.access import Limits
+from transformer_mt.serving.batching import Limits
 from transformer_mt.utils.console import say
 from transformer_mt.utils.errors import UsageError
 
 if TYPE_CHECKING:
-    from transformer_mt.serving.access import Access
+    from transformer_mt.serving.app import Access
 
 TOKEN_VARIABLE = "TRANSFORMER_MT_TOKEN"
 LONGEST_TIMEOUT = 86_400
+# A browser writes a name with other letters as xn--..., and sends no wildcard.
+_ORIGIN = re.compile(r"(https?)://([\w.-]+|\[[0-9a-f:]+])(:\d{1,5})?/?", re.ASCII)
 # The fields of Limits: the name and the meaning of the value.
 LIMITS = {
     "max_body": ("BYTES", "the size of a request"),
@@ -117,8 +120,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     # Help does not need them.
     from transformer_mt.serving import server
-    from transformer_mt.serving.app import Service
-    from transformer_mt.serving.metrics import Metrics
+    from transformer_mt.serving.app import Metrics, Service
     from transformer_mt.serving.models import serving
 
     limits = Limits(**{field.name: getattr(options, field.name) for field in fields(Limits)})
@@ -133,7 +135,6 @@ def run(options: argparse.Namespace) -> None:
             device=options.device,
             computed=metrics.batch,
         ) as models:
-            metrics.watch(models)
             service = Service(models, limits, access, metrics, log_text=options.log_text)
             cards = [model.card for model in models.values()]
             names = ", ".join(f"{c.name} ({c.source_lang}-{c.target_lang})" for c in cards)
@@ -143,7 +144,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _access(options: argparse.Namespace, is_private: bool) -> Access:
-    from transformer_mt.serving.access import Access, host_of, read_origin
+    from transformer_mt.serving.app import Access
 
     token = _token(options)
     if token is None and not is_private and not options.no_token:
@@ -151,10 +152,28 @@ def _access(options: argparse.Namespace, is_private: bool) -> Access:
             f"--host {options.host}: other machines can use the service. Add --token @FILE with a "
             "secret that requests must have, or --no-token if everybody may use it"
         )
-    origins = tuple(map(read_origin, options.allow_origin))
+    allowed = [read_origin(text) for text in options.allow_origin]
     # Where others can reach the service, a token protects it, or everybody may use it.
-    hosts = (*Access.hosts, options.host.lower(), *map(host_of, origins)) if is_private else ("*",)
-    return Access(hosts, origins, token)
+    names = (*Access.hosts, options.host.lower(), *(host for _, host in allowed))
+    return Access(names if is_private else ("*",), tuple(origin for origin, _ in allowed), token)
+
+
+def read_origin(text: str) -> tuple[str, str]:
+    """An origin in the form in which browsers send it, and the name in it without its port.
+
+    Raises:
+        UsageError: it is not one.
+    """
+    match = _ORIGIN.fullmatch(text.lower())
+    if match is None:
+        raise UsageError(
+            f"--allow-origin {text}: expected the beginning of an address, as in "
+            "https://example.com or http://example.com:8080"
+        )
+    scheme, host, port = match.groups()
+    if port == {"http": ":80", "https": ":443"}[scheme]:
+        port = None
+    return f"{scheme}://{host}{port or ''}", host
 
 
 def _token(options: argparse.Namespace) -> str | None:

@@ -7,27 +7,49 @@ depend on who else asks.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import CancelledError, Future
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from transformer_mt.decoding.engine import Search
+from transformer_mt.decoding.engine import Search, Sentence
 from transformer_mt.decoding.line_translator import Work
-from transformer_mt.serving.access import Limits
 from transformer_mt.utils.errors import UsageError, UserError
+
+if TYPE_CHECKING:
+    from starlette.types import Receive
 
 # If several requests came together lately, a free worker waits this many seconds for more.
 PATIENCE = 0.003
 LATELY = 1.0
-# The greatest number of seconds that a client is asked to wait before it tries again.
-LONGEST_RETRY = 60
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of the service, so that no client can take all of it.
+
+    Attributes:
+        max_body: the bytes of a request.
+        max_lines: the lines of a request.
+        max_subwords: the subwords of a request, of all its lines together.
+        max_waiting: the sentences, of all requests together, that may wait for a model.
+        max_batch: the sentences that are translated together. 1 translates each alone.
+        timeout: the seconds that a request may take, from its last byte to its answer.
+    """
+
+    max_body: int = 1 << 20
+    max_lines: int = 1_000
+    max_subwords: int = 50_000
+    max_waiting: int = 2_000
+    max_batch: int = 64
+    timeout: float = 60.0
 
 
 class Unavailable(UserError):
@@ -43,6 +65,8 @@ class Unavailable(UserError):
 class Overloaded(Unavailable):
     """Too much waits already."""
 
+    retry_after = 5
+
 
 class Late(Unavailable):
     """The time of a request is over."""
@@ -50,10 +74,6 @@ class Late(Unavailable):
 
 class WorkerLost(Unavailable):
     """The process that computed something died, or had to be killed. It is started again."""
-
-
-class TooMuch(UsageError):
-    """A request has too many lines or subwords."""
 
 
 class Cancelled(Exception):
@@ -178,8 +198,6 @@ class Queue:
         self._busy = 0  # workers that compute one
         self._computing = 0  # the sentences that they compute
         self._company = -math.inf  # when two requests were there together
-        self._per_second = 0.0  # works that were computed lately, a running mean
-        self._last_done = time.monotonic()
         self._closed_because: str | None = None
 
     @property
@@ -189,10 +207,25 @@ class Queue:
 
     # ---- The side of the requests ----
 
-    def runner(self, ticket: Ticket) -> _Runner:
-        """Runs the works of a request: a Runner of decoding.translator, for works that are
-        sentences of their own."""
-        return _Runner(self, ticket, self._limits.max_subwords)
+    def run(self, ticket: Ticket, works: Iterator[Work | None]) -> Iterator[Any]:
+        """The results of the works of a request, each of which is a sentence of its own or a hole:
+        a Runner of decoding.line_translator, when the ticket is given.
+
+        Raises:
+            UsageError: there are too many subwords.
+        """
+        asked = list(works)
+        real = [work for work in asked if work is not None]
+        searches = [work for work in real if isinstance(work, Search)]
+        subwords = sum(len(s.source) for search in searches for s in search.sentences)
+        if subwords > self._limits.max_subwords:
+            raise UsageError(
+                f"the text has {subwords:,} subwords; a request may have "
+                f"{self._limits.max_subwords:,}. Send it in several requests"
+            )
+        futures = iter(self.put(ticket, real))
+        for work in asked:
+            yield None if work is None else ticket.result(next(futures))
 
     def put(self, ticket: Ticket, works: list[Work]) -> list[Future]:
         """Adds works of a request; all of them or none. Returns the places of their results.
@@ -209,12 +242,7 @@ class Queue:
             if self._count and self._count + len(own) > self._limits.max_waiting:
                 self._drop_cancelled()
             if self._count and self._count + len(own) > self._limits.max_waiting:
-                error = Overloaded(
-                    f"{self._count:,} sentences are waiting already. Try again later"
-                )
-                seconds = self._count / self._per_second if self._per_second else 1
-                error.retry_after = max(1, min(LONGEST_RETRY, math.ceil(seconds)))
-                raise error
+                raise Overloaded(f"{self._count:,} sentences are waiting already. Try again later")
             if own:
                 self._turns.append(own)
                 self._count += len(own)
@@ -245,16 +273,11 @@ class Queue:
             finally:
                 self._free -= 1
 
-    def done(self, batch: list[Waiting], seconds: float) -> None:
-        """Reports that a worker has ended its work on a batch, which took this many seconds."""
+    def done(self, batch: list[Waiting]) -> None:
+        """Reports that a worker has ended its work on a batch."""
         with self._changed:
             self._busy -= 1
             self._computing -= len(batch)
-            now = time.monotonic()
-            weight = 1 - math.exp((self._last_done - now) / 5)
-            rate = len(batch) / max(now - self._last_done, seconds, 1e-6)
-            self._per_second += weight * (rate - self._per_second)
-            self._last_done = now
 
     def again(self, batch: list[Waiting]) -> None:
         """Puts works back, each to be computed alone, before all others."""
@@ -317,41 +340,92 @@ class Queue:
         self._count = sum(map(len, self._turns))
 
 
-@dataclass(frozen=True)
-class _Runner:
-    """See `Queue.runner`."""
-
-    queue: Queue
-    ticket: Ticket
-    max_subwords: int
-
-    def __call__(self, works: Iterator[Work | None]) -> Iterator[Any]:
-        asked = list(works)
-        real = [work for work in asked if work is not None]
-        searches = [work for work in real if isinstance(work, Search)]
-        subwords = sum(len(s.source) for search in searches for s in search.sentences)
-        if subwords > self.max_subwords:
-            raise TooMuch(
-                f"the text has {subwords:,} subwords; a request may have {self.max_subwords:,}. "
-                "Send it in several requests"
-            )
-        futures = iter(self.queue.put(self.ticket, real))
-        for work in asked:
-            yield None if work is None else self.ticket.result(next(futures))
-
-
 def joined(batch: list[Waiting]) -> Work:
     """The works of a batch as one work. Its result is a list of theirs, one after the other, if
     they are searches."""
-    first = batch[0].work
-    if len(batch) == 1:
-        return first
-    return replace(first, sentences=[s for waiting in batch for s in waiting.work.sentences])
+    works = [waiting.work for waiting in batch]
+    if len(works) == 1 or not isinstance(works[0], Search):
+        return works[0]
+    return replace(works[0], sentences=[s for work in works for s in _sentences(work)])
 
 
 def separated(batch: list[Waiting], result: Any) -> list[Any]:
     """The result of each work of a batch, given that of `joined`."""
     if len(batch) == 1:
         return [result]
-    found = iter(result)
-    return [[next(found) for _ in waiting.work.sentences] for waiting in batch]
+    results = iter(result)
+    return [[next(results) for _ in _sentences(waiting.work)] for waiting in batch]
+
+
+def _sentences(work: Work) -> list[Sentence]:
+    return work.sentences if isinstance(work, Search) else []
+
+
+# The requests that are answered at the same time. Their threads wait for a model most of the time.
+MOST = 256
+# The seconds after the end of its time in which a request must have noticed it.
+GRACE = 5.0
+
+Result = TypeVar("Result")
+
+
+class ClientGone(Exception):
+    """The client has closed the connection, so that nobody reads an answer."""
+
+
+class Threads:
+    """Runs the work of requests.
+
+    Args:
+        seconds: the time that a request may take.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._pool = ThreadPoolExecutor(MOST, thread_name_prefix="request")
+        self._tickets: set[Ticket] = set()  # of the work that has not ended
+
+    async def run(self, receive: Receive, work: Callable[[Ticket], Result]) -> Result:
+        """Runs the work of a request whose body was received, and returns its result.
+
+        Raises:
+            ClientGone: the client has closed the connection. Its work is dropped.
+            Overloaded: too many requests are being answered.
+            Late: the time is over.
+        """
+        if len(self._tickets) >= MOST:
+            raise Overloaded(f"{MOST} requests are being answered already. Try again later")
+        ticket = Ticket(self._seconds)
+        self._tickets.add(ticket)
+        future = asyncio.get_running_loop().run_in_executor(self._pool, work, ticket)
+        future.add_done_callback(lambda done: self._end(ticket, done))
+        gone = asyncio.ensure_future(_disconnection(receive))
+        try:
+            await asyncio.wait(
+                {future, gone},
+                timeout=self._seconds + GRACE,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if future.done():
+                return future.result()
+            if gone.done():
+                raise ClientGone
+            raise Late("the translation took too long. Send less text, or try again later")
+        finally:
+            gone.cancel()
+            ticket.cancel()
+
+    def cancel(self) -> None:
+        """Drops all work."""
+        for ticket in list(self._tickets):
+            ticket.cancel()
+
+    def _end(self, ticket: Ticket, future: asyncio.Future) -> None:
+        self._tickets.discard(ticket)
+        if not future.cancelled():
+            future.exception()  # Nobody is left to whom it could be told.
+
+
+async def _disconnection(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,15 +21,14 @@ from transformer_mt.export.registry import EngineSpec
 from transformer_mt.model.costs import VocabularySizes, parts
 from transformer_mt.reports import attention, card
 from transformer_mt.reports.card import Score
-from transformer_mt.serving.access import Limits
-from transformer_mt.serving.batching import Queue, Ticket, TooMuch
+from transformer_mt.serving.batching import Limits, Queue, Ticket
 from transformer_mt.serving.workers import Workers
 from transformer_mt.translator import Translator
 from transformer_mt.utils.console import progress
 from transformer_mt.utils.errors import UsageError
 
 if TYPE_CHECKING:
-    from transformer_mt.decoding.engine import Engine
+    pass
 
 # The widest beam that a client may ask for.
 WIDEST_BEAM = 20
@@ -105,8 +104,9 @@ class ServedModel:
         self.workers = Workers(name, spec, self._queue, limits.timeout, computed)
         # Each sentence is a work of its own, which the queue puts into batches.
         self._decoding = with_changes(spec.config.decoding, {"batch_tokens": 1})
-        self._translator = Translator(spec, self._queue.runner(Ticket(0)))
-        self._settings_by_request: dict[tuple, DecodingConfig] = {}
+        self._translator = Translator(spec, partial(self._queue.run, Ticket(0)))
+        # Equal requests get the same object, which is quick to compare.
+        self._settings = cache(self._settings_of)
 
     def start(self) -> None:
         """Starts the workers, and finds out what the model can do.
@@ -156,11 +156,14 @@ class ServedModel:
             Cancelled: the ticket was cancelled.
         """
         self._require_short(lines)
+        widest = max(WIDEST_BEAM, self._decoding.beam_size)
         for key, value in (("n_best", n_best), ("beam_size", beam_size)):
-            if value is not None and not 1 <= value <= self._widest:
-                raise UsageError(f"{key}: {value}: expected a number from 1 to {self._widest}")
+            if value is not None and not 1 <= value <= widest:
+                raise UsageError(f"{key}: {value}: expected a number from 1 to {widest}")
         settings = self._settings(n_best, beam_size, alignment)
-        translator = self._translator.with_settings(settings, self._queue.runner(ticket), warn)
+        translator = self._translator.with_settings(
+            settings, partial(self._queue.run, ticket), warn
+        )
         window = [Line(text) for text in lines]
         return list(translator.stream([window], need_alignment=alignment))
 
@@ -168,7 +171,7 @@ class ServedModel:
         """The parts of each line that are translated one by one.
 
         Raises:
-            TooMuch: there are too many characters.
+            UsageError: there are too many characters.
         """
         self._require_short(lines)
         return [self._translator.parts(line) for line in lines]
@@ -193,7 +196,8 @@ class ServedModel:
                     f"{key}: {len(ids)} subwords; attention maps need one sentence, of 1 to {most}"
                 )
             sides.append(attention.Side(key.capitalize(), text, ids))
-        work = partial(_draw, spec=self._spec, source=sides[0], target=sides[1])
+        # Drawn in a worker process, which gives the engine.
+        work = partial(attention.draw, self._spec, source=sides[0], target=sides[1])
         (place,) = self._queue.put(ticket, [work])
         return ticket.result(place)
 
@@ -202,40 +206,30 @@ class ServedModel:
     def _require_short(self, lines: list[str]) -> None:
         """
         Raises:
-            TooMuch: there are too many characters.
+            UsageError: there are too many characters.
         """
         limits = self._card_limits
         characters = sum(map(len, lines))
         if characters > limits.characters:
-            raise TooMuch(
+            raise UsageError(
                 f"the text has {characters:,} characters; a request may have "
                 f"{limits.characters:,}. Send it in several requests"
             )
         for number, line in enumerate(lines, 1):
             if len(line) > limits.line_characters:
-                raise TooMuch(
+                raise UsageError(
                     f"line {number} has {len(line):,} characters; a line may have "
                     f"{limits.line_characters:,}. Cut it at the end of a sentence"
                 )
 
-    @property
-    def _widest(self) -> int:
-        return max(WIDEST_BEAM, self._decoding.beam_size)
-
-    def _settings(
+    def _settings_of(
         self, n_best: int | None, beam_size: int | None, alignment: bool
     ) -> DecodingConfig:
-        """The settings of a request. Equal requests get the same object, which is quick to
-        compare."""
-        key = n_best, beam_size, alignment
-        if key not in self._settings_by_request:
-            n_best = n_best or 1
-            beam_size = beam_size or max(n_best, self._decoding.beam_size)
-            settings = with_changes(self._decoding, {"n_best": n_best, "beam_size": beam_size})
-            asked = ["alignment"] * alignment
-            registry.require_possible(self._spec, settings, asked)
-            self._settings_by_request[key] = settings
-        return self._settings_by_request[key]
+        n_best = n_best or 1
+        beam_size = beam_size or max(n_best, self._decoding.beam_size)
+        settings = with_changes(self._decoding, {"n_best": n_best, "beam_size": beam_size})
+        registry.require_possible(self._spec, settings, ["alignment"] * alignment)
+        return settings
 
     def _card(self) -> Card:
         spec = self._spec
@@ -259,7 +253,7 @@ class ServedModel:
             test=training.test,
             n_best=self._decoding.beam_size if self._can(n_best=2, beam_size=2) else 1,
             alignment=self._can(alignment=True),
-            attention=self._gives_attention(),
+            attention=bool(spec.checkpoints) and spec.config.model.non_autoregressive is None,
             limits=self._card_limits,
         )
 
@@ -270,10 +264,6 @@ class ServedModel:
         except UsageError:
             return False
         return True
-
-    def _gives_attention(self) -> bool:
-        spec = self._spec
-        return bool(spec.checkpoints) and spec.config.model.non_autoregressive is None
 
 
 @contextmanager
@@ -331,8 +321,3 @@ def _name(folder: Path, checkpoint: str | None) -> str:
 def _unique(name: str, taken: Iterable[str]) -> str:
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     return next(free for free in names if free not in taken)
-
-
-def _draw(engine: Engine, spec: EngineSpec, source: attention.Side, target: attention.Side) -> str:
-    """Draws attention maps in a worker process."""
-    return attention.draw(spec, engine, source, target)

@@ -1,48 +1,62 @@
-"""What requests and answers consist of, in JSON, and how text becomes lines and lines text."""
+"""What requests and answers consist of, in JSON: their keys, how text becomes lines and lines text,
+and what is answered to errors."""
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import math
+import os
 import re
+import sys
+import traceback
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.security import HTTPBearer
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
 
 from transformer_mt.config import problems
-from transformer_mt.config.section import first_sentence
+from transformer_mt.serving.batching import Cancelled, ClientGone, Overloaded, Unavailable
+from transformer_mt.serving.models import Card
+from transformer_mt.utils.console import say
+from transformer_mt.utils.errors import UsageError, UserError
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.output import Output, Translation
 
 _LINE_END = re.compile(r"(\r\n|\r|\n)")
-
-# A pair of numbers: a link between words, or the place of a word.
-Pair = tuple[int, int]
-Beam = Annotated[int, Field(ge=1)]
-
-
-def _encodable(text: str) -> str:
-    text.encode()  # JSON can have half of a character, which no text can
-    return text
-
-
-Text = Annotated[str, AfterValidator(_encodable)]
-# A request is checked up to its first item that is wrong: one of 1 MB can have 500,000 of them.
-Lines = Annotated[list[Text], Field(fail_fast=True)]
 # The unknown keys of a request that are named.
 MOST_UNKNOWN = 3
 # The warnings of an answer.
 MOST_WARNINGS = 10
+# The status of requests whose client has gone, in the log and the metrics. Nobody receives it.
+CLIENT_GONE = 499
+
+# A pair of numbers: a link between words, or the place of a word.
+Pair = tuple[int, int]
+Beam = Annotated[int, Field(ge=1)]
+# With a length, pydantic refuses half of a character, which JSON can have, but no text.
+Text = Annotated[str, Field(min_length=0)]
+# A request is checked up to its first item that is wrong: one of 1 MB can have 500,000 of them.
+Lines = Annotated[list[Text], Field(fail_fast=True)]
+
+
+def _example(**values: Any) -> ConfigDict:
+    return ConfigDict(json_schema_extra={"examples": [values]})
 
 
 class Query(BaseModel):
     """The base of requests."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str | None = Field(
+        None, description="The name of the model. It may be left out if there is one model."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -55,26 +69,11 @@ class Query(BaseModel):
 
 
 class TranslateQuery(Query):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"text": "Where is the station?\nI am hungry."},
-                {
-                    "text": ["Where is the station?"],
-                    "n_best": 3,
-                    "alignment": True,
-                    "scores": True,
-                },
-            ]
-        }
-    )
+    model_config = _example(text="Where is the station?\nI am hungry.")
 
     text: Text | Lines = Field(
         description="What to translate. Each line of a string is translated by itself, and the "
         "answer has the same line ends. In a list, each item is a line."
-    )
-    model: str | None = Field(
-        None, description="The name of the model. It may be left out if there is one model."
     )
     n_best: Beam | None = Field(
         None, description="The number of different translations per line, in `outputs`."
@@ -89,24 +88,16 @@ class TranslateQuery(Query):
 
 
 class PartsQuery(Query):
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"text": ["Where is the station? I am hungry."]}]}
-    )
+    model_config = _example(text=["Where is the station? I am hungry."])
 
     text: Lines = Field(description="Lines.")
-    model: str | None = Field(None, description="As in /translate.")
 
 
 class AttentionQuery(Query):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"source": "Where is the station?", "target": "Wo ist der Bahnhof?"}]
-        }
-    )
+    model_config = _example(source="Where is the station?", target="Wo ist der Bahnhof?")
 
     source: Text = Field(description="A sentence.")
     target: Text = Field(description="Its translation.")
-    model: str | None = Field(None, description="As in /translate.")
 
 
 Score = Annotated[
@@ -149,19 +140,10 @@ class TranslationAnswer(OutputAnswer):
 
 
 class TranslateAnswer(BaseModel):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "model": "demo",
-                    "text": "Wo ist der Bahnhof?\nIch habe Hunger.",
-                    "translations": [
-                        {"text": "Wo ist der Bahnhof?"},
-                        {"text": "Ich habe Hunger."},
-                    ],
-                }
-            ]
-        }
+    model_config = _example(
+        model="demo",
+        text="Wo ist der Bahnhof?\nIch habe Hunger.",
+        translations=[{"text": "Wo ist der Bahnhof?"}, {"text": "Ich habe Hunger."}],
     )
 
     model: str
@@ -195,6 +177,10 @@ class AttentionAnswer(BaseModel):
     )
 
 
+class ModelsAnswer(BaseModel):
+    models: list[Card]
+
+
 class HealthAnswer(BaseModel):
     status: str = Field(description="`ok` if every model can translate, or `loading`.")
 
@@ -205,58 +191,20 @@ class Problem(BaseModel):
     detail: str = Field(description="What is wrong, where, and what to do.")
 
 
-def explained(path: str, error: RequestValidationError) -> tuple[int, str]:
-    """The status of the answer to a request that is not what its path expects, and its text."""
-    items = error.errors()
-    if items[0]["type"] == "json_invalid":
-        return 400, f"the request is not JSON in UTF-8: {items[0]['ctx']['error']}"
-    kinds: dict[str, type[Query]] = {"/parts": PartsQuery, "/attention": AttentionQuery}
-    kind = kinds.get(path, TranslateQuery)
-    found = list(dict.fromkeys(_described(kind, item) for item in items))
-    if any(text.startswith("text[") for text in found):
-        # It is meant as a list. pydantic also says that it is not a string.
-        found = [text for text in found if not text.startswith("text:")]
-    return 422, " ".join(f"{text}." for text in found) if found[1:] else found[0]
-
-
-def _too_many_lines(most: int) -> HTTPException:
-    return HTTPException(
-        422,
-        f"the request has too many lines; a request may have {most:,} lines. Send it in "
-        "several requests",
-    )
-
-
-def _described(kind: type[Query], item: Any) -> str:
-    place = item["loc"][1:]  # without "body"
-    if not place or item["type"] in ("model_type", "model_attributes_type"):
-        return f"expected a JSON object with the keys {' and '.join(_needed(kind))}"
-    if item["type"] == "extra_forbidden":
-        key = str(place[-1])[:100]  # The time of what follows grows with its length.
-        near = difflib.get_close_matches(key, kind.model_fields, n=1)
-        hint = f"did you mean {near[0]}" if near else f"known: {', '.join(kind.model_fields)}"
-        return f"{problems.printable(key)}: unknown key; {hint}"
-    if item["type"] == "missing":
-        return f"{place[0]}: missing: {first_sentence(kind.model_fields[place[0]].description)}"
-    if place[0] == "text":
-        where = f"text[{place[2]}]" if len(place) > 2 else "text"
-        return f"{where}: expected a string" + ("" if len(place) > 2 else " or a list of strings")
-    return problems.describe({**item, "loc": place})
-
-
-def _needed(kind: type[Query]) -> list[str]:
-    return [name for name, field in kind.model_fields.items() if field.is_required()]
-
-
 def split(text: str | list[str], most_lines: int) -> tuple[list[str], list[str]]:
     """The lines of a request's text, and what ends each of them.
 
     Raises:
         HTTPException: there are too many, or an item of a list has several lines.
     """
+    too_many = HTTPException(
+        422,
+        f"the request has too many lines; a request may have {most_lines:,} lines. Send it in "
+        "several requests",
+    )
     if isinstance(text, list):
         if len(text) > most_lines:
-            raise _too_many_lines(most_lines)
+            raise too_many
         for number, line in enumerate(text):
             if _LINE_END.search(line):
                 raise HTTPException(
@@ -270,7 +218,7 @@ def split(text: str | list[str], most_lines: int) -> tuple[list[str], list[str]]
     if len(lines) > 1 and not lines[-1]:  # Nothing follows the last line end.
         lines, ends = lines[:-1], ends[:-1]
     if len(lines) > most_lines:
-        raise _too_many_lines(most_lines)
+        raise too_many
     return lines, ends
 
 
@@ -294,17 +242,14 @@ def answer(
 
 
 def _translation(query: TranslateQuery, translation: Translation) -> TranslationAnswer:
-    outputs = translation.outputs
-    return TranslationAnswer(
-        **_values(query, outputs[0]),
-        source_words=translation.source_words if query.alignment else None,
-        source_parts=translation.source_parts if query.alignment else None,
-        outputs=None if query.n_best is None else [_output(query, one) for one in outputs],
-    )
-
-
-def _output(query: TranslateQuery, output: Output) -> OutputAnswer:
-    return OutputAnswer(**_values(query, output))
+    outputs = [_values(query, output) for output in translation.outputs]
+    values = dict(outputs[0])
+    if query.alignment:
+        values["source_words"] = translation.source_words
+        values["source_parts"] = translation.source_parts
+    if query.n_best is not None:
+        values["outputs"] = outputs
+    return TranslationAnswer.model_validate(values)
 
 
 def _values(query: TranslateQuery, output: Output) -> dict[str, Any]:
@@ -316,28 +261,87 @@ def _values(query: TranslateQuery, output: Output) -> dict[str, Any]:
     return values
 
 
-# ---- The OpenAPI description ----
-
-_PROBLEMS = {
-    400: "The request is not JSON.",
-    401: "The token is missing or wrong.",
-    404: "There is nothing of this name.",
-    413: "The request has too many bytes.",
-    415: "The request is not marked as `application/json`.",
-    422: "A key or a value is wrong, or the text has too many lines or subwords.",
-    429: "Too many requests are waiting. `Retry-After` says in how many seconds to try again.",
-    503: "The service can't answer now. `Retry-After` says in how many seconds to try again.",
-}
-_RETRY = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
+# ---- Errors ----
 
 
-def answers(
-    answer: type[BaseModel] | None, statuses: list[int], security: HTTPBearer | None = None
-) -> dict[int | str, dict[str, Any]]:
-    """The answers of a path: its own, and the problems it may have."""
-    found: dict[int | str, dict[str, Any]] = {200: {"model": answer} if answer else {}}
-    for status in ([401] if security else []) + statuses:
-        found[status] = {"model": Problem, "description": _PROBLEMS[status]}
-        if status in (429, 503):
-            found[status]["headers"] = _RETRY
-    return found
+def answer_to(request: Request | None, error: BaseException) -> Response:
+    """The answer to a request that raised an error: JSON, `{"detail": TEXT}`, whose text says what
+    is wrong, where, and what to do.
+
+    An error that nobody expected is reported on stderr, and answered with 503, because another try
+    may succeed.
+    """
+    if isinstance(error, ClientGone):
+        return Response(status_code=CLIENT_GONE)
+    headers: Mapping[str, str] | None = None
+    if isinstance(error, RequestValidationError):
+        status, detail = _explained(request.url.path if request else "", error)
+    elif isinstance(error, HTTPException):
+        status, detail, headers = error.status_code, _sentence(error), error.headers
+    elif isinstance(error, UsageError):
+        status, detail = 422, str(error)
+    else:
+        status, seconds = 503, 5
+        if isinstance(error, Unavailable):
+            status, seconds = 429 if isinstance(error, Overloaded) else 503, error.retry_after
+        headers = {"Retry-After": str(seconds)}
+        if isinstance(error, UserError):
+            detail = str(error)
+        elif isinstance(error, Cancelled | asyncio.CancelledError):
+            detail = "the service is stopping. Try again later"
+        else:
+            detail = "an internal error; the log names it"
+            _report(error)
+    return JSONResponse({"detail": detail}, status, headers)
+
+
+def _sentence(error: HTTPException) -> str:
+    """What Starlette and FastAPI say in two words ("Not Found"), in a sentence."""
+    addresses = "/docs lists the addresses of the service and what they take"
+    if error.detail == "Not Found":
+        return f"there is nothing at this address. {addresses}"
+    if error.status_code == 405:
+        return f"this address does not take this method. {addresses}"
+    return "the request is not JSON in UTF-8" if error.status_code == 400 else error.detail
+
+
+def _explained(path: str, error: RequestValidationError) -> tuple[int, str]:
+    """The status of the answer to a request that is not what its path expects, and its text."""
+    items = error.errors()
+    if items[0]["type"] == "json_invalid":
+        return 400, f"the request is not JSON in UTF-8: {items[0]['ctx']['error']}"
+    kinds: dict[str, type[Query]] = {"/parts": PartsQuery, "/attention": AttentionQuery}
+    kind = kinds.get(path, TranslateQuery)
+    texts = list(dict.fromkeys(_described(kind, item) for item in items))
+    if any(text.startswith("text[") for text in texts):
+        # It is meant as a list. pydantic also says that it is not a string.
+        texts = [text for text in texts if not text.startswith("text:")]
+    return 422, ". ".join(texts)
+
+
+def _described(kind: type[Query], item: Any) -> str:
+    place = item["loc"][1:]  # without "body"
+    if not place or item["type"] in ("model_type", "model_attributes_type"):
+        return "expected a JSON object"
+    if item["type"] == "missing":
+        return f"{place[0]}: missing"
+    if item["type"] == "extra_forbidden":
+        key = str(place[-1])[:100]  # The time of what follows grows with its length.
+        near = difflib.get_close_matches(key, kind.model_fields, n=1)
+        hint = f"did you mean {near[0]}" if near else f"known: {', '.join(kind.model_fields)}"
+        return f"{problems.printable(key)}: unknown key; {hint}"
+    if place[0] == "text" and len(place) > 2:
+        return f"text[{place[2]}]: expected a string"
+    if place[0] == "text":
+        return "text: expected a string or a list of strings"
+    return problems.describe({**item, "loc": place})
+
+
+def _report(error: BaseException) -> None:
+    """Prints where an error happened. Its message may hold text of a request, so that it is only
+    printed for debugging."""
+    place = traceback.extract_tb(error.__traceback__)[-1:]
+    where = "".join(f" in {os.path.basename(p.filename)}, line {p.lineno}" for p in place)
+    say(f"internal error: {type(error).__name__}{where}. TRANSFORMER_MT_DEBUG=1 shows more")
+    if os.environ.get("TRANSFORMER_MT_DEBUG"):
+        traceback.print_exception(type(error), error, error.__traceback__, file=sys.stderr)

@@ -15,7 +15,6 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import uvicorn
 
@@ -117,10 +116,6 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        asyncio.get_running_loop().set_exception_handler(_report)
-        await super().startup(sockets)
-
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Handles signals during a block, in place of the handlers of the command line."""
@@ -149,13 +144,6 @@ class Server(uvicorn.Server):
         self.second_signal = number
         self.force_exit = True
         self._service.give_up()
-
-
-def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Prints what went wrong outside of a request, such as that no more files can be opened."""
-    error = context.get("exception")
-    if not isinstance(error, ConnectionError):
-        say(f"internal error: {context.get('message')} {type(error).__name__ if error else ''}")
 
 
 def _explained(error: OSError, host: str, port: int) -> UserError:

@@ -162,7 +162,6 @@ class Workers:
         Raises:
             WorkerLost: the process is gone, or had to be given up.
         """
-        begun = time.monotonic()
         try:
             process.send(joined(batch))
             results = separated(batch, process.receive(self._hang))
@@ -175,7 +174,7 @@ class Workers:
             for waiting, result in zip(batch, results, strict=True):
                 waiting.future.set_result(result)
         finally:
-            self._queue.done(batch, time.monotonic() - begun)
+            self._queue.done(batch)
 
     def _fail(self, batch: list[Waiting], error: Exception) -> None:
         # Who is to blame shows when each is computed alone. Nobody is, if the process was killed.
