@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from transformer_mt.config import file as config_file
 from transformer_mt.config import yaml_text
@@ -45,6 +45,12 @@ class Score(BaseModel):
     interval: Number | None = None
 
 
+def _known_dataset(name: str) -> str:
+    if name not in DATASETS or name == "files":
+        raise ValueError("not the name of a dataset")
+    return name
+
+
 class Training(BaseModel):
     """What is known about the training of a model.
 
@@ -54,7 +60,7 @@ class Training(BaseModel):
     """
 
     pairs: Annotated[int, Field(ge=0)] | None = None
-    dataset: Literal[tuple(sorted(set(DATASETS) - {"files"}))] | None = None
+    dataset: Annotated[str, AfterValidator(_known_dataset)] | None = None
     test: Score | None = None
 
 
