@@ -79,10 +79,9 @@ def test_the_tokeniser(evaluate, folder, flags, tokenize):
 
 
 def test_files_side_by_side(evaluate, folder):
-    output, _, scores = evaluate(
-        *("--hypothesis", folder / "worse", "--hypothesis", folder / "other"),
-        *("--reference", folder / "reference", "--confidence"),
-    )
+    files = [*("--hypothesis", folder / "worse", "--hypothesis", folder / "other")]
+    files += ["--reference", folder / "reference"]
+    output, _, scores = evaluate(*files, "--confidence")
     header, *rows, bleu, chrf = output.splitlines()
     assert header.split() == ["BLEU", "chrF", "length", "ratio"]
     assert bleu.startswith("  BLEU|") and chrf.startswith("  chrF2|")
@@ -90,57 +89,35 @@ def test_files_side_by_side(evaluate, folder):
         expected = score(lines, [TARGETS], "13a", confidence=True)
         assert one == {"hypothesis": one["hypothesis"], **expected.as_dict()}
         assert row.startswith(one["hypothesis"] + " ") and expected.shown("bleu") in row
-
-
-def test_numbers_for_scripts(evaluate, folder):
-    output, _, scores = evaluate(
-        *("--hypothesis", folder / "worse", "--hypothesis", folder / "other", "--metric-only"),
-        *("--reference", folder / "reference", "--metrics", "chrf", "ter", "--groups"),
-    )
+    # Numbers for scripts.
+    output, _, scores = evaluate(*files, "--metric-only", "--metrics", "chrf", "ter", "--groups")
     assert output == "".join(f"{one['chrf']:.4f}\t{one['ter']:.4f}\n" for one in scores)
-    assert scores[0]["length_ratio"] is None
 
 
 @pytest.mark.parametrize("training_text", [None, "other"])
-def test_groups(evaluate, folder, training_text):
+def test_groups_and_sentences(evaluate, folder, training_text):
+    path = folder / "sentences.tsv"
     output, _, scores = evaluate(
-        "--groups", hypothesis=folder / "worse", reference=folder / "reference",
+        "--groups", hypothesis=folder / "worse", reference=folder / "reference", sentences=path,
         source=folder / "source", training_text=training_text and folder / training_text,
     )  # fmt: skip
     counts = word_counts(OTHER) if training_text else None
-    where = "the training text" if training_text else "the whole reference"
-    expected = {
-        "by length of the source": by_length(SOURCES),
-        f"by how often the rarest word of a line of the reference occurs in {where}": by_rare_words(
-            TARGETS, counts
-        ),
-    }
-    assert list(scores["groups"]) == list(expected)
-    for title, groups in expected.items():
+    expected = by_length(SOURCES), by_rare_words(TARGETS, counts)
+    assert ("in the training text" in [*scores["groups"]][1]) == (training_text is not None)
+    for (title, shown), groups in zip(scores["groups"].items(), expected, strict=True):
         assert f"\n{title}\n" in output and len(groups) > 1
-        assert [one["name"] for one in scores["groups"][title]] == [group.name for group in groups]
-        for one, group in zip(scores["groups"][title], groups, strict=True):
+        for one, group in zip(shown, groups, strict=True):
             own = score(group.of(WORSE), [group.of(TARGETS)], "13a")
             assert one == {"name": group.name, **own.as_dict()}
             row = next(line for line in output.splitlines() if line.startswith(f"  {group.name} "))
             assert row.split()[-4:-2] == [own.shown("bleu"), own.shown("chrf")]
-            assert row.split()[-1] == str(len(group.lines))
-
-
-def test_the_scores_of_sentences(evaluate, folder, tmp_path):
-    path = tmp_path / "sentences.tsv"
-    evaluate(
-        *("--hypothesis", folder / "worse", "--reference", folder / "reference"),
-        *("--source", folder / "source", "--sentences", path, "--metrics", "bleu", "ter"),
-    )
     with open(path, encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, dialect="excel-tab"))
-    assert [row["line"] for row in rows] == [str(i + 1) for i in range(len(PAIRS))]
-    for row, (source, target), hypothesis in zip(rows, PAIRS, WORSE, strict=True):
-        texts = source, hypothesis, target
-        assert (row["source"], row["hypothesis"], row["reference"]) == texts
-        assert row["source_length"] == str(len(source.split()))
-        assert (float(row["ter"]) == 0) == (hypothesis == target)
+    for number, (row, pair) in enumerate(zip(rows, PAIRS, strict=True)):
+        texts = str(number + 1), pair[0], WORSE[number], pair[1]
+        names = ("line", "source", "hypothesis", "reference")
+        assert tuple(row[name] for name in names) == texts
+        assert (float(row["chrf"]) == 100) == (WORSE[number] == pair[1])
 
 
 # ---- Models ----
@@ -257,60 +234,38 @@ def test_a_missing_tokeniser_is_reported_before_a_model_translates(few, tmp_path
     assert output.exists()
 
 
-def test_files_are_read_line_by_line(evaluate, tmp_path):
-    """U+2028 and U+0085 are text, CRLF and a byte order mark are not, the last newline may lack."""
-    odd = ["one\u2028two \x85 three four", "five six seven eight"]
-    (tmp_path / "hypothesis").write_bytes("\ufeff{}\r\n{}".format(*odd).encode())
-    reference = write_lines(tmp_path / "reference", odd)
-    _, _, scores = evaluate(hypothesis=tmp_path / "hypothesis", reference=reference)
-    assert scores["lines"] == 2 and scores["bleu"] == pytest.approx(100)
-
-
 # ---- COMET ----
 
 
-@pytest.fixture
-def comet_model(tmp_path):
-    """The files of a COMET model, without their content."""
-    folder = tmp_path / "wmt-model"
-    write_lines(folder / "hparams.yaml", [])
-    write_lines(folder / "checkpoints" / "model.ckpt", [])
-    return folder
-
-
-def test_comet_without_its_package(folder, comet_model):
-    if importlib.util.find_spec("comet"):
-        pytest.skip("the package is installed")
-    with pytest.raises(UserError, match="needs the package unbabel-comet"):
-        run_command("evaluate", "--hypothesis", folder / "worse", "--reference",
-                    folder / "reference", "--source", folder / "source", "--metrics", "comet",
-                    "--comet-model", comet_model)  # fmt: skip
-
-
-def test_comet(evaluate, folder, comet_model, monkeypatch, tmp_path):
+def test_comet(evaluate, folder, monkeypatch, tmp_path):
     """In the place of the package is one with its interface (version 2.2.7), whose score is the
     share of characters that the translation has of the reference."""
+    model = tmp_path / "wmt-model"
+    write_lines(model / "hparams.yaml", [])
+    write_lines(model / "checkpoints" / "model.ckpt", [])
+    arguments = (
+        *("--hypothesis", folder / "worse", "--reference", folder / "reference", "--groups"),
+        *("--source", folder / "source", "--metrics", "chrf", "comet", "--comet-model", model),
+        *("--sentences", tmp_path / "sentences"),
+    )
+    if not importlib.util.find_spec("comet"):
+        with pytest.raises(UserError, match="needs the package unbabel-comet"):
+            evaluate(*arguments)
 
-    class Model:
-        def predict(self, samples, batch_size=16, gpus=1, progress_bar=True):
-            assert gpus == 0 and [sample["src"] for sample in samples] == SOURCES
-            scores = [len(sample["mt"]) / len(sample["ref"]) for sample in samples]
-            return types.SimpleNamespace(scores=scores, system_score=sum(scores) / len(scores))
+    def predict(samples, batch_size=16, gpus=1, progress_bar=True):
+        assert gpus == 0 and [sample["src"] for sample in samples] == SOURCES
+        scores = [len(sample["mt"]) / len(sample["ref"]) for sample in samples]
+        return types.SimpleNamespace(scores=scores, system_score=sum(scores) / len(scores))
 
     def load_from_checkpoint(checkpoint_path, local_files_only=False):
-        assert checkpoint_path == str(comet_model / "checkpoints" / "model.ckpt")
-        assert local_files_only
-        return Model()
+        assert checkpoint_path == str(model / "checkpoints" / "model.ckpt") and local_files_only
+        return types.SimpleNamespace(predict=predict)
 
     module = types.ModuleType("comet")
     module.__spec__ = importlib.machinery.ModuleSpec("comet", None)
     module.load_from_checkpoint, module.__version__ = load_from_checkpoint, "2.2.7"
     monkeypatch.setitem(sys.modules, "comet", module)
-    output, _, scores = evaluate(
-        *("--hypothesis", folder / "worse", "--reference", folder / "reference"),
-        *("--source", folder / "source", "--metrics", "chrf", "comet", "--groups"),
-        *("--comet-model", comet_model, "--sentences", tmp_path / "sentences"),
-    )
+    output, _, scores = evaluate(*arguments)
     shares = [len(own) / len(other) for own, other in zip(WORSE, TARGETS, strict=True)]
     assert scores["comet"] == pytest.approx(sum(shares) / len(shares))
     assert scores["comet_signature"] == "COMET|model:wmt-model|version:2.2.7"
@@ -346,6 +301,12 @@ def test_the_protocol_of_papers(evaluate, folder):
     )
     assert scores["bleu"] == expected.score
     assert "|tok:none|" in scores["signature"] and messages == ""
+    tokenized = write_lines(folder / "tokenized", moses(WORSE))
+    _, messages, _ = evaluate(
+        *("--protocol", "lc.norm.tok", "--target-lang", "de"),
+        *("--hypothesis", tokenized, "--reference", folder / "reference"),
+    )
+    assert "seems to be tokenised already" in messages
     assert "(lc.norm.tok): not comparable with scores of raw text" in output
 
 
@@ -370,12 +331,3 @@ def test_the_protocol_with_a_model_of_such_text(evaluate, folder):
     assert hypotheses == (folder / "form.hypothesis").read_text("utf-8")
     form = hypotheses.splitlines(), [moses(TARGETS[:2])]
     assert scores["bleu"] == sacrebleu.corpus_bleu(*form, tokenize="none", force=True).score
-
-
-def test_text_that_is_tokenised_already(evaluate, folder):
-    write_lines(folder / "tokenized", moses(WORSE))
-    _, messages, _ = evaluate(
-        *("--protocol", "lc.norm.tok", "--target-lang", "de"),
-        *("--hypothesis", folder / "tokenized", "--reference", folder / "reference"),
-    )
-    assert "seems to be tokenised already" in messages and "--tokenize none" in messages
