@@ -77,20 +77,17 @@ def require_tunable(config: Config, has_dev_set: bool, subject: str) -> None:
     Raises:
         UsageError: there is nothing to choose, or nothing to choose it on.
     """
-    if config.model.non_autoregressive is not None:
-        raise UsageError(
-            f"{subject}: a non-autoregressive model has no beam and no length penalty. Its "
-            "settings are decoding.iterations and decoding.length_candidates"
-        )
-    if config.decoding.sampling:
-        raise UsageError(
-            f"{subject}: the model draws its outputs at random (decoding.sampling), without beam "
-            "and length penalty; nothing can be chosen"
-        )
-    if not has_dev_set:
-        raise UsageError(
-            f"{subject}: there is no dev set to choose on. Train with data.dev or data.held_out"
-        )
+    for holds, reason in (
+        (
+            config.model.non_autoregressive is not None,
+            "a non-autoregressive model has no beam and no length penalty. Its settings are "
+            "decoding.iterations and decoding.length_candidates",
+        ),
+        (config.decoding.sampling, "the model draws its outputs at random (decoding.sampling)"),
+        (not has_dev_set, "there is no dev set to choose on: give data.dev or data.held_out"),
+    ):
+        if holds:
+            raise UsageError(f"{subject}: {reason}")
 
 
 def dev_set(directory: ModelDirectory) -> tuple[list[str], list[str]] | None:
