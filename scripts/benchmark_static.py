@@ -46,7 +46,7 @@ class Steps:
     def __init__(self, way: str, dropout: float, sizes: tuple[dict, int, int, int]) -> None:
         import paddle
 
-        from transformer_mt.commands import check_device as examples
+        from transformer_mt.commands import examples
         from transformer_mt.model import operations
 
         paddle.set_device("cpu")

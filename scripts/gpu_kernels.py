@@ -34,7 +34,7 @@ import numpy as np
 import paddle
 
 from transformer_mt import kernels
-from transformer_mt.commands import check_device as examples
+from transformer_mt.commands import examples
 from transformer_mt.data.batches import Update
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.paddle_engine import PaddleEngine, engine_of

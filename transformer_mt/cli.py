@@ -5,6 +5,7 @@ runs, so that help and errors in the arguments are quick.
 """
 
 import argparse
+import difflib
 import io
 import itertools
 import os
@@ -12,12 +13,12 @@ import re
 import sys
 import textwrap
 import traceback
+from collections.abc import Iterable
 from functools import partial
 from importlib import import_module
 from typing import Any
 
 from transformer_mt import __version__
-from transformer_mt.commands import suggestions
 from transformer_mt.utils import signals
 from transformer_mt.utils.errors import Interrupted, UserError, describe
 
@@ -119,22 +120,46 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     before = list(itertools.takewhile(lambda text: text.startswith("-"), arguments))
     command = arguments[len(before)] if len(before) < len(arguments) else None
     main_parser, parser = parsers_of(command)
-    suggestions.require_known_options(main_parser, before)
+    _require_known_options(main_parser, before)
     if command is not None and parser is None:
-        meant = suggestions.nearest(command, COMMANDS)
-        hint = suggestions.did_you_mean(meant) or f"; the commands are {', '.join(COMMANDS)}"
+        hint = _did_you_mean(command, COMMANDS) or f"; the commands are {', '.join(COMMANDS)}"
         main_parser.error(f"{command!r}: there is no such command{hint}")
     if parser is None or before:
         main_parser.parse_args(before)  # prints the help or the version, or asks for a command
     # A shell does not expand the ~ of --output=~/out.txt.
     arguments = [_with_home(text) for text in arguments[len(before) + 1 :]]
-    suggestions.require_known_options(parser, arguments)
+    _require_known_options(parser, arguments)
     if "--" in arguments:  # What follows are names of files, which may begin with a dash.
         end = arguments.index("--")
         files = [f"./{text}" if text.startswith("-") else text for text in arguments[end + 1 :]]
         arguments = arguments[:end] + files
     # Names of files and key=value may also stand between the options.
     return parser.parse_intermixed_args(arguments, argparse.Namespace(command=command))
+
+
+def _require_known_options(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
+    """Ends the program, as the parser does, at an unknown option, and says what may be meant.
+
+    The parser itself would first complain of an option that is missing because it is misspelled.
+    """
+    known = parser._option_string_actions
+    for text in itertools.takewhile(lambda text: text != "--", arguments):
+        flag = text.partition("=")[0]
+        # argparse takes numbers and texts with spaces for values.
+        if text == "-" or flag in known or not re.fullmatch(r"-(?![\d.]+$)[^ ]*", text):
+            continue
+        keys = []
+        if any(action.dest == "overrides" for action in parser._actions):
+            from transformer_mt.config.problems import known_keys  # imports the schema
+
+            keys = [f"{key}=..." for key in known_keys(flag.lstrip("-").replace("-", "_"))]
+        hint = f"; did you mean {keys[0]}?" if keys else _did_you_mean(flag, known)
+        parser.error(f"{flag}: unknown option{hint}")
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name.lower(), known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _with_home(argument: str) -> str:

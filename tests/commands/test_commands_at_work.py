@@ -1,95 +1,117 @@
-"""Commands at work, as a user types them: real processes, what they write, and how they end."""
+"""Commands at work: where they read and write, settings of translations, averages, and what a
+non-autoregressive model can't do."""
 
-import json
+import io
 import os
 import shutil
-import signal
-import subprocess
+import sys
 
 import pytest
 
 from tests.support import (
-    TIMEOUT,
     assert_refused,
     demo_pairs,
     files,
     important,
     make_config,
     make_model_directory,
-    run,
-    start,
     write_lines,
 )
-from transformer_mt.scoring.metrics import DEFAULT_METRICS, METRICS
+from transformer_mt.utils import console
 
 PAIRS = demo_pairs(200)
+QUICK = ("--threads", "1", "--beam-size", "1", "--max-length-extra", "1")
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    """A model directory whose model was never trained, which makes no difference here."""
-    folder = tmp_path_factory.mktemp("commands")
-    return make_model_directory(folder / "model", PAIRS, make_config(folder)).path
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A folder with a text, in which the commands run."""
+    write_lines(tmp_path / "source", [source for source, _ in PAIRS[:5]])
+    write_lines(tmp_path / "reference", [target for _, target in PAIRS[:5]])
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
-# ---- Translating ----
-
-ODD_INPUT = "A dog runs.\r\n\r\n \nM\xe4rz\nTwo\x85men\nno newline at the end".encode("latin-1")
+# ---- Where is read and written ----
 
 
-def test_translating_from_stdin_to_stdout(model):
-    done = run("translate", model, "--min-length-ratio", "0.5", stdin=ODD_INPUT)
-    assert done.returncode == 0
-    lines = done.stdout.decode("utf-8").split("\n")
-    assert len(lines) == 7 and lines[6] == ""
+def test_files_by_position_and_by_option_and_dashes(call, model, folder):
+    command = ("translate", model, *QUICK)
+    stdin = (folder / "source").read_bytes()
+    for arguments in (
+        ("source", "out"), ("source", "--output=out"), ("--input=source", "--output=out"),
+        ("-", "out"), ("--input=-", "--output=out"),
+    ):  # fmt: skip
+        done = call(*command, *arguments, stdin=stdin)
+        assert (done.returncode, done.stdout) == (0, "") and files(folder)[0] == "out"
+        expected = (folder / "out").read_text()
+        (folder / "out").unlink()
+    assert expected.count("\n") == 5
+    for arguments in (("source", "-"), ("source", "--output=-"), ("-",), ()):
+        assert call(*command, *arguments, stdin=stdin).stdout == expected
+
+
+def test_odd_text_from_stdin(call, model):
+    text = "A dog runs.\r\n\r\n \nM\xe4rz\nTwo\x85men\nno newline at the end".encode("latin-1")
+    done = call("translate", model, "--min-length-ratio", "0.5", stdin=text)
+    lines = done.stdout.split("\n")
+    assert done.returncode == 0 and len(lines) == 7 and lines[6] == ""
     assert lines[1] == lines[2] == "" and lines[0] and lines[5]
-    messages = done.stderr.decode("utf-8")
-    assert "stdin, line 4: not UTF-8" in messages and "line 5" in messages
-    assert messages.count("not UTF-8") == 2
+    assert "stdin, line 4: not UTF-8" in done.stderr and done.stderr.count("not UTF-8") == 2
 
 
-def test_translating_files(model, tmp_path):
-    source, output = tmp_path / "in.txt", tmp_path / "out.txt"
-    source.write_bytes(ODD_INPUT)
-    output.write_text("older")
-    done = run("translate", model, "--input", source, "--output", output, "--beam-size", "1",
-               "--length-penalty", "0", "--batch-tokens", "50", "--checkpoint", "last",
-               "--threads", "1")  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == ""
-    assert output.read_bytes().count(b"\n") == 6
-    assert f"{source}, line 4: not UTF-8" in done.stderr
-    assert files(tmp_path) == ["in.txt", "out.txt"]
-
-
-def test_a_device_is_read_like_a_file(model, tmp_path):
-    done = run("translate", model, os.devnull, tmp_path / "out.txt")
-    assert done.returncode == 0 and (tmp_path / "out.txt").read_text() == "", done.stderr
-    (tmp_path / "loop").symlink_to("loop")
-    done = run("translate", model, tmp_path / "loop", tmp_path / "out.txt")
-    assert_refused(done, 2, "loop: a link that leads to no file")
-
-
-def test_names_that_are_not_utf8(model, tmp_path):
+def test_odd_names(call, model, folder):
     name = os.fsdecode(b"\xff\xe9")
-    (tmp_path / name).write_text("A dog runs.\n")
-    done = run("translate", model, tmp_path / name, tmp_path / f"{name}.out", "--threads", "1")
-    assert done.returncode == 0 and (tmp_path / f"{name}.out").exists(), done.stderr
-    assert_refused(run("new", tmp_path / f"{name}.yaml"), 2, "is not UTF-8")
+    write_lines(folder / name, ["A dog runs."])
+    assert call("translate", model, name, f"{name}.out", *QUICK).returncode == 0
+    assert (folder / f"{name}.out").exists()
+    # A device is read like a file.
+    assert call("translate", model, os.devnull, "empty").returncode == 0
+    assert (folder / "empty").read_text() == ""
 
 
-def test_a_folder_that_is_not_there(model, tmp_path):
-    done = run("translate", model, "--output", tmp_path / "no" / "out.txt", stdin="A dog.\n")
-    assert_refused(done, 1, "out.txt", "can't be written")
+@pytest.mark.parametrize(
+    ("arguments", "code", "word"),
+    [
+        ("source --input=source", 2, "source: INPUT was also given as --input"),
+        ("- out --output=other", 2, "out: OUTPUT was also given as --output"),
+        ("loop out", 2, "loop: a link that leads to no file"),
+        ("source no/out", 1, "no/out: can't be written"),
+    ],
+)
+def test_wrong_places(call, model, folder, arguments, code, word):
+    (folder / "loop").symlink_to("loop")
+    assert_refused(call("translate", model, *arguments.split()), code, word)
+    assert files(folder) == ["loop", "reference", "source"]
 
 
-def test_settings_of_a_translation(model):
+def test_closed_streams(call, model, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert "stdout is closed" in call("translate", model).stderr
+
+
+def test_any_language_in_any_locale(model, monkeypatch):
+    from transformer_mt.cli import main
+
+    ascii_only = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", ascii_only)
+    assert main(["info", str(model)]) == 0
+    ascii_only.write("你好")
+    ascii_only.flush()
+    assert ascii_only.buffer.getvalue().endswith(rb"\u4f60\u597d")
+
+
+# ---- Settings ----
+
+
+def test_settings_of_a_translation(call, model):
     """Each flag does what it says."""
     text = "A dog runs.\nTwo men are here.\n" * 3
 
     def translated(*arguments):
-        done = run("translate", model, "--threads", "1", *arguments, stdin=text)
+        done = call("translate", model, "--threads", "1", *arguments, stdin=text)
         assert done.returncode == 0 and important(done.stderr) == "", done.stderr
+        console._counts.clear()  # as in a process of its own
         return done.stdout
 
     plain = translated()
@@ -100,59 +122,8 @@ def test_settings_of_a_translation(model):
     assert translated("--no-sampling", "--beam-size", "2") == plain
     longer = translated("--min-length-ratio", "1", "--max-length-extra", "30")
     assert len(longer) > len(plain)
-
-
-def test_a_setting_without_effect_is_told(model):
-    done = run("translate", model, "--top-k", "3", stdin="")
-    assert done.returncode == 0 and "--top-k makes no difference without --sampling" in done.stderr
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_translation_leaves_the_old_file(model, tmp_path, number, code):
-    source, output = tmp_path / "in.fifo", tmp_path / "out.txt"
-    os.mkfifo(source)
-    output.write_text("older")
-    process = start("translate", model, "--input", source, "--output", output)
-    with open(source, "w") as file:  # opens when the program reads
-        file.write("A dog runs.\n")
-        file.flush()
-        process.send_signal(number)
-        assert process.wait(timeout=TIMEOUT) == code
-    assert process.stderr.read() == "interrupted\n"
-    assert output.read_text() == "older"
-    assert files(tmp_path) == ["in.fifo", "out.txt"]
-
-
-def test_a_reader_that_has_had_enough(model):
-    """As `head -1`: no error message, for the reader did not want to know more."""
-    reader, writer = os.pipe()
-    process = start("translate", model, stdin=subprocess.PIPE, stdout=writer)
-    os.close(writer)
-    os.close(reader)
-    _, messages = process.communicate("A dog runs.\n" * 10, timeout=TIMEOUT)
-    assert process.returncode == 1 and messages == ""
-
-
-# ---- Evaluating ----
-
-
-@pytest.fixture
-def texts(tmp_path):
-    sources, references = zip(*PAIRS[:10], strict=True)
-    return (
-        write_lines(tmp_path / "source", sources),
-        write_lines(tmp_path / "reference", references),
-    )
-
-
-def test_evaluating_files(texts, tmp_path):
-    _, reference = texts
-    path = tmp_path / "scores.json"
-    done = run("evaluate", "--hypothesis", reference, "--reference", reference, "--json", path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("BLEU 100.00") and "|tok:13a|" in done.stdout
-    scores = json.loads(path.read_text())
-    assert scores["bleu"] == pytest.approx(100) and scores["lines"] == 10
+    done = call("translate", model, "--top-k", "3")
+    assert "--top-k makes no difference without --sampling" in done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -162,101 +133,24 @@ def non_autoregressive(tmp_path_factory):
     return make_model_directory(folder / "model", PAIRS, config).path
 
 
-def test_evaluating_models_side_by_side(model, non_autoregressive, texts, tmp_path):
-    source, reference = texts
-    path, output = tmp_path / "scores.json", tmp_path / "out"
-    done = run("evaluate", model, non_autoregressive, "--source", source, "--reference", reference,
-               "--threads", "1", "--beam-size", "1", "--json", path)  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    effect = "warning: --beam-size makes no difference to a non-autoregressive model"
-    assert done.stderr.splitlines()[0] == effect
-    header, *rows = done.stdout.splitlines()
-    rows, signatures = rows[: -len(DEFAULT_METRICS)], rows[-len(DEFAULT_METRICS) :]
-    labels = [METRICS[key].label for key in DEFAULT_METRICS]
-    assert labels == ["BLEU", "chrF"]
-    assert header.split() == [*labels, "length", "ratio", "lines/s"]
-    assert signatures[0].startswith("  BLEU|nrefs:1")
-    assert signatures[1].startswith("  chrF2|nrefs:1")
-    scores = json.loads(path.read_text())
-    assert [one["model"] for one in scores] == [str(model), str(non_autoregressive)]
-    for row, one in zip(rows, scores, strict=True):
-        assert row.startswith(one["model"] + " ") and len(row) == len(header)
-        assert one["lines"] == 10
-        assert one["lines_per_second"] == pytest.approx(10 / one["seconds"])
-        assert row.split()[1:] == [
-            *(f"{one[key]:.2f}" for key in DEFAULT_METRICS),
-            f"{one['length_ratio']:.3f}",
-            f"{one['lines_per_second']:,.1f}",
-        ]
-
-    # Each has the scores that it has by itself, and that its translations have.
-    done = run("evaluate", non_autoregressive, "--source", source, "--reference", reference,
-               "--threads", "1", "--output", output, "--json", path)  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    alone = json.loads(path.read_text())
-    assert (alone["bleu"], alone["chrf"]) == (scores[1]["bleu"], scores[1]["chrf"])
-    assert f"  {alone['lines_per_second']:,.1f} lines/s" in done.stdout
-    of_file = run("evaluate", "--hypothesis", output, "--reference", reference).stdout
-    assert of_file and done.stdout.startswith(of_file)
-
-
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("command", "options", "code", "words"),
     [
-        (["translate", "--threads", "1", "--input", "source", "--sampling"], 2,
-         ["a non-autoregressive model", "--sampling", "none after another"]),
-        (["score", "--source", "source", "--target", "reference"], 2,
-         ["a non-autoregressive model gives no probability to a whole translation"]),
-        (["align", "--source", "source", "--target", "reference"], 2,
-         ["a non-autoregressive model attends from masks"]),
-        (["attention", "--text", "A dog."], 2, ["a non-autoregressive model attends from masks"]),
-        (["attention", "--text", "A dog.", "--target", "Ein Hund."], 2,
-         ["a non-autoregressive model attends from masks"]),
-        (["export", "--format", "paddle"], 1,
-         ["can't be exported to", "model.non_autoregressive: length", "one subword after another"]),
-        (["export", "--format", "ctranslate2"], 1,
-         ["can't be exported to", "model.non_autoregressive: length", "one subword after another"]),
+        ("translate", "--threads 1 --input source --sampling", 2, ["--sampling"]),
+        ("score", "--source source --target reference", 2, ["no probability"]),
+        ("align", "--source source --target reference", 2, ["attends from masks"]),
+        ("attention", "--text dog", 2, ["attends from masks"]),
+        ("attention", "--text dog --target Hund", 2, ["attends from masks"]),
+        ("export", "--format paddle", 1, ["can't be exported to", "non_autoregressive: length"]),
+        ("export", "--format ctranslate2", 1, ["can't be exported", "non_autoregressive: length"]),
     ],
-)  # fmt: skip
+)
 def test_what_a_non_autoregressive_model_cannot_do(
-    non_autoregressive, texts, tmp_path, arguments, code, words
+    call, non_autoregressive, folder, command, options, code, words
 ):
-    command, *options = arguments
-    done = run(command, non_autoregressive, *options, "--output", "out", cwd=tmp_path)
+    done = call(command, non_autoregressive, *options.split(), "--output", "out")
     assert_refused(done, code, *words)
-    assert files(tmp_path) == ["reference", "source"]
-
-
-def test_unequal_files(texts, tmp_path):
-    _, reference = texts
-    shorter = write_lines(tmp_path / "shorter", ["x"] * 9)
-    done = run("evaluate", "--hypothesis", shorter, "--reference", reference)
-    assert_refused(done, 1, "9", "10")
-
-
-def test_unequal_source_and_reference(model, texts, tmp_path):
-    shorter = write_lines(tmp_path / "shorter", ["x"] * 9)
-    output = tmp_path / "out"
-    done = run("evaluate", model, "--source", shorter, "--reference", texts[1], "--output", output)
-    assert_refused(done, 1, "shorter has 9 lines", "reference has 10")
-    assert not output.exists()
-
-
-def test_empty_files(tmp_path):
-    empty = write_lines(tmp_path / "empty", [])
-    assert_refused(run("evaluate", "--hypothesis", empty, "--reference", empty), 1, "empty")
-
-
-# ---- attention ----
-
-
-def test_attention(model, tmp_path):
-    done = run("attention", model, "--text", "A dog runs.", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert (done.stdout, done.stderr) == ("attention.html\n", "")
-    assert files(tmp_path) == ["attention.html"]
-    text = (tmp_path / "attention.html").read_text(encoding="utf-8")
-    assert text.startswith("<!doctype html>") and "A dog runs." in text
+    assert files(folder) == ["reference", "source"]
 
 
 # ---- average ----
@@ -268,26 +162,22 @@ def broken_model(model, tmp_path):
     return shutil.copytree(model, tmp_path / "broken")
 
 
-def test_average_makes_a_checkpoint_to_translate_with(broken_model):
-    done = run("average", broken_model, "--last", "2")
+def test_average_makes_a_checkpoint_to_translate_with(call, broken_model):
+    done = call("average", broken_model, "--last", "2")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(broken_model / "checkpoints" / "average_last_2")
     assert "--checkpoint average_last_2" in done.stderr
-    text = "A man is here.\n"
     outputs = [
-        run("translate", broken_model, "--threads", "1", "--checkpoint", name, stdin=text).stdout
+        call("translate", broken_model, *QUICK, "--checkpoint", name, stdin="A man is here.\n")
         for name in ("average_last_2", "step_10")
     ]
     # Both of its checkpoints have the same weights.
-    assert outputs[0] == outputs[1] != ""
+    assert outputs[0].stdout == outputs[1].stdout != ""
 
 
-def test_average_of_too_many(model):
-    assert_refused(run("average", model, "--best", "3"), 2, "keep_best", "2 of the best", "not 3")
-    assert_refused(run("average", model, "--last", "0"), 2, "whole number from 1 on")
-
-
-def test_average_of_a_damaged_checkpoint(broken_model):
+def test_what_cannot_be_averaged(call, broken_model):
+    done = call("average", broken_model, "--best", "3")
+    assert_refused(done, 2, "keep_best", "2 of the best", "not 3")
     path = broken_model / "checkpoints" / "step_5" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
-    assert_refused(run("average", broken_model, "--last", "2"), 1, "step_5", "checksum")
+    assert_refused(call("average", broken_model, "--last", "2"), 1, "step_5", "checksum")

@@ -1,30 +1,13 @@
 """The command `compare`: what it reads, what it prints and writes, and what it rejects."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
-from tests.support import (
-    ROOT,
-    TIMEOUT,
-    demo_pairs,
-    make_config,
-    make_model_directory,
-    run_command,
-    write_lines,
-)
+from tests.support import demo_pairs, run_command, run_python, write_lines
 from transformer_mt.utils.errors import UsageError, UserError
 
-PAIRS = demo_pairs(200)
-SOURCES, REFERENCES = (list(side) for side in zip(*PAIRS[:60], strict=True))
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("compare")
-    return make_model_directory(folder / "model", PAIRS, make_config(folder)).path
+SOURCES, REFERENCES = (list(side) for side in zip(*demo_pairs(60), strict=True))
 
 
 @pytest.fixture
@@ -68,22 +51,20 @@ def test_files_are_compared(files, tmp_path, capsys):
 
 def test_references_metrics_and_scoring_are_options(files, tmp_path, capsys):
     upper = write_lines(tmp_path / "upper", [line.upper() for line in REFERENCES])
-    arguments = ["--reference", upper, "--metrics", "ter", "bleu", "--lowercase"]
     out = tmp_path / "out.json"
     run_command(
-        "compare", files["worse"], files["better"], "--reference", files["reference"], *arguments,
+        "compare", files["worse"], files["better"], "--reference", files["reference"],
+        *("--reference", upper, "--metrics", "ter", "bleu", "--lowercase"),
         tokenize="char", training_text=files["reference"], json=out,
     )  # fmt: skip
     kept = json.loads(out.read_text("utf-8"))
     assert list(kept["metrics"]) == ["ter", "bleu"] and kept["references"] == 2
-    assert "nrefs:2|" in kept["metrics"]["bleu"]["signatures"]["bootstrap"]
-    assert "case:lc|" in kept["metrics"]["bleu"]["signatures"]["bootstrap"]
-    assert "tok:char|" in kept["metrics"]["bleu"]["signatures"]["bootstrap"]
+    signature = kept["metrics"]["bleu"]["signatures"]["bootstrap"]
+    assert all(part in signature for part in ("nrefs:2|", "case:lc|", "tok:char|"))
     assert any(kind.endswith("the training text") for kind in kept["comparisons"]["B"]["groups"])
     # A lower TER is better.
     assert kept["metrics"]["ter"]["systems"]["B"]["difference"]["value"] < 0
     assert kept["comparisons"]["B"]["outcome"] == "better"
-    assert "better than A by" in capsys.readouterr().out
 
 
 def test_a_model_is_translated_as_evaluate_does(model, tmp_path, capsys):
@@ -101,37 +82,28 @@ def test_a_model_is_translated_as_evaluate_does(model, tmp_path, capsys):
     assert "resampling" not in printed.err
 
 
-def test_a_system_that_is_given_twice(files, capsys):
-    again = files["worse"].parent / ".." / files["worse"].parent.name / "worse"
-    compare(files, files["worse"], files["better"], again)
-    printed = capsys.readouterr()
-    assert f"warning: {again} is given twice" in printed.err
-    assert "C  " not in printed.out
-
-
 def test_suspicious_input_is_warned_of(files, tmp_path, capsys):
     marked = write_lines(tmp_path / "marked", [line.replace("e", "e@@ ") for line in REFERENCES])
+    again = tmp_path / ".." / tmp_path.name / "worse"
     out = tmp_path / "out.json"
-    compare(files, files["worse"], marked, json=out)
-    assert "warning: B: 60 of 60 translations contain '@@ '" in capsys.readouterr().err
-    (warning,) = json.loads(out.read_text("utf-8"))["warnings"]
-    assert warning.startswith("B: ")
+    compare(files, files["worse"], marked, again, json=out)
+    printed = capsys.readouterr()
+    assert f"warning: {again} is given twice" in printed.err and "C  " not in printed.out
+    assert "warning: B: 60 of 60 translations contain '@@ '" in printed.err
+    warnings = json.loads(out.read_text("utf-8"))["warnings"]
+    assert any(warning.startswith("B: ") for warning in warnings)
 
 
 @pytest.mark.parametrize(
     ("systems", "flags", "error", "message"),
     [
-        (["worse"], {}, UsageError, "at least two systems"),
         (["worse", "worse"], {}, UsageError, "at least two systems"),
         (["worse", "absent"], {}, UsageError, "absent: there is no such file or model directory"),
         (["worse", "better"], {"reference": "absent"}, UsageError, "--reference: "),
-        (["worse", "better"], {"source": "absent"}, UsageError, "--source: "),
         (["worse", "shorter"], {}, UserError, "shorter has 59"),
         (["worse", "better"], {"source": "shorter"}, UserError, "shorter has 59"),
         (["worse", "empty"], {}, UserError, "empty is empty"),
-        (["worse", "better"], {"reference": "empty"}, UserError, "empty is empty"),
         (["worse", "folder"], {}, UsageError, "folder is a model. Give --source"),
-        (["worse", "folder"], {"source": "source"}, UsageError, "folder"),
         (["worse", "better"], {"json": "better"}, UsageError, "are the same file"),
         (["worse", "better"], {"html": "reference"}, UsageError, "are the same file"),
         (["worse", "better"], {"examples": -1}, UsageError, "--examples"),
@@ -158,9 +130,5 @@ def test_files_are_compared_without_paddle(files):
         "code = main(sys.argv[1:]); print('paddle' in sys.modules); sys.exit(code)"
     )
     arguments = ["compare", files["worse"], files["better"], "--reference", files["reference"]]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        capture_output=True, text=True, cwd=ROOT, timeout=TIMEOUT, check=True,
-    )  # fmt: skip
-    assert done.stdout.split("\n")[-2] == "False"
-    assert done.stderr == ""
+    done = run_python("-c", code, *arguments, is_fresh=True)
+    assert done.returncode == 0 and done.stdout.endswith("\nFalse\n") and done.stderr == ""

@@ -66,27 +66,22 @@ def test_every_option_of_the_scores(evaluate, folder):
     [
         ({}, "13a"),
         ({"tokenize": "intl"}, "intl"),
-        ({"target_lang": "zh-CN"}, "zh"),
+        ({"target_lang": "cn"}, "zh"),
         ({"target_lang": "th"}, "char"),
         ({"target_lang": "th", "tokenize": "none"}, "none"),
     ],
 )
 def test_the_tokeniser(evaluate, folder, flags, tokenize):
-    _, _, scores = evaluate(hypothesis=folder / "worse", reference=folder / "reference", **flags)
-    assert f"|tok:{tokenize}|" in scores["signature"]
-
-
-def test_a_wrong_code_of_the_language(evaluate, folder):
     files = {"hypothesis": folder / "worse", "reference": folder / "reference"}
-    _, messages, scores = evaluate(**files, target_lang="cn")
-    assert "|tok:zh|" in scores["signature"] and "cn is taken for zh" in messages
+    _, messages, scores = evaluate(**files, **flags)
+    assert f"|tok:{tokenize}|" in scores["signature"]
+    assert ("cn is taken for zh" in messages) == (flags.get("target_lang") == "cn")
 
 
 def test_files_side_by_side(evaluate, folder):
-    output, _, scores = evaluate(
-        *("--hypothesis", folder / "worse", "--hypothesis", folder / "other"),
-        *("--reference", folder / "reference", "--confidence"),
-    )
+    files = [*("--hypothesis", folder / "worse", "--hypothesis", folder / "other")]
+    files += ["--reference", folder / "reference"]
+    output, _, scores = evaluate(*files, "--confidence")
     header, *rows, bleu, chrf = output.splitlines()
     assert header.split() == ["BLEU", "chrF", "length", "ratio"]
     assert bleu.startswith("  BLEU|") and chrf.startswith("  chrF2|")
@@ -94,57 +89,35 @@ def test_files_side_by_side(evaluate, folder):
         expected = score(lines, [TARGETS], "13a", confidence=True)
         assert one == {"hypothesis": one["hypothesis"], **expected.as_dict()}
         assert row.startswith(one["hypothesis"] + " ") and expected.shown("bleu") in row
-
-
-def test_numbers_for_scripts(evaluate, folder):
-    output, _, scores = evaluate(
-        *("--hypothesis", folder / "worse", "--hypothesis", folder / "other", "--metric-only"),
-        *("--reference", folder / "reference", "--metrics", "chrf", "ter", "--groups"),
-    )
+    # Numbers for scripts.
+    output, _, scores = evaluate(*files, "--metric-only", "--metrics", "chrf", "ter", "--groups")
     assert output == "".join(f"{one['chrf']:.4f}\t{one['ter']:.4f}\n" for one in scores)
-    assert scores[0]["length_ratio"] is None
 
 
 @pytest.mark.parametrize("training_text", [None, "other"])
-def test_groups(evaluate, folder, training_text):
+def test_groups_and_sentences(evaluate, folder, training_text):
+    path = folder / "sentences.tsv"
     output, _, scores = evaluate(
-        "--groups", hypothesis=folder / "worse", reference=folder / "reference",
+        "--groups", hypothesis=folder / "worse", reference=folder / "reference", sentences=path,
         source=folder / "source", training_text=training_text and folder / training_text,
     )  # fmt: skip
     counts = word_counts(OTHER) if training_text else None
-    where = "the training text" if training_text else "the whole reference"
-    expected = {
-        "by length of the source": by_length(SOURCES),
-        f"by how often the rarest word of a line of the reference occurs in {where}": by_rare_words(
-            TARGETS, counts
-        ),
-    }
-    assert list(scores["groups"]) == list(expected)
-    for title, groups in expected.items():
+    expected = by_length(SOURCES), by_rare_words(TARGETS, counts)
+    assert ("in the training text" in [*scores["groups"]][1]) == (training_text is not None)
+    for (title, shown), groups in zip(scores["groups"].items(), expected, strict=True):
         assert f"\n{title}\n" in output and len(groups) > 1
-        assert [one["name"] for one in scores["groups"][title]] == [group.name for group in groups]
-        for one, group in zip(scores["groups"][title], groups, strict=True):
+        for one, group in zip(shown, groups, strict=True):
             own = score(group.of(WORSE), [group.of(TARGETS)], "13a")
             assert one == {"name": group.name, **own.as_dict()}
             row = next(line for line in output.splitlines() if line.startswith(f"  {group.name} "))
             assert row.split()[-4:-2] == [own.shown("bleu"), own.shown("chrf")]
-            assert row.split()[-1] == str(len(group.lines))
-
-
-def test_the_scores_of_sentences(evaluate, folder, tmp_path):
-    path = tmp_path / "sentences.tsv"
-    evaluate(
-        *("--hypothesis", folder / "worse", "--reference", folder / "reference"),
-        *("--source", folder / "source", "--sentences", path, "--metrics", "bleu", "ter"),
-    )
     with open(path, encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, dialect="excel-tab"))
-    assert [row["line"] for row in rows] == [str(i + 1) for i in range(len(PAIRS))]
-    for row, (source, target), hypothesis in zip(rows, PAIRS, WORSE, strict=True):
-        texts = source, hypothesis, target
-        assert (row["source"], row["hypothesis"], row["reference"]) == texts
-        assert row["source_length"] == str(len(source.split()))
-        assert (float(row["ter"]) == 0) == (hypothesis == target)
+    for number, (row, pair) in enumerate(zip(rows, PAIRS, strict=True)):
+        texts = str(number + 1), pair[0], WORSE[number], pair[1]
+        names = ("line", "source", "hypothesis", "reference")
+        assert tuple(row[name] for name in names) == texts
+        assert (float(row["chrf"]) == 100) == (WORSE[number] == pair[1])
 
 
 # ---- Models ----
@@ -174,15 +147,15 @@ def test_checkpoints_of_a_model(evaluate, folder, few, tmp_path):
     assert alone["lines_per_second"] == pytest.approx(6 / alone["seconds"])
 
 
-def test_a_model_with_another_tokeniser_and_a_file_in_a_folder(evaluate, folder, few, tmp_path):
-    _, messages, scores = evaluate(folder / "model", **few, tokenize="char", output=tmp_path)
+def test_a_model_by_position(evaluate, folder, few, tmp_path):
+    """The files behind it are source and reference; the translations go into the folder."""
+    model = folder / "model"
+    flags = {"threads": 1, "beam_size": 1, "tokenize": "char", "output": tmp_path}
+    _, _, scores = evaluate(model, few["source"], few["reference"], **flags)
     assert "|tok:char|" in scores["signature"]
     assert len(list(tmp_path.glob("*model.hypothesis"))) == 1
-    assert "BLEU is" not in messages or scores["bleu"] < 1
-
-
-def test_a_bleu_near_zero_is_explained(evaluate, folder, few):
-    _, messages, scores = evaluate(folder / "model", **few)
+    del few["beam_size"]  # as in the model's config
+    _, messages, scores = evaluate(model, **few)
     assert scores["bleu"] < 1
     assert "warning: BLEU is" in messages and "source and target are swapped" in messages
 
@@ -209,39 +182,42 @@ def test_warnings_name_their_system(evaluate, folder, tmp_path):
         ("model model --source few.source --output reference", "reference is a file"),
         ("model --source few.source --target-lang de", "--target-lang is for --hypothesis"),
         ("model:step_7 --source few.source", "step_7"),
+        ("model few.source reference", "source is a file, not a model"),
+        ("model few.source reference --source few.source", "source is a file, not a model"),
         ("--hypothesis worse --training-text other", "--training-text is for --groups"),
         ("--hypothesis worse --groups --training-text no", "--training-text: no: there is no such"),
         ("--hypothesis worse --hypothesis no", "--hypothesis: no: there is no such file"),
         ("--hypothesis worse --sentences worse", "are the same file"),
-        ("--hypothesis worse --json few.reference", "are the same file"),
         ("--hypothesis worse --metrics comet", "--metrics comet needs --comet-model"),
         ("--hypothesis worse --metrics comet --comet-model m", "--metrics comet needs --source"),
         ("--hypothesis worse --source source --metrics comet --comet-model m", "m/checkpoints"),
+        ("--protocol lc.norm.tok --hypothesis worse --lowercase", "includes lower-casing"),
+        ("--protocol lc.norm.tok --hypothesis worse", "needs --target-lang"),
+        ("--protocol lc.norm.tok --hypothesis worse --target-lang de --groups", "for raw text"),
+        ("--protocol lc.norm.tok --hypothesis worse --target-lang zh", "languages with spaces"),
+        # Files that do not belong together.
+        ("--hypothesis worse", "few.reference has 6"),
+        ("--hypothesis few.reference --source source", "source has 120"),
+        ("--hypothesis empty", "empty is empty. Give a file with one sentence per line"),
+        ("--hypothesis few.reference --reference empty", "empty is empty"),
+        ("--hypothesis latin --reference latin", "latin, line 2: not UTF-8"),
     ],
 )
 def test_arguments_that_do_not_fit(folder, monkeypatch, arguments, words):
     monkeypatch.chdir(folder)
-    before = sorted(folder.iterdir())
-    with pytest.raises(UsageError) as caught:
-        run_command("evaluate", *arguments.split(), "--reference", "few.reference")
-    assert words in str(caught.value) and sorted(folder.iterdir()) == before
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--hypothesis", "few.reference"], "few.reference has 6 lines, .*reference has 120"),
-        (["--hypothesis", "worse", "--reference", "few.reference"], "few.reference has 6 lines"),
-        (["--hypothesis", "worse", "--source", "few.source"], "few.source has 6 lines"),
-        (["--hypothesis", "empty"], "empty is empty. Give a file with one sentence per line"),
-        (["--hypothesis", "worse", "--reference", "empty"], "empty is empty"),
-    ],
-)
-def test_files_that_do_not_belong_together(folder, tmp_path, monkeypatch, arguments, words):
-    monkeypatch.chdir(folder)
     (folder / "empty").write_bytes(b"")
+    (folder / "latin").write_bytes(b"a\nM\xe4rz\n")
+    before = sorted(folder.iterdir())
     with pytest.raises(UserError, match=words):
-        run_command("evaluate", "--reference", "reference", *arguments)
+        run_command("evaluate", *arguments.split(), "--reference", "few.reference")
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("arguments", ["model", "model few.source"])
+def test_positions_that_are_missing(folder, monkeypatch, arguments):
+    monkeypatch.chdir(folder)
+    with pytest.raises(UsageError, match="give MODEL_DIR SOURCE REFERENCE"):
+        run_command("evaluate", *arguments.split())
 
 
 def test_a_missing_tokeniser_is_reported_before_a_model_translates(few, tmp_path, monkeypatch):
@@ -258,68 +234,38 @@ def test_a_missing_tokeniser_is_reported_before_a_model_translates(few, tmp_path
     assert output.exists()
 
 
-def test_files_are_read_line_by_line(evaluate, tmp_path):
-    """U+2028 and U+0085 are text, CRLF and a byte order mark are not, the last newline may lack."""
-    odd = ["one\u2028two \x85 three four", "five six seven eight"]
-    (tmp_path / "hypothesis").write_bytes("\ufeff{}\r\n{}".format(*odd).encode())
-    reference = write_lines(tmp_path / "reference", odd)
-    _, _, scores = evaluate(hypothesis=tmp_path / "hypothesis", reference=reference)
-    assert scores["lines"] == 2 and scores["bleu"] == pytest.approx(100)
-
-
-def test_a_bad_reference_is_named(tmp_path):
-    write_lines(tmp_path / "hypothesis", ["a", "b"])
-    (tmp_path / "reference").write_bytes(b"a\nM\xe4rz\n")
-    with pytest.raises(UserError, match="reference, line 2: not UTF-8"):
-        run_command("evaluate", hypothesis=tmp_path / "hypothesis",
-                    reference=tmp_path / "reference")  # fmt: skip
-
-
 # ---- COMET ----
 
 
-@pytest.fixture
-def comet_model(tmp_path):
-    """The files of a COMET model, without their content."""
-    folder = tmp_path / "wmt-model"
-    write_lines(folder / "hparams.yaml", [])
-    write_lines(folder / "checkpoints" / "model.ckpt", [])
-    return folder
-
-
-def test_comet_without_its_package(folder, comet_model):
-    if importlib.util.find_spec("comet"):
-        pytest.skip("the package is installed")
-    with pytest.raises(UserError, match="needs the package unbabel-comet"):
-        run_command("evaluate", "--hypothesis", folder / "worse", "--reference",
-                    folder / "reference", "--source", folder / "source", "--metrics", "comet",
-                    "--comet-model", comet_model)  # fmt: skip
-
-
-def test_comet(evaluate, folder, comet_model, monkeypatch, tmp_path):
+def test_comet(evaluate, folder, monkeypatch, tmp_path):
     """In the place of the package is one with its interface (version 2.2.7), whose score is the
     share of characters that the translation has of the reference."""
+    model = tmp_path / "wmt-model"
+    write_lines(model / "hparams.yaml", [])
+    write_lines(model / "checkpoints" / "model.ckpt", [])
+    arguments = (
+        *("--hypothesis", folder / "worse", "--reference", folder / "reference", "--groups"),
+        *("--source", folder / "source", "--metrics", "chrf", "comet", "--comet-model", model),
+        *("--sentences", tmp_path / "sentences"),
+    )
+    if not importlib.util.find_spec("comet"):
+        with pytest.raises(UserError, match="needs the package unbabel-comet"):
+            evaluate(*arguments)
 
-    class Model:
-        def predict(self, samples, batch_size=16, gpus=1, progress_bar=True):
-            assert gpus == 0 and [sample["src"] for sample in samples] == SOURCES
-            scores = [len(sample["mt"]) / len(sample["ref"]) for sample in samples]
-            return types.SimpleNamespace(scores=scores, system_score=sum(scores) / len(scores))
+    def predict(samples, batch_size=16, gpus=1, progress_bar=True):
+        assert gpus == 0 and [sample["src"] for sample in samples] == SOURCES
+        scores = [len(sample["mt"]) / len(sample["ref"]) for sample in samples]
+        return types.SimpleNamespace(scores=scores, system_score=sum(scores) / len(scores))
 
     def load_from_checkpoint(checkpoint_path, local_files_only=False):
-        assert checkpoint_path == str(comet_model / "checkpoints" / "model.ckpt")
-        assert local_files_only
-        return Model()
+        assert checkpoint_path == str(model / "checkpoints" / "model.ckpt") and local_files_only
+        return types.SimpleNamespace(predict=predict)
 
     module = types.ModuleType("comet")
     module.__spec__ = importlib.machinery.ModuleSpec("comet", None)
     module.load_from_checkpoint, module.__version__ = load_from_checkpoint, "2.2.7"
     monkeypatch.setitem(sys.modules, "comet", module)
-    output, _, scores = evaluate(
-        *("--hypothesis", folder / "worse", "--reference", folder / "reference"),
-        *("--source", folder / "source", "--metrics", "chrf", "comet", "--groups"),
-        *("--comet-model", comet_model, "--sentences", tmp_path / "sentences"),
-    )
+    output, _, scores = evaluate(*arguments)
     shares = [len(own) / len(other) for own, other in zip(WORSE, TARGETS, strict=True)]
     assert scores["comet"] == pytest.approx(sum(shares) / len(shares))
     assert scores["comet_signature"] == "COMET|model:wmt-model|version:2.2.7"
@@ -355,18 +301,13 @@ def test_the_protocol_of_papers(evaluate, folder):
     )
     assert scores["bleu"] == expected.score
     assert "|tok:none|" in scores["signature"] and messages == ""
-    assert "(lc.norm.tok): not comparable with scores of raw text" in output
-
-
-def test_the_protocol_with_a_model(evaluate, folder):
-    _, _, scores = evaluate(
-        *(folder / "model", folder / "few.source", folder / "few.reference"),
-        *("--protocol", "lc.norm.tok"),
-        output=folder / "protocol.hypothesis",
+    tokenized = write_lines(folder / "tokenized", moses(WORSE))
+    _, messages, _ = evaluate(
+        *("--protocol", "lc.norm.tok", "--target-lang", "de"),
+        *("--hypothesis", tokenized, "--reference", folder / "reference"),
     )
-    hypotheses = (folder / "protocol.hypothesis").read_text("utf-8").splitlines()
-    form = moses(hypotheses), [moses(TARGETS[:6])]
-    assert scores["bleu"] == sacrebleu.corpus_bleu(*form, tokenize="none", force=True).score
+    assert "seems to be tokenised already" in messages
+    assert "(lc.norm.tok): not comparable with scores of raw text" in output
 
 
 def test_the_protocol_with_a_model_of_such_text(evaluate, folder):
@@ -381,39 +322,12 @@ def test_the_protocol_with_a_model_of_such_text(evaluate, folder):
     write_lines(folder / "form.source", moses(raw, "en"))
     _, _, scores = evaluate(
         *(folder / "tokens", folder / "raw.source", folder / "raw.reference"),
-        *("--protocol", "lc.norm.tok"),
+        *("--protocol", "lc.norm.tok", "--threads", "1"),
         output=folder / "raw.hypothesis",
     )
-    run_command(
-        "translate", folder / "tokens", "--input", folder / "form.source",
-        "--output", folder / "form.hypothesis",
-    )  # fmt: skip
+    form = folder / "form.source", folder / "form.hypothesis"
+    run_command("translate", folder / "tokens", *form, threads=1)
     hypotheses = (folder / "raw.hypothesis").read_text("utf-8")
     assert hypotheses == (folder / "form.hypothesis").read_text("utf-8")
     form = hypotheses.splitlines(), [moses(TARGETS[:2])]
     assert scores["bleu"] == sacrebleu.corpus_bleu(*form, tokenize="none", force=True).score
-
-
-def test_text_that_is_tokenised_already(evaluate, folder):
-    write_lines(folder / "tokenized", moses(WORSE))
-    _, messages, _ = evaluate(
-        *("--protocol", "lc.norm.tok", "--target-lang", "de"),
-        *("--hypothesis", folder / "tokenized", "--reference", folder / "reference"),
-    )
-    assert "seems to be tokenised already" in messages and "--tokenize none" in messages
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--tokenize", "13a", "--target-lang", "de"], "a tokeniser of its own"),
-        (["--lowercase", "--target-lang", "de"], "includes lower-casing"),
-        ([], "needs --target-lang"),
-        (["--target-lang", "de", "--groups"], "are for raw text"),
-        (["--target-lang", "zh"], "languages with spaces between words"),
-    ],
-)
-def test_the_protocol_with_wrong_arguments(evaluate, folder, arguments, message):
-    files = ["--hypothesis", folder / "worse", "--reference", folder / "reference"]
-    with pytest.raises(UsageError, match=message):
-        evaluate("--protocol", "lc.norm.tok", *files, *arguments)

@@ -16,35 +16,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import (
-    ROOT,
-    TIMEOUT,
-    demo_pairs,
-    important,
-    make_config,
-    make_model_directory,
-    run,
-    run_command,
-)
+from tests.support import ROOT, TIMEOUT, demo_pairs, important, run_command
+from transformer_mt import cli
+from transformer_mt.commands import prompt
+from transformer_mt.translator import Translator
 from transformer_mt.utils.errors import Interrupted, UsageError
 
-PAIRS = demo_pairs(200)
-SENTENCES = [source for source, _ in PAIRS[:4]]
+SENTENCES = [source for source, _ in demo_pairs(4)]
 QUICK = ("--threads", "1", "--beam-size", "2")
 LEFT, UP, CTRL_A, CTRL_C, CTRL_D, BACKSPACE = "\x1b[D", "\x1b[A", "\x01", "\x03", "\x04", "\x7f"
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("prompt")
-    return make_model_directory(folder / "model", PAIRS, make_config(folder)).path
-
-
-def translated(model, text: str, *arguments) -> str:
-    """What the program writes if the text comes through a pipe."""
-    done = run("translate", model, *QUICK, *arguments, stdin=text)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def translated(model) -> list[str]:
+    """The translations of the sentences."""
+    return Translator.load(model, beam_size=2).translate(SENTENCES)
 
 
 class Terminal:
@@ -113,11 +98,9 @@ def _plain(output: bytes) -> str:
 
 
 def test_a_session(model):
-    expected = translated(model, "".join(f"{text}\n" for text in SENTENCES)).splitlines()
-    with Terminal(model, *QUICK) as terminal:
-        assert terminal.shown().endswith(
-            "Type a sentence and press Enter. Ctrl-D ends the program, and :help shows more.\n"
-        )
+    expected = translated(model)
+    with Terminal(model, *QUICK, LC_ALL="C") as terminal:
+        terminal.shown()
         # Answers only: no bar, no message.
         for text, answer in zip(SENTENCES[:2], expected, strict=False):
             assert terminal.type(f"{text}\n") == f"{answer}\n"
@@ -136,29 +119,16 @@ def test_a_session(model):
         terminal.type(":n 1\n")
         assert terminal.type(f"{SENTENCES[0]}\n").count("\n") == 1
 
-        assert ":n 3     shows the 3 best" in terminal.type(":help\n")
+        assert ":n 3 " in terminal.type(":help\n")
         assert ":frob: there is no such command.\nType a sentence" in terminal.type(":frob\n")
         assert "there is no such command" not in terminal.type(" :frob\n")
         # Two lines that are pasted at once, in the way of terminals that tell so.
         pasted = terminal.type("\x1b[200~" + "\r".join(SENTENCES[:2]) + "\x1b[201~\n")
         assert len(pasted.splitlines()) >= 2
-        assert terminal.end(CTRL_D) == 0
 
-
-@pytest.mark.parametrize("locale", ["C.UTF-8", pytest.param("C", marks=pytest.mark.slow)])
-def test_editing_chinese(model, locale):
-    """A key moves over a whole character, or deletes one. The source is written as it was read."""
-    with Terminal(model, *QUICK, "--format", "tsv", LC_ALL=locale) as terminal:
-        terminal.shown()
-
-        def source(keys: str) -> str:
-            return terminal.type(f"{keys}\n").splitlines()[-1].split("\t")[0]
-
-        assert source("你好,世界") == "你好,世界"
-        assert source("你们" + BACKSPACE + "好") == "你好"
-        assert source("世界" + LEFT + BACKSPACE + "边") == "边界"
-        assert source("é" + CTRL_A + "日本語 ") == "日本語 é"
-        assert source(UP + UP + "!") == "边界!"
+        # A key moves over a whole character, or deletes one.
+        assert terminal.type(f":世{BACKSPACE}frob{LEFT}{BACKSPACE}界\n").startswith(":fr界b: there")
+        assert terminal.type(f"é{CTRL_A}:日本語 \n").startswith(":日本語 é: there is no such")
         assert terminal.end(CTRL_D) == 0
 
 
@@ -178,22 +148,6 @@ def test_ctrl_c_clears_the_line_stops_an_answer_and_ends_at_the_second_time(mode
         assert terminal.type(CTRL_C) == hint
         terminal.rest()
         assert terminal.end(CTRL_C) == 130
-
-
-def test_without_a_terminal_for_the_output_there_is_no_prompt(model):
-    own, end = pty.openpty()
-    try:
-        with subprocess.Popen(
-            [sys.executable, "-m", "transformer_mt", "translate", model, *QUICK],
-            cwd=ROOT, stdin=end, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        ) as process:  # fmt: skip
-            os.write(own, f"{SENTENCES[0]}\n\x04".encode())
-            output, messages = process.communicate(timeout=TIMEOUT)
-        assert (process.returncode, important(messages)) == (0, "")
-        assert output == translated(model, f"{SENTENCES[0]}\n")
-    finally:
-        os.close(own)
-        os.close(end)
 
 
 # ---- In this process, with a list of lines in place of the terminal ----
@@ -221,16 +175,14 @@ def typed(monkeypatch, model, capsys):
     return run_with
 
 
-def test_the_formats_at_the_prompt(typed):
+def test_formats_and_alternatives_at_the_prompt(typed):
     output = typed(SENTENCES[0], ":n 2", SENTENCES[0], format="jsonl").out
     first, second = map(json.loads, output.strip().split("\n"))
     assert (len(first["outputs"]), len(second["outputs"])) == (1, 2)
     assert first["outputs"][0] == second["outputs"][0]
-    output = typed(SENTENCES[0], format="tsv", n_best=2, alignment=True).out
-    assert output.count("\t") == 6
-
-
-def test_alternatives_from_the_beginning(typed):
+    # What a terminal would obey is shown.
+    output = typed(f"\x1b[2J {SENTENCES[0]}", format="tsv", n_best=2, alignment=True).out
+    assert output.count("\t") == 6 and "\x1b" not in output
     assert len(typed(SENTENCES[0], n_best=2).out.strip().splitlines()) == 2
 
 
@@ -244,18 +196,23 @@ def test_two_interruptions_count_only_in_a_row(typed):
     assert end.value.exit_code == 143
 
 
-def test_what_a_terminal_would_obey_is_shown(typed):
-    assert "\x1b" not in typed("\x1b[2J A dog.", format="tsv").out
-
-
-def test_a_line_that_is_not_utf8(typed):
+def test_wrong_lines_and_options(typed):
     wrong = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
     output, messages = typed(wrong, SENTENCES[0])
     assert "not UTF-8" in messages and output.strip()
-
-
-def test_options_that_need_a_file(typed):
     with pytest.raises(UsageError, match="--resume: --input and --output must be files"):
         typed(resume=True)
     with pytest.raises(UsageError, match="--alignment: plain text"):
         typed(alignment=True)
+
+
+@pytest.mark.parametrize("name", ["stdin", "stdout"])
+def test_without_a_terminal_there_is_no_prompt(monkeypatch, name):
+    for stream in ("stdin", "stdout"):
+        monkeypatch.setattr(getattr(sys, stream), "isatty", lambda: True, raising=False)
+    options = cli.parse(["translate", "m"])
+    assert prompt.is_wanted(options)
+    monkeypatch.setattr(getattr(sys, name), "isatty", lambda: False, raising=False)
+    assert not prompt.is_wanted(options)
+    monkeypatch.setattr(sys, name, None)
+    assert not prompt.is_wanted(options)

@@ -17,7 +17,7 @@ from tests.support import (
     write_lines,
 )
 from transformer_mt.reports import texts
-from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.errors import UserError
 
 PAIRS = demo_pairs(60)
 HOSTILE = [
@@ -65,25 +65,20 @@ ELEMENTS = (
 )
 
 
-def test_one_run(runs, capsys):
+def test_one_run(runs, capsys, tmp_path):
     run_command("report", runs[0])
     path = runs[0] / "report.html"
     assert capsys.readouterr().out == f"{path}\n"
     page = path.read_text(encoding="utf-8")
     path.unlink()
-    curves = [
-        *("Loss", "Negative log-likelihood", "Perplexity", "BLEU of the dev set"),
-        *("chrF of the dev set", "Learning rate", "Gradient norm", "Speed", "Padding"),
-    ]
-    others = ["Scores of the test set", "BLEU by the length of the source", "Lengths of sentences"]
-    assert figures(page) == [*curves, *curves, *others]
+    assert page == written(runs[0], output=tmp_path / "again")
+    shown = figures(page)
+    assert len(shown) == 21 and {"Loss", "BLEU of the dev set", "Lengths of sentences"} < {*shown}
     for text in ("34.00 ± 1.30", "3,190,784", "2 h 0 min", "8,000 of 8,000", "A processor",
-                 "training.learning_rate", "subwords per word", "empty on one side", "Ein langer",
-                 "chrF2|nrefs:1|case:mixed", "step 8,000"):  # fmt: skip
+                 "training.learning_rate", "empty on one side", "chrF2|nrefs:1|"):  # fmt: skip
         assert text in page, text
     texts = Elements(page).definitions
-    for source, reference in PAIRS:
-        assert texts.count(source) >= 1 and texts.count(reference) >= 1
+    assert all(source in texts and reference in texts for source, reference in PAIRS)
     scores = [float(score) for score in re.findall(r'data-score="([\d.]+)"', page)]
     assert len(scores) == len(PAIRS) and scores == sorted(scores)
     assert page.count("<iframe") == 3 and "There are no attention maps" not in page
@@ -93,26 +88,23 @@ def test_several_runs(runs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run_command("report", *runs)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert page.count("<iframe") == 2
     between = page.split("Between the runs, these differ:")[1].split("</table>")[0]
     assert "<td>0.003</td><td>0.0015</td>" in between
     titles = re.findall("<summary>([^<]*)</summary><iframe", page)
-    assert len({title.rpartition(": ")[2] for title in titles}) == 1
+    assert len(titles) == 2 and len({title.rpartition(": ")[2] for title in titles}) == 1
     # Each sentence is there once, with both translations.
     assert page.count('<div class="pair" data-line=') == len(PAIRS)
-    assert "largest difference between runs first" in page
 
 
-def test_the_same_directory_gives_the_same_page(runs, tmp_path):
-    assert written(runs[0], output=tmp_path / "a") == written(runs[0], output=tmp_path / "b")
+def metrics_of(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_while_it_trains(runs, tmp_path):
     folder = shutil.copytree(runs[0], tmp_path / "run")
     for name in ("test.source", "test.reference", "test.hypothesis", "data.json"):
         (folder / name).unlink()
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    kept = [line for line in lines if line["step" if "step" in line else "kind"] != "test"]
+    kept = [line for line in metrics_of(folder) if line["kind"] != "test"]
     write_metrics(folder, [line for line in kept if line.get("step", 9999) <= 700])
     for step in range(1000, 8001, 500):
         (folder / "dev" / f"step_{step}.hypothesis").unlink()
@@ -125,35 +117,21 @@ def test_while_it_trains(runs, tmp_path):
     assert page.count("<iframe") == 3
 
 
-def test_how_a_run_ended(runs, tmp_path):
-    def state(folder):
-        page = written(folder, output=tmp_path / "page")
-        return re.search(r"<t[hd][^>]*>state</t[hd]>\s*<td[^>]*>(.*?)</td>", page)[1]
-
-    assert state(runs[0]) == "finished"
+def test_a_run_that_ended_early(runs, tmp_path):
     folder = shutil.copytree(runs[0], tmp_path / "run")
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    early = [line for line in lines if line["kind"] == "test" or line["step"] <= 700]
-    write_metrics(folder, early)
-    assert state(folder) == "finished early"
-    write_metrics(folder, [line for line in early if line["kind"] != "test"])
-    assert state(folder) == "training, or stopped: no end is recorded"
+    lines = metrics_of(folder)
+    write_metrics(folder, [one for one in lines if one["kind"] == "test" or one["step"] <= 700])
+    assert "finished early" in written(folder, output=tmp_path / "page")
 
 
-def test_nothing_but_a_config(runs, tmp_path):
-    folder = tmp_path / "run"
+def test_what_is_missing_or_damaged_is_told_on_the_page(runs, tmp_path):
+    folder = tmp_path / "nothing"
     folder.mkdir()
     for name in ("config.yaml", "format_version"):
         shutil.copy(runs[0] / name, folder)
     page = written(folder, output=tmp_path / "page")
     assert figures(page) == []
-    for text in ("No measurements have been recorded yet", "There are no scores yet",
-                 "There are no translations with their references", "has recorded no sentences yet",
-                 "There are no attention maps of run", "were not recorded"):  # fmt: skip
-        assert text in page, text
-
-
-def test_damage_is_told_on_the_page(runs, tmp_path):
+    assert "No measurements have been recorded yet" in page and "There are no scores yet" in page
     folder = shutil.copytree(runs[0], tmp_path / "run")
     (folder / "config.yaml").write_text("nonsense")
     (folder / "test.source").write_text("one line\n")
@@ -169,7 +147,6 @@ def test_damage_is_told_on_the_page(runs, tmp_path):
 def test_a_non_autoregressive_model_has_no_attention_maps(tmp_path):
     config = make_config(tmp_path, model={"non_autoregressive": "length"})
     folder = make_model_directory(tmp_path / "run", PAIRS, config).path
-    fabricate(folder, PAIRS)
     page = written(folder, output=tmp_path / "page")
     assert "There are no attention maps of run" in page and "<iframe" not in page
 
@@ -209,13 +186,11 @@ def test_refused(runs, tmp_path, monkeypatch, arguments, message):
 
 def test_a_link_out_of_the_directory_is_not_written_through(runs, tmp_path):
     folder = shutil.copytree(runs[0], tmp_path / "run")
-    outside = tmp_path / "outside"
-    outside.write_text("mine")
+    outside = write_lines(tmp_path / "outside", ["mine"])
     (folder / "report.html").symlink_to(outside)
     with pytest.raises(UserError, match="link to a place outside"):
         run_command("report", folder)
-    assert outside.read_text() == "mine"
-    assert not issubclass(UserError, UsageError)
+    assert outside.read_text() == "mine\n"
 
 
 # ---- Hostile text, and what a browser makes of it, which runs once for all tests ----
@@ -266,49 +241,6 @@ def test_hostile_text_stays_text(hostile):
     assert not re.search("[\u202a-\u202e\u2066-\u2069\u2028\0\x1b]", page)
 
 
-VISIT = """<script>
-const seen = {width: document.documentElement.scrollWidth, inner: innerWidth};
-const shown = element => element.getBoundingClientRect().width > 0;
-const count = selector => [...document.querySelectorAll(selector)].filter(shown).length;
-const lines = () => [...document.querySelectorAll(".sentences .pair")].filter(shown)
-  .map(one => Number(one.dataset.line));
-const scores = () => [...document.querySelectorAll(".sentences .pair")].filter(shown)
-  .map(one => Number(one.dataset.score));
-seen.figures = [".over-steps figure svg", ".over-time figure svg", "figure svg"].map(count);
-seen.strokes = [...new Set([...document.querySelectorAll(".over-steps svg path[clip-path]")]
-  .map(path => getComputedStyle(path).stroke))];
-seen.sentences = lines().length;
-seen.scores = scores();
-document.querySelector("[data-axis=time]").click();
-seen.over_time = [count(".over-steps figure svg"), count(".over-time figure svg")];
-const search = document.querySelector("input[type=search]");
-const type = text => {
-  search.value = text;
-  search.dispatchEvent(new Event("input", {bubbles: true}));
-};
-type("<IMG src");
-seen.found = lines();
-seen.status = document.querySelector("[role=status]").textContent;
-type("");
-const order = document.querySelector("select");
-const choose = value => { order.value = value; order.dispatchEvent(new Event("change")); };
-choose("best");
-seen.best = scores();
-choose("line");
-seen.in_order = lines();
-document.querySelector(".more").click();
-seen.after_more = lines().length;
-seen.more = !document.querySelector(".more").hidden;
-for (const details of document.querySelectorAll("details.attention")) details.open = true;
-const tell = attempts => {
-  seen.heights = [...document.querySelectorAll("iframe")].map(one => parseInt(one.style.height));
-  if (attempts && seen.heights.some(isNaN)) return setTimeout(tell, 50, attempts - 1);
-  seen.fetched = performance.getEntriesByType("resource").map(one => one.name);
-  seen.policy = violations;
-  parent.postMessage(seen, "*");
-};
-tell(100);
-</script>"""
 # A window of the browser can't be as narrow as a phone; a frame can.
 PHONE = """<!doctype html><iframe src="visit.html" style="width: 360px; height: 800px"></iframe>
 <script>addEventListener("message", event =>
@@ -319,11 +251,43 @@ addEventListener("securitypolicyviolation", event => violations.push(event.block
 addEventListener("error", event => violations.push(String(event.message)), true);
 function hacked() { violations.push("hacked"); }
 </script>"""
+VISIT = """<script>{  // a block, because the page has names of its own
+const seen = {width: document.documentElement.scrollWidth, inner: innerWidth};
+const shown = element => element.getBoundingClientRect().width > 0;
+const sentences = key => [...document.querySelectorAll(".sentences .pair")].filter(shown)
+  .map(one => Number(one.dataset[key]));
+seen.figures = [...document.querySelectorAll("figure svg")].filter(shown).length;
+seen.scores = sentences("score");
+const change = (selector, value, kind) => {
+  const control = document.querySelector(selector);
+  control.value = value;
+  control.dispatchEvent(new Event(kind, {bubbles: true}));
+};
+change("input[type=search]", "<IMG src", "input");
+seen.found = sentences("line");
+seen.status = document.querySelector("[role=status]").textContent;
+change("input[type=search]", "", "input");
+change("select", "best", "change");
+seen.best = sentences("score");
+change("select", "line", "change");
+seen.in_order = sentences("line");
+document.querySelector(".more").click();
+seen.after_more = sentences("line").length;
+document.querySelector("[data-axis=time]").click();
+seen.over_time = [...document.querySelectorAll(".over-time figure svg")].filter(shown).length;
+for (const details of document.querySelectorAll("details.attention")) details.open = true;
+const tell = attempts => {
+  seen.heights = [...document.querySelectorAll("iframe")].map(one => parseInt(one.style.height));
+  if (attempts && seen.heights.some(isNaN)) return setTimeout(tell, 50, attempts - 1);
+  seen.fetched = performance.getEntriesByType("resource").map(one => one.name);
+  parent.postMessage({...seen, policy: violations}, "*");
+};
+tell(100);
+}</script>"""
 
 
-@pytest.fixture(scope="module")
-def seen(hostile):
-    """What a browser shows on a phone, what it prints to its console, and what it fetches."""
+def test_in_a_browser_on_a_phone(hostile):
+    """What it shows, what it prints to its console, and what it fetches."""
     page, folder = hostile
     page = page.replace("<head>", f"<head>{BEFORE}", 1).replace("</body>\n</html>", VISIT)
     (folder / "visit.html").write_text(page, encoding="utf-8")
@@ -332,38 +296,16 @@ def seen(hostile):
     # The browser's virtual time can be over before a busy machine has drawn the inner frames.
     for _ in range(4):
         flags = [f"--log-net-log={log}", "--virtual-time-budget=8000"]
-        found, console = visit(folder, *flags, file="phone.html")
-        if found and None not in found["heights"]:
+        seen, console = visit(folder, *flags, file="phone.html")
+        if seen and None not in seen["heights"]:
             break
-    return found | {"console": console, "network": log.read_text("utf-8", "replace")}
-
-
-def test_no_error_and_no_request(seen):
-    assert seen["console"] == [] and seen["policy"] == [] and seen["fetched"] == []
-    assert "evil.invalid" not in seen["network"]
-
-
-def test_every_figure_is_there(seen):
-    over_steps, over_time, every = seen["figures"]
-    assert (over_steps, over_time, every) == (8, 0, 11)
-    assert seen["over_time"] == [0, 9]
-    # Of the BLEU of the dev set over steps, every value is text here.
-    # The colours are those of style.css, in light.
-    assert {"rgb(194, 65, 12)", "rgb(29, 111, 184)"} <= set(seen["strokes"])
-
-
-def test_a_phone_needs_no_scrolling_sideways(seen):
+    assert console == seen["policy"] == seen["fetched"] == []
+    assert "evil.invalid" not in log.read_text("utf-8", "replace")
+    assert (seen["figures"], seen["over_time"]) == (11, 9)
     assert seen["width"] <= seen["inner"] == 360
-
-
-def test_search_and_order(seen):
-    assert seen["sentences"] == 20 and seen["scores"] == sorted(seen["scores"])
+    assert len(seen["heights"]) == 2 and all(height > 300 for height in seen["heights"])
+    assert len(seen["scores"]) == 20 and seen["scores"] == sorted(seen["scores"])
     assert seen["found"] == [1] and seen["status"] == "1 of 1 sentence"
     assert seen["best"] == sorted(seen["best"], reverse=True)
     assert seen["best"][0] > seen["scores"][-1]
-    assert seen["in_order"] == list(range(20))
-    assert seen["after_more"] == 40 and not seen["more"]
-
-
-def test_attention_maps_are_drawn_in_frames_of_their_height(seen):
-    assert len(seen["heights"]) == 2 and all(height > 300 for height in seen["heights"])
+    assert seen["in_order"] == list(range(20)) and seen["after_more"] == 40

@@ -10,7 +10,9 @@ import paddle
 import pytest
 
 from tests.device_path import use_device_path
-from transformer_mt.commands.check_device import Device, relative_error
+from transformer_mt.commands import examples
+from transformer_mt.commands.check_device import Device
+from transformer_mt.commands.examples import relative_error
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.kernels import gpu
 from transformer_mt.model import operations
@@ -319,26 +321,24 @@ def test_dropout(device, precision, rate):
 
 def test_sampling_draws_by_the_probabilities(device, precision):
     """The share of each first id, by a chi-squared test; the outputs depend on the seed alone."""
-    from transformer_mt.commands import check_device
-
     limits = {"max_length_ratio": 0.01, "max_length_extra": 1}
-    config = check_device.make_config(decoding={"sampling": True, "n_best": 40, **limits})
-    updater = check_device.make_updater(config)
-    check_device.randomised(updater)
-    source = check_device.make_sources(11, 2)[1]
+    config = examples.make_config(decoding={"sampling": True, "n_best": 40, **limits})
+    updater = examples.make_updater(config)
+    examples.randomised(updater)
+    source = examples.make_sources(11, 2)[1]
     sentences = [Sentence(source, number=number) for number in range(50)]
-    engine = check_device.make_engine(updater)
+    engine = examples.make_engine(updater)
     found = engine.search(sentences, config.decoding)
-    firsts = [h.ids[0] if h.ids else check_device.EOS for own in found for h in own]
-    ids = paddle.to_tensor([[*source, check_device.EOS]])
-    start = paddle.to_tensor([[check_device.BOS]])
+    firsts = [h.ids[0] if h.ids else examples.EOS for own in found for h in own]
+    ids = paddle.to_tensor([[*source, examples.EOS]])
+    start = paddle.to_tensor([[examples.BOS]])
     updater.model.eval()
     with paddle.no_grad():
         logits = updater.model.logits(start, updater.model.encode(ids), ids)
-    special = [check_device.PAD, check_device.UNK, check_device.BOS]
+    special = [examples.PAD, examples.UNK, examples.BOS]
     expected = np.delete(softmax(logits.astype("float64").numpy()[0, -1]), special)
     expected *= len(firsts) / expected.sum()
-    counts = np.bincount(firsts, minlength=check_device.VOCABULARY)
+    counts = np.bincount(firsts, minlength=examples.VOCABULARY)
     assert counts[special].sum() == 0
     observed, rare = np.delete(counts, special), expected < 5
     pooled = np.append(expected[~rare], expected[rare].sum())

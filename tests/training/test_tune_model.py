@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 import time
+from dataclasses import asdict
 
 import pytest
 
@@ -104,7 +105,7 @@ def test_several_segmentations_are_used_and_kept(tmp_path):
     record = json.loads((model.path / "tune.json").read_text())
     decoding = model.load_config().decoding
     assert decoding.segmentations == 3
-    assert Setting.of(decoding).as_keys() == record["chosen"]
+    assert asdict(Setting.of(decoding)) == record["chosen"]
     with_all, with_one = [], []
     for one in record["tried"]:
         keys = {key: one[key] for key in KEYS}
@@ -181,7 +182,7 @@ def test_training_tunes_before_the_test_set_is_scored(recipe, tmp_path):
     model = ModelDirectory(tmp_path / "model")
     record = json.loads((model.path / "tune.json").read_text())
     decoding = model.load_config().decoding
-    assert Setting.of(decoding).as_keys() == record["chosen"] and decoding.tune
+    assert asdict(Setting.of(decoding)) == record["chosen"] and decoding.tune
     write_lines(tmp_path / "in", (model.path / "test.source").read_text().splitlines())
     run_command("translate", model.path, input=tmp_path / "in", output=tmp_path / "out")
     assert (tmp_path / "out").read_text() == (model.path / "test.hypothesis").read_text()

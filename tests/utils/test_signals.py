@@ -318,4 +318,4 @@ def test_an_export_to_paddle_is_not_broken_off_within_paddle(folder, monkeypatch
 
 def test_a_check_of_a_device_that_a_signal_breaks_off_is_no_failure():
     with pytest.raises(Interrupted), signals.raised():
-        result(None, Check("name", interrupted_backward, ""))
+        result(None, Check("name", interrupted_backward))

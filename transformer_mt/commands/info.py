@@ -18,7 +18,6 @@ examples:
 """
 
 import argparse
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,7 +32,6 @@ from transformer_mt.utils.errors import UsageError
 
 # Tokens of a sentence, its end among them, unless others are asked for.
 USUAL_LENGTH = 30
-WIDTH = 100
 INDENT = "  "
 
 
@@ -70,43 +68,29 @@ def run(options: argparse.Namespace) -> None:
             f"--length: {length}: the longest sentence of training has {longest} subwords "
             f"(data.max_length: {config.data.max_length}, and its end)"
         )
-    print("\n".join(report(config, vocabularies, origin, length)))
-
-
-def report(
-    config: Config,
-    vocabularies: VocabularySizes,
-    origin: str,
-    length: int,
-) -> Iterator[str]:
-    """Yields the lines of a report on the size of a model and the cost of its training.
-
-    Args:
-        origin: where the sizes of the vocabularies come from, for the reader.
-        length: the tokens per sentence on both sides, including the end of the sentence.
-    """
-    longest = config.data.max_length + 1
     positions = _positions(config, length)
     counter = FlopCounter(config.model, vocabularies.target, length, positions)
-    yield from _parameters(config, vocabularies, origin)
-    yield ""
-    yield from _flops(config, counter)
-    yield ""
-    lengths = sorted({length, longest})
-    yield from _memory(config, vocabularies, lengths)
-    yield ""
-    yield from _training(config, counter)
+    for section in (
+        _parameters(config, vocabularies, origin),
+        _flops(config, counter),
+        _memory(config, vocabularies, sorted({length, longest})),
+        _training(config, counter),
+    ):
+        print(*section, sep="\n")
 
 
 def _parameters(config: Config, vocabularies: VocabularySizes, origin: str) -> Iterator[str]:
+    """
+    Args:
+        origin: where the sizes of the vocabularies come from, for the reader.
+    """
     sizes = f"{vocabularies.source:,} source, {vocabularies.target:,} target"
     if vocabularies.joint:
         sizes = f"{vocabularies.target:,}, joint"
-    yield f"Vocabulary: {sizes} ({origin})"
-    yield ""
+    yield f"Vocabulary: {sizes} ({origin})\n"
     yield "Parameters"
-    found = costs.parts(config.model, vocabularies)
-    total = sum(part.parameters for part in found)
+    parts = costs.parts(config.model, vocabularies)
+    total = sum(part.parameters for part in parts)
     rows = [
         [
             part.name,
@@ -115,7 +99,7 @@ def _parameters(config: Config, vocabularies: VocabularySizes, origin: str) -> I
             f"{part.parameters / total:.1%}",
             part.formula,
         ]
-        for part in found
+        for part in parts
     ]
     yield from table([*rows, ["total", "", f"{total:,}", "", ""]], "<>>><", INDENT)
 
@@ -123,38 +107,26 @@ def _parameters(config: Config, vocabularies: VocabularySizes, origin: str) -> I
 def _flops(config: Config, counter: FlopCounter) -> Iterator[str]:
     length = counter.source_len  # and that of the target; the decoder may read more positions
     yield (
-        "FLOPs per target token, in matrix products; sentences of "
+        "\nFLOPs per target token, in matrix products; sentences of "
         f"{length:,} subwords on either side"
     )
     recompute = " (recompute)" if config.training.recompute else ""
-    columns = {
-        f"training{recompute}": _training_flops(config, counter),
-        **_decoding_flops(config, counter),
-    }
+    columns = {f"training{recompute}": _training_flops(config, counter)}
+    decoding, kind = config.decoding, config.model.non_autoregressive
+    if kind is not None:
+        candidates = 1 if kind == "end" else decoding.length_candidates
+        columns["all at once"] = counter.mask_predict(1, 1)
+        title = f"{decoding.iterations} iterations, {_count(candidates, 'candidate')}"
+        columns[title] = counter.mask_predict(decoding.iterations, candidates)
+    else:
+        columns["decoding, greedy"] = counter.decoding()
+        if decoding.beam_size > 1 and not decoding.sampling:
+            columns[f"beam of {decoding.beam_size}"] = counter.decoding(decoding.beam_size)
     rows = [["", *columns]]
     for part in (*Flops._fields, "total"):
         per_token = [getattr(column, part) / length for column in columns.values()]
         rows.append([part, *(_quantity(count, "FLOP") for count in per_token)])
     yield from table(rows, indent=INDENT)
-
-
-def _decoding_flops(config: Config, counter: FlopCounter) -> dict[str, Flops]:
-    """Counts the decoding of a sentence pair, by the titles of the columns."""
-    decoding = config.decoding
-    if config.model.non_autoregressive is not None:
-        candidates = decoding.length_candidates
-        if config.model.non_autoregressive == "end":
-            candidates = 1
-        title = f"{decoding.iterations} iterations, {_count(candidates, 'candidate')}"
-        return {
-            "all at once": counter.mask_predict(1, 1),
-            title: counter.mask_predict(decoding.iterations, candidates),
-        }
-    columns = {"decoding, greedy": counter.decoding()}
-    beam_size = 1 if decoding.sampling else decoding.beam_size
-    if beam_size > 1:
-        columns[f"beam of {beam_size}"] = counter.decoding(beam_size)
-    return columns
 
 
 def _positions(config: Config, length: int) -> int:
@@ -173,10 +145,8 @@ def _positions(config: Config, length: int) -> int:
 def _training_flops(config: Config, counter: FlopCounter) -> Flops:
     """Counts the training on a sentence pair, including what is computed twice."""
     sampling = config.scheduled_sampling
-    if config.model.non_autoregressive is None:
-        counts = [counter.training()]
-    else:
-        counts = [counter.mask_prediction()]
+    is_autoregressive = config.model.non_autoregressive is None
+    counts = [counter.training() if is_autoregressive else counter.mask_prediction()]
     if config.training.recompute:
         counts.append(counter.recomputed(len(config.layers_read_by_the_loss)))
     if sampling.decay is not None:
@@ -187,10 +157,18 @@ def _training_flops(config: Config, counter: FlopCounter) -> Flops:
 
 def _memory(config: Config, vocabularies: VocabularySizes, lengths: list[int]) -> Iterator[str]:
     training = config.training
-    tokens = _process_tokens(config)
+    count, tokens = training.batch_plan
+    devices = training.devices or 1
+    if count % devices:  # `data.batches.share` shares the tokens of each batch
+        tokens = -(-tokens // devices)
     how = "float32" + (", recompute" if training.recompute else "")
-    yield f"Memory of a process in training ({how}), batches of {tokens:,} target tokens"
-    held = _held(config, vocabularies)
+    yield f"\nMemory of a process in training ({how}), batches of {tokens:,} target tokens"
+    # What training holds whatever the batch is, in bytes.
+    weights = costs.weight_bytes(config, vocabularies)
+    held = {"weights": weights, "gradients": weights}
+    held[f"optimiser ({training.optimizer})"] = costs.optimizer_bytes(config, vocabularies)
+    if training.ema is not None:
+        held["moving average"] = weights
     rows = [["", *held, "activations", "total"]]
     for length in lengths:
         positions = _positions(config, length)
@@ -202,56 +180,24 @@ def _memory(config: Config, vocabularies: VocabularySizes, lengths: list[int]) -
     yield from table(list(zip(*rows, strict=True)), indent=INDENT)
 
 
-def _held(config: Config, vocabularies: VocabularySizes) -> dict[str, int]:
-    """Counts the bytes that training holds whatever the batch is."""
-    training = config.training
-    weights = costs.weight_bytes(config, vocabularies)
-    held = {
-        "weights": weights,
-        "gradients": weights,
-        f"optimiser ({training.optimizer})": costs.optimizer_bytes(config, vocabularies),
-    }
-    if training.ema is not None:
-        held["moving average"] = weights
-    return held
-
-
-def _process_tokens(config: Config) -> int:
-    """Returns the padded target tokens per batch of a process; `data.batches.share` shares them."""
-    count, tokens = config.training.batch_plan
-    devices = config.training.devices or 1
-    return tokens if count % devices == 0 else -(-tokens // devices)
-
-
 def _training(config: Config, counter: FlopCounter) -> Iterator[str]:
     training, sampling = config.training, config.scheduled_sampling
-    yield f"Training, updates of {training.batch_tokens:,} target tokens"
+    yield f"\nTraining, updates of {training.batch_tokens:,} target tokens"
     pairs = training.batch_tokens / max(counter.source_len, counter.target_len)
     an_update = pairs * _training_flops(config, counter).total
-    rows = [
-        [_count(updates, "update"), _quantity(updates * an_update, "FLOP")]
-        for updates in (1, training.max_steps)
-        if updates is not None
-    ]
+    counts = [1] if training.max_steps is None else [1, training.max_steps]
+    rows = [[_count(n, "update"), _quantity(n * an_update, "FLOP")] for n in counts]
     yield from table(rows, indent=INDENT)
     if sampling.decay is not None:
-        yield from _note(
-            f"scheduled_sampling: {_count(sampling.passes - 1, 'pass')} more of the decoder in an "
-            "update, counted as if all words were replaced by predictions. While fewer are "
-            "replaced, an update takes less."
+        yield (
+            f"{INDENT}with {_count(sampling.passes - 1, 'pass')} more of the decoder "
+            "(scheduled_sampling), as if all words were replaced"
         )
     if training.max_steps is None:
-        yield from _note(
-            f"Updates: training.max_epochs is {training.max_epochs:,}, and how many updates an "
-            "epoch has, only the data can tell: `train CONFIG --check` counts them."
-        )
+        yield f"{INDENT}`train CONFIG --check` counts the updates of an epoch (training.max_epochs)"
 
 
 # ---- Formatting ----
-
-
-def _note(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=INDENT, subsequent_indent=2 * INDENT)
 
 
 def _quantity(value: float, unit: str) -> str:
@@ -287,7 +233,7 @@ def _of_model(path: Path, overrides: list[str]) -> tuple[Config, VocabularySizes
 
 def _of_config(config: Config) -> tuple[VocabularySizes, str]:
     """The sizes of the vocabularies as far as they are known without the text, and how they are."""
-    subword = config.subword
+    subword, data = config.subword, config.data
     if config.training.init_from is not None:
         from transformer_mt.model_directory import subwords_to_keep
 
@@ -296,24 +242,19 @@ def _of_config(config: Config) -> tuple[VocabularySizes, str]:
         sizes = list(subword.vocabulary_sizes.values())
         origin = "of the config; a small text may have fewer"
         return VocabularySizes(sizes[0], sizes[-1], subword.joint), origin
-    if subword.vocabulary is None and config.data.root is None:
-        types = DATASETS[config.data.dataset].vocabulary_types
+    dataset = DATASETS[data.dataset]
+    if subword.vocabulary is None and data.root is None:
+        types = dataset.vocabulary_types
+        assert types is not None
         size = types + 1  # `WordVocabulary` adds padding
-        origin = f"{config.data.dataset}'s {types:,}, and padding"
-        return VocabularySizes(size, size, True), origin
-    return _of_vocabulary_file(config)
-
-
-def _of_vocabulary_file(config: Config) -> tuple[VocabularySizes, str]:
-    from transformer_mt.data.subword import Subwords
-
-    given = config.subword.vocabulary
-    dataset = DATASETS[config.data.dataset]
-    path = dataset.vocabulary(config.data.root) if given is None else Path(given)
+        return VocabularySizes(size, size, True), f"{data.dataset}'s {types:,}, and padding"
+    path = Path(subword.vocabulary or dataset.vocabulary(data.root))
     if not path.is_file():
         raise UsageError(
             f"subword.vocabulary: {path}: there is no such file, and the model is as large as the "
             "vocabulary in it. To count without it: subword.type=bpe subword.vocabulary=null "
             "subword.vocab_size=N"
         )
+    from transformer_mt.data.subword import Subwords
+
     return VocabularySizes.of(Subwords.from_vocabulary(path)), f"of {path}"

@@ -15,8 +15,9 @@ import os
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from transformer_mt.commands.arguments import add_device, positive_number
 from transformer_mt.data.datasets import DATASETS
@@ -31,6 +32,9 @@ _FILE = re.compile(r"(.+?)\.([a-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*)(?:\.(?:gz|bz2|
 # Endings of files that hold no text of a language.
 _NO_LANGUAGES = {"csv", "tsv", "txt", "log", "cfg", "ini", "xml", "css", "js", "py", "md", "sh"}
 DEFAULT_MINUTES = 60.0
+# The questions that are asked at a terminal; the others have a default.
+REQUIRED = ("train", "source_lang", "target_lang")
+Answer = TypeVar("Answer")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,25 +80,23 @@ def run(options: argparse.Namespace) -> None:
     path = options.recipe
     if path.suffix not in (".yaml", ".yml"):
         raise UsageError(f"{path}: the name of a recipe ends in .yaml")
-    if "\ufffd" in os.fsencode(path).decode("utf-8", "replace"):
-        raise UsageError(f"{path}: the name is not UTF-8, as a recipe must be. Give another one")
     if not path.parent.is_dir():
         raise UsageError(f"{path}: there is no folder {path.parent}")
     if path.exists() and not options.force:
-        _confirm_replacing(path)
-    required = ("train", "source_lang", "target_lang")
-    if any(getattr(options, name) is None for name in required):
-        if not _at_terminal():
-            raise UsageError(_what_is_missing(options, required))
+        raise UsageError(f"{path} is there already. Give another name, or --force to replace it")
+    if missing := [name for name in REQUIRED if getattr(options, name) is None]:
+        if not at_terminal():
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
+            raise UsageError(f"{flags}: not given{_hint()}")
         _ask_for_text(options)
     place = _place(options)
     # Paddle takes seconds to import; wrong arguments are reported before that.
     from transformer_mt.training.recipe import make_recipe
 
-    recipe = make_recipe(path, place, options.minutes or DEFAULT_MINUTES, options.device)
-    write_atomically(path, recipe.text)
+    text, reasons = make_recipe(path, place, options.minutes or DEFAULT_MINUTES, options.device)
+    write_atomically(path, text)
     show(f"\n{path} is written. This is what it says:")
-    for line in recipe.reasons:
+    for line in reasons:
         show(f"  {line}")
     show("\nNext:")
     show(f"  bash scripts/train.sh {quoted(path)} --check   # look at the text and the plan")
@@ -111,38 +113,31 @@ def _place(options: argparse.Namespace) -> dict[str, str | None]:
     if languages[0] == languages[1] and not options.train.endswith(TSV):
         raise UsageError(f"--target-lang: {languages[1]}: it is also the source language")
     root, train = os.path.split(_prefix(options.train, languages))
+    root = root or "."
     names = {"train": train, "dev": None, "test": None}
     for name in ("dev", "test"):
         if (given := getattr(options, name)) is not None:
             # Another folder is given as seen from that of the training text.
-            names[name] = os.path.relpath(_prefix(given, languages), root or ".")
+            names[name] = os.path.relpath(_prefix(given, languages), root)
     for name, value in names.items():
         if value is not None:
             try:
-                found = DATASETS["files"].find(root or ".", name, value, languages)
+                files = DATASETS["files"].find(root, name, value, languages)
             except UsageError as error:
-                raise UsageError(f"{error}{_hint(_anywhere_near())}") from None
-            for path in found.paths:
+                raise UsageError(f"{error}{_hint()}") from None
+            for path in files.paths:
                 require_safe_outputs({"RECIPE": options.recipe}, {f"--{name}": path})
-    return {
-        "model_dir": options.model_dir or f"runs/{options.recipe.stem}",
-        "root": root or ".",
-        **names,
-        "source_lang": languages[0],
-        "target_lang": languages[1],
-    }
+    sides = {"source_lang": languages[0], "target_lang": languages[1]}
+    model_dir = options.model_dir or f"runs/{options.recipe.stem}"
+    return {"model_dir": model_dir, "root": root, **names, **sides}
 
 
-def _prefix(path: str, languages: Iterable[str]) -> str:
+def _prefix(path: str, languages: tuple[str, str]) -> str:
     """Returns the path of two files without the language, even if one of the files is given."""
-    for language in languages:
-        for ending in (f".{language}{compressed}" for compressed in ENDINGS):
-            if path.endswith(ending) and Path(path).is_file():
-                return path.removesuffix(ending)
+    for ending in (f".{language}{packed}" for language in languages for packed in ENDINGS):
+        if path.endswith(ending) and Path(path).is_file():
+            return path.removesuffix(ending)
     return path
-
-
-# ---------------------------------------------------------------------------------- what is found
 
 
 def parallel_files(folder: Path) -> dict[str, list[str]]:
@@ -151,158 +146,88 @@ def parallel_files(folder: Path) -> dict[str, list[str]]:
     Returns: the endings of the files with each path PREFIX, of which there are at least two, such
         as {"corpus/train": ["de", "en"]}; no endings for a .tsv file.
     """
-    found = defaultdict(set)
-    try:
-        names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
-    except OSError:
-        return {}
-    for name in names:
-        match = _FILE.fullmatch(name)
-        if name.endswith(TSV):
-            found[str(folder / name)] = set()
-        elif match and match[2] not in _NO_LANGUAGES:
-            found[str(folder / match[1])].add(match[2])
-    return {prefix: sorted(own) for prefix, own in found.items() if len(own) != 1}
+    texts: dict[str, set[str]] = defaultdict(set)
+    for path in folder.iterdir() if os.access(folder, os.R_OK) and folder.is_dir() else ():
+        match = _FILE.fullmatch(path.name)
+        if path.name.endswith(TSV):
+            texts[str(path)] = set()
+        elif match and match[2] not in _NO_LANGUAGES and path.is_file():
+            texts[str(folder / match[1])].add(match[2])
+    return {prefix: sorted(texts[prefix]) for prefix in sorted(texts) if len(texts[prefix]) != 1}
 
 
-def _anywhere_near() -> dict[str, list[str]]:
+def _texts_near() -> dict[str, list[str]]:
     """The parallel text in this folder and in the folders in it."""
-    try:
-        folders = sorted(entry.name for entry in os.scandir() if entry.is_dir())
-    except OSError:
-        folders = []
-    found = {}
-    for folder in (".", *(name for name in folders if not name.startswith("."))):
-        found |= parallel_files(Path(folder))
-    return found
+    folders = sorted(path for path in Path().iterdir() if path.name[0] != "." and path.is_dir())
+    return {k: v for folder in (Path(), *folders) for k, v in parallel_files(folder).items()}
 
 
-def _named(found: dict[str, list[str]], *words: str) -> str | None:
-    """Returns the first prefix whose name has one of these words in it."""
-    return next(
-        (prefix for word in words for prefix in found if word in Path(prefix).name.lower()), None
-    )
+def _hint() -> str:
+    """The end of a message: which text is near."""
+    texts = [
+        f"{prefix} ({', '.join(own)})" if own else prefix for prefix, own in _texts_near().items()
+    ]
+    more = f" and {len(texts) - 10:,} more" if len(texts) > 10 else ""
+    return f". There is text in {', '.join(texts[:10])}{more}" if texts else ""
 
 
-def _listed(found: dict[str, list[str]]) -> str:
-    """Lists the files as a part of a message."""
-    shown = [f"{prefix} ({', '.join(own)})" if own else prefix for prefix, own in found.items()]
-    return ", ".join(shown[:10]) + (f" and {len(shown) - 10:,} more" if len(shown) > 10 else "")
-
-
-def _hint(found: dict[str, list[str]]) -> str:
-    return f". There is text in {_listed(found)}" if found else ""
-
-
-def _what_is_missing(options: argparse.Namespace, names: Iterable[str]) -> str:
-    flags = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) is None]
-    found = _anywhere_near()
-    if options.train is not None:
-        prefix = options.train
-        own = parallel_files(Path(prefix).parent).get(str(Path(prefix)))
-        found = {prefix: own} if own else {}
-    return f"{', '.join(flags)}: give {'it' if len(flags) == 1 else 'them'}{_hint(found)}"
-
-
-# -------------------------------------------------------------------------------------- questions
-
-
-def _at_terminal() -> bool:
+def at_terminal() -> bool:
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
 
 
-def _confirm_replacing(path: Path) -> None:
-    """
-    Raises:
-        UsageError: the file shall not be replaced.
-    """
-    if not _at_terminal():
-        raise UsageError(f"{path} is there already. Give another name, or --force to replace it")
-    if not _ask(f"{path} is there already. Replace it?", "no").lower().startswith("y"):
-        raise UsageError(f"{path} was not changed. Give another name")
-
-
-def _ask(
-    question: str, default: str | None = None, check: Callable[[str], object] | None = None
-) -> str:
-    """Asks until there is an answer.
-
-    Args:
-        check: raises a UsageError or ArgumentTypeError for a wrong answer, which is asked again.
+def _ask(question: str, default: str, convert: Callable[[str], Answer]) -> Answer:
+    """Asks until there is an answer that `convert` takes, which raises an error of others.
 
     Raises:
         UsageError: the input has ended.
     """
     while True:
         try:
-            answer = input(f"{question}{f' [{default}]' if default else ''} ").strip()
+            answer = input(f"{question}{default and f' [{default}]'} ").strip() or default
         except EOFError:
             print()
             raise UsageError("nothing was written, because a question has no answer") from None
-        answer = answer or default or ""
         try:
-            if answer and check:
-                check(answer)
+            if answer:
+                return convert(answer)
         except (UsageError, argparse.ArgumentTypeError) as error:
             say(f"  {error}")
-        else:
-            if answer:
-                return answer
 
 
 def _ask_for_text(options: argparse.Namespace) -> None:
     """Asks for everything that is not given, and sets it in `options`."""
-    files = DATASETS["files"]
+
+    def existing(prefix: str) -> str:
+        path = Path(prefix)
+        if prefix != "none" and not path.is_file() and str(path) not in parallel_files(path.parent):
+            raise UsageError(f"{prefix}: there are no files {prefix}.LANGUAGE of two languages")
+        return prefix
+
+    texts = _texts_near()
     if options.train is None:
-        found = _anywhere_near()
-        if found:
-            say(f"There is text in {_listed(found)}.")
-        options.train = _ask(
-            "Which is the training text (the path of its files without the language, or a .tsv "
-            "file)?",
-            _named(found, "train") or next(iter(found), None),
-            _require_text,
-        )
-    folder = Path(options.train).parent
-    near = parallel_files(folder)
-    own = near.get(str(Path(options.train)), [])
-    if options.source_lang is None:
-        left = [language for language in own if language != options.target_lang]
-        options.source_lang = _ask("Translate from which language?", left[0] if left else None)
-    if options.target_lang is None:
-        left = [language for language in own if language != options.source_lang]
-        options.target_lang = _ask("Into which language?", left[0] if left else None)
-    languages = options.source_lang, options.target_lang
-    near = {prefix: own for prefix, own in near.items() if not own or set(languages) <= set(own)}
-
-    def require_pair(answer: str) -> None:
-        if answer != "none":
-            root, value = os.path.split(_prefix(answer, languages))
-            files.find(root or ".", "train", value, languages)
-
-    require_pair(options.train)
+        say(_hint().removeprefix(". "))
+        question = "Which is the training text (the path without the language, or a .tsv file)?"
+        options.train = _ask(question, _named(texts, "train") or next(iter(texts), ""), existing)
+    texts = parallel_files(Path(options.train).parent)
+    languages = texts.get(str(Path(options.train)), [])
+    for name, question in (("source_lang", "From which language?"), ("target_lang", "Into which?")):
+        if getattr(options, name) is None:
+            given = options.source_lang, options.target_lang
+            left = [language for language in languages if language not in given]
+            setattr(options, name, _ask(question, left[0] if left else "", str))
+    pair = {options.source_lang, options.target_lang}
+    texts = {prefix: own for prefix, own in texts.items() if not own or pair <= set(own)}
     for name, words in (("dev", ("dev", "val")), ("test", ("test",))):
         if getattr(options, name) is None:
-            answer = _ask(
-                f"Which is the {name} set (none: pairs of the training text are held out)?",
-                _named(near, *words) or "none",
-                require_pair,
-            )
+            question = f"Which is the {name} set (none: pairs of the training text are held out)?"
+            answer = _ask(question, _named(texts, *words) or "none", existing)
             setattr(options, name, None if answer == "none" else answer)
     if options.minutes is None:
-        answer = _ask(
-            "How many minutes may the training take?", f"{DEFAULT_MINUTES:g}", positive_number
-        )
-        options.minutes = positive_number(answer)
+        question = "How many minutes may the training take?"
+        options.minutes = _ask(question, f"{DEFAULT_MINUTES:g}", positive_number)
 
 
-def _require_text(prefix: str) -> None:
-    """
-    Raises:
-        UsageError: no file has this prefix.
-    """
-    path = Path(prefix)
-    near = parallel_files(path.parent)
-    if not path.is_file() and str(path) not in near:
-        there = f"; there is {_listed(near)}" if near else ""
-        raise UsageError(f"{prefix}: there are no files {prefix}.LANGUAGE of two languages{there}")
+def _named(texts: dict[str, list[str]], *words: str) -> str:
+    """Returns the first prefix whose name has one of these words in it."""
+    prefixes = (prefix for word in words for prefix in texts if word in Path(prefix).name.lower())
+    return next(prefixes, "")

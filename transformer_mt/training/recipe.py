@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -52,19 +54,23 @@ class Size:
     """A model, and what it needs.
 
     Attributes:
-        pairs: the smallest number of pairs that it is used for.
-        epochs: the smallest number of passes over the text in which it learns more than a smaller
-            model does in the same time.
+        least_pairs: the smallest number of pairs that it is used for.
+        least_epochs: the smallest number of passes over the text in which it learns more than a
+            smaller model does in the same time.
     """
 
-    pairs: int
-    epochs: float
+    least_pairs: int
+    least_epochs: float
     num_layers: int
     d_model: int
     num_heads: int
     d_ff: int
     batch_tokens: int
     learning_rate: float
+
+    def __str__(self) -> str:
+        layers = f"{self.num_layers}+{self.num_layers} layers"
+        return f"{layers}, d_model {self.d_model}, d_ff {self.d_ff}"
 
 
 SIZES = [
@@ -75,19 +81,12 @@ SIZES = [
 ]
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """The text of a recipe, and lines that say why its values are as they are."""
-
-    text: str
-    reasons: list[str]
-
-
 def make_recipe(
     path: Path, place: dict[str, str | None], minutes: float, device: str | None
-) -> Recipe:
-    """Reads a text, measures the speed of some models, and returns a recipe. Only the cache is
-    written, and training reads the same entries of it.
+) -> tuple[str, list[str]]:
+    """Reads a text, measures the speed of some models, and returns the text of a recipe, and lines
+    that say why its values are as they are. Only the cache is written, and training reads the same
+    entries of it.
 
     Args:
         path: the file that the recipe will be written to. It is not written here.
@@ -98,46 +97,46 @@ def make_recipe(
         UserError: something is wrong with the text.
     """
     used = devices.use(device)
-    draft = _Draft(path, place)
+    draft = Draft(path, place)
     corpus = open_corpus(draft.config().data)
-    letters = Letters.of(corpus.train)
-    draft.values |= {
-        "joint": letters.shared >= SHARED_LETTERS,
-        "character_coverage": 1.0 if letters.different <= MANY_CHARACTERS else 0.9995,
-    }
-    draft.vocabulary = _vocabulary(corpus.train.line_count, draft.values, letters)
-    data = _fit_vocabulary(draft, letters)
-    timed = _choose_size(draft, data, minutes * 60, used)
-    for message in advice(draft.config(), data.facts, draft.values["max_steps"]):
+    (letters, characters), smallest = _choose_subwords(draft, corpus.train)
+    data = _fit_vocabulary(draft, smallest)
+    facts, sizes = data.facts, [f"{size:,}" for size in draft.vocabulary.values()]
+    reasons = [
+        f"text         {facts['pairs']:,} pairs to train on; dev set {facts['dev']:,}, test set "
+        f"{facts['test']:,}",
+        f"subwords     {' and '.join(sizes)}, {letters}",
+        characters,
+    ]
+    if facts["pairs"] < 10_000:
+        reasons.append("             this is little text: do not expect much of the translations")
+    reasons += choose_size(
+        draft, facts["pairs"], lambda size: _measure(draft, size, data, minutes * 60, used)
+    )
+    for message in advice(draft.config(), facts, draft.values["max_steps"]):
         warn(message)
-    return Recipe(draft.text(), [*_about_text(draft, data, letters), *timed])
+    return draft.text(), reasons
 
 
-class _Draft:
+class Draft:
     """A recipe in the making. Before a value is chosen, it has one that is valid."""
 
     def __init__(self, path: Path, place: dict[str, str | None]) -> None:
         self.path = path
         self.vocabulary = {"vocab_size": LARGEST_VOCABULARY}
-        self.values: dict[str, Any] = {
-            **place,
-            "joint": True,
-            "character_coverage": 1.0,
-            "dropout": 0.1,
-            "average_last": AVERAGED,
-            "seconds": 0.0,
-            "epochs": 0.0,
-        }
+        self.values: dict[str, Any] = {**place, "joint": True, "character_coverage": 1.0}
+        self.values |= {"dropout": 0.1, "seconds": 0.0, "epochs": 0.0}
         self.set_size(SIZES[0])
         self.set_steps(FEWEST_STEPS)
 
     def set_size(self, size: Size) -> None:
-        for key in ("num_layers", "d_model", "num_heads", "d_ff", "batch_tokens", "learning_rate"):
-            self.values[key] = getattr(size, key)
+        self.values |= asdict(size)
 
     def set_steps(self, most: int) -> None:
         """Sets the number of steps, and what depends on it."""
-        interval = _two_digits(max(1, most // VALIDATIONS))
+        interval = max(1, most // VALIDATIONS)
+        unit = 10 ** max(0, len(str(interval)) - 2)
+        interval = interval // unit * unit  # two digits and zeros
         steps = most // interval * interval
         # A short run has less time to recover from a start that was too fast.
         warmup = min(4000, max(1, steps // 10, min(500, steps // 5)))
@@ -156,143 +155,104 @@ class _Draft:
         return config_file.parse(self.text(), str(self.path))
 
 
-def _two_digits(number: int) -> int:
-    """Rounds a number down to two digits and zeros."""
-    unit = 10 ** max(0, len(str(number)) - 2)
-    return number // unit * unit
+# ---- The text ----
 
 
-# --------------------------------------------------------------------------------------- the text
+def _choose_subwords(draft: Draft, split: Split) -> tuple[tuple[str, str], list[int]]:
+    """Counts the characters of a text, and sets what follows from them. Returns the reasons, and
+    the smallest size of each vocabulary."""
+    sides: tuple[Counter[str], Counter[str]] = Counter(), Counter()
+    total = split.line_count
+    with progress(total=total, title="reading", unit="pairs", unit_scale=True) as bar:
+        for pair in split.examples():
+            sides[0].update(pair["source"])
+            sides[1].update(pair["target"])
+            bar.update()
+    shared, different = _shared_letters(*sides), len(sides[0] | sides[1])
+    joint, coverage = shared >= SHARED_LETTERS, 1.0 if different <= MANY_CHARACTERS else 0.9995
+    draft.values |= {"joint": joint, "character_coverage": coverage}
+    smallest = [_needed(side, coverage) for side in ([sides[0] + sides[1]] if joint else sides)]
+    # Beside its characters, a script with thousands of them needs room for words.
+    usual = next((size for most, size in VOCABULARIES if total < most), LARGEST_VOCABULARY)
+    sizes = [max(usual, math.ceil(1.5 * size / 500) * 500) for size in smallest]
+    keys = ["vocab_size"] if joint else ["source_vocab_size", "target_vocab_size"]
+    draft.vocabulary = dict(zip(keys, sizes, strict=True))
+    why = "shared, because" if joint else "for each language, because"
+    kept = "all are kept" if coverage == 1 else f"the rarest are left out ({coverage:.2%} are kept)"
+    letters = f"{why} {shared:.0%} of the letters are the same"
+    return (letters, f"characters   {different:,} different ones; {kept}"), smallest
 
 
-@dataclass(frozen=True)
-class Letters:
-    """The characters of both sides of a text.
-
-    Attributes:
-        source, target: how often each character occurs.
-        shared: the share of the letters that both sides have in common, from 0 to 1: the
-            intersection of the two histograms.
-    """
-
-    source: Counter[str]
-    target: Counter[str]
-
-    @classmethod
-    def of(cls, split: Split) -> Letters:
-        """Reads a split, and counts its characters."""
-        sides: tuple[Counter[str], Counter[str]] = Counter(), Counter()
-        total = split.line_count
-        with progress(total=total, title="reading", unit="pairs", unit_scale=True) as bar:
-            for number, pair in enumerate(split.examples(), 1):
-                sides[0].update(pair["source"])
-                sides[1].update(pair["target"])
-                if number % 1000 == 0:
-                    bar.update(1000)
-        return cls(*sides)
-
-    @property
-    def shared(self) -> float:
-        shares = []
-        for side in (self.source, self.target):
-            letters = {text: count for text, count in side.items() if text.isalpha()}
-            total = max(1, sum(letters.values()))
-            shares.append({text: count / total for text, count in letters.items()})
-        source, target = shares
-        return sum(min(share, target.get(text, 0.0)) for text, share in source.items())
-
-    @property
-    def different(self) -> int:
-        """The number of different characters of both sides."""
-        return len(self.source | self.target)
-
-    def needed(self, coverage: float) -> tuple[int, int, int]:
-        """Returns how many subwords the characters of source, target and both sides need."""
-        sides = self.source, self.target, self.source + self.target
-        source, target, both = (_needed(side, coverage) for side in sides)
-        return source, target, both
+def _shared_letters(*sides: Counter[str]) -> float:
+    """Returns the share of the letters that both sides have in common, from 0 to 1: the
+    intersection of the two histograms."""
+    letters = [{char: n for char, n in side.items() if char.isalpha()} for side in sides]
+    source, target = ({c: n / sum(side.values()) for c, n in side.items()} for side in letters)
+    return sum(min(share, target.get(char, 0.0)) for char, share in source.items())
 
 
 def _needed(characters: Counter[str], coverage: float) -> int:
     """Returns the size of the smallest vocabulary that covers this share of the characters. It is a
     little larger than SentencePiece's own."""
-    left = coverage * characters.total()
-    for number, (_, count) in enumerate(characters.most_common(), 1):
-        left -= count
-        if left <= 0:
-            return number + 20
-    return 20
+    covered = accumulate(count for _, count in characters.most_common())
+    return 20 + sum(count < coverage * characters.total() for count in covered) + 1
 
 
-def _smallest_sizes(values: dict[str, Any], letters: Letters) -> list[int]:
-    """Returns the smallest size of each vocabulary."""
-    source, target, both = letters.needed(values["character_coverage"])
-    return [both] if values["joint"] else [source, target]
-
-
-def _vocabulary(pairs: int, values: dict[str, Any], letters: Letters) -> dict[str, int]:
-    """Returns the sizes to begin with, by their keys."""
-    usual = next((size for most, size in VOCABULARIES if pairs < most), LARGEST_VOCABULARY)
-    names = ["vocab_size"] if values["joint"] else ["source_vocab_size", "target_vocab_size"]
-    sizes = {}
-    for name, smallest in zip(names, _smallest_sizes(values, letters), strict=True):
-        # Beside its characters, a script with thousands of them needs room for words.
-        sizes[name] = max(usual, math.ceil(1.5 * smallest / 500) * 500)
-    return sizes
-
-
-def _fit_vocabulary(draft: _Draft, letters: Letters) -> PreparedData:
+def _fit_vocabulary(draft: Draft, smallest: list[int]) -> PreparedData:
     """Prepares the data. Shrinks a vocabulary as long as most of its subwords are rare."""
-    smallest = _smallest_sizes(draft.values, letters)
     while True:
         _, data = prepare_for(draft.config())
-        is_changed = False
+        before = dict(draft.vocabulary)
         # A joint vocabulary has the same facts on both sides.
-        sides = [data.facts[side] for side in ("source", "target")][: len(smallest)]
-        for key, facts, least in zip(list(draft.vocabulary), sides, smallest, strict=True):
+        for key, side, least in zip(before, ("source", "target"), smallest, strict=False):
+            facts = data.facts[side]
             # A small text has fewer subwords than it was asked for.
-            size = min(draft.vocabulary[key], facts["vocabulary"])
-            is_changed = is_changed or size < draft.vocabulary[key]
+            size = min(before[key], facts["vocabulary"])
             if facts["rare"] > 0.5 and size > least:
                 say(
                     f"{facts['rare']:.0%} of the {size:,} subwords occur less than {RARE} times; "
                     "trying a smaller vocabulary"
                 )
-                frequent = round(size * (1 - facts["rare"]))
-                size, is_changed = max(least, min(size // 2, 2 * frequent)), True
+                size = max(least, min(size // 2, 2 * round(size * (1 - facts["rare"]))))
             draft.vocabulary[key] = size
-        if not is_changed:
+        if draft.vocabulary == before:
             return data
 
 
-def _about_text(draft: _Draft, data: PreparedData, letters: Letters) -> list[str]:
-    facts, values = data.facts, draft.values
-    sizes = " and ".join(f"{size:,}" for size in draft.vocabulary.values())
-    why = "shared, because" if values["joint"] else "for each language, because"
-    kept = "all are kept"
-    if values["character_coverage"] < 1:
-        kept = f"the rarest are left out (character_coverage {values['character_coverage']})"
-    lines = [
-        f"text         {facts['pairs']:,} pairs to train on; dev set {facts['dev']:,}, test set "
-        f"{facts['test']:,}",
-        f"subwords     {sizes}, {why} {letters.shared:.0%} of the letters are the same",
-        f"characters   {letters.different:,} different ones; {kept}",
-    ]
-    if facts["pairs"] < 10_000:
-        lines.append("             this is little text: do not expect much of the translations")
-    return lines
+# ---- The time ----
 
 
-# --------------------------------------------------------------------------------------- the time
+@dataclass(frozen=True)
+class Timing:
+    """What a time is enough for.
+
+    Attributes:
+        seconds: the time of a step.
+        others: the time of everything that is not a step.
+        is_slowed: whether other programs computed during the measurement.
+    """
+
+    size: Size
+    where: str
+    seconds: float
+    others: float
+    steps_per_epoch: int
+    steps: int
+    is_slowed: bool = False
+
+    @property
+    def epochs(self) -> float:
+        return self.steps / self.steps_per_epoch
 
 
-def _choose_size(draft: _Draft, data: PreparedData, seconds: float, used: str) -> list[str]:
+def choose_size(draft: Draft, pairs: int, measure: Callable[[Size], Timing]) -> list[str]:
     """Sets the size of the model and the length of the training. Returns lines that say why."""
-    pairs = data.facts["pairs"]
-    chosen, rejected = None, None
-    for size in (size for size in SIZES if pairs >= size.pairs):
-        timing = _measure(draft, size, data, seconds, used)
-        if chosen and timing.epochs < size.epochs:
+    chosen, rejected = measure(SIZES[0]), None
+    for size in SIZES[1:]:
+        if pairs < size.least_pairs:
+            break
+        timing = measure(size)
+        if timing.epochs < size.least_epochs:
             rejected = timing
             break
         chosen = timing
@@ -306,59 +266,31 @@ def _choose_size(draft: _Draft, data: PreparedData, seconds: float, used: str) -
     epochs = min(chosen.steps, limit) / chosen.steps_per_epoch
     draft.values["dropout"] = dropout = _dropout(pairs, epochs, size.d_model)
     if dropout == 0:  # its steps are faster
-        chosen = _measure(draft, size, data, seconds, used)
+        chosen = measure(size)
     draft.set_size(size)
     draft.set_steps(min(chosen.steps, limit))
     steps = draft.values["max_steps"]
     epochs = steps / chosen.steps_per_epoch
     draft.values |= {"seconds": float(f"{chosen.seconds:.2g}"), "epochs": round(epochs, 1)}
     lines = [
-        f"model        {_described(size)}",
+        f"model        {size}",
         f"dropout      {dropout}, for {pairs:,} pairs and {epochs:.1f} passes over them",
         f"training     {steps:,} steps of {size.batch_tokens:,} target tokens, "
         f"{chosen.seconds:.2g} s each on {chosen.where}",
-        f"time         {duration(chosen.total(steps))}, with validations and the final test",
+        f"time         {duration(steps * chosen.seconds + chosen.others)}, with validations and "
+        "the final test",
     ]
     if chosen.steps > limit:
         lines.append("             more passes over this text would hardly help")
     if rejected:
         lines.append(
-            f"             a larger model ({_described(rejected.size)}) would see the text only "
+            f"             a larger model ({rejected.size}) would see the text only "
             f"{rejected.epochs:.1f} times"
         )
     return lines
 
 
-@dataclass(frozen=True)
-class _Timing:
-    """What a time is enough for.
-
-    Attributes:
-        seconds: the time of a step.
-        validation, end: the time of a validation, and of everything after the last step.
-        steps: the number of steps.
-        is_slowed: whether other programs computed during the measurement.
-    """
-
-    size: Size
-    where: str
-    seconds: float
-    validation: float
-    end: float
-    steps_per_epoch: int
-    steps: int
-    is_slowed: bool
-
-    @property
-    def epochs(self) -> float:
-        return self.steps / self.steps_per_epoch
-
-    def total(self, steps: int) -> float:
-        """The time of a whole training."""
-        return steps * self.seconds + VALIDATIONS * self.validation + self.end
-
-
-def _measure(draft: _Draft, size: Size, data: PreparedData, seconds: float, used: str) -> _Timing:
+def _measure(draft: Draft, size: Size, data: PreparedData, seconds: float, used: str) -> Timing:
     """Tries some steps of a model.
 
     Args:
@@ -367,21 +299,19 @@ def _measure(draft: _Draft, size: Size, data: PreparedData, seconds: float, used
     draft.set_size(size)
     config = draft.config()
     processes = devices.processes(config.training.devices, used)
-    say(f"timing some steps of a model with {_described(size)} ...")
+    say(f"timing some steps of a model with {size} ...")
     trainer = make_trainer(config, data, Processes(world_size=processes))
     started, computed = time.perf_counter(), time.process_time()
     step, per_epoch = seconds_per_step(trainer, MEASURED_SECONDS), trainer.plan.updates_per_epoch
     busy = (time.process_time() - computed) / (time.perf_counter() - started)
     # To translate a sentence takes about as long as to train on it, and 3 times as long with a
     # beam. At the end, two models translate the dev set, and one the test set.
-    sentence = step * per_epoch / data.facts["pairs"]
-    validation = data.facts["dev"] * sentence
-    end = OTHER_SECONDS + 3 * sentence * (2 * data.facts["dev"] + data.facts["test"])
-    training = max(seconds - VALIDATIONS * validation - end, seconds / 2)
+    sentence, dev = step * per_epoch / data.facts["pairs"], data.facts["dev"]
+    sentences = VALIDATIONS * dev + 3 * (2 * dev + data.facts["test"])
+    others = OTHER_SECONDS + sentence * sentences
+    steps = max(1, int(max(seconds - others, seconds / 2) / step))
     where = used if processes == 1 else f"{processes} processes on {used}"
-    steps = max(1, int(training / step))
-    is_slowed = used == "cpu" and busy < BUSY
-    return _Timing(size, where, step, validation, end, per_epoch, steps, is_slowed)
+    return Timing(size, where, step, others, per_epoch, steps, used == "cpu" and busy < BUSY)
 
 
 def _dropout(pairs: int, epochs: float, d_model: int) -> float:
@@ -393,7 +323,3 @@ def _dropout(pairs: int, epochs: float, d_model: int) -> float:
     if pairs < 50_000:
         return 0.3
     return 0.2 if pairs < 500_000 and d_model > 128 else 0.1
-
-
-def _described(size: Size) -> str:
-    return f"{size.num_layers}+{size.num_layers} layers, d_model {size.d_model}, d_ff {size.d_ff}"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from time import perf_counter
-from typing import Any, Literal
+from typing import Literal
 
 from transformer_mt.config import file as config_file
 from transformer_mt.config.decoding import DecodingConfig
@@ -18,13 +18,12 @@ from transformer_mt.scoring.groups import Group, spread
 from transformer_mt.scoring.metrics import (
     MANY_LINES,
     METRICS,
-    Metric,
     Scores,
     require_tokenizer,
     score_for,
     tokenizer_for,
 )
-from transformer_mt.scoring.significance import Difference, paired_tests
+from transformer_mt.scoring.significance import paired_tests
 from transformer_mt.training.validate import metrics_of
 from transformer_mt.translator import translator_of
 from transformer_mt.utils import signals
@@ -42,6 +41,7 @@ COARSE: dict[Kind, tuple[float, ...]] = {
 # The distance of the finer exponents from the best one.
 FINE = 0.25
 BEAM_SIZES = (1, 2, 4, 5, 8, 12)
+MOST_SETTINGS = 1 + 8 + 4 + len(BEAM_SIZES)  # and usually fewer
 # Scores that are equal to this number of digits count as equal.
 DIGITS = 2
 # The columns of the table of settings.
@@ -52,8 +52,8 @@ _COLUMNS = "{:<8} {:>7} {:>5} {:>7} {:>6} {:>8}"
 class Setting:
     """A length penalty and a beam size."""
 
-    kind: Kind
-    penalty: float
+    length_penalty_kind: Kind
+    length_penalty: float
     beam_size: int
 
     @classmethod
@@ -62,26 +62,14 @@ class Setting:
         # Without a penalty the kind makes no difference, and no setting is searched twice.
         return cls(kind if penalty else "gnmt", penalty, decoding.beam_size)
 
-    def as_keys(self) -> dict[str, Any]:
-        """Returns the keys of the config's section `decoding`."""
-        return {
-            "length_penalty_kind": self.kind,
-            "length_penalty": self.penalty,
-            "beam_size": self.beam_size,
-        }
+    def __str__(self) -> str:
+        return ", ".join(f"{key} {value}" for key, value in asdict(self).items())
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """A setting that was tried.
+    """A setting that was tried, and the seconds that the dev set took to translate."""
 
-    Attributes:
-        value: the score in the metric that decides.
-        seconds: how long the dev set took to translate.
-    """
-
-    setting: Setting
-    value: float
     scores: Scores
     seconds: float
     hypotheses: list[str]
@@ -95,20 +83,17 @@ def require_tunable(config: Config, has_dev_set: bool, subject: str) -> None:
     Raises:
         UsageError: there is nothing to choose, or nothing to choose it on.
     """
-    if config.model.non_autoregressive is not None:
-        raise UsageError(
-            f"{subject}: a non-autoregressive model has no beam and no length penalty. Its "
-            "settings are decoding.iterations and decoding.length_candidates"
-        )
-    if config.decoding.sampling:
-        raise UsageError(
-            f"{subject}: the model draws its outputs at random (decoding.sampling), without beam "
-            "and length penalty; nothing can be chosen"
-        )
-    if not has_dev_set:
-        raise UsageError(
-            f"{subject}: there is no dev set to choose on. Train with data.dev or data.held_out"
-        )
+    for holds, reason in (
+        (
+            config.model.non_autoregressive is not None,
+            "a non-autoregressive model has no beam and no length penalty. Its settings are "
+            "decoding.iterations and decoding.length_candidates",
+        ),
+        (config.decoding.sampling, "the model draws its outputs at random (decoding.sampling)"),
+        (not has_dev_set, "there is no dev set to choose on: give data.dev or data.held_out"),
+    ):
+        if holds:
+            raise UsageError(f"{subject}: {reason}")
 
 
 def dev_set(directory: ModelDirectory) -> tuple[list[str], list[str]] | None:
@@ -122,10 +107,7 @@ def dev_set(directory: ModelDirectory) -> tuple[list[str], list[str]] | None:
         return None
     sources, references = (list(lines(path)) for path in paths)
     if not sources or len(sources) != len(references):
-        raise UserError(
-            f"{paths[0].parent}: damaged: source has {len(sources):,} lines, and reference has "
-            f"{len(references):,}"
-        )
+        raise UserError(f"{paths[0].parent}: damaged: source and reference differ in length")
     return sources, references
 
 
@@ -156,20 +138,28 @@ def choose(
     require_tokenizer(config)
     spec = registry.find(directory.path, "paddle", checkpoint, (), threads, device)
     # Values that were chosen earlier are chosen again from those of the recipe.
-    earlier = _recorded(directory)
-    current = Setting.of(config.decoding)
+    earlier, current = _recorded(directory), Setting.of(config.decoding)
     own = earlier[0] if earlier and earlier[1] == current else current
-    trials = _search(registry.with_decoding(spec, {"n_best": 1}), own, config, dev)
-    chosen, metric, key = trials.chosen, trials.metric, trials.key
-    first, best = trials.tried[own], trials.tried[chosen]
-    difference = None
-    show(f"\nrecipe   {_described(first, metric)}")
+    # The loss does not depend on the search.
+    key = config.training.best_metric if config.training.best_metric in METRICS else "bleu"
+    chosen, tried = _search(registry.with_decoding(spec, {"n_best": 1}), own, config, dev, key)
+    label, best, p = METRICS[key].label, tried[chosen], None
+    show(f"\nrecipe   {label} {tried[own].scores.values[key]:.2f}  ({own})")
     if chosen == own:
         show("Nothing is better than the values of the recipe, so they stay.")
     else:
-        show(f"chosen   {_described(best, metric)}")
-        difference = _difference(first, best, dev[1], config, key)
-        show(_verdict(difference, metric))
+        show(f"chosen   {label} {best.scores.values[key]:.2f}  ({chosen})")
+        # Some of very many lines tell the same, and fit into the memory.
+        some = Group("", spread(len(dev[1]), MANY_LINES))
+        systems = [some.of(trial.hypotheses) for trial in (tried[own], best)]
+        (compared,) = paired_tests(systems, [some.of(dev[1])], tokenizer_for(config), [key])
+        difference = compared.scores[1].difference
+        assert difference is not None
+        p, (low, high) = difference.p, difference.interval
+        show(
+            f"difference {difference.value:+.2f} {label}, 95 % interval {low:+.2f} to {high:+.2f}: "
+            f"{'' if difference.is_significant else 'not '}more than chance (p = {p:.3f})"
+        )
     show(best.scores.signatures[key])
     if dry_run:
         show("--dry-run: nothing was written")
@@ -179,10 +169,18 @@ def choose(
         "metric": key,
         "signature": best.scores.signatures[key],
         "lines": len(dev[0]),
-        "recipe": own.as_keys(),
-        "chosen": chosen.as_keys(),
-        "p": None if difference is None else difference.p,
-        "tried": [_as_dict(trial) for trial in trials.tried.values()],
+        "recipe": asdict(own),
+        "chosen": asdict(chosen),
+        "p": p,
+        "tried": [
+            {
+                **asdict(setting),
+                **trial.scores.values,
+                "length_ratio": trial.scores.length_ratio,
+                "seconds": round(trial.seconds, 3),
+            }
+            for setting, trial in tried.items()
+        ],
     }
     with signals.held_back():  # both files, or none
         write_atomically(directory.own(TUNING), json.dumps(record, indent=2) + "\n")
@@ -197,45 +195,33 @@ def keep_choice(config: Config, directory: ModelDirectory) -> Config:
     directory, if those of the recipe are still the ones that they were chosen instead of. (If the
     user has changed the recipe's values, the new ones hold.)"""
     recorded = _recorded(directory)
-    if recorded is None or recorded[0] != Setting.of(config.decoding):
-        return config
-    if recorded[1] != Setting.of(directory.load_config().decoding):
-        return config
-    return _with(config, recorded[1])
+    values = Setting.of(config.decoding), Setting.of(directory.load_config().decoding)
+    return _with(config, recorded[1]) if recorded and recorded == values else config
 
 
 def _with(config: Config, setting: Setting) -> Config:
-    decoding = config_file.with_changes(config.decoding, setting.as_keys())
+    decoding = config_file.with_changes(config.decoding, asdict(setting))
     return config.model_copy(update={"decoding": decoding})
 
 
 def _recorded(directory: ModelDirectory) -> tuple[Setting, Setting] | None:
     """Returns the recipe's setting and the chosen one of tune.json; None if there are none. The
     file may come from anybody."""
-    path = directory.own(TUNING)
-    if not path.is_file():
-        return None
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(directory.own(TUNING).read_text(encoding="utf-8"))
         recipe, chosen = (
-            {key: record[name][key] for key in Setting("gnmt", 0.0, 1).as_keys()}
+            Setting.of(config_file.with_changes(DecodingConfig(), asdict(Setting(**record[name]))))
             for name in ("recipe", "chosen")
-        )
-        defaults = DecodingConfig()
-        return (
-            Setting.of(config_file.with_changes(defaults, recipe)),
-            Setting.of(config_file.with_changes(defaults, chosen)),
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError, UsageError):
         return None
+    return recipe, chosen
 
 
-# --------------------------------------------------------------------------------------- searching
+# ---- Searching ----
 
 
-def tune(
-    own: Setting, n_best: int, score: Callable[[Setting], float], start: Callable[[int], object]
-) -> Setting:
+def tune(own: Setting, n_best: int, score: Callable[[Setting], float]) -> Setting:
     """Returns the best setting of a search by coordinates: first the penalty, from coarse to fine,
     with the beam size of `own`, and then the beam size with the best penalty.
 
@@ -245,141 +231,64 @@ def tune(
     Args:
         own: the setting of the recipe, which is tried first.
         n_best: the smallest beam size, because no output may have more hypotheses than the beam.
-        score: is called once for each setting that is tried. Higher is better.
-        start: is called with the greatest number of settings that may be tried in all, whenever
-            it is known better.
+        score: is called once for each setting that is tried, at most MOST_SETTINGS times. Higher is
+            better.
     """
     scores: dict[Setting, float] = {}
 
-    def best() -> Setting:
+    def best_with(settings: list[Setting]) -> Setting:
+        for setting in settings:
+            if setting not in scores:
+                scores[setting] = round(score(setting), DIGITS)
         # `min` returns the first one of several, and `own` is the first one of all.
-        return min(scores, key=lambda one: (-scores[one], one.beam_size))
+        return min(scores, key=lambda tried: (-scores[tried], tried.beam_size))
 
-    def try_all(settings: list[Setting], later: int) -> None:
-        new = [setting for setting in dict.fromkeys(settings) if setting not in scores]
-        start(len(scores) + len(new) + later)
-        for setting in new:
-            scores[setting] = round(score(setting), DIGITS)
-
-    coarse = [
-        Setting(kind, penalty, own.beam_size)
-        for kind, penalties in COARSE.items()
-        for penalty in penalties
-    ]
-    beams = [size for size in BEAM_SIZES if size >= n_best and size != own.beam_size]
-    try_all([own, *coarse], 2 + len(beams))
-    found = best()
-    kinds: tuple[Kind, ...] = (found.kind,) if found.penalty else ("gnmt", "average")
+    coarse = [Setting(kind, x, own.beam_size) for kind, xs in COARSE.items() for x in xs]
+    best = best_with([own, *coarse])
+    penalty = best.length_penalty
+    kinds = (best.length_penalty_kind,) if penalty else tuple(COARSE)
     fine = [
-        Setting(kind, found.penalty + step, own.beam_size)
+        Setting(kind if x else "gnmt", x, own.beam_size)
         for kind in kinds
-        for step in (-FINE, FINE)
-        if 0 <= found.penalty + step <= 10  # the greatest value that the config takes
+        for x in (penalty - FINE, penalty + FINE)
+        if 0 <= x <= 10  # the greatest value that the config takes
     ]
-    fine = [setting if setting.penalty else replace(setting, kind="gnmt") for setting in fine]
-    try_all(fine, len(beams))
-    found = best()
-    try_all([replace(found, beam_size=size) for size in beams], 0)
-    return best()
-
-
-@dataclass(frozen=True)
-class _Trials:
-    """What was tried, and what was chosen.
-
-    Attributes:
-        tried: in the order in which they were tried.
-        key: of `METRICS`, the metric that decides.
-    """
-
-    tried: dict[Setting, _Trial]
-    chosen: Setting
-    key: str
-
-    @property
-    def metric(self) -> Metric:
-        return METRICS[self.key]
+    best = best_with(fine)
+    return best_with([replace(best, beam_size=size) for size in BEAM_SIZES if size >= n_best])
 
 
 def _search(
-    spec: EngineSpec, own: Setting, config: Config, dev: tuple[list[str], list[str]]
-) -> _Trials:
+    spec: EngineSpec, own: Setting, config: Config, dev: tuple[list[str], list[str]], key: str
+) -> tuple[Setting, dict[Setting, _Trial]]:
+    """Searches with the metric `key`. Returns the best setting, and all that were tried, in their
+    order."""
     sources, references = dev
-    # The loss does not depend on the search.
-    key = config.training.best_metric if config.training.best_metric in METRICS else "bleu"
     label, sign = METRICS[key].label, 1 if METRICS[key].higher_is_better else -1
     tried: dict[Setting, _Trial] = {}
     show(_COLUMNS.format("kind", "penalty", "beam", label, "ratio", "seconds"))
     with (
         translator_of(spec) as translator,
-        progress(total=None, title="tuning", unit="lines") as bar,
+        progress(total=MOST_SETTINGS * len(sources), title="tuning", unit="lines") as bar,
     ):
         translator.warm_up(spec.processes)
 
         def score(setting: Setting) -> float:
             started = perf_counter()
-            hypotheses = translator.translate(sources, bar.update, **setting.as_keys())
+            hypotheses = translator.translate(sources, bar.update, **asdict(setting))
             seconds = perf_counter() - started
             scores = score_for(config, hypotheses, references, metrics=metrics_of(config))
-            trial = _Trial(setting, scores.values[key], scores, seconds, hypotheses)
-            tried[setting] = trial
+            tried[setting] = _Trial(scores, seconds, hypotheses)
+            value, ratio, penalty = scores.values[key], scores.length_ratio, setting.length_penalty
+            row = _COLUMNS.format(
+                setting.length_penalty_kind if penalty else "none",
+                f"{penalty:g}",
+                setting.beam_size,
+                f"{value:.2f}",
+                "" if ratio is None else f"{ratio:.3f}",
+                f"{seconds:.1f}",
+            )
             with bar.external_write_mode():  # above the progress bar
-                show(_row(trial))
-            return sign * trial.value
+                show(row)
+            return sign * value
 
-        def start(settings: int) -> None:
-            bar.total = settings * len(sources)
-            bar.refresh()
-
-        chosen = tune(own, config.decoding.n_best, score, start)
-    return _Trials(tried, chosen, key)
-
-
-def _difference(
-    first: _Trial, best: _Trial, references: list[str], config: Config, key: str
-) -> Difference:
-    # Some of very many lines tell the same, and fit into the memory.
-    some = Group("", spread(len(references), MANY_LINES))
-    systems = [some.of(first.hypotheses), some.of(best.hypotheses)]
-    (compared,) = paired_tests(systems, [some.of(references)], tokenizer_for(config), [key])
-    difference = compared.scores[1].difference
-    assert difference is not None
-    return difference
-
-
-# ----------------------------------------------------------------------------------------- showing
-
-
-def _row(trial: _Trial) -> str:
-    setting, ratio = trial.setting, trial.scores.length_ratio
-    return _COLUMNS.format(
-        setting.kind if setting.penalty else "none",
-        f"{setting.penalty:g}",
-        setting.beam_size,
-        f"{trial.value:.2f}",
-        "" if ratio is None else f"{ratio:.3f}",
-        f"{trial.seconds:.1f}",
-    )
-
-
-def _described(trial: _Trial, metric: Metric) -> str:
-    keys = ", ".join(f"{key} {value}" for key, value in trial.setting.as_keys().items())
-    return f"{metric.label} {trial.value:.2f}  ({keys})"
-
-
-def _verdict(difference: Difference, metric: Metric) -> str:
-    low, high = difference.interval
-    is_more = "more" if difference.is_significant else "not more"
-    return (
-        f"difference {difference.value:+.2f} {metric.label}, 95 % interval {low:+.2f} to "
-        f"{high:+.2f}: {is_more} than chance (p = {difference.p:.3f})"
-    )
-
-
-def _as_dict(trial: _Trial) -> dict[str, Any]:
-    return {
-        **trial.setting.as_keys(),
-        **trial.scores.values,
-        "length_ratio": trial.scores.length_ratio,
-        "seconds": round(trial.seconds, 3),
-    }
+        return tune(own, config.decoding.n_best, score), tried
