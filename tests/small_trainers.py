@@ -1,10 +1,12 @@
 """Trainers of tiny models on real sentences, for tests."""
 
 import json
+from functools import cache
 
+import numpy as np
 import pytest
 
-from tests.support import demo_pairs, make_config, prepared, train_subwords
+from tests.support import demo_pairs, make_config, prepared, train_subwords, with_links
 from transformer_mt.data.subword import Subwords
 from transformer_mt.training import setup as assembly
 from transformer_mt.training.folder import RunDirectory
@@ -46,6 +48,29 @@ def run_in(tmp_path):
         return directory, [json.loads(line) for line in lines]
 
     return run
+
+
+@cache
+def own_subwords() -> Subwords:
+    """Of the training text, for all trainers of this process."""
+    return train_subwords(TRAIN)
+
+
+def trainer_of(folder, pairs=TRAIN, subwords=None, dev=None, **sections):
+    """A trainer, with the sections of its config; the first words of all pairs are aligned."""
+    config = make_config(folder, **sections)
+    data = prepared(config, pairs, subwords or own_subwords(), dev)
+    if config.guided_attention.by == "alignment":
+        data = with_links(data, folder)
+    return assembly.make_trainer(config, data)
+
+
+def assert_same_weights(found, expected, tolerance=0.0):
+    """Of trainers or of dictionaries of arrays; to the last bit unless a tolerance is given."""
+    found, expected = (x if isinstance(x, dict) else weights(x) for x in (found, expected))
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=tolerance, err_msg=name)
 
 
 def weights(trainer):
