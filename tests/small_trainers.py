@@ -10,6 +10,7 @@ from tests.support import demo_pairs, make_config, prepared, train_subwords, wit
 from transformer_mt.data.subword import Subwords
 from transformer_mt.training import setup as assembly
 from transformer_mt.training.folder import RunDirectory
+from transformer_mt.training.parallel import ALONE
 
 PAIRS = demo_pairs(160)
 TRAIN, DEV = PAIRS[:120], PAIRS[120:]
@@ -27,11 +28,9 @@ def subwords() -> Subwords:
 
 @pytest.fixture
 def make_trainer(tmp_path, subwords):
-    def make(dev=False, model=None, evaluation=None, **training):
+    def make(dev=False, model=None, **training):
         sections = {"model": model or {}, "training": training}
-        config = make_config(tmp_path, **sections)
-        data = prepared(config, TRAIN, subwords, DEV if dev else None)
-        return assembly.make_trainer(config, data)
+        return trainer_of(tmp_path, subwords=subwords, dev=DEV if dev else None, **sections)
 
     return make
 
@@ -56,13 +55,13 @@ def own_subwords() -> Subwords:
     return train_subwords(TRAIN)
 
 
-def trainer_of(folder, pairs=TRAIN, subwords=None, dev=None, **sections):
+def trainer_of(folder, pairs=TRAIN, subwords=None, dev=None, processes=ALONE, **sections):
     """A trainer, with the sections of its config; the first words of all pairs are aligned."""
     config = make_config(folder, **sections)
     data = prepared(config, pairs, subwords or own_subwords(), dev)
     if config.guided_attention.by == "alignment":
         data = with_links(data, folder)
-    return assembly.make_trainer(config, data)
+    return assembly.make_trainer(config, data, processes)
 
 
 def assert_same_weights(found, expected, tolerance=0.0):
