@@ -1,6 +1,7 @@
 """The Transformer once more in NumPy and float64, and the small one that it is compared with."""
 
 import numpy as np
+import paddle
 
 from transformer_mt.config.schema import ModelConfig
 
@@ -31,6 +32,18 @@ def build(kind, source_vocab_size, target_vocab_size, **options):
     return kind(ModelConfig(**sizes), source_vocab_size, target_vocab_size, **options)
 
 
+def random_mask(rng, *shape):
+    mask = rng.random(shape) < 0.4
+    mask[..., 0] = False  # something is allowed in every row
+    return mask
+
+
+def attention_pairs(ours, theirs):
+    """The linear layers of an attention of ours, each with that of Paddle's."""
+    names = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
+    return [(getattr(ours, f"{n}_projection"), getattr(theirs, p)) for n, p in names.items()]
+
+
 def assert_no_influence_of_padding(model, source_ids, target_ids):
     """What the embeddings of padding are makes no difference to any real position."""
     before = model(source_ids, target_ids).numpy()
@@ -52,6 +65,35 @@ def assert_no_gradient_from_padding(model, source_ids, target_ids):
         gradient = embedding.weight.grad.numpy()
         assert np.all(gradient[PAD] == 0.0)
         assert np.abs(gradient[3]).max() > 0.0
+
+
+def assert_all_parameters_get_a_gradient(model, least=1e-6):
+    """That a backward pass has reached them."""
+    for name, parameter in model.named_parameters():
+        assert np.isfinite(parameter.grad.numpy()).all(), name
+        # The same term added to all scores of a row is lost in the softmax.
+        if not name.endswith("key_projection.bias"):
+            assert float(parameter.grad.abs().max()) > least, name
+
+
+def assert_recompute_changes_nothing(plain, recomputing, *ids):
+    """Neither logits, nor gradients, nor what is drawn next; dropout included."""
+    recomputing.set_state_dict(plain.state_dict())
+    found = []
+    for model in (plain, recomputing):
+        paddle.seed(3)
+        logits = model(*ids)
+        (logits**2).mean().backward()
+        gradients = {n: p.grad.numpy() for n, p in model.named_parameters() if p.grad is not None}
+        found.append((logits.numpy(), paddle.rand([4]).numpy(), gradients))
+    for ours, theirs in zip(found[0][:2], found[1][:2], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    # Where gradients of several uses of a tensor meet, they are added in another order.
+    assert found[0][2].keys() == found[1][2].keys()
+    for name, gradient in found[0][2].items():
+        np.testing.assert_allclose(
+            found[1][2][name], gradient, rtol=1e-5, atol=TOLERANCE, err_msg=name
+        )
 
 
 class NumpyTransformer:

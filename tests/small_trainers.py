@@ -1,13 +1,16 @@
 """Trainers of tiny models on real sentences, for tests."""
 
 import json
+from functools import cache
 
+import numpy as np
 import pytest
 
-from tests.support import demo_pairs, make_config, prepared, train_subwords
+from tests.support import demo_pairs, make_config, prepared, train_subwords, with_links
 from transformer_mt.data.subword import Subwords
 from transformer_mt.training import setup as assembly
 from transformer_mt.training.folder import RunDirectory
+from transformer_mt.training.parallel import ALONE
 
 PAIRS = demo_pairs(160)
 TRAIN, DEV = PAIRS[:120], PAIRS[120:]
@@ -25,11 +28,9 @@ def subwords() -> Subwords:
 
 @pytest.fixture
 def make_trainer(tmp_path, subwords):
-    def make(dev=False, model=None, evaluation=None, **training):
+    def make(dev=False, model=None, **training):
         sections = {"model": model or {}, "training": training}
-        config = make_config(tmp_path, **sections)
-        data = prepared(config, TRAIN, subwords, DEV if dev else None)
-        return assembly.make_trainer(config, data)
+        return trainer_of(tmp_path, subwords=subwords, dev=DEV if dev else None, **sections)
 
     return make
 
@@ -46,6 +47,37 @@ def run_in(tmp_path):
         return directory, [json.loads(line) for line in lines]
 
     return run
+
+
+@cache
+def own_subwords() -> Subwords:
+    """Of the training text, for all trainers of this process."""
+    return train_subwords(TRAIN)
+
+
+def trainer_of(folder, pairs=TRAIN, subwords=None, dev=None, processes=ALONE, **sections):
+    """A trainer, with the sections of its config; the first words of all pairs are aligned."""
+    config = make_config(folder, **sections)
+    data = prepared(config, pairs, subwords or own_subwords(), dev)
+    if config.guided_attention.by == "alignment":
+        data = with_links(data, folder)
+    return assembly.make_trainer(config, data, processes)
+
+
+def assert_same_weights(found, expected, tolerance=0.0):
+    """Of trainers or of dictionaries of arrays; to the last bit unless a tolerance is given."""
+    found, expected = (x if isinstance(x, dict) else weights(x) for x in (found, expected))
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=tolerance, err_msg=name)
+
+
+def assert_same_outcomes(found, expected):
+    """But for sums in another order."""
+    for outcome, other in zip(found, expected, strict=True):
+        assert outcome.loss == pytest.approx(other.loss, rel=1e-4)
+        assert outcome.nll == pytest.approx(other.nll, rel=1e-4)
+        assert outcome.gradient_norm == pytest.approx(other.gradient_norm, rel=1e-3)
 
 
 def weights(trainer):

@@ -4,21 +4,15 @@ import numpy as np
 import paddle
 import pytest
 
-from tests.small_trainers import TRAIN
-from tests.support import make_config, prepared, take_steps, train_subwords
+from tests.small_trainers import assert_same_outcomes, trainer_of
+from tests.support import log_softmax, take_steps
 from transformer_mt.data.batches import collate
 from transformer_mt.kernels.cpu import CpuOperations
 from transformer_mt.model import operations
-from transformer_mt.training.setup import make_trainer
 from transformer_mt.training.terms.consistency import Consistency, ConsistencyLoss
 
 METHODS = ("r_drop", "sim_cut", "cutoff")
 EPSILON, WEIGHT = 0.1, 2.5
-
-
-def log_softmax(x):
-    shifted = x - x.max(1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
 
 
 def kl(log_p, log_q):
@@ -51,7 +45,7 @@ def example(scale=2.0):
 
 @pytest.mark.parametrize("on_device", [False, True])
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("scale", [0.01, 2.0, 20.0])
+@pytest.mark.parametrize("scale", [0.01, 20.0])
 def test_value_and_gradient(method, scale, on_device):
     if not on_device:
         operations.use(CpuOperations())
@@ -74,11 +68,10 @@ def test_value_and_gradient(method, scale, on_device):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_parts_make_no_difference(monkeypatch, method, size):
+def test_parts_make_no_difference(monkeypatch, method):
     """Of 5 targets. The order of the sums differs, and nothing else."""
     found = []
-    for part in (64, size):
+    for part in (64, 2):
         monkeypatch.setattr(CpuOperations, "block_rows", part)
         operations.use(CpuOperations())
         logits, targets = example()
@@ -90,35 +83,16 @@ def test_parts_make_no_difference(monkeypatch, method, size):
     np.testing.assert_allclose(found[1][2], found[0][2], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_equal_passes_have_no_divergence(method):
-    logits, targets = example()
-    logits[5:] = logits[:5]
-    losses = [
-        float(ConsistencyLoss(EPSILON, 0, method, weight)(
-            paddle.to_tensor(logits.astype("float32")), paddle.to_tensor(targets)
-        )[0])
-        for weight in (0.0, 1000.0)
-    ]  # fmt: skip
-    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
-
-
-def trainer_of(folder, **sections):
-    config = make_config(folder, **sections)
-    return make_trainer(config, prepared(config, TRAIN, train_subwords(TRAIN)))
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("copying", [False, True])
+@pytest.mark.parametrize(
+    ("method", "copying"),
+    [("r_drop", False), ("sim_cut", False), ("cutoff", True)],
+)
 def test_without_noise_the_loss_is_the_plain_one(tmp_path, method, copying):
     """Both passes are then the same, so the divergence is 0 and the loss is that of one pass."""
-    model = {"dropout": 0.0, "copying": copying}
+    model = {"copying": copying}
     plain = trainer_of(tmp_path, model=model)
     other = trainer_of(tmp_path, model=model, consistency={"method": method, "cut": 0.0})
-    for expected_, found in zip(take_steps(plain, 3), take_steps(other, 3), strict=True):
-        assert found.loss == pytest.approx(expected_.loss, rel=1e-4)
-        assert found.nll == pytest.approx(expected_.nll, rel=1e-4)
-        assert found.gradient_norm == pytest.approx(expected_.gradient_norm, rel=1e-3)
+    assert_same_outcomes(take_steps(other, 3), take_steps(plain, 3))
 
 
 def test_the_second_pass_is_cut_and_the_first_is_not(tmp_path):
@@ -140,9 +114,13 @@ def test_the_second_pass_is_cut_and_the_first_is_not(tmp_path):
 @pytest.mark.parametrize("method", METHODS)
 def test_the_shares_of_processes_add_up_to_the_whole(tmp_path, monkeypatch, method):
     """What is cut follows from the ids here, so that a row is cut alike in every batch."""
-    monkeypatch.setattr(Consistency, "_cut", lambda self, ids: cut_by_id(ids))
+
+    def cut_by_id(self, ids):
+        return (ids % 3 == 0) & (np.arange(len(ids)) >= len(ids) // 2)[:, np.newaxis]
+
+    monkeypatch.setattr(Consistency, "_cut", cut_by_id)
     section = {"method": method, "cut": 0.3}
-    trainer = trainer_of(tmp_path, model={"dropout": 0.0}, consistency=section)
+    trainer = trainer_of(tmp_path, consistency=section)
     (sentences,) = trainer.plan.epoch_updates(0)[0]
     parameters = trainer.model.parameters()
 
@@ -159,15 +137,8 @@ def test_the_shares_of_processes_add_up_to_the_whole(tmp_path, monkeypatch, meth
     np.testing.assert_allclose(parts, whole, atol=1e-4 * np.abs(whole).max())
 
 
-def cut_by_id(ids):
-    mask = ids % 3 == 0
-    mask[: len(ids) // 2] = False
-    return mask
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_with_sampled_subwords_both_passes_read_the_same_ones(tmp_path, method):
-    trainer = trainer_of(tmp_path, subword={"sampling": 0.3}, consistency={"method": method})
+def test_with_sampled_subwords_both_passes_read_the_same_ones(tmp_path):
+    trainer = trainer_of(tmp_path, subword={"sampling": 0.3}, consistency={"method": "r_drop"})
     (term,) = trainer.updater.objective.terms
     update = trainer.read(0, 0, trainer.plan.epoch_updates(0)[0])
     assert sum(batch.target_tokens for batch in update.batches) == update.target_tokens

@@ -9,23 +9,19 @@ import paddle
 import paddle.nn.functional as F
 import pytest
 
-from tests.reference import build
+from tests.reference import PAD, SMALL, TOLERANCE, assert_all_parameters_get_a_gradient, build
 from tests.support import log_softmax
-from transformer_mt.kernels.cpu_decoder import CpuDecoder, CpuDecoderState
 from transformer_mt.model import operations
 from transformer_mt.model.copying import CopyableSource, CopyingTransformer, mixture
 from transformer_mt.model.transformer import DecoderCache, Transformer
 from transformer_mt.training.objective import LabelSmoothedCrossEntropy
 
-TOLERANCE = 1e-5
-PAD, BOS, EOS = 0, 1, 2
+BOS, EOS = 1, 2
 VOCABULARY = 13
-SMALL = {"d_model": 8, "num_heads": 2, "d_ff": 16, "dropout": 0.0}
-LAYERS = {"num_encoder_layers": 2, "num_decoder_layers": 2}
 
 
-def small_model(kind=CopyingTransformer, **options):
-    return build(kind, VOCABULARY, VOCABULARY, **{**SMALL, **LAYERS, **options})
+def small_model(kind=CopyingTransformer):
+    return build(kind, VOCABULARY, VOCABULARY, **SMALL)
 
 
 @pytest.fixture
@@ -124,12 +120,10 @@ def test_the_gradient_is_the_slope_of_the_definition(
     float64."""
     if not by_numpy:
         monkeypatch.setattr(operations, "is_float32_on_cpu", lambda x: False)
-    given = [
-        2 * rng.standard_normal((3, 5, VOCABULARY)),
-        rng.standard_normal((3, 5)),
-        weights,
-    ]
-    direction = rng.standard_normal((3, 5, VOCABULARY))
+    # Fewer places and heads: each number is moved.
+    weights = weights[:, :2, :3]
+    given = [2 * rng.standard_normal((3, 3, VOCABULARY)), rng.standard_normal((3, 3)), weights]
+    direction = rng.standard_normal((3, 3, VOCABULARY))
     inputs = [variable(x.astype("float32")) for x in given]
     log_p = F.log_softmax(mixed(*inputs, source_ids))
     (log_p * paddle.to_tensor(direction.astype("float32"))).sum().backward()
@@ -141,7 +135,7 @@ def test_the_gradient_is_the_slope_of_the_definition(
 
     step = 1e-6
     for number, x in enumerate(inputs):
-        gradient = x.grad.numpy().reshape(given[number].shape)
+        gradient = x.grad.numpy()
         for index in np.ndindex(gradient.shape):
             if number == 2 and source_ids.numpy()[index[0], index[3]] == PAD:
                 continue  # attention lets no gradient through there
@@ -154,7 +148,7 @@ def test_the_gradient_is_the_slope_of_the_definition(
             assert gradient[index] == pytest.approx(slope, rel=1e-4, abs=1e-4), (number, index)
 
 
-@pytest.mark.parametrize("gate", [-1000.0, -50.0, 0.0, 50.0, 1000.0])
+@pytest.mark.parametrize("gate", [-1000.0, 0.0, 1000.0])
 @pytest.mark.parametrize("sharp", [True, False])
 def test_extremes(rng, source_ids, weights, gate, sharp):
     """Whatever is said with certainty, and however wrong it is: a loss of 1,000 nats, not infinity,
@@ -220,23 +214,6 @@ class TestModel:
             some, ours.reshape([12, VOCABULARY]).numpy()[[0, 3, 5, 8]], atol=TOLERANCE
         )
 
-    def test_recompute_changes_nothing(self, randomise, source_ids, target_ids):
-        """The last layer, whose attention is read, is kept; the others are computed again."""
-        plain = randomise(small_model())
-        recomputing = small_model(recompute=True)
-        recomputing.set_state_dict(plain.state_dict())
-        for model in (plain, recomputing):
-            model.train()
-            model.logits_then = model(source_ids, target_ids)
-            (model.logits_then**2).mean().backward()
-        np.testing.assert_array_equal(recomputing.logits_then, plain.logits_then)
-        for (name, ours), theirs in zip(
-            recomputing.named_parameters(), plain.parameters(), strict=True
-        ):
-            np.testing.assert_allclose(
-                ours.grad, theirs.grad, rtol=1e-5, atol=TOLERANCE, err_msg=name
-            )
-
     def test_generates_at_first_and_copies_if_the_gate_says_so(self, source_ids, target_ids):
         model = small_model()
         model.gate.weight.set_value(paddle.zeros([8, 1]))
@@ -254,10 +231,7 @@ class TestModel:
     def test_all_parameters_get_a_gradient(self, randomise, source_ids, target_ids):
         model = randomise(small_model())
         F.log_softmax(model(source_ids, target_ids))[:, :, 3:6].sum().backward()
-        for name, parameter in model.named_parameters():
-            assert bool(paddle.isfinite(parameter.grad).all()), name
-            if not name.endswith("key_projection.bias"):
-                assert float(parameter.grad.abs().max()) > 1e-6, name
+        assert_all_parameters_get_a_gradient(model)
 
     @pytest.mark.parametrize("bias", [-50.0, 50.0])
     def test_a_gate_that_is_sure_leaves_a_gradient_of_numbers(
@@ -269,8 +243,7 @@ class TestModel:
         loss, _ = LabelSmoothedCrossEntropy(0.1, PAD)(logits, target_ids)
         loss.backward()
         assert np.isfinite(float(loss))
-        for name, parameter in model.named_parameters():
-            assert bool(paddle.isfinite(parameter.grad).all()), name
+        assert_all_parameters_get_a_gradient(model, least=-1.0)
 
     def test_more_padding_changes_nothing(self, randomise, source_ids, target_ids):
         model = randomise(small_model())
@@ -278,45 +251,7 @@ class TestModel:
         padded = paddle.concat([source_ids, paddle.full([3, 4], PAD, "int64")], axis=1)
         np.testing.assert_allclose(model(padded, target_ids), before, atol=TOLERANCE)
 
-    @pytest.mark.parametrize("norm", ["post", "pre"])
-    def test_step_by_step_with_beams_that_fork_and_sentences_that_leave(
-        self, rng, randomise, source_ids, norm
-    ):
-        """By Paddle and by NumPy, against reading each hypothesis at once."""
-        model = randomise(small_model(norm=norm))
-        with paddle.no_grad():
-            memory = model.encode(source_ids)
-            cache = model.start_cache(memory, source_ids)
-            host = CpuDecoderState(CpuDecoder(model), memory, source_ids)
-        sentences = np.arange(3)
-        histories = np.zeros((3, 1, 0), np.int64)  # (sentences, width, length)
-        for step in range(8):
-            width = 1 if step == 0 else 3
-            parents = rng.integers(0, histories.shape[1], (len(sentences), width))
-            ids = rng.integers(2, VOCABULARY, parents.shape)
-            histories = np.take_along_axis(histories, parents[:, :, np.newaxis], axis=1)
-            histories = np.concatenate([histories, ids[:, :, np.newaxis]], axis=2)
-            rows = paddle.to_tensor(histories.reshape(-1, step + 1))
-            own_sources = paddle.to_tensor(np.repeat(source_ids.numpy()[sentences], width, 0))
-            expected = model(own_sources, rows)[:, -1].numpy()
-            for logits in (
-                model.decode_step(paddle.to_tensor(ids), parents, cache).numpy(),
-                host.step(ids, parents),
-            ):
-                np.testing.assert_allclose(logits.reshape(expected.shape), expected, atol=TOLERANCE)
-            if step == 3:
-                sentences, histories = np.array([2, 0]), histories[[2, 0]]
-                cache.select(sentences)
-                host.select(sentences)
-
     def test_a_plain_model_and_its_decoding_know_nothing_of_it(self, source_ids):
         model = small_model(Transformer)
         assert not any("gate" in name for name in model.state_dict())
         assert type(model.start_cache(model.encode(source_ids), source_ids)) is DecoderCache
-
-    @pytest.mark.parametrize(
-        ("sizes", "options"), [((12, 11), {}), ((11, 11), {"source_pad_id": 3})]
-    )
-    def test_needs_one_vocabulary(self, sizes, options):
-        with pytest.raises(ValueError, match="copying needs one vocabulary"):
-            build(CopyingTransformer, *sizes, **SMALL, **LAYERS, **options)

@@ -17,7 +17,6 @@ from tests.support import (
 )
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.decoding import mask_predict
-from transformer_mt.decoding import mask_predict as mask_predict_engine
 from transformer_mt.decoding.engine import Sentence, length_limits, length_penalty
 from transformer_mt.decoding.mask_predict import MaskPredictEngine, PaddlePredictor, best_lengths
 from transformer_mt.decoding.paddle_engine import engine_of
@@ -99,10 +98,10 @@ def some_sentences(count, random):
     return [Sentence(random.integers(4, 8, random.integers(0, 8)).tolist()) for _ in range(count)]
 
 
-@pytest.mark.parametrize("iterations", [1, 2, 4, 10])
+@pytest.mark.parametrize("iterations", [1, 4, 10])
 @pytest.mark.parametrize("kind", KINDS)
 def test_against_a_plain_one(kind, iterations):
-    sentences = some_sentences(30, np.random.default_rng(iterations))
+    sentences = some_sentences(20, np.random.default_rng(iterations))
     model = TableModel(kind, len(sentences))
     settings = settings_with(iterations=iterations, min_length_ratio=0.4, length_candidates=3)
     found = mask_predict.search(model, sentences, settings, Ids)
@@ -131,7 +130,9 @@ def test_against_a_plain_one(kind, iterations):
         assert hypothesis.log_prob == pytest.approx(log_prob, abs=1e-9)
         penalty = length_penalty(len(expected) + 1, settings)
         assert hypothesis.score == pytest.approx(log_prob / penalty, abs=1e-9)
-    assert repeated > 5  # outputs that were cut, or lengths that were not the most probable
+    if iterations == 1:
+        assert all(set(ids.ravel()) == {Ids.bos, Ids.pad} for _, ids in model.reads)
+    assert repeated > 3  # outputs that were cut, or lengths that were not the most probable
 
 
 def test_how_many_are_masked():
@@ -149,14 +150,6 @@ def test_how_many_are_masked():
         {0: 6, 1: 3, 2: 1},
         {0: 3, 1: 1},
     ]
-
-
-def test_one_iteration_reads_nothing_but_masks():
-    model = TableModel("length", 3)
-    settings = settings_with(iterations=1)
-    mask_predict.search(model, some_sentences(3, np.random.default_rng(1)), settings, Ids)
-    ((_, ids),) = model.reads
-    assert set(ids.reshape(-1)) == {Ids.bos, Ids.pad}
 
 
 @pytest.mark.parametrize(
@@ -191,72 +184,66 @@ def subwords():
     return train_subwords(PAIRS, 400)
 
 
+def engine_of_kind(kind, folder, subwords):
+    """The engine of a model that was never trained, but is as sure as trained ones are."""
+    model = wide_model(make_config(folder, model={"non_autoregressive": kind}), subwords)
+    if kind == "length":  # else one length wins, for all sources
+        model.length_embedding.weight.set_value(0.2 * model.length_embedding.weight)
+    return MaskPredictEngine(model, subwords)
+
+
 @pytest.fixture(scope="module")
-def make_engine(tmp_path_factory, subwords):
-    """Engines of models that were never trained, but are as sure as trained ones are."""
-
-    def make(kind):
-        folder = tmp_path_factory.mktemp("engine")
-        config = make_config(folder, model={"non_autoregressive": kind})
-        model = wide_model(config, subwords)
-        if kind == "length":  # else one length wins, for all sources
-            weight = model.length_embedding.weight
-            weight.set_value(0.2 * weight)
-        return MaskPredictEngine(model, subwords)
-
-    return make
+def engines(tmp_path_factory, subwords):
+    return {kind: engine_of_kind(kind, tmp_path_factory.mktemp(kind), subwords) for kind in KINDS}
 
 
 @pytest.fixture(scope="module")
 def sentences(subwords):
-    return [Sentence(subwords.source.encode(source)) for source, _ in PAIRS[:40]]
+    return [Sentence(subwords.source.encode(source)) for source, _ in PAIRS[:24]]
 
 
 SETTINGS = settings_with(iterations=3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_batch_does_not_matter(make_engine, sentences, kind):
-    engine = make_engine(kind)
-    together = engine.search(sentences, SETTINGS)
-    random = np.random.default_rng(3)
+def test_the_batch_does_not_matter(engines, sentences, kind):
+    together = engines[kind].search(sentences, SETTINGS)
+    order = np.random.default_rng(3).permutation(len(sentences))
     different = 0
     for size in (1, 9):
-        order = random.permutation(len(sentences))
-        for start in range(0, len(order), size):
-            part = order[start : start + size]
-            found = engine.search([sentences[i] for i in part], SETTINGS)
+        for part in np.split(order, range(size, len(order), size)):
+            found = engines[kind].search([sentences[i] for i in part], SETTINGS)
             for i, [hypothesis] in zip(part, found, strict=True):
                 # A rounding may turn a tie, of two ids or of two places to mask.
                 different += hypothesis.ids != together[i][0].ids
     assert different <= 2
-    assert len({tuple(own[0].ids) for own in together}) > 25  # they are told apart
+    assert len({tuple(own[0].ids) for own in together}) > 15  # they are told apart
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_iteration_on_a_device_reads_one_tensor(make_engine, sentences, monkeypatch, kind):
+def test_an_iteration_on_a_device_reads_one_tensor(engines, sentences, monkeypatch, kind):
     """And finds what the host finds. The logits of a few positions are computed at a time."""
-    engine = make_engine(kind)
-    expected = engine.search(sentences, SETTINGS)
-    monkeypatch.setattr("transformer_mt.decoding.mask_predict.POSITIONS", 50)
+    on_cpu = engines[kind].search(sentences, SETTINGS)
+    monkeypatch.setattr(mask_predict, "POSITIONS", 7)
+    monkeypatch.setattr("transformer_mt.kernels.scores.is_float32_on_cpu", lambda x: False)
     use_device_path(monkeypatch)
     with counted_host_reads() as reads:
-        found = engine.search(sentences, SETTINGS)
+        on_device = engines[kind].search(sentences, SETTINGS)
     # The probabilities of the lengths are read once more.
     assert dict(reads) == {"numpy": SETTINGS.iterations + (kind == "length")}
     different = 0
-    for [ours], [theirs] in zip(found, expected, strict=True):
+    for [ours], [theirs] in zip(on_cpu, on_device, strict=True):
         different += ours.ids != theirs.ids
+        if ours.ids == theirs.ids:
+            assert ours.log_prob == pytest.approx(theirs.log_prob, rel=1e-4, abs=1e-4)
     assert different <= 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_predictor_gives_the_best_of_the_softmax(make_engine, sentences, subwords, kind):
-    model = make_engine(kind)._model
-    target = subwords.target
-    sources = paddle.to_tensor(
-        [[*sentence.source[:6], subwords.source.eos] for sentence in sentences[:3]]
-    )
+def test_the_predictor_gives_the_best_of_the_softmax(engines, sentences, subwords, kind):
+    model, target = engines[kind]._model, subwords.target
+    rows = [[*sentence.source[:6], subwords.source.eos] for sentence in sentences[:3]]
+    sources = paddle.to_tensor(rows)
     source = sources[1:2]
     rows = np.array([[target.bos, 9, target.bos, 20, target.bos]])
     may_end = np.array([[False, False, False, True, True]])
@@ -276,9 +263,9 @@ def test_the_predictor_gives_the_best_of_the_softmax(make_engine, sentences, sub
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_never_put_out(make_engine, sentences, subwords, kind):
+def test_what_is_never_put_out(tmp_path, sentences, subwords, kind):
     """Also where the model would like nothing better; and eos is what outputs are cut at."""
-    engine = make_engine(kind)
+    engine = engine_of_kind(kind, tmp_path, subwords)
     model, target = engine._model, subwords.target
     special = [target.pad, target.unk, target.bos, target.eos]
     # The first feature of what the generator reads is large, and it is theirs alone.
@@ -293,62 +280,36 @@ def test_what_is_never_put_out(make_engine, sentences, subwords, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_device_finds_what_the_cpu_finds(make_engine, sentences, monkeypatch, kind):
-    """What chooses on a GPU, run on the CPU; and logits in pieces."""
-    engine = make_engine(kind)
-    on_cpu = engine.search(sentences[:20], SETTINGS)
-    monkeypatch.setattr("transformer_mt.kernels.scores.is_float32_on_cpu", lambda x: False)
-    monkeypatch.setattr(mask_predict_engine, "POSITIONS", 7)
-    on_device = engine.search(sentences[:20], SETTINGS)
-    for [ours], [theirs] in zip(on_cpu, on_device, strict=True):
-        assert ours.ids == theirs.ids
-        assert ours.log_prob == pytest.approx(theirs.log_prob, rel=1e-4, abs=1e-4)
+def test_the_limits_of_lengths(engines, sentences, kind):
+    limits = {"min_length_extra": 2, "max_length_ratio": 1.0, "max_length_extra": 3}
+    settings = settings_with(min_length_ratio=1.0, **limits)
+    found = engines[kind].search(sentences, settings)
+    for sentence, [hypothesis] in zip(sentences, found, strict=True):
+        assert len(hypothesis.ids) - len(sentence.source) in (2, 3)
 
 
-def test_the_limits_of_lengths(make_engine, sentences):
-    for kind in KINDS:
-        settings = settings_with(
-            min_length_ratio=1.0, min_length_extra=2, max_length_ratio=1.0, max_length_extra=3
-        )
-        for sentence, [hypothesis] in zip(
-            sentences[:20], make_engine(kind).search(sentences[:20], settings), strict=True
-        ):
-            assert len(hypothesis.ids) - len(sentence.source) in (2, 3)
+def test_what_it_cannot_do_is_refused(engines):
+    engine = engines["length"]
+    sampled, several = (
+        SETTINGS.model_copy(update=changes) for changes in ({"sampling": True}, {"n_best": 2})
+    )
+    for refused, reason in (
+        (lambda: engine.search([Sentence([5])], sampled), "decoding.sampling: True: .*non-auto"),
+        (lambda: engine.search([Sentence([5])], several), "decoding.n_best: 2: .*non-auto"),
+        (lambda: engine.search([Sentence([5], [5])], SETTINGS), "non-auto.*--prefix"),
+        (lambda: engine.log_probs([[5]], [[6]]), "no probability to a whole translation"),
+        (lambda: engine.attention([5], [6]), "attends from masks"),
+        (lambda: engine.cross_attention([[5]], [[6]]), "attends from masks"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            refused()
 
 
-@pytest.mark.parametrize(
-    ("changes", "prefix", "reason"),
-    [
-        ({"sampling": True}, [], "decoding.sampling: True: .*non-auto.* none after another"),
-        ({"n_best": 2}, [], "decoding.n_best: 2: .*non-auto.* one output per line"),
-        ({}, [5], "non-auto.*--prefix: .* all of it is predicted at once"),
-    ],
-)
-def test_what_it_cannot_do_is_refused(make_engine, changes, prefix, reason):
-    engine = make_engine("length")
-    settings = SETTINGS.model_copy(update=changes)
-    with pytest.raises(UsageError, match=reason):
-        engine.search([Sentence([5, 6], prefix)], settings)
-
-
-def test_no_member_of_an_ensemble_and_no_scores(make_engine, subwords, tmp_path):
-    engine = make_engine("end")
-    plain = wide_model(make_config(tmp_path), subwords)
-    for models in ([plain, engine._model], [engine._model, plain]):
+def test_no_member_of_an_ensemble(engines, subwords, tmp_path):
+    plain, own = wide_model(make_config(tmp_path), subwords), engines["end"]._model
+    for models in ([plain, own], [own, plain]):
         with pytest.raises(UsageError, match="--ensemble: a non-autoregressive model can't"):
             engine_of(models, subwords)
-    with pytest.raises(UsageError, match="no probability to a whole translation"):
-        engine.log_probs([[5]], [[6]])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_its_attention_is_not_that_of_words(make_engine, kind):
-    """Neither all weights of a sentence, nor those that tell which words belong together."""
-    engine = make_engine(kind)
-    with pytest.raises(UsageError, match="a non-autoregressive model attends from masks"):
-        engine.attention([5], [6])
-    with pytest.raises(UsageError, match="a non-autoregressive model attends from masks"):
-        engine.cross_attention([[5]], [[6]])
 
 
 # ---- Refused by the config alone ----
@@ -374,7 +335,6 @@ def directories(tmp_path_factory):
     [
         ({"n_best": 2}, {}, "n.best: 2: .*non-autoregressive.* one output per line"),
         ({"sampling": True}, {}, "sampling: True: .*non-autoregressive.* none after another"),
-        ({"sampling": True, "n_best": 3}, {}, "sampling: True: .*non-autoregressive"),
         ({}, {"prefix": True}, "non-autoregressive.*--prefix: .* all of it is predicted at once"),
         ({}, {"alignment": True}, "non-autoregressive.*--alignment: .* masks"),
     ],
@@ -414,5 +374,3 @@ def test_an_ensemble_is_refused_before_its_models_are_loaded(directories):
     for first, second in (directories, directories[::-1], directories[:1] * 2):
         with pytest.raises(UsageError, match="--ensemble: a non-autoregressive model can't"):
             run_command("translate", first, ensemble=second, device="cpu")
-        with pytest.raises(UsageError, match="--ensemble: a non-autoregressive model can't"):
-            Translator.load(first, ensemble=(str(second),), device="cpu")

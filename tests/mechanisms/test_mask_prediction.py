@@ -6,16 +6,14 @@ import numpy as np
 import paddle
 import pytest
 
+from tests.small_trainers import DEV, TRAIN, trainer_of
 from tests.support import (
     LEARNER,
     LEARNING,
-    demo_pairs,
     learn,
     log_softmax,
     make_config,
-    prepared,
     take_steps,
-    train_subwords,
     wide_model,
 )
 from transformer_mt.config.decoding import LONGEST_TARGET
@@ -23,34 +21,20 @@ from transformer_mt.data.batches import Batch, collate
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.engine import length_limits
 from transformer_mt.decoding.line_translator import LineTranslator
-from transformer_mt.training import setup as assembly
-from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.terms import mask_prediction
 from transformer_mt.training.terms.mask_prediction import random_masks
 from transformer_mt.training.update import seed_generators
 from transformer_mt.training.validate import validate
 from transformer_mt.weights import take_weights
 
-PAIRS = demo_pairs(160)
-TRAIN, DEV = PAIRS[:120], PAIRS[120:]
 KINDS = ["length", "end"]
-
-
-@pytest.fixture(scope="module")
-def subwords() -> Subwords:
-    return train_subwords(PAIRS)
 
 
 @pytest.fixture
 def make_trainer(tmp_path, subwords):
-    def make(kind, folder="model", **training):
-        config = make_config(
-            tmp_path,
-            model_dir=str(tmp_path / folder),
-            model={"non_autoregressive": kind},
-            training=training,
-        )
-        return assembly.make_trainer(config, prepared(config, TRAIN, subwords, DEV))
+    def make(kind, **training):
+        sections = {"model": {"non_autoregressive": kind}, "training": training}
+        return trainer_of(tmp_path, subwords=subwords, dev=DEV, **sections)
 
     return make
 
@@ -117,10 +101,12 @@ def test_the_labels_hold_ends_up_to_the_greatest_length(make_trainer, subwords):
 # ---- Losses ----
 
 
+@pytest.mark.parametrize("step", [1, None])
 @pytest.mark.parametrize("kind", KINDS)
-def test_losses_are_those_of_masked_tokens(make_trainer, subwords, monkeypatch, kind):
-    """In float64, sentence by sentence without padding, with every second token masked. However an
-    update is cut into batches, each counts as much."""
+def test_losses_are_those_of_masked_tokens(make_trainer, subwords, monkeypatch, kind, step):
+    """In float64, sentence by sentence without padding, with every second token masked; on the dev
+    set, where there is no step, with all: -log p(length) - sum of log p(word), of the paper's
+    section 2.2. However an update is cut into batches, each counts as much."""
     trainer = make_trainer(kind, label_smoothing=0.2)
     objective, target = trainer.updater.objective, subwords.target
     model = objective.model = wide_model(trainer.config, subwords)
@@ -132,47 +118,30 @@ def test_losses_are_those_of_masked_tokens(make_trainer, subwords, monkeypatch, 
         return is_real & (np.arange(is_real.shape[1]) % 2 == 0)
 
     monkeypatch.setattr(mask_prediction, "random_masks", every_second)
-    loss, nll = objective.losses(batch, step=1)
+    loss, nll = objective.losses(batch, step)
     sums = np.zeros(3)  # smoothed, plain, of the length
+    stride = 2 if step else 1
     for source, row in zip(batch.source, objective.labels(batch), strict=True):
         source, labels = source[source != subwords.source.pad], row[row != target.pad]
         read = labels.copy()
-        read[::2] = target.bos
+        read[::stride] = target.bos
         source = paddle.to_tensor(source[np.newaxis])
         log_probs = log_softmax(model(source, paddle.to_tensor(read[np.newaxis])).numpy()[0])
-        for place in range(0, len(labels), 2):
+        for place in range(0, len(labels), stride):
             own = -log_probs[place, labels[place]]
             sums[:2] += 0.8 * own - 0.2 * log_probs[place].mean(), own
         if kind == "length":
             lengths = log_softmax(model.encode_with_lengths(source)[1].numpy())[0]
             sums[2] -= lengths[len(labels) - 1]
     # Float32 sums of some hundred numbers. Masked tokens stand for about as many that are not.
-    assert float(loss) == pytest.approx(2 * (sums[0] + sums[2]), rel=1e-5)
-    assert float(nll) == pytest.approx(2 * (sums[1] + sums[2]), rel=1e-5)
+    assert float(loss) == pytest.approx(stride * (sums[0] + sums[2]), rel=1e-5)
+    assert float(nll) == pytest.approx(stride * (sums[1] + sums[2]), rel=1e-5)
     first, rest = (
-        objective.losses(collate(trainer.data.train, rows, subwords), step=1)
+        objective.losses(collate(trainer.data.train, rows, subwords), step)
         for rows in (np.arange(1), np.arange(1, 6))
     )
     for whole, *parts in zip((loss, nll), first, rest, strict=True):
         assert float(whole) == pytest.approx(sum(map(float, parts)), rel=1e-5)
-
-
-def test_the_length_and_all_words_are_what_the_dev_set_costs(make_trainer, subwords):
-    """-log p(length) - sum of log p(word), of the paper's section 2.2, once."""
-    trainer = make_trainer("length", label_smoothing=0.0)
-    model = trainer.model
-    model.eval()
-    batch = some_batch(trainer)
-    expected = 0.0
-    for source, row in zip(batch.source, trainer.updater.objective.labels(batch), strict=True):
-        source, labels = source[source != subwords.source.pad], row[row != subwords.target.pad]
-        source = paddle.to_tensor(source[np.newaxis])
-        lengths = log_softmax(model.encode_with_lengths(source)[1].numpy())[0]
-        masks = paddle.full([1, len(labels)], subwords.target.bos, "int64")
-        log_probs = log_softmax(model(source, masks).numpy()[0])
-        expected -= lengths[len(labels) - 1] + log_probs[np.arange(len(labels)), labels].sum()
-    for value in trainer.updater.losses(batch):
-        assert float(value) == pytest.approx(expected, rel=1e-5)
 
 
 def of_targets(subwords, *targets):
@@ -246,14 +215,13 @@ def test_the_decoder_reads_nothing_of_what_is_masked(make_trainer, subwords, kin
 
 def test_masks_follow_from_the_seed_and_the_step(make_trainer):
     """Whatever was drawn before: a stopped run goes on as if it had not been stopped."""
-
-    def trained():
+    weights = []
+    for _ in range(2):
         trainer = make_trainer("length", max_steps=3)
         take_steps(trainer, 3)
         np.random.random_sample(7)
-        return trainer.model.generator.weight.numpy()
-
-    np.testing.assert_array_equal(trained(), trained())
+        weights.append(trainer.model.generator.weight.numpy())
+    np.testing.assert_array_equal(*weights)
 
 
 # ---- A run ----
@@ -281,15 +249,10 @@ def test_a_validation(make_trainer, kind):
     assert 0 < scores[0].nll < scores[0].loss < 50
 
 
-def test_it_begins_with_the_weights_of_a_teacher(make_trainer, tmp_path):
-    teacher = make_trainer(None, "teacher")
-    directory = RunDirectory(tmp_path / "teacher")
-    directory.claim()
-    directory.start(teacher.config, teacher.data.subwords, [])
-    teacher.directory = directory
-    teacher._save()
-    directory.release()
-    student = make_trainer("length", "student", init_from=str(directory.path), seed=9)
+def test_it_begins_with_the_weights_of_a_teacher(make_trainer, run_in):
+    teacher = make_trainer(None, max_steps=1)
+    directory, _ = run_in(teacher)
+    student = make_trainer("length", init_from=str(directory.path), seed=9)
     left = take_weights(directory.checkpoint("last"), student.model)
     assert left == ["length_embedding.weight is missing"]
     own = dict(student.model.named_parameters())
@@ -315,9 +278,5 @@ def test_learning(tmp_path, kind):
     engine = learn(config, pairs[100:], subwords)
     translator = LineTranslator(engine, subwords, config.decoding, 100, "de")
     found = translator.translate(source for source, _ in pairs[:100])
-    wrong = [
-        f"{source}: {output}"
-        for (source, target), output in zip(pairs, found, strict=False)
-        if output != target
-    ]
+    wrong = [pair for pair, output in zip(pairs, found, strict=False) if output != pair[1]]
     assert not wrong, f"{len(wrong)} of 100: {wrong[:5]}"

@@ -6,10 +6,10 @@ import numpy as np
 import paddle
 import pytest
 
+from tests.small_trainers import trainer_of
 from tests.support import (
     log_softmax,
     make_config,
-    prepared,
     take_steps,
     train_subwords,
     wide_model,
@@ -17,7 +17,6 @@ from tests.support import (
 from transformer_mt.config.mechanisms import ScheduledSamplingConfig
 from transformer_mt.data.batches import Batch, collate, encoded_rows
 from transformer_mt.training.objective import Objective
-from transformer_mt.training.setup import make_trainer
 from transformer_mt.training.terms import make_objective, scheduled_sampling
 from transformer_mt.training.terms.scheduled_sampling import (
     ScheduledSampling,
@@ -38,11 +37,9 @@ def subwords():
 def objective_of(tmp_path, subwords):
     """An objective whose model is always the same, and as sure of its choices as a trained one."""
 
-    def make(**settings):
-        config = make_config(
-            tmp_path,
-            scheduled_sampling={"k": 1.0, "slope": 1.0, "decay": "linear", **settings},
-        )
+    def make(model=None, **settings):
+        settings = {"k": 1.0, "slope": 1.0, "decay": "linear", **settings}
+        config = make_config(tmp_path, model=model or {}, scheduled_sampling=settings)
         return make_objective(config, wide_model(config, subwords), subwords)
 
     return make
@@ -81,7 +78,7 @@ def seen(objective, batch, step=1000):
 # ---- The decays ----
 
 
-@pytest.mark.parametrize("step", [1, 2, 11, 500, 5000, 10**9])
+@pytest.mark.parametrize("step", [1, 11, 5000, 10**9])
 def test_the_decays_are_those_of_bengio_et_al(step):
     """In exact arithmetic but for NumPy's float64; steps so late that exp overflows too."""
     done = step - 1
@@ -102,17 +99,6 @@ def test_the_decay_begins_at_its_start():
     config = ScheduledSamplingConfig(decay="inverse_sigmoid", k=20.0, start=100)
     assert true_share(100, config) == 1.0
     assert true_share(101, config) == pytest.approx(20 / 21)
-
-
-@pytest.mark.parametrize(
-    ("decay", "step"), [("linear", 5001), ("exponential", 6932), ("inverse_sigmoid", 6909)]
-)
-def test_by_default_a_half_is_true_after_some_thousand_steps(decay, step):
-    """1 - i / 10,000, 0.9999^i, and 1000 / (1000 + exp(i / 1000)) at i = 1000 ln 1000. At that step
-    they fall by 0.0003 a step at most, so that the next step's would be as near."""
-    config = ScheduledSamplingConfig(decay=decay)
-    assert true_share(step, config) == pytest.approx(0.5, abs=2e-4)
-    assert true_share(1, config) == pytest.approx(1.0, abs=2e-3)
 
 
 # ---- What is read ----
@@ -158,7 +144,7 @@ def test_as_many_passes_as_tokens_predict_one_after_another(objective_of, batch,
     objective = objective_of(mixing=mixing, passes=7, k=0.5, slope=1e-9)
     model, source = objective.model, paddle.to_tensor(batch.source)
     counts = []
-    for seed in range(5):
+    for seed in range(3):
         paddle.seed(seed)
         np.random.seed(seed)
         places = objective.terms[0]._chosen_places(batch, 0.5)
@@ -182,12 +168,7 @@ def test_as_many_passes_as_tokens_predict_one_after_another(objective_of, batch,
         np.testing.assert_array_equal(read, expected)
         counts.append((read != batch.target_input).sum())
     assert len(set(counts)) > 1  # other places each time
-
-
-def test_more_passes_differ_from_two(objective_of, batch):
-    two, _ = seen(objective_of(passes=2), batch)
-    many, _ = seen(objective_of(passes=7), batch)
-    assert (two != many).any()
+    assert (read != seen(objective_of(mixing=mixing, passes=2), batch)[0]).any()
 
 
 def test_places_are_as_many_as_the_share_says_and_never_the_beginning(objective_of, subwords):
@@ -253,9 +234,7 @@ def test_the_mean_of_one_is_the_best(objective_of, batch):
     embedded = objective.model.target_embedding(paddle.to_tensor(best)).numpy()
     np.testing.assert_allclose(means, embedded, rtol=1e-6)
     assert float(same_losses[0]) == pytest.approx(float(losses[0]), rel=1e-6)
-
-
-def test_the_mean_of_all_needs_no_more_than_the_vocabulary(objective_of, batch):
+    # And of all, no more than the vocabulary has.
     whole, _ = seen(objective_of(mixing="top_k", top_k=10_000), batch)
     assert np.isfinite(whole).all()
 
@@ -286,15 +265,10 @@ def test_the_gradient_goes_into_predictions_only_if_wanted(objective_of, batch):
 
 
 @pytest.mark.parametrize("backpropagate", [False, True])
-def test_the_embeddings_of_the_mixture_are_trained(tmp_path, subwords, batch, backpropagate):
+def test_the_embeddings_of_the_mixture_are_trained(objective_of, subwords, batch, backpropagate):
     """Those that stand nowhere else: not tied to the generator, nor to the source's."""
-    settings = {"decay": "linear", "k": 1.0, "slope": 1.0, "mixing": "top_k", "top_k": 2}
-    config = make_config(
-        tmp_path,
-        model={"tie_embeddings": False},
-        scheduled_sampling={**settings, "backpropagate": backpropagate},
-    )
-    objective = make_objective(config, wide_model(config, subwords), subwords)
+    settings = {"mixing": "top_k", "top_k": 2, "backpropagate": backpropagate}
+    objective = objective_of({"tie_embeddings": False}, **settings)
     objective.losses(batch, 1000)[0].backward()
     gradient = objective.model.target_embedding.weight.grad.numpy()
     # bos, which is always true, and of what is mixed more than one.
@@ -308,12 +282,9 @@ def test_the_embeddings_of_the_mixture_are_trained(tmp_path, subwords, batch, ba
 @pytest.mark.parametrize("mixing", ["argmax", "sampled", "top_k"])
 def test_it_trains_and_is_the_same_again(tmp_path, subwords, mixing):
     def trained():
-        config = make_config(
-            tmp_path,
-            scheduled_sampling={"decay": "exponential", "k": 0.5, "mixing": mixing, "passes": 3},
-            training={"max_steps": 8},
-        )
-        trainer = make_trainer(config, prepared(config, PAIRS, subwords))
+        settings = {"decay": "exponential", "k": 0.5, "mixing": mixing, "passes": 3}
+        sections = {"scheduled_sampling": settings, "training": {"max_steps": 8}}
+        trainer = trainer_of(tmp_path, PAIRS, subwords, **sections)
         objective = trainer.updater.objective
         assert [type(term) for term in objective.terms] == [ScheduledSampling]
         # Other batches have other losses: this is of the same one before and after, by true words.
@@ -329,8 +300,8 @@ def test_it_trains_and_is_the_same_again(tmp_path, subwords, mixing):
 
 def test_the_share_is_that_of_the_number_of_the_update(tmp_path, subwords, monkeypatch):
     """And the dev set's loss asks for none."""
-    config = make_config(tmp_path, scheduled_sampling={"decay": "linear"})
-    trainer = make_trainer(config, prepared(config, PAIRS, subwords, PAIRS[:3]))
+    settings = {"scheduled_sampling": {"decay": "linear"}}
+    trainer = trainer_of(tmp_path, PAIRS, subwords, PAIRS[:3], **settings)
     steps = []
 
     def noted(step, settings):

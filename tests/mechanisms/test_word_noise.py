@@ -4,21 +4,16 @@ import numpy as np
 import pytest
 
 from tests.small_trainers import TRAIN
-from tests.support import make_config, prepared, take_steps, train_subwords
-from transformer_mt.training.setup import make_trainer
+from tests.small_trainers import trainer_of as made
+from tests.support import take_steps, train_subwords
 
 
-def trainer_of(folder, model=None, **noise):
-    config = make_config(folder, model=model or {}, word_noise=noise)
-    return make_trainer(config, prepared(config, TRAIN, train_subwords(TRAIN)))
+def trainer_of(folder, model=None, subwords=None, **noise):
+    return made(folder, subwords=subwords, model=model or {}, word_noise=noise)
 
 
 def first_batch(trainer):
     return trainer.read(0, 0, trainer.plan.epoch_updates(0)[0]).batches[0]
-
-
-def test_without_noise_there_is_no_term(tmp_path):
-    assert not trainer_of(tmp_path).updater.objective.terms
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -44,21 +39,14 @@ def test_replacement(tmp_path, side):
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_a_word_that_is_dropped_is_not_read(tmp_path, side):
     """The gradient of its embedding is 0, if the embeddings are not those of the output layer."""
-    model = {"dropout": 0.0, "tie_embeddings": False}
+    model = {"tie_embeddings": False}
     trainer = trainer_of(tmp_path, model, **{f"{side}_dropout": 0.5})
     objective, batch = trainer.updater.objective, first_batch(trainer)
     (term,) = objective.terms
-    masks = {}
-    drawn = term.dropped
-
-    def recorded(batch):
-        masks["source"], masks["target"] = drawn(batch)
-        return masks["source"], masks["target"]
-
-    term.dropped = recorded
     np.random.seed(2)
-    loss, _ = objective.losses(batch, 1)
-    loss.backward()
+    masks = dict(zip(("source", "target"), term.dropped(term.batch(batch, 1)), strict=True))
+    term.dropped = lambda batch: tuple(masks.values())
+    objective.losses(batch, 1)[0].backward()
     assert masks[{"source": "target", "target": "source"}[side]] is None
     ids = batch.source if side == "source" else batch.target_input
     read = np.unique(ids[~masks[side]])
@@ -89,9 +77,8 @@ def test_the_noise_follows_from_the_step(tmp_path):
 
 def test_tags_stay_whole(tmp_path):
     """Replacement neither removes a tag nor writes one into a sentence."""
-    config = make_config(tmp_path, word_noise={"source_replacement": 0.9})
     subwords = train_subwords(TRAIN, user_symbols=["<bt>"])
-    trainer = make_trainer(config, prepared(config, TRAIN, subwords))
+    trainer = trainer_of(tmp_path, subwords=subwords, source_replacement=0.9)
     (term,) = trainer.updater.objective.terms
     tag = subwords.source.user_symbols["<bt>"]
     batch = first_batch(trainer)

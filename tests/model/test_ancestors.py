@@ -1,14 +1,8 @@
 """Which positions are whose past, against lists of them."""
 
 import numpy as np
-import pytest
 
 from transformer_mt.model.ancestors import AncestorMask
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(3762)
 
 
 def test_follows_every_hypothesis_to_its_past(rng):

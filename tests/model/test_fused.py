@@ -4,6 +4,8 @@ There is no GPU here. Paddle's attention runs on a CPU in its plain form; the ot
 CPU kernel, so stand-ins for it are tested, of which one is right.
 """
 
+from types import SimpleNamespace
+
 import numpy as np
 import paddle
 import paddle.nn.functional as F
@@ -49,35 +51,26 @@ def use_norm(monkeypatch):
 # ---- Attention ----
 
 
-@pytest.mark.parametrize("width", [8, 16, 32, 64, 128, 256])
+@pytest.mark.parametrize("width", [8, 64, 256])
 def test_attention_passes_its_self_test(warnings, width):
     # 16 (toy), 32 (most recipes) and 64 (base and big) are in use. Masks: causal with padding and
     # a query without keys, and none with more keys than queries.
     assert gpu._test_attention(paddle.float32, width) == ""
 
 
-@pytest.mark.parametrize(("change", "word"), [
-    (lambda options: options.update(attn_mask=None), "value"),
-    (lambda options: options.update(is_causal=True), "value"),
-    (lambda options: options.update(dropout_p=0.3), "value"),
-])  # fmt: skip
-def test_a_wrong_attention_fails(warnings, monkeypatch, change, word):
-    real = F.scaled_dot_product_attention
+REAL_ATTENTION = F.scaled_dot_product_attention
+WRONG_ATTENTION = [
+    (lambda *qkv, **o: REAL_ATTENTION(*qkv, **o | {"attn_mask": None}), "value"),
+    (lambda *qkv, **o: REAL_ATTENTION(*qkv, **o | {"is_causal": True}), "value"),
+    (lambda *qkv, **o: REAL_ATTENTION(*qkv, **o | {"dropout_p": 0.3}), "value"),
+    (lambda q, k, v, **o: REAL_ATTENTION(q, k.detach() + 0 * k, v, **o), "gradient of K"),
+]
 
-    def wrong(*arguments, **options):
-        change(options)
-        return real(*arguments, **options)
 
+@pytest.mark.parametrize(("wrong", "word"), WRONG_ATTENTION)
+def test_a_wrong_attention_fails(warnings, monkeypatch, wrong, word):
     monkeypatch.setattr(F, "scaled_dot_product_attention", wrong)
     assert word in gpu._test_attention(paddle.float32, 8)
-
-
-def test_a_wrong_gradient_of_attention_fails(warnings, monkeypatch):
-    real = F.scaled_dot_product_attention
-    monkeypatch.setattr(
-        F, "scaled_dot_product_attention", lambda q, k, v, **o: real(q, k.detach() + 0 * k, v, **o)
-    )
-    assert "gradient of K" in gpu._test_attention(paddle.float32, 8)
 
 
 def test_not_a_number_fails():
@@ -89,12 +82,8 @@ def test_the_widths_are_those_of_paddle():
     """Paddle's own check, for every width."""
     from paddle.nn.functional import sdpa
 
-    class Parameters:
-        pass
-
     for width in range(1, 600):
-        parameters = Parameters()
-        parameters.head_dim = (width,) * 3
+        parameters = SimpleNamespace(head_dim=(width,) * 3)
         assert takes_head_width(width) == sdpa.check_head_dim_size_flash(parameters)
 
 
@@ -121,50 +110,35 @@ def test_other_shapes_are_not_even_tested(warnings, monkeypatch, normal, shape):
 
 def test_the_documented_norm_passes(warnings, use_norm):
     use_norm(plain_norm)
-    for width in (64, 128, 512, 1024):
+    for width in (64, 1024):
         assert gpu._test_dropout_add_norm(paddle.float32, width) == ""
 
 
-WRONG = {
-    "raises": (raising, "RuntimeError"),
-    "drops at another rate": (
-        lambda x, residual, **o: plain_norm(x, residual, **o | {"dropout_rate": 0.2}),
-        "dropout of 0.0",
-    ),
-    "does not scale what it keeps": (
-        lambda x, residual, dropout_rate, **o: plain_norm(
-            x * (1 - dropout_rate), residual, dropout_rate=dropout_rate, **o
-        ),
+def same_elements_twice(*arguments, **options):
+    paddle.seed(1)
+    return plain_norm(*arguments, **options)
+
+
+WRONG = [
+    (raising, "RuntimeError"),
+    (lambda x, y, **o: plain_norm(x, y, **o | {"dropout_rate": 0.2}), "dropout of 0.0"),
+    (
+        lambda x, y, **o: plain_norm(x * (1 - o["dropout_rate"]), y, **o),
         "dropout of 0.5, the value",
     ),
-    "has no gradient": (
-        lambda x, residual, **o: plain_norm(x.detach() + 0 * x, residual, **o),
-        "dropout of 0.0, the value",
-    ),
-    "swaps its inputs": (
-        lambda x, residual, **o: plain_norm(residual, x, **o),
-        "the value",
-    ),
-}
+    (lambda x, y, **o: plain_norm(x.detach() + 0 * x, y, **o), "dropout of 0.0, the value"),
+    (lambda x, y, **o: plain_norm(y, x, **o), "the value"),
+    (same_elements_twice, "twice"),
+]
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_norm_fails(warnings, use_norm, name):
-    function, words = WRONG[name]
+@pytest.mark.parametrize(("function", "words"), WRONG)
+def test_a_wrong_norm_fails(warnings, use_norm, function, words):
     use_norm(function)
     x = paddle.ones([1, 16])
     assert not gpu.DROPOUT_ADD_NORM.works(x, 16)
     (message,) = warnings
-    assert words in message and "the result is the same" in message.lower()
-
-
-def test_the_same_elements_twice_fail(warnings, use_norm):
-    def fixed(*arguments, **options):
-        paddle.seed(1)
-        return plain_norm(*arguments, **options)
-
-    use_norm(fixed)
-    assert "twice" in gpu._test_dropout_add_norm(paddle.float32, 16)
+    assert words in message
 
 
 def test_the_layer_uses_it_in_training_only(warnings, use_norm, normal):

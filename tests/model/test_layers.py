@@ -8,7 +8,7 @@ import numpy as np
 import paddle
 import pytest
 
-from tests.reference import sizes
+from tests.reference import attention_pairs, random_mask, sizes
 from transformer_mt.model.attention import causal_mask
 from transformer_mt.model.layers import (
     DecoderLayer,
@@ -22,34 +22,10 @@ TOLERANCE = 1e-5
 D_MODEL, HEADS, D_FF = 12, 3, 20
 
 
-def copy_weights(pairs):
-    for source, target in pairs:
-        target.set_state_dict(source.state_dict())
-
-
-def attention_pairs(ours, theirs):
-    return [
-        (ours.query_projection, theirs.q_proj),
-        (ours.key_projection, theirs.k_proj),
-        (ours.value_projection, theirs.v_proj),
-        (ours.output_projection, theirs.out_proj),
-    ]
-
-
-def feed_forward_pairs(ours, theirs):
-    return [(ours.inner_projection, theirs.linear1), (ours.output_projection, theirs.linear2)]
-
-
 def numpy_norm(x, norm):
     x = x.astype("float64")
     scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
     return scaled * norm.weight.numpy() + norm.bias.numpy()
-
-
-def random_mask(rng, *shape):
-    mask = rng.random(shape) < 0.4
-    mask[..., 0] = False  # something is allowed in every row
-    return mask
 
 
 class TestPositionwiseFeedForward:
@@ -74,22 +50,15 @@ class TestPositionwiseFeedForward:
         assert 0.3 < dropped.mean() < 0.7
         np.testing.assert_allclose(output[~dropped], 2.0 * (x.numpy() + 1.0)[~dropped], rtol=1e-5)
 
-    def test_without_bias(self):
-        assert len(PositionwiseFeedForward(4, 8, bias=False).parameters()) == 2
-
 
 class TestResidualNorm:
-    def test_post(self, normal, randomise):
-        residual = randomise(ResidualNorm(8, norm="post"))
-        x = normal(2, 3, 8)
-        expected = numpy_norm((x + 3.0 * x).numpy(), residual.norm)
-        np.testing.assert_allclose(residual(x, lambda y: 3.0 * y), expected, atol=TOLERANCE)
-
-    def test_pre(self, normal, randomise):
-        residual = randomise(ResidualNorm(8, norm="pre"))
-        x = normal(2, 3, 8)
-        expected = x.numpy() + 3.0 * numpy_norm(x.numpy(), residual.norm)
-        np.testing.assert_allclose(residual(x, lambda y: 3.0 * y), expected, atol=TOLERANCE)
+    @pytest.mark.parametrize("norm", ["post", "pre"])
+    def test_equals_the_formula(self, normal, randomise, norm):
+        residual = randomise(ResidualNorm(8, norm=norm))
+        x = normal(2, 3, 8).numpy()
+        post, pre = numpy_norm(x + 3.0 * x, residual.norm), x + 3.0 * numpy_norm(x, residual.norm)
+        ours = residual(paddle.to_tensor(x), lambda y: 3.0 * y)
+        np.testing.assert_allclose(ours, post if norm == "post" else pre, atol=TOLERANCE)
 
     def test_dropout_is_of_the_sublayer_only(self, normal):
         residual = ResidualNorm(64, dropout=0.25, norm="pre")
@@ -101,70 +70,49 @@ class TestResidualNorm:
         residual.eval()
         np.testing.assert_array_equal(residual(x, paddle.ones_like), x + 1.0)
 
-    @pytest.mark.parametrize("rate", [-0.1, 1.0, 30.0])
-    def test_bad_rate(self, rate):
-        with pytest.raises(ValueError, match="dropout rate"):
-            ResidualNorm(8, dropout=rate)
-
-    def test_unknown_norm(self):
-        with pytest.raises(ValueError, match='"post" or "pre", not \'middle\''):
-            ResidualNorm(8, norm="middle")
+    @pytest.mark.parametrize("options", [{"dropout": 30.0}, {"norm": "middle"}])
+    def test_bad_options(self, options):
+        with pytest.raises(ValueError, match=r"dropout rate|\"post\" or \"pre\""):
+            ResidualNorm(8, **options)
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("masked", [False, True])
-def test_encoder_layer_equals_paddles(rng, normal, randomise, norm, masked):
-    ours = randomise(EncoderLayer(sizes(D_MODEL, HEADS, D_FF, norm=norm)))
-    theirs = paddle.nn.TransformerEncoderLayer(
-        D_MODEL, HEADS, D_FF, dropout=0.0, normalize_before=norm == "pre"
-    )
-    copy_weights(
-        attention_pairs(ours.self_attention, theirs.self_attn)
-        + feed_forward_pairs(ours.feed_forward, theirs)
-        + [
-            (ours.self_attention_residual.norm, theirs.norm1),
-            (ours.feed_forward_residual.norm, theirs.norm2),
-        ]
-    )
-    x = normal(2, 5, D_MODEL)
-    mask = their_mask = None
+@pytest.mark.parametrize("is_decoder", [False, True])
+def test_layers_equal_paddles(rng, normal, randomise, norm, masked, is_decoder):
+    kind, theirs = EncoderLayer, paddle.nn.TransformerEncoderLayer
+    if is_decoder:
+        kind, theirs = DecoderLayer, paddle.nn.TransformerDecoderLayer
+    ours = randomise(kind(sizes(D_MODEL, HEADS, D_FF, norm=norm)))
+    theirs = theirs(D_MODEL, HEADS, D_FF, dropout=0.0, normalize_before=norm == "pre")
+    sublayers = ["self_attention", *["cross_attention"] * is_decoder, "feed_forward"]
+    pairs = attention_pairs(ours.self_attention, theirs.self_attn)
+    if is_decoder:
+        pairs += attention_pairs(ours.cross_attention, theirs.cross_attn)
+    pairs += [
+        (ours.feed_forward.inner_projection, theirs.linear1),
+        (ours.feed_forward.output_projection, theirs.linear2),
+        *(
+            (getattr(ours, f"{name}_residual").norm, getattr(theirs, f"norm{number}"))
+            for number, name in enumerate(sublayers, 1)
+        ),
+    ]
+    for layer, their_layer in pairs:
+        their_layer.set_state_dict(layer.state_dict())
+    x, memory = normal(2, 5, D_MODEL), normal(2, 4, D_MODEL)
+    inputs, masks = ((x, memory), (2, 1, 4)) if is_decoder else ((x,), (2, 5, 5))
+    our_masks, their_masks = (), (None,) * len(inputs)
     if masked:
-        bools = random_mask(rng, 2, 5, 5)
-        mask, their_mask = paddle.to_tensor(bools), paddle.to_tensor(~bools[:, np.newaxis])
-    output, weights = ours(x, mask, need_weights=True)
-    np.testing.assert_allclose(output, theirs(x, their_mask), atol=TOLERANCE)
-    assert weights.shape == [2, HEADS, 5, 5]
-    assert ours(x, mask)[1] is None
-
-
-@pytest.mark.parametrize("norm", ["post", "pre"])
-@pytest.mark.parametrize("masked", [False, True])
-def test_decoder_layer_equals_paddles(rng, normal, randomise, norm, masked):
-    ours = randomise(DecoderLayer(sizes(D_MODEL, HEADS, D_FF, norm=norm)))
-    theirs = paddle.nn.TransformerDecoderLayer(
-        D_MODEL, HEADS, D_FF, dropout=0.0, normalize_before=norm == "pre"
-    )
-    copy_weights(
-        attention_pairs(ours.self_attention, theirs.self_attn)
-        + attention_pairs(ours.cross_attention, theirs.cross_attn)
-        + feed_forward_pairs(ours.feed_forward, theirs)
-        + [
-            (ours.self_attention_residual.norm, theirs.norm1),
-            (ours.cross_attention_residual.norm, theirs.norm2),
-            (ours.feed_forward_residual.norm, theirs.norm3),
-        ]
-    )
-    x, memory = normal(2, 3, D_MODEL), normal(2, 5, D_MODEL)
-    masks, their_masks = (None, None), (None, None)
-    if masked:
-        self_mask, memory_mask = causal_mask(3), random_mask(rng, 2, 1, 5)
-        masks = (self_mask, paddle.to_tensor(memory_mask))
-        their_masks = (~self_mask, paddle.to_tensor(~memory_mask[:, np.newaxis]))
-    output, self_weights, cross_weights = ours(x, memory, *masks, need_weights=True)
-    np.testing.assert_allclose(output, theirs(x, memory, *their_masks), atol=TOLERANCE)
-    assert self_weights.shape == [2, HEADS, 3, 3]
-    assert cross_weights.shape == [2, HEADS, 3, 5]
-    assert ours(x, memory, *masks)[1:] == (None, None)
+        mask = random_mask(rng, *masks)
+        our_masks, their_masks = (paddle.to_tensor(mask),), (paddle.to_tensor(~mask[:, None]),)
+        if is_decoder:
+            our_masks = (causal_mask(5), *our_masks)
+            their_masks = (~causal_mask(5), *their_masks)
+    output, *weights = ours(*inputs, *our_masks, need_weights=True)
+    np.testing.assert_allclose(output, theirs(*inputs, *their_masks), atol=TOLERANCE)
+    shapes = [[2, HEADS, 5, 5], [2, HEADS, 5, 4]]
+    assert [own.shape for own in weights] == shapes[: len(inputs)]
+    assert not any(ours(*inputs, *our_masks)[1:])
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
@@ -179,14 +127,6 @@ def test_decoder_layer_with_a_cache_equals_all_at_once(normal, randomise, norm):
         np.testing.assert_allclose(output[:, 0], expected[:, position], atol=TOLERANCE)
     assert cache.self_attention.length == 4
     assert cache.cross_attention.length == 5
-
-
-@pytest.mark.parametrize("layer_class", [EncoderLayer, DecoderLayer])
-def test_layers_without_bias_keep_only_those_of_their_norms(layer_class):
-    names = [name for name, _ in layer_class(sizes(8, 2, 16, bias=False)).named_parameters()]
-    biases = [name for name in names if name.endswith(".bias")]
-    assert biases
-    assert all(name.endswith("_residual.norm.bias") for name in biases)
 
 
 @pytest.mark.parametrize(

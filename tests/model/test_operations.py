@@ -35,7 +35,7 @@ def variable(normal):
     return make
 
 
-@pytest.mark.parametrize("lead", [(5,), (2, 5), (2, 3, 5)])
+@pytest.mark.parametrize("lead", [(5,), (2, 3, 5)])
 class TestAnyShape:
     def test_linear(self, normal, variable, lead):
         x, weight, bias = variable(*lead, 7), variable(7, 4), variable(4)
@@ -99,7 +99,7 @@ def test_layer_norm_of_equal_values(variable):
     assert np.isfinite(dx).all()
 
 
-@pytest.mark.parametrize("rows", [1, 16, 37])
+@pytest.mark.parametrize("rows", [1, 37])
 @pytest.mark.parametrize("by_numpy", [True, False])
 @pytest.mark.parametrize("scale", [1.0, 300.0])
 def test_log_sum_exp_and_softmax_of_rows(normal, rows, by_numpy, scale):
@@ -138,7 +138,7 @@ def test_nothing_is_kept_for_a_gradient_that_nobody_asks_for(variable):
 
 
 class TestDropout:
-    @pytest.mark.parametrize("rate", [0.0, 0.1, 0.3, 0.5, 0.9])
+    @pytest.mark.parametrize("rate", [0.0, 0.1, 0.9])
     def test_rate_and_mean(self, rate):
         output = operations.dropout(paddle.ones([1000, 1001]), rate).numpy()
         # A million draws: five standard deviations of the share are at most 0.0025.
@@ -150,10 +150,8 @@ class TestDropout:
     def test_the_mean_is_exactly_that_of_the_rounded_rate(self):
         scale = float(operations.dropout(paddle.ones([100]), 0.1).max())
         assert scale == pytest.approx(65536 / (65536 - 6553), rel=1e-7)
-
-    @pytest.mark.parametrize("rate", [1e-9, 1 - 1e-9])
-    def test_extreme_rates(self, rate):
-        assert np.isfinite(operations.dropout(paddle.ones([10]), rate).numpy()).all()
+        for rate in (1e-9, 1 - 1e-9):
+            assert np.isfinite(operations.dropout(paddle.ones([10]), rate).numpy()).all()
 
     def test_elements_are_independent_of_their_neighbours(self):
         dropped = operations.dropout(paddle.ones([2**20]), 0.5).numpy() == 0.0

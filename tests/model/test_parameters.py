@@ -14,6 +14,9 @@ from transformer_mt.model.costs import VocabularySizes, parts
 BIG = {"d_model": 1024, "d_ff": 4096, "num_heads": 16}
 
 
+KINDS = [{}, {"copying": True}, {"non_autoregressive": "length"}, {"non_autoregressive": "end"}]
+
+
 def built(config, vocabularies):
     """The model of a config, with vocabularies that have nothing but a size."""
     target = SimpleNamespace(size=vocabularies.target, pad=0)
@@ -36,12 +39,7 @@ def configs(draw):
         norm=draw(st.sampled_from(["pre", "post"])),
         tie_embeddings=draw(st.booleans()),
         bias=draw(st.booleans()),
-        **draw(
-            st.sampled_from(
-                [{}, {"copying": True}]
-                + [{"non_autoregressive": kind} for kind in ("length", "end")]
-            )
-        ),
+        **draw(st.sampled_from(KINDS)),
     )
     target = draw(st.integers(5, 9))
     joint = config.copying or draw(st.booleans())
@@ -49,7 +47,7 @@ def configs(draw):
 
 
 @given(configs())
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_the_parts_are_all_of_the_built_model_and_nothing_else(config_and_vocabularies):
     config, vocabularies = config_and_vocabularies
     model = built(config, vocabularies)
@@ -60,11 +58,10 @@ def test_the_parts_are_all_of_the_built_model_and_nothing_else(config_and_vocabu
         for _ in range(part.count)
     ]
     assert sorted(counted) == sorted(tuple(tensor.shape) for tensor in model.parameters())
-    total = sum(part.parameters for part in parts(config, vocabularies))
-    assert total == sum(int(tensor.size) for tensor in model.parameters())
 
 
 @given(configs())
+@settings(max_examples=25)
 def test_the_formulas_give_the_numbers_beside_them(config_and_vocabularies):
     config, vocabularies = config_and_vocabularies
     for part in parts(config, vocabularies):

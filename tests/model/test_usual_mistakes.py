@@ -75,22 +75,12 @@ def test_the_key_is_transposed():
 
 def test_the_rate_of_dropout_is_what_is_dropped_and_not_what_is_kept():
     """Everywhere in the model. Of 40,000 elements the share dropped has a deviation of 0.002."""
-    rates = {
-        "_residual.dropout": 0.1,
-        "positional_encoding.dropout": 0.15,
-        "_attention.attention.dropout": 0.2,
-        "feed_forward.dropout": 0.25,
-        "projection_dropout": 0.3,
-        "output_dropout": 0.35,
-    }
-    model = small_model(
-        dropout=0.1,
-        embedding_dropout=0.15,
-        attention_dropout=0.2,
-        feed_forward_dropout=0.25,
-        projection_dropout=0.3,
-        output_dropout=0.35,
-    )
+    names = ("dropout", "embedding", "attention", "feed_forward", "projection", "output")
+    names = [name if name == "dropout" else f"{name}_dropout" for name in names]
+    ends = ("_residual.dropout", "positional_encoding.dropout", "_attention.attention.dropout")
+    ends += ("feed_forward.dropout", "projection_dropout", "output_dropout")
+    rates = (0.1, 0.15, 0.2, 0.25, 0.3, 0.35)
+    model = small_model(**dict(zip(names, rates, strict=True)))
     layers = [
         (name, layer)
         for name, layer in model.named_sublayers()
@@ -101,7 +91,7 @@ def test_the_rate_of_dropout_is_what_is_dropped_and_not_what_is_kept():
     assert len(layers) == 2 * (2 + 2 + 1) + 2 * (3 + 4 + 1) + 2
     ones = paddle.ones([200, 200])
     for name, layer in layers:
-        (rate,) = (rate for end, rate in rates.items() if name.endswith(end))
+        (rate,) = (rate for end, rate in zip(ends, rates, strict=True) if name.endswith(end))
         output = layer(ones).numpy()
         assert (output == 0.0).mean() == pytest.approx(rate, abs=0.02), name
         # What is kept grows to make up for it (to a multiple of 2^-16 of the rate).

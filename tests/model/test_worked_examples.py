@@ -38,33 +38,23 @@ class TestScoresToWeightsToOutput:
     )
     VALUES = ([0.1, 0.2, 0.3], [0.2, 0.4, 0.6], [0.3, 0.5, 0.7], [0.4, 0.6, 0.8])
 
-    @pytest.fixture
-    def attended(self):
-        """The output (4, 3) and the weights (4, 4)."""
+    def test_weights_and_output(self):
         query, key = 2.0 * tensor(*self.SCORES), paddle.eye(4).unsqueeze(0)
         output, weights = ScaledDotProductAttention()(query, key, tensor(*self.VALUES))
-        return output[0].numpy(), weights[0].numpy()
-
-    def test_weights_of_the_first_row_to_two_places(self, attended):
-        assert np.round(attended[1][0].astype("float64"), 2).tolist() == [0.27, 0.13, 0.49, 0.11]
-
-    def test_weights_are_the_softmax_of_the_scores(self, attended):
         expected = [
             [0.268437, 0.133302, 0.489123, 0.109138],
             [0.176039, 0.391781, 0.194553, 0.237627],
             [0.294553, 0.146270, 0.439421, 0.119756],
             [0.200170, 0.244488, 0.109856, 0.445486],
         ]
-        np.testing.assert_allclose(attended[1], expected, atol=TOLERANCE)
-
-    def test_output_is_the_weighted_sum_of_the_values(self, attended):
+        np.testing.assert_allclose(weights[0], expected, atol=TOLERANCE)
         expected = [
             [0.243896, 0.417053, 0.590209],
             [0.249377, 0.431773, 0.614169],
             [0.238438, 0.408983, 0.579528],
             [0.280066, 0.460049, 0.640032],
         ]
-        np.testing.assert_allclose(attended[0], expected, atol=TOLERANCE)
+        np.testing.assert_allclose(output[0], expected, atol=TOLERANCE)
 
 
 class TestUnscaledAttention:
@@ -128,13 +118,6 @@ class TestShapes:
         expected = np.full((1, 5, query_len, key_len), 1 / key_len)
         np.testing.assert_allclose(weights, expected, atol=TOLERANCE)
 
-    def test_values_of_another_width_than_the_keys(self, normal):
-        query, key, value = normal(4, 3, 4), normal(4, 3, 4), normal(4, 3, 5)
-        output, weights = ScaledDotProductAttention()(query, key, value)
-        assert output.shape == [4, 3, 5]
-        assert weights.shape == [4, 3, 3]
-        np.testing.assert_allclose(weights.sum(-1), 1.0, atol=TOLERANCE)
-
     def test_heads_whose_values_have_another_width_than_their_keys(self, normal):
         attention = MultiHeadAttention(d_model=10, num_heads=3, d_k=4, d_v=5)
         keys, values = attention.project(normal(4, 3, 10), normal(4, 3, 10))
@@ -154,7 +137,7 @@ class TestPositions:
 
     # Where d_model is odd, the last sine has no cosine. Of the last positions an angle in float32
     # would be wrong by 2e-5.
-    @pytest.mark.parametrize(("length", "d_model"), [(60, 1), (60, 7), (60, 512), (10_000, 8)])
+    @pytest.mark.parametrize(("length", "d_model"), [(60, 7), (60, 512), (10_000, 8)])
     def test_equal_the_formula(self, length, d_model):
         expected = np.empty((length, d_model))
         for dimension in range(d_model):
@@ -163,8 +146,7 @@ class TestPositions:
             expected[:, dimension] = np.sin(angles) if dimension % 2 == 0 else np.cos(angles)
         np.testing.assert_allclose(self.positions(length, d_model), expected, atol=TOLERANCE)
 
-    @pytest.mark.parametrize("d_model", [2, 8, 512])
-    @pytest.mark.parametrize("k", [1, 5, 30])
+    @pytest.mark.parametrize(("k", "d_model"), [(1, 8), (30, 512)])
     def test_of_later_ones_are_a_linear_function_of_earlier_ones(self, k, d_model):
         # PE(pos + k) = PE(pos) R: a rotation of each pair of sine and cosine by k times its
         # frequency, by the addition theorems. R depends on k and not on pos.

@@ -11,11 +11,9 @@ import paddle
 import pytest
 
 from tests.device_path import counted_host_reads, use_device_path
-from tests.small_trainers import TRAIN
-from tests.support import make_config, prepared, train_subwords
+from tests.small_trainers import trainer_of
 from transformer_mt.training import parallel
 from transformer_mt.training.parallel import Processes
-from transformer_mt.training.setup import make_trainer
 
 STEPS = 5
 # Small, so that a tiny model has several.
@@ -46,12 +44,8 @@ def trained(variant: str, processes: Processes, folder: Path) -> dict[str, np.nd
         patch.setattr(parallel, "BUCKET_BYTES", BUCKET_BYTES)
         if variant.startswith("device"):
             use_device_path(patch)
-        config = make_config(
-            folder,
-            training={"batch_tokens": 600, "device_tokens": 150, **VARIANTS[variant]},
-        )
-        data = prepared(config, TRAIN, train_subwords(TRAIN))
-        trainer = make_trainer(config, data, processes)
+        training = {"batch_tokens": 600, "device_tokens": 150, **VARIANTS[variant]}
+        trainer = trainer_of(folder, processes=processes, training=training)
         updater = trainer.updater
         plain_losses = updater.losses
 

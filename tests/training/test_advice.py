@@ -37,29 +37,20 @@ def test_nothing_is_odd_about_the_recipes(tmp_path):
             assert advice(config, FACTS, config.training.max_steps) == [], path.name
 
 
-@pytest.mark.parametrize(
-    ("training", "words"),
-    [
-        ({"warmup_steps": 1001}, ["warmup_steps: 1001", "ends at step 1,000", "to 200 for"]),
-        (
-            {"decay_steps": 900, "schedule": "linear", "learning_rate": 0.1},
-            ["decay_steps: 900", "rate is 0 from step 900 on", "In a new run", "to 1000"],
-        ),
-        (
-            {"decay_steps": 1100, "schedule": "cosine", "learning_rate": 0.1},
-            ["decay_steps: 1100", "before the learning rate is 0", "In a new run", "to 1000"],
-        ),
-        ({"validate_every": 1001}, ["validate_every: 1001", "ends at step 1,000", "to 100 for"]),
-        ({"average_last": 4, "save_every": 400}, ["average_last: 4", "only 3", "at most 250"]),
-    ],
-)
-def test_numbers_that_do_not_fit_the_length_of_the_run(tmp_path, training, words):
+@pytest.mark.parametrize(("training", "key", "advised_value"), [
+    ({"warmup_steps": 1001}, "warmup_steps", 200),
+    ({"decay_steps": 900, "schedule": "linear", "learning_rate": 0.1}, "decay_steps", 1000),
+    ({"decay_steps": 1100, "schedule": "cosine", "learning_rate": 0.1}, "decay_steps", 1000),
+    ({"validate_every": 1001}, "validate_every", 100),
+    ({"average_last": 4, "save_every": 400}, "save_every", 250),
+])  # fmt: skip
+def test_numbers_that_do_not_fit_the_length_of_the_run(tmp_path, training, key, advised_value):
     (message,) = advised(tmp_path, **training)
-    assert message.startswith("training.") and all(word in message for word in words)
+    first = next(iter(training))
+    assert message.startswith(f"training.{first}: {training[first]}")
     # What the message advises helps.
-    key = {"average_last": "save_every"}.get(first := next(iter(training)), first)
-    number = int(words[-1].split()[1 if key != "save_every" else 2])
-    assert advised(tmp_path, **training | {key: number}) == []
+    assert str(advised_value) in message
+    assert advised(tmp_path, **training | {key: advised_value}) == []
 
 
 @pytest.mark.parametrize("at_the_limit", [
@@ -107,8 +98,7 @@ def test_subwords_that_are_too_rare(tmp_path):
 def test_text_of_the_tests_that_is_trained_on(tmp_path):
     overlap = {"dev": {"lines": 1, "pairs": 0}, "test": {"lines": 1000, "pairs": 2}}
     dev, test = advised(tmp_path, FACTS | {"overlap": overlap})
-    assert dev.startswith("data.dev: the source or the target of 1 of its 1,000 pairs")
-    assert "whole" not in dev
+    assert dev.startswith("data.dev: ") and "1 of its 1,000 pairs" in dev
     assert test.startswith("data.test: ") and "1,000 of its 1,000" in test and "(2 as" in test
 
 
@@ -119,10 +109,7 @@ def test_unknown_text(tmp_path):
 
     assert advised(tmp_path, facts(0.019, "x")) == []
     (message,) = advised(tmp_path, facts(0.021, "x", "y"))
-    words = "data.train: 2.1%", "of the target are unknown", "x, y", "character_coverage"
-    assert all(word in message for word in words)
-    (message,) = advised(tmp_path, facts(0.5, "x"), init_from="base")
-    assert "a model of such text" in message
+    assert message.startswith("data.train: 2.1%") and "x, y" in message
     (message,) = advised(tmp_path, facts(0.5, "e", "U+0301", name="test"))
     assert "data.test" in message and "nfc" in message
 
@@ -134,11 +121,8 @@ def test_much_text_is_left_out_for_the_held_out_pairs(tmp_path):
 
     assert advised(tmp_path, facts(3000), held_out=True) == []
     (message,) = advised(tmp_path, facts(3001), held_out=True)
-    words = "data.held_out: 2,000 pairs", "1,001 others", '"Yes." – "Ja."'
-    assert all(word in message for word in words)
-
-
-def test_labels_of_held_out_pairs_may_be_trained_on(tmp_path):
+    assert message.startswith("data.held_out: 2,000 pairs") and "1,001 others" in message
+    # Labels of held-out pairs may be trained on.
     overlap = {"dev": {"lines": 1000, "pairs": 0}, "test": {"lines": 1000, "pairs": 0}}
     assert advised(tmp_path, FACTS | {"overlap": overlap}, held_out=True) == []
 
@@ -162,34 +146,24 @@ def test_copies_of_the_source(tmp_path):
     assert message.startswith("data.train: in 1,500 pairs (1.5%), the target is a copy")
 
 
-@pytest.mark.parametrize(("heads", "d_model", "advised_key"), [
-    (8, 96, "num_heads 6"),  # width 12; 16 fits
-    (1, 512, "num_heads 2"),  # wider than 256
-    (4, 100, "d_model 96"),  # no number of heads of 100 fits
-])  # fmt: skip
-def test_heads_that_the_fused_attention_does_not_take(tmp_path, heads, d_model, advised_key):
-    def messages(precision, heads, d_model):
-        config = make_config(
-            tmp_path,
-            training=STEPS | {"precision": precision},
-            model={"num_heads": heads, "d_model": d_model},
-        )
-        return advice(config, FACTS, 1000)
+def of_model(tmp_path, precision, **model) -> list[str]:
+    config = make_config(tmp_path, training=STEPS | {"precision": precision}, model=model)
+    return advice(config, FACTS, 1000)
 
-    assert messages("float32", heads, d_model) == []
-    (message,) = messages("bfloat16", heads, d_model)
-    assert f"head has width {d_model // heads}," in message and advised_key in message
-    key, value = advised_key.split()
-    changed = {"heads": heads, "d_model": d_model} | {key.removeprefix("num_"): int(value)}
-    assert messages("float16", **changed) == []
+
+@pytest.mark.parametrize(("heads", "d_model", "key", "value"), [
+    (8, 96, "num_heads", 6),  # width 12; 16 fits
+    (1, 512, "num_heads", 2),  # wider than 256
+    (4, 100, "d_model", 96),  # no number of heads of 100 fits
+])  # fmt: skip
+def test_heads_that_the_fused_attention_does_not_take(tmp_path, heads, d_model, key, value):
+    sizes = {"num_heads": heads, "d_model": d_model}
+    assert of_model(tmp_path, "float32", **sizes) == []
+    (message,) = of_model(tmp_path, "bfloat16", **sizes)
+    assert f"head has width {d_model // heads}," in message and f"{key} {value}" in message
+    assert of_model(tmp_path, "float16", **sizes | {key: value}) == []
 
 
 def test_layers_whose_weights_are_read_have_no_fused_attention(tmp_path):
-    config = make_config(
-        tmp_path,
-        training=STEPS | {"precision": "bfloat16"},
-        model={"copying": True, "num_heads": 2, "d_model": 32},
-    )
-    (message,) = advice(config, FACTS, 1000)
-    layers = config.model.decoder_layers
-    assert f"decoder layer {layers} is" in message and "copying" in message
+    (message,) = of_model(tmp_path, "bfloat16", copying=True, num_heads=2, d_model=32)
+    assert "decoder layer 1 is" in message and "copying" in message

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.reference import build
+from tests.reference import SMALL, build
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training import checkpoint
 from transformer_mt.training.checkpoint import average
@@ -20,15 +20,7 @@ BEST = [(9.0, 4), (8.0, 10), (7.0, 2)]
 
 
 def small_model():
-    return build(
-        Transformer,
-        *(20, 20),
-        d_model=8,
-        num_heads=2,
-        d_ff=16,
-        num_encoder_layers=1,
-        num_decoder_layers=1,
-    )
+    return build(Transformer, 20, 20, **SMALL)
 
 
 @pytest.fixture
@@ -49,7 +41,7 @@ def weights(path):
 
 @pytest.mark.parametrize(
     ("kind", "count", "steps"),
-    [("last", 1, [10]), ("last", 3, [4, 6, 10]), ("best", 1, [4]), ("best", 3, [2, 4, 10])],
+    [("last", 3, [4, 6, 10]), ("best", 1, [4]), ("best", 3, [2, 4, 10])],
 )
 def test_the_mean_of_the_chosen(directory, kind, count, steps):
     made = average(directory, kind, count)
@@ -77,14 +69,11 @@ def test_it_is_a_checkpoint_to_translate_with_and_no_step(directory):
         np.testing.assert_array_equal(value, before[name], err_msg=name)
 
 
-@pytest.mark.parametrize(("kind", "key"), [("last", "keep_last"), ("best", "keep_best")])
-def test_too_few(directory, kind, key):
-    with pytest.raises(UsageError, match=key):
-        average(directory, kind, 5)
-
-
-def test_a_damaged_one_is_named(directory):
+def test_too_few_or_a_damaged_one(directory):
+    for kind in ("last", "best"):
+        with pytest.raises(UsageError, match=f"keep_{kind}"):
+            average(directory, kind, 5)
     (directory.checkpoints / "step_6" / "model.safetensors").write_bytes(b"")
     with pytest.raises(UserError, match=r"step_6/model.safetensors: damaged"):
-        average(directory, "last", 2 + 1)
+        average(directory, "last", 3)
     assert not (directory.checkpoints / "average_last_3").exists()

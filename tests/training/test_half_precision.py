@@ -10,12 +10,12 @@ import numpy as np
 import paddle
 import pytest
 
-from tests.support import demo_pairs, make_config, prepared, train_subwords, wide_model, with_links
+from tests.small_trainers import trainer_of
+from tests.support import wide_model
 from transformer_mt.data.batches import collate
 from transformer_mt.model import copying
 from transformer_mt.training.terms import make_objective
 
-PAIRS = demo_pairs(60)
 OPTIONS = {
     "guided_attention, diagonal": {"guided_attention": {"by": "diagonal"}},
     "guided_attention, alignment": {
@@ -78,11 +78,8 @@ def watched(monkeypatch, allowed, owner, name):
 @pytest.mark.parametrize("option", OPTIONS)
 def test_the_loss_is_in_float32(tmp_path, monkeypatch, allowed, option):
     """And within 1 % of that of a model in float32; bfloat16 has 8 bits, which is 0.4 %."""
-    config = make_config(tmp_path, **OPTIONS[option])
-    subwords = train_subwords(PAIRS)
-    data = prepared(config, PAIRS, subwords)
-    if config.guided_attention.by == "alignment":
-        data = with_links(data, tmp_path)
+    trainer = trainer_of(tmp_path, **OPTIONS[option])
+    config, data, subwords = trainer.config, trainer.data, trainer.data.subwords
     batch = collate(data.train, np.arange(20), subwords, data.alignments)
     model = wide_model(config, subwords)
     objective = make_objective(config, model, subwords)
