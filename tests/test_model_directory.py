@@ -4,7 +4,6 @@ import json
 import math
 import shutil
 import subprocess
-import sys
 from datetime import datetime
 
 import numpy as np
@@ -13,9 +12,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.support import (
-    ROOT,
     make_config,
     make_model_directory,
+    python,
     run_command,
     train_subwords,
     write_lines,
@@ -25,7 +24,6 @@ from transformer_mt.model_directory import require_safe_outputs, subwords_to_kee
 from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.state import Progress
 from transformer_mt.translator import Translator
-from transformer_mt.utils import files
 from transformer_mt.utils.errors import UsageError, UserError
 
 PAIRS = [("A dog runs.", "Ein Hund rennt."), ("A cat sleeps.", "Eine Katze schläft.")] * 3
@@ -60,31 +58,13 @@ AT_THE_START = [
 # ---- Whose it is ----
 
 
-def test_a_run_is_left_as_it_is_when_claimed(tmp_path, config, subwords):
-    started(tmp_path / "run", config, subwords).release()
-    before = entries(tmp_path / "run")
-    directory = RunDirectory(tmp_path / "run")
-    directory.claim()
-    assert directory.holds_run and entries(tmp_path / "run") == before
-
-
-def test_a_folder_of_something_else_is_refused(tmp_path):
-    folder = tmp_path / "thesis"
-    folder.mkdir()
-    (folder / "chapter1.tex").write_text("years of work")
-    for restart in (False, True):
-        with pytest.raises(UsageError, match=r"holds no run of this program \(chapter1\.tex"):
-            RunDirectory(folder).claim(restart)
-    assert entries(folder) == ["chapter1.tex"]
-
-
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize(
     "name",
-    ["checkpoints/step_5/weights", "export/model", "held_out/dev.en", "best", "metrics.jsonl",
+    ["chapter1.tex", "checkpoints/step_5/weights", "export/model", "best", "metrics.jsonl",
      "config.yaml", "format_version", "subword.model"],
 )  # fmt: skip
-def test_a_folder_with_something_of_the_same_name_is_refused(tmp_path, name, restart):
+def test_a_folder_of_something_else_is_refused(tmp_path, name, restart):
     path = tmp_path / "theirs" / name
     path.parent.mkdir(parents=True)
     path.write_text("years of work")
@@ -128,20 +108,15 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(
     assert entries(again.path) == AT_THE_START
 
 
-def test_a_folder_of_another_program_with_a_config_is_refused(tmp_path):
-    folder = tmp_path / "theirs"
-    (folder / "checkpoints").mkdir(parents=True)
-    (folder / "config.yaml").write_text("model: transformer")
-    with pytest.raises(UsageError, match="holds no run of this program"):
-        RunDirectory(folder).claim()
-    assert (folder / "checkpoints").is_dir()
-
-
 def test_restart_renames_the_folder_and_keeps_one(tmp_path, config, subwords, capsys):
     directory = make_model_directory(tmp_path / "run", PAIRS, config)
     outside = tmp_path / "outside"
     outside.mkdir()
     (directory.checkpoints / "step_7").symlink_to(outside)
+    (tmp_path / "run.before-restart").mkdir()
+    with pytest.raises(UsageError, match=r"run\.before-restart"):  # it is something else
+        RunDirectory(directory.path).claim(restart=True)
+    (tmp_path / "run.before-restart").rmdir()
     for text in ("first", "second"):
         (directory.path / "notes.txt").write_text(text)
         before = entries(directory.path)
@@ -158,39 +133,16 @@ def test_restart_renames_the_folder_and_keeps_one(tmp_path, config, subwords, ca
     assert entries(tmp_path) == ["outside", "run", "run.before-restart"]
 
 
-def test_paddles_own_file_holds_the_weights(tmp_path, config):
-    directory = make_model_directory(tmp_path / "run", PAIRS, config)
-    path = tmp_path / "step_10.pdparams"
-    options = {"format": "pdparams", "checkpoint": "step_10"}
-    run_command("export", directory.path, **options, output=path)
-    run_command("export", directory.path, **options)
-    expected = load_file(directory.checkpoints / "step_10" / "model.safetensors")
-    for file in (path, directory.path / "export" / "step_10.pdparams"):
-        tensors = paddle.load(str(file))
-        assert tensors.keys() == expected.keys()
-        for name, tensor in tensors.items():
-            np.testing.assert_array_equal(tensor.numpy(), expected[name], err_msg=name)
-
-
-def test_restart_does_not_replace_a_folder_of_something_else(tmp_path, config):
-    directory = make_model_directory(tmp_path / "run", PAIRS, config)
-    (tmp_path / "run.before-restart").mkdir()
-    with pytest.raises(UsageError, match=r"run\.before-restart"):
-        RunDirectory(directory.path).claim(restart=True)
-
-
-def test_a_path_that_is_a_file(tmp_path):
+def test_a_path_that_is_a_file_or_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
-    for path in (tmp_path / "file", tmp_path / "file" / "run"):
+    for path in (tmp_path / "file", tmp_path / "file" / "run", "/proc/nothing/here"):
         with pytest.raises(UserError, match="model_dir: "):
             RunDirectory(path).claim()
 
 
 HOLD = """
-import sys, time
-from transformer_mt.model_directory import require_safe_outputs, subwords_to_keep
+import sys
 from transformer_mt.training.folder import RunDirectory
-from transformer_mt.training.state import Progress
 directory = RunDirectory(sys.argv[1])
 directory.claim()
 print("held", flush=True)
@@ -198,25 +150,14 @@ sys.stdin.read()
 """
 
 
-def holder(path):
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout.readline() == "held\n"
-    return process
-
-
 @pytest.mark.parametrize("is_new", [False, True])
 def test_one_process_at_a_time(tmp_path, config, subwords, is_new):
     path = tmp_path / "run"
     if not is_new:
         started(path, config, subwords).release()
-    process = holder(path)
+    process = python("-c", HOLD, path, stdin=subprocess.PIPE)
     try:
+        assert process.stdout.readline() == "held\n"
         refused = RunDirectory(path)
         with pytest.raises(UserError, match="in use by another process"):
             refused.claim()
@@ -225,60 +166,28 @@ def test_one_process_at_a_time(tmp_path, config, subwords, is_new):
     finally:
         process.kill()
         process.wait()
-    # However the other one ended, its hold ends with it.
+    # However the other one ended, its hold ends with it. A run is left as it is when claimed.
+    before = [] if is_new else AT_THE_START
     mine = RunDirectory(path)
     mine.claim()
+    assert {*entries(path)} == {*before, ".lock"} and mine.holds_run == (not is_new)
     mine.release()
-
-
-def test_release_removes_a_folder_that_nothing_has_come_into(tmp_path, config, subwords):
-    directory = RunDirectory(tmp_path / "run")
-    directory.claim()
-    directory.release()
-    assert not (tmp_path / "run").exists()
-    directory = started(tmp_path / "run", config, subwords)
-    directory.release()
-    directory.release()
-    assert (tmp_path / "run" / "config.yaml").is_file()
-
-
-def test_a_folder_that_cannot_be_made():
-    with pytest.raises(UserError, match="model_dir: /proc/nothing/here: No such file"):
-        RunDirectory("/proc/nothing/here").lock()
-
-
-def test_a_lock_whose_file_is_gone_is_no_lock(tmp_path, monkeypatch):
-    """Who waits while the holder gives up and removes the folder must not lock a deleted file:
-    the next one would lock a new one."""
-    first, second = RunDirectory(tmp_path / "run"), RunDirectory(tmp_path / "run")
-    first.claim()
-    is_open_at = files.is_open_at
-    answers = []
-
-    def after_someone_removed_it(path, descriptor):
-        if not answers:
-            (tmp_path / "run" / ".lock").unlink()
-            (tmp_path / "run").rmdir()
-        answers.append(is_open_at(path, descriptor))
-        return answers[-1]
-
-    monkeypatch.setattr(files, "is_open_at", after_someone_removed_it)
-    first.release()
-    second.claim()
-    assert answers == [False, True]
-    with pytest.raises(UserError, match="in use"):
-        RunDirectory(tmp_path / "run").claim()
-
-
-# ---- What is in it ----
 
 
 def test_what_a_run_has_from_its_beginning(tmp_path, config, subwords):
     held_out = tmp_path / "dev.en"
     held_out.write_text("A dog.\n")
+    for path, problem in ((tmp_path, r"config\.yaml in it"), (tmp_path / "run", "such folder")):
+        with pytest.raises(UsageError, match=f"not a model directory .there is no {problem}"):
+            RunDirectory(path).load_config()
     directory = RunDirectory(tmp_path / "run")
     directory.claim()
+    directory.release()  # removes a folder that nothing has come into
+    assert not (tmp_path / "run").exists()
+    directory.claim()
     directory.start(config, subwords, [held_out])
+    directory.release()
+    directory.release()
     assert directory.load_config() == config
     assert directory.load_subwords().content() == subwords.content()
     assert (directory.path / "held_out" / "dev.en").read_text() == "A dog.\n"
@@ -286,17 +195,17 @@ def test_what_a_run_has_from_its_beginning(tmp_path, config, subwords):
         directory.checkpoint()
 
 
-@pytest.mark.parametrize("content", ["3\n", "", None, b"\xff\xfe", "\x1b[31m2\n"])
-def test_another_version_is_refused(tmp_path, config, subwords, content):
+# ---- What is in it ----
+
+
+def test_another_version_is_refused(tmp_path, config, subwords):
     directory = started(tmp_path / "run", config, subwords)
     version = directory.path / "format_version"
-    if content is None:
-        version.unlink()
-    else:
-        version.write_bytes(content.encode() if isinstance(content, str) else content)
-    with pytest.raises(UsageError, match=r"format version .*, this program reads 2") as raised:
-        directory.load_config()
-    assert str(raised.value).isprintable()
+    for content in (b"3\n", b"", b"\xff\xfe", b"\x1b[31m2\n", None):
+        version.unlink() if content is None else version.write_bytes(content)
+        with pytest.raises(UsageError, match=r"format version .*, this program reads 2") as raised:
+            directory.load_config()
+        assert str(raised.value).isprintable()
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "subword.model", "format_version", "best"])
@@ -305,7 +214,7 @@ def test_any_flipped_bit_is_noticed(tmp_path, config, capsys, name):
     path = directory.path / name
     whole = path.read_bytes()
     random = np.random.default_rng(1)
-    places = range(len(whole)) if len(whole) < 200 else random.integers(len(whole), size=200)
+    places = range(len(whole)) if len(whole) < 100 else random.integers(len(whole), size=100)
     for place in places:
         bit = 1 << int(random.integers(8))
         path.write_bytes(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :])
@@ -340,13 +249,6 @@ def test_what_leads_outside_is_not_followed(tmp_path, config):
         link = tmp_path / f"{path.name}-{name.count('/')}-link"
         link.symlink_to(directory.path)
         assert RunDirectory(link).checkpoint().name == "step_10"
-
-
-def test_what_is_no_model_directory(tmp_path):
-    for path, what in ((tmp_path, "config.yaml in it"), (tmp_path / "nothing", "such folder")):
-        with pytest.raises(UsageError, match=f"not a model directory .there is no {what}"):
-            RunDirectory(path).load_config()
-    assert not (tmp_path / "nothing").exists()
 
 
 def test_checkpoints_by_name(tmp_path, config, subwords):
@@ -389,8 +291,15 @@ def test_the_last_takes_the_place_of_a_best_that_is_not_there(
     assert f"best: {problem}; the last checkpoint takes its place" in said
 
 
-def test_sha256sum_reads_what_names_the_best(tmp_path, config):
+def test_sha256sum_reads_what_names_the_best_and_paddle_its_own_file(tmp_path, config):
     directory = make_model_directory(tmp_path / "run", PAIRS, config)
+    path = tmp_path / "step_10.pdparams"
+    run_command("export", directory.path, format="pdparams", checkpoint="step_10", output=path)
+    expected = load_file(directory.checkpoints / "step_10" / "model.safetensors")
+    tensors = paddle.load(str(path))
+    assert tensors.keys() == expected.keys()
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(tensor.numpy(), expected[name], err_msg=name)
     command = ["sha256sum", "--check", "--strict", "best", "SHA256SUMS"]
     done = subprocess.run(command, cwd=directory.path, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.count(": OK") == 2
@@ -409,10 +318,14 @@ def test_an_export_of_another_checkpoint_is_told_of(tmp_path, config, capsys):
         Translator.load(folder, engine=engine)
         said = capsys.readouterr().err
         assert "was made of step_10" in said and "step_5 now" in said
-    # Elsewhere it stands for itself.
+    # Elsewhere it stands for itself, and a model directory may be moved too.
+    texts = Translator.load(directory.path).translate(["A dog sleeps.", "A cat."])
+    capsys.readouterr()
     shutil.move(made, tmp_path / "moved")
     Translator.load(tmp_path / "moved")
     assert "warning" not in capsys.readouterr().err
+    shutil.move(directory.path, tmp_path / "else where")
+    assert Translator.load(tmp_path / "else where").translate(["A dog sleeps.", "A cat."]) == texts
 
 
 def test_metrics_are_json_whatever_the_numbers(tmp_path, config, subwords):
@@ -423,32 +336,18 @@ def test_metrics_are_json_whatever_the_numbers(tmp_path, config, subwords):
     def refuse(constant):
         raise AssertionError(f"{constant} is no JSON")
 
-    lines = (directory.path / "metrics.jsonl").read_text().splitlines()
+    path = directory.path / "metrics.jsonl"
+    lines = path.read_text().splitlines()
     values = [json.loads(line, parse_constant=refuse) for line in lines]
     for value in values:
         assert datetime.fromisoformat(value.pop("time")).utcoffset() is not None
     assert values[0] == {"kind": "train", "step": 1, "loss": 2.5, "signature": 'a"b'}
     assert values[1] == {"kind": "train", "step": 2, "loss": None, "perplexity": None}
-
-
-def test_lines_of_the_log_that_are_none_are_left_out(tmp_path, config, subwords):
-    directory = started(tmp_path / "run", config, subwords)
-    path = directory.path / "metrics.jsonl"
-    whole = ['{"kind": "train", "step": 1}', '{"kind": "dev", "step": 2}']
+    # Lines that are none are left out, when a run goes on.
     broken = ["3", "[]", "{}", '{"kind": []}', '{"kind": "train", "step": "x"}', "[" * 9999, '{"ki']
-    path.write_text("\n".join([whole[0], *broken[:-1], whole[1], broken[-1]]))
+    path.write_text("\n".join([lines[0], *broken[:-1], lines[1], broken[-1]]))
     directory.resume(config, Progress((1, 400), step=2, validated=2), [])
-    assert path.read_text().splitlines() == whole
-
-
-def test_it_can_be_moved(tmp_path):
-    config = make_config(tmp_path, subword={"vocab_size": 40})
-    make_model_directory(tmp_path / "here", PAIRS, config)
-    before = list(Translator.load(tmp_path / "here").translate(["A dog sleeps.", "A cat."]))
-    (tmp_path / "else where").mkdir()
-    shutil.move(tmp_path / "here", tmp_path / "else where" / "there")
-    after = Translator.load(tmp_path / "else where" / "there")
-    assert list(after.translate(["A dog sleeps.", "A cat."])) == before
+    assert path.read_text().splitlines() == lines
 
 
 # ---- Fine-tuning ----
@@ -508,24 +407,22 @@ OWN = [
 ]
 
 
-@pytest.mark.parametrize("output", OWN)
-def test_an_output_replaces_no_file_of_a_model_and_no_input(models, output):
-    read = {"--input": models / "in.en"}
-    with pytest.raises(UsageError, match=r"--output .*(belongs to the model|are the same file)"):
-        require_safe_outputs({"--output": models / output}, read)
+def test_an_output_replaces_no_file_of_a_model_and_no_input(models):
+    message = r"--output .*(belongs to the model|are the same file)"
+    for name in OWN:
+        with pytest.raises(UsageError, match=message):
+            require_safe_outputs({"--output": models / name}, {"--input": models / "in.en"})
 
 
-@pytest.mark.parametrize(
-    "output", ["model/out.de", "model/report.html", "model/export/out", "exported/out.de", "best"]
-)
-def test_other_names_are_free_even_in_a_model_directory(models, output):
-    require_safe_outputs({"--output": models / output, "stdout": 1, "--json": None}, {})
-
-
-@pytest.mark.parametrize("name", ["out.zst", "out.de.ZIP", "out.7z"])
-def test_names_of_files_that_can_not_be_written(tmp_path, name):
-    with pytest.raises(UsageError, match="can't be written"):
-        require_safe_outputs({"--output": tmp_path / name}, {})
+def test_other_names_are_free_even_in_a_model_directory(models):
+    for name in (
+        "model/out.de",
+        "model/report.html",
+        "model/export/out",
+        "exported/out.de",
+        "best",
+    ):
+        require_safe_outputs({"--output": models / name, "stdout": 1, "--json": None}, {})
 
 
 def test_a_loop_of_links_is_no_output_and_no_part_of_a_model(models, tmp_path):
@@ -540,6 +437,9 @@ def test_a_loop_of_links_is_no_output_and_no_part_of_a_model(models, tmp_path):
             Translator.load(tmp_path / "model")
     with pytest.raises(UserError, match="loop"):
         run_command("report", tmp_path / "loop")
+    for name in ("out.zst", "out.de.ZIP", "out.7z"):
+        with pytest.raises(UsageError, match="can't be written"):
+            require_safe_outputs({"--output": tmp_path / name}, {})
 
 
 COMMANDS = [

@@ -30,12 +30,6 @@ def test_spaces_belong_to_no_word():
     assert align(attention, [0, 1], [NONE, NONE]) == []
 
 
-def test_empty_sides():
-    empty = np.zeros(0, np.int64)
-    assert word_alignment(np.zeros((0, 2)), np.array([0, 1]), empty) == []
-    assert word_alignment(np.zeros((0, 0)), empty, np.array([0, 1])) == []
-
-
 @given(st.data())
 def test_each_target_word_has_the_source_word_of_the_largest_sum(data):
     rows, columns = (data.draw(st.integers(1, 6)) for _ in range(2))

@@ -55,38 +55,28 @@ def ratio(tmp_path, vocabulary, changes, models=1, **sizes):
     return measured / sentence_bytes([config.model] * models, vocabulary, settings, SOURCE_LEN)
 
 
-@pytest.mark.parametrize("vocabulary", [50, 4000])
+BEAM, DRAWS = {"beam_size": 4}, {"sampling": True, "n_best": 4}
+
+
+@pytest.mark.parametrize("vocabulary", [50, 1000])
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "sizes"),
     [
-        {"sampling": True, "n_best": 4},
-        {"sampling": True, "n_best": 4, "top_k": 9},
-        {"sampling": True, "n_best": 4, "top_p": 0.9},
-        {"beam_size": 1},
-        {"beam_size": 4},
+        *(
+            (changes, {})
+            for changes in (DRAWS, BEAM, {"beam_size": 1}, {**BEAM, "segmentations": 3})
+        ),
+        *(({**DRAWS, **more}, {}) for more in ({"top_k": 9}, {"top_p": 0.9})),
+        *((BEAM, sizes) for sizes in ({"copying": True}, {"d_ff": 4096}, {"num_heads": 64})),
+        *((DRAWS, sizes) for sizes in ({"copying": True}, {"models": 3})),
     ],
-    ids=["sampling", "top-k", "top-p", "greedy", "beam"],
+    ids=str,
 )
-def test_a_search_needs_what_is_counted(tmp_path, monkeypatch, vocabulary, changes):
+def test_a_search_needs_what_is_counted(tmp_path, monkeypatch, vocabulary, changes, sizes):
     """At most 5 % more: what is as long as a mask or a list of ids is not counted. It may be a
     third less: not all that is counted is there in the same moment."""
     use_device_path(monkeypatch)
-    assert 0.66 <= ratio(tmp_path, vocabulary, changes) <= 1.05
-
-
-@pytest.mark.parametrize("vocabulary", [50, 4000])
-@pytest.mark.parametrize("changes", [{"beam_size": 4}, {"sampling": True, "n_best": 4}], ids=str)
-@pytest.mark.parametrize(
-    "sizes", [{"copying": True}, {"d_ff": 4096}, {"models": 3}, {"num_heads": 64}], ids=str
-)
-def test_other_models(tmp_path, monkeypatch, vocabulary, changes, sizes):
-    use_device_path(monkeypatch)
     assert 0.66 <= ratio(tmp_path, vocabulary, changes, **sizes) <= 1.05
-
-
-def test_segmentations(tmp_path, monkeypatch):
-    use_device_path(monkeypatch)
-    assert 0.66 <= ratio(tmp_path, 4000, {"beam_size": 4, "segmentations": 3}) <= 1.05
 
 
 LARGER = {

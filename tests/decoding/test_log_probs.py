@@ -16,9 +16,8 @@ KINDS = pytest.mark.parametrize("kind", KIND_OF.values(), ids=KIND_OF)
 
 # 33,708 and 8,001 do not fill their last block; 31 and 5 are less than one block.
 @KINDS
-@pytest.mark.parametrize("vocabulary", [5, 31, 32, 33, 100, 1000, 8001, 33_708])
-@pytest.mark.parametrize("count", [1, 4, 50])
-@pytest.mark.parametrize("scale", [1.0, 60.0])
+@pytest.mark.parametrize("vocabulary", [5, 31, 32, 33, 1000, 8001, 33_708])
+@pytest.mark.parametrize(("count", "scale"), [(1, 60.0), (4, 1.0), (50, 60.0)])
 def test_best_are_the_best(kind, vocabulary, count, scale):
     random = np.random.default_rng(vocabulary + count)
     logits = (scale * random.standard_normal((3, 4, vocabulary))).astype(np.float32)
@@ -33,6 +32,7 @@ def test_best_are_the_best(kind, vocabulary, count, scale):
     every = log_softmax(logits)
     expected = np.take_along_axis(every, asked[:, :, np.newaxis], axis=2)[:, :, 0]
     np.testing.assert_allclose(of_asked, expected, rtol=1e-6, atol=2e-5)
+    np.testing.assert_allclose(kind(logits, never).of(asked), expected, rtol=1e-6, atol=2e-5)
     every += scores[:, :, np.newaxis]
     every[:, :, list(never)] = -np.inf
     assert min(count, 4 * vocabulary) <= totals.shape[1] <= count
@@ -48,15 +48,6 @@ def test_best_are_the_best(kind, vocabulary, count, scale):
     pairs = {(row, p, i) for row, p, i in zip(rows[real], parents[real], ids[real], strict=True)}
     assert len(pairs) == real.sum()  # none twice
     assert ((ids >= 0) & (ids < vocabulary)).all()
-
-
-@KINDS
-def test_of_one_id(kind):
-    random = np.random.default_rng(3)
-    logits = (9 * random.standard_normal((2, 3, 77))).astype(np.float32)
-    ids = random.integers(0, 77, (2, 3))
-    expected = np.take_along_axis(log_softmax(logits), ids[:, :, np.newaxis], axis=2)[:, :, 0]
-    np.testing.assert_allclose(kind(logits, (1, 2)).of(ids), expected, atol=1e-5)
 
 
 @KINDS
@@ -111,17 +102,6 @@ def test_a_device_draws_what_the_host_draws(vocabulary, temperature, top_k, top_
     assert not np.isin(device[0][free], (0, 1, 3)).any()
     assert (device[0][free & banned] != 2).all()
     assert (device[0][free & ~banned] == 2).any()
-
-
-@pytest.mark.parametrize("top_p", [1.0, 0.5])
-def test_a_device_draws_something_where_nothing_is_a_number(top_p):
-    logits = np.zeros((1, 2, 40), np.float32)
-    logits[0, 0] = np.nan
-    none = np.full((1, 2), -1)
-    options = (np.full((1, 2), 0.5), 1.0, None, top_p, none < -1, 0, none)
-    ids, log_probs = KIND_OF["device"](logits, ()).draw(*options)
-    assert ((ids >= 0) & (ids < 40)).all()
-    assert np.isnan(log_probs[0, 0]) and log_probs[0, 1] == pytest.approx(-np.log(40))
 
 
 def test_a_mixture_is_the_mean_of_probabilities():

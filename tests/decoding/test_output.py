@@ -58,12 +58,6 @@ def test_json():
     assert "▁Ein" in FORMATS["jsonl"](BOTH)  # for people too
 
 
-def test_what_is_no_number_in_json():
-    hopeless = Translation("x", ["x"], [Output("", float("-inf"), float("-inf"), [])])
-    assert json.loads(FORMATS["jsonl"](hopeless))["outputs"][0]["score"] is None
-    assert FORMATS["tsv"](hopeless) == "x\t\t-inf"
-
-
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import demo_pairs, log_softmax, make_config, train_subwords, wide_model
 from transformer_mt.config.decoding import DecodingConfig
-from transformer_mt.decoding.engine import Search, Sentence, length_penalty
+from transformer_mt.decoding.engine import Sentence, length_penalty
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 
 PAIRS = demo_pairs(300)
@@ -77,7 +77,7 @@ def test_the_batch_does_not_matter(engine, sentences, changes):
     together = search_in_batches(engine, sentences, settings, np.arange(128), 128)
     different = 0
     # Small batches take long, so that fewer sentences are searched in them.
-    for size, count in ((1, 40), (3, 60), (16, 128), (128, 128)):
+    for size, count in ((1, 20), (3, 48), (16, 128)):
         found = search_in_batches(engine, sentences, settings, random.permutation(count), size)
         for ours, theirs in zip(found, together[:count], strict=True):
             if [hypothesis.ids for hypothesis in ours] != [hypothesis.ids for hypothesis in theirs]:
@@ -94,8 +94,7 @@ def test_the_batch_does_not_matter(engine, sentences, changes):
     assert len({tuple(own[0].ids) for own in together}) > 20  # they are told apart
 
 
-@pytest.mark.parametrize("sampling", [False, True])
-@pytest.mark.parametrize("kind", ["gnmt", "average"])
+@pytest.mark.parametrize(("sampling", "kind"), [(False, "gnmt"), (True, "average")])
 def test_scores_equal_force_decoding(engine, sentences, sampling, kind):
     settings = SETTINGS.model_copy(
         update={"n_best": 3, "sampling": sampling, "length_penalty_kind": kind}
@@ -135,8 +134,9 @@ def test_force_decoding_in_pieces(engine, sentences, subwords, monkeypatch):
     np.testing.assert_allclose(engine.log_probs(rows, targets), at_once, rtol=1e-5)
 
 
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("changes", [{}, {"beam_size": 1}, {"sampling": True}])
+@pytest.mark.parametrize(
+    ("count", "changes"), [(1, {}), (1, {"beam_size": 1}), (2, {}), (2, {"sampling": True})]
+)
 def test_paddles_layers_find_what_numpy_finds(
     config, subwords, sentences, monkeypatch, count, changes
 ):
@@ -157,7 +157,10 @@ def test_paddles_layers_find_what_numpy_finds(
     assert different <= 1
 
 
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("ResourceExhaustedError: ...")])
+OUT_OF_MEMORY = [MemoryError(), RuntimeError("ResourceExhaustedError: ...")]
+
+
+@pytest.mark.parametrize("error", [*OUT_OF_MEMORY, ValueError("wrong")])
 def test_a_batch_that_does_not_fit_is_halved(engine, sentences, monkeypatch, capsys, error):
     expected = engine.search(sentences[:11], SETTINGS)
     stepper, tried = engine._stepper, []
@@ -169,32 +172,17 @@ def test_a_batch_that_does_not_fit_is_halved(engine, sentences, monkeypatch, cap
         return stepper(rows)
 
     monkeypatch.setattr(engine, "_stepper", narrow)
+    if error not in OUT_OF_MEMORY:
+        with pytest.raises(ValueError, match="wrong"):
+            engine.search(sentences[:11], SETTINGS)
+        return
     found = engine.search(sentences[:11], SETTINGS)
     assert tried == [11, 5, 2, 2, 2, 2, 2, 1]
     assert [own[0].ids for own in found] == [own[0].ids for own in expected]
     assert "memory ran out with 11 sentences" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("error", [MemoryError(), ValueError("wrong")])
-def test_other_errors_are_errors(engine, sentences, monkeypatch, error):
-    def fail(rows):
-        raise error
-
-    monkeypatch.setattr(engine, "_stepper", fail)
-    with pytest.raises(type(error)):
-        engine.search(sentences[:3], SETTINGS)
-
-
 # ---- Ensembles ----
-
-
-def test_an_ensemble_of_the_same_model_twice_is_that_model(engine, model, subwords, sentences):
-    twice = PaddleEngine([model, model], subwords)
-    for (one,), (other,) in zip(
-        engine.search(sentences[:20], SETTINGS), twice.search(sentences[:20], SETTINGS), strict=True
-    ):
-        assert one.ids == other.ids
-        assert one.score == pytest.approx(other.score, rel=1e-5, abs=TOLERANCE)
 
 
 def test_an_ensemble_is_the_mean_of_the_probabilities(config, subwords, sentences):
@@ -217,12 +205,9 @@ def test_an_ensemble_is_the_mean_of_the_probabilities(config, subwords, sentence
     assert both.log_probs([row], [target])[0] == pytest.approx(expected, rel=1e-5)
     for engine in engines:
         assert engine.log_probs([row], [target])[0] != pytest.approx(expected, rel=1e-3)
-    found = both.search(sentences[:10], SETTINGS)
-    forced = both.log_probs(
-        [sentence.source for sentence in sentences[:10]], [own[0].ids for own in found]
-    )
-    for (hypothesis,), log_prob in zip(found, forced, strict=True):
-        assert hypothesis.log_prob == pytest.approx(log_prob, rel=1e-5, abs=TOLERANCE)
+    ((hypothesis,),) = both.search(sentences[:1], SETTINGS)
+    forced = both.log_probs([row], [hypothesis.ids])
+    assert [hypothesis.log_prob] == pytest.approx(forced, rel=1e-5, abs=TOLERANCE)
 
 
 # ---- Prefixes, limits, modes, attention ----
@@ -239,38 +224,11 @@ def test_prefixes_and_lengths(engine, subwords, sentences):
         assert int(0.8 * length) <= len(own[0].ids) <= length
 
 
-def test_the_seed_of_sampling(engine, sentences):
-    settings = SETTINGS.model_copy(update={"sampling": True})
-    found = [engine.search(sentences[:20], settings) for _ in range(2)]
-    assert found[0] == found[1]
-    other = engine.search(sentences[:20], settings.model_copy(update={"seed": 2}))
-    assert other != found[0]
-
-
 @pytest.mark.parametrize("was_training", [True, False])
 def test_the_model_goes_on_training_as_before(model, subwords, sentences, was_training):
     model.train() if was_training else model.eval()
     PaddleEngine([model], subwords).search(sentences[:1], SETTINGS)
     assert model.training is was_training
-
-
-def test_attention_is_the_models(config, subwords, sentences):
-    """Of the last layer but one, the mean of its heads, against the model asked directly."""
-    deeper = config.model_copy(update={"model": config.model.model_copy(update={"num_layers": 3})})
-    model = wide_model(deeper, subwords)
-    engine = PaddleEngine([model], subwords)
-    found = Search(sentences[:7], SETTINGS, need_attention=True)(engine)
-    model.eval()
-    for sentence, (hypothesis,) in zip(sentences[:7], found, strict=True):
-        source = paddle.to_tensor([[*sentence.source, subwords.source.eos]])
-        read = paddle.to_tensor([[subwords.target.bos, *hypothesis.ids]])
-        _, weights = model(source, read, need_weights=True)
-        expected = weights.cross[1].numpy()[0].mean(axis=0)
-        shape = (len(hypothesis.ids), len(sentence.source))
-        assert hypothesis.attention.shape == shape
-        np.testing.assert_allclose(
-            hypothesis.attention, expected[: shape[0], : shape[1]], atol=1e-5
-        )
 
 
 # ---- Attention of all layers and heads ----
@@ -308,16 +266,3 @@ def test_attention_of_the_first_layers(config, engine, model, subwords):
     assert np.abs(got.encoder[0] - encoder).max() < 1e-4
     decoder = list(expected("decoder.layers.0", got.decoder_input))
     assert np.abs(got.decoder[0] - decoder).max() < 1e-4
-
-
-def test_attention_is_that_of_the_search(engine, sentences):
-    """The search gives the mean of the heads of the last decoder layer but one, or the only one."""
-    for sentence in sentences[:3]:
-        ((found,),) = Search([sentence], SETTINGS, need_attention=True)(engine)
-        got = engine.attention(sentence.source, found.ids)
-        layer = max(len(got.cross) - 2, 0)
-        # Without what went to eos of the source, and without the row of the output's eos.
-        mean = got.cross[layer].mean(axis=0)[:-1, :-1]
-        np.testing.assert_allclose(mean, found.attention, atol=1e-5)
-        for weights in (got.encoder, got.decoder, got.cross):
-            np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-5)

@@ -1,7 +1,6 @@
 """An output file that can be gone on with."""
 
 import bz2
-import errno
 import gzip
 import shutil
 import subprocess
@@ -42,16 +41,6 @@ def begun(tmp_path):
     return path
 
 
-def test_a_file_gets_its_name_when_it_is_whole(tmp_path):
-    path = tmp_path / "out"
-    with resumable_file(path, FROM, 3, False) as file:
-        file.write_line("é")
-        assert not path.exists()
-    assert path.read_bytes() == "é\n".encode() and names(tmp_path) == ["out"]
-    write(path, 0)
-    assert path.read_bytes() == b""
-
-
 @pytest.mark.parametrize(
     ("ending", "decompress"), [("gz", gzip.decompress), ("bz2", bz2.decompress)]
 )
@@ -87,11 +76,6 @@ def test_less_than_a_chunk_is_not_kept(tmp_path, capsys):
     assert names(tmp_path) == [] and capsys.readouterr().err == ""
 
 
-def test_without_resume_it_begins_anew(begun, tmp_path):
-    write(begun, 4)
-    assert begun.read_text() == text(4) and names(tmp_path) == ["out"]
-
-
 def test_nothing_to_go_on_with(tmp_path, capsys):
     path = tmp_path / "out"
     write(path, 4, resume=True)
@@ -114,8 +98,8 @@ def test_another_command_does_not_go_on(begun, tmp_path, changes, named):
     (tmp_path / ".out.partial.json").write_text("{")
     with pytest.raises(UsageError, match="begun with another model, --beam-size"):
         write(begun, 10, resume=True)
-    write(begun, 10)
-    assert begun.read_text() == text(10)
+    write(begun, 10)  # anew
+    assert begun.read_text() == text(10) and names(tmp_path) == ["out"]
 
 
 def test_two_at_once(begun, tmp_path):
@@ -142,11 +126,6 @@ def test_a_link_is_followed(tmp_path):
     link.symlink_to(tmp_path / "folder" / "out")
     write(link, 2)
     assert link.is_symlink() and (tmp_path / "folder" / "out").read_text() == text(2)
-
-
-def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(UserError, match="out: can't be written: No such file"):
-        write(tmp_path / "no" / "out", 2)
 
 
 # Writes lines of some 100 bytes; the buffer of a file holds 80 of them, a chunk 3.
@@ -183,7 +162,7 @@ def assert_kept(path, done, size):
 
 
 # Within a line, at the end of one, at the end of a chunk, and where the buffer ends.
-@pytest.mark.parametrize("limit", [50_000, 101 * 500, 101 * 300, 8192 * 4])
+@pytest.mark.parametrize("limit", [50_000, 101 * 300, 8192 * 4])
 def test_a_file_that_can_not_grow_keeps_what_there_is(tmp_path, limit):
     path = tmp_path / "out"
     done = write_in_a_process(path, limit)
@@ -217,20 +196,3 @@ def test_a_full_disk_keeps_what_there_is(tmp_path, request):
     done = write_in_a_process(path, resume=True)
     assert done.returncode == 0 and f"going on after line {lines:,}" in done.stderr
     assert path.read_text() == WHOLE and names(folder) == ["out"]
-
-
-def test_what_can_not_be_counted_is_kept(tmp_path, monkeypatch, capsys):
-    path = tmp_path / "out"
-    with pytest.raises(Interrupted), resumable_file(path, FROM, 3, False) as file:
-        for number in range(7):
-            file.write_line(f"line {number}")
-        monkeypatch.setattr("builtins.open", fail_to_open)
-        raise Interrupted(2)
-    monkeypatch.undo()
-    write(path, 12, resume=True)
-    assert path.read_text() == text(12)
-    assert "going on after line 6" in capsys.readouterr().err
-
-
-def fail_to_open(*_, **__):
-    raise OSError(errno.EIO, "Input/output error")

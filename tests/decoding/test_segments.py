@@ -17,21 +17,6 @@ def by_characters(text, max_length):
     return ["".join(part.ids) for part in segments(text, list, max_length)]
 
 
-@pytest.mark.parametrize("text", ["", " ", "\t\u3000\u2028 "])
-def test_no_text_has_no_part(text):
-    assert by_words(text, 5) == by_characters(text, 5) == []
-
-
-def test_sentences_that_have_more_subwords_together_than_one_by_one():
-    """Here, the space between them is one more."""
-    assert by_characters("ab. cd.", 6) == ["ab.", "cd."]
-    assert by_characters("ab. cd.", 7) == ["ab. cd."]
-
-
-def test_what_fits_is_whole():
-    assert by_words("One. Two. Three.", 3) == ["One. Two. Three."]
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -44,26 +29,34 @@ def test_what_fits_is_whole():
         ("हाँ जी। नहीं जी। ठीक।", ["हाँ जी।", "नहीं जी। ठीक।"]),
         # As Moses' tokeniser writes it.
         ("one two . three four .", ["one two .", "three four ."]),
+        ("One. Two. Three.", ["One. Two. Three."]),
+        # Only a sentence that is too long is cut at spaces.
+        ("One two. A a a a end. Four.", ["One two.", "A a a", "a end.", "Four."]),
+        (" \t\u3000\u2028 ", []),
     ],
 )
 def test_sentences_stay_whole_where_they_can(text, expected):
     assert by_words(text, 3) == expected
 
 
-def test_chinese_has_no_space_behind_a_sentence():
-    text = "你好吗？我很好。“走吧！”他说；真的。"
-    assert by_characters(text, 9) == ["你好吗？我很好。", "“走吧！”", "他说；真的。"]
-
-
-def test_only_a_sentence_that_is_too_long_is_cut_at_spaces():
-    text = "One two. " + "three " * 7 + "end. Four."
-    assert by_words(text, 3) == [
-        "One two.", "three three three", "three three three", "three end.", "Four."
-    ]  # fmt: skip
-
-
-def test_only_a_word_that_is_too_long_is_cut_anywhere():
-    assert by_characters("ab abcdefgh cd", 5) == ["ab", "abcde", "fgh", "cd"]
+@pytest.mark.parametrize(
+    ("max_length", "text", "expected"),
+    [
+        # Chinese has no space behind a sentence.
+        (
+            9,
+            "你好吗？我很好。“走吧！”他说；真的。",
+            ["你好吗？我很好。", "“走吧！”", "他说；真的。"],
+        ),
+        # The space between sentences is one more.
+        (6, "ab. cd.", ["ab.", "cd."]),
+        (7, "ab. cd.", ["ab. cd."]),
+        # Only a word that is too long is cut anywhere.
+        (5, "ab abcdefgh cd", ["ab", "abcde", "fgh", "cd"]),
+    ],
+)
+def test_characters(max_length, text, expected):
+    assert by_characters(text, max_length) == expected
 
 
 TEXT = st.text(st.sampled_from("ab .!?。”\t\u2028\x00é中"), max_size=60)

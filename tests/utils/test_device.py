@@ -29,12 +29,6 @@ def test_the_first_processor_counts(tmp_path, monkeypatch, first, name, is_amd):
     assert device.is_amd_with_avx2() == is_amd
 
 
-def test_a_system_that_does_not_tell(tmp_path, monkeypatch):
-    monkeypatch.setattr(device, "CPUINFO", str(tmp_path / "missing"))
-    assert device.processor_name() == os.uname().machine
-    assert not device.is_amd_with_avx2()
-
-
 @pytest.mark.parametrize("given", [None, "", "4"])
 def test_the_setting_of_mkl(given):
     """It is made before Paddle is imported, only where it helps, and not over the user's."""

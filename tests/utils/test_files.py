@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from transformer_mt.utils import files
 from transformer_mt.utils.errors import Interrupted, UsageError, UserError
-from transformer_mt.utils.files import atomic, byte_lines, content_of, lines, open_locked
+from transformer_mt.utils.files import atomic, byte_lines, content_of, lines
 
 ROOT = Path(__file__).resolve().parents[2]
 # Everything that some other reader of text takes for the end of a line.
@@ -52,7 +52,10 @@ def test_lines_end_in_newline_alone(tmp_path):
         (b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", ["a", "\ufeffb"]),  # only the first is a mark
         (b"\xef\xbb\xbf", [""]),
         (b"a\0b\n", ["a\0b"]),
+        (b"\0", ["\0"]),
+        (b"x" * (1 << 20) + b"\n" + b"y" * (1 << 20), ["x" * (1 << 20), "y" * (1 << 20)]),
     ],
+    ids=range(12),
 )
 def test_the_ends_of_files(tmp_path, content, expected):
     path = tmp_path / "text"
@@ -84,12 +87,6 @@ def test_lines_are_what_was_written(text, last, compressed, tmp_path_factory):
     assert content_of(path).sha256 == hashlib.sha256(content).hexdigest()
 
 
-def test_counting_over_the_blocks_it_reads(tmp_path):
-    path = tmp_path / "long"
-    path.write_bytes(b"x" * (1 << 20) + b"\n" + b"y" * (1 << 20))
-    assert content_of(path).line_count == 2
-
-
 def test_invalid_utf8_names_file_line_and_byte(tmp_path):
     path = tmp_path / "text"
     path.write_bytes("gut\nü\n".encode() + "schön".encode("latin-1") + b"\nrest\n")
@@ -102,51 +99,48 @@ def test_invalid_utf8_names_file_line_and_byte(tmp_path):
 
 
 WIDE_TEXT = "Schöne neue Welt, liebe Grüße.\n" * 10
+# The first two have a mark.
+ENCODINGS = [*("utf-16", "utf-32", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be", "latin-1")]
 
 
-@pytest.mark.parametrize(
-    ("encoding", "told"),
-    [
-        ("utf-16", "UTF-16"),  # with a mark
-        ("utf-32", "UTF-32"),
-        ("utf-16-le", "UTF-16LE"),
-        ("utf-16-be", "UTF-16BE"),
-    ],
-)
+@pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("ending", ["", ".gz"])
-def test_another_encoding_is_named_with_a_command_that_works(tmp_path, encoding, told, ending):
+def test_another_encoding_is_named_with_a_command_that_works(tmp_path, encoding, ending):
     path = tmp_path / f"it's the text{ending}"
     content = WIDE_TEXT.encode(encoding)
     path.write_bytes(gzip.compress(content) if ending else content)
-    for read in (content_of, lambda path: list(lines(path)), lambda path: list(byte_lines(path))):
-        with pytest.raises(UserError, match=f"the encoding is {told}, not UTF-8") as caught:
+    told = encoding.upper().replace("-LE", "LE").replace("-BE", "BE")
+    expected = "line 1: not UTF-8" if encoding == "latin-1" else f"the encoding is {told}, not"
+    readers = [lambda path: list(lines(path))]
+    readers += [] if encoding == "latin-1" else [content_of, lambda path: list(byte_lines(path))]
+    for read in readers:
+        with pytest.raises(UserError, match=expected) as caught:
             read(path)
-    _, _, command = str(caught.value).partition("Convert the file: ")
-    subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True)
-    assert list(lines(tmp_path / "NEW_FILE")) == WIDE_TEXT.splitlines()
-
-
-@pytest.mark.parametrize("ending", ["", ".gz"])
-def test_the_command_for_an_unknown_encoding_works_too(tmp_path, ending):
-    path = tmp_path / f"-text{ending}"
-    content = WIDE_TEXT.encode("latin-1")
-    path.write_bytes(gzip.compress(content) if ending else content)
-    with pytest.raises(UserError, match="line 1: not UTF-8") as caught:
-        list(lines(path))
-    command = re.search(r"Convert the file: (.*?)\. For Chinese", str(caught.value))[1]
+    command = re.search(r"Convert the file: (.*?)(\. For Chinese|$)", str(caught.value))[1]
     command = command.replace("ENCODING", "LATIN1")
     subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True)
     assert list(lines(tmp_path / "NEW_FILE")) == WIDE_TEXT.splitlines()
 
 
-@pytest.mark.parametrize(
-    ("encoding", "told"), [("utf-16-le", "UTF-16LE"), ("utf-16-be", "UTF-16BE")]
-)
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
 @pytest.mark.parametrize("text", ["Hi", "Où est la gare ?\n"])
-def test_short_text_in_another_encoding_without_a_mark(tmp_path, encoding, told, text):
+def test_short_text_in_another_encoding_without_a_mark(tmp_path, encoding, text):
     (tmp_path / "text").write_bytes(text.encode(encoding))
-    with pytest.raises(UserError, match=f"the encoding is {told}, not UTF-8"):
+    with pytest.raises(UserError, match=r"the encoding is UTF-.*, not UTF-8"):
         list(byte_lines(tmp_path / "text"))
+
+
+def test_what_can_not_be_read_is_named(tmp_path):
+    whole = gzip.compress(random.Random(1).randbytes(3000).hex().encode())
+    no_block = whole[:10] + b"\xff" + whole[11:]  # a kind of block that there is not
+    for read in (lambda path: list(lines(path)), content_of):
+        for content in (whole[:-12], no_block, whole[:-8] + bytes(8)):
+            (tmp_path / "text.gz").write_bytes(content)
+            with pytest.raises(UserError, match=r"text\.gz: can't be read to its end"):
+                read(tmp_path / "text.gz")
+        for path, problem in (("no", "no such file"), (".", "Is a directory")):
+            with pytest.raises(UsageError, match=problem):
+                read(tmp_path / path)
 
 
 def test_the_lines_of_old_macintoshes_are_refused_with_a_command_that_works(tmp_path):
@@ -162,7 +156,7 @@ def test_the_lines_of_old_macintoshes_are_refused_with_a_command_that_works(tmp_
 COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 
 
-@pytest.mark.parametrize("name", ["text", "text.GZ", "text.gz", "text.xz"])
+@pytest.mark.parametrize("name", ["text", "text.xz"])
 @pytest.mark.parametrize("compress", COMPRESS.values())
 def test_compressed_text_is_known_by_its_content(tmp_path, name, compress):
     path = tmp_path / name
@@ -231,44 +225,6 @@ def test_what_is_written_is_compressed_as_its_name_says(tmp_path, ending, decomp
     assert path.read_bytes() == b"as it is"
 
 
-@pytest.mark.parametrize("content", [b"", b"\0", b"\0\n", b"a\0b\n" * 99, b"\xef\xbb\xbfa\n"])
-def test_text_in_utf8_is_not_taken_for_another_encoding(tmp_path, content):
-    (tmp_path / "text").write_bytes(content)
-    assert len(list(lines(tmp_path / "text"))) == content_of(tmp_path / "text").line_count
-
-
-def _truncated(content: bytes) -> bytes:
-    return gzip.compress(content)[:-12]
-
-
-def _damaged(content: bytes) -> bytes:
-    compressed = bytearray(gzip.compress(content))
-    compressed[10] = 0xFF  # the first byte behind the header: a kind of block that there is not
-    return bytes(compressed)
-
-
-def _other_content(content: bytes) -> bytes:
-    return gzip.compress(content)[:-8] + bytes(8)  # where the checksum and the size are
-
-
-@pytest.mark.parametrize("damage", [_truncated, _damaged, _other_content])
-@pytest.mark.parametrize("read", [lambda path: list(lines(path)), content_of])
-def test_a_damaged_gz_names_the_file(tmp_path, damage, read):
-    path = tmp_path / "text.gz"
-    path.write_bytes(damage(random.Random(1).randbytes(3000).hex().encode()))
-    with pytest.raises(UserError, match=r"text\.gz: can't be read to its end") as caught:
-        read(path)
-    assert caught.value.exit_code == 1
-
-
-@pytest.mark.parametrize("read", [lambda path: list(lines(path)), content_of])
-def test_what_can_not_be_opened(tmp_path, read):
-    with pytest.raises(UsageError, match="no: there is no such file"):
-        read(tmp_path / "no")
-    with pytest.raises(UsageError, match="can't be read: Is a directory"):
-        read(tmp_path)
-
-
 # ------------------------------------------------------------------------------------- writing
 
 
@@ -296,9 +252,7 @@ def test_the_content_appears_when_it_is_whole(tmp_path):
     [
         ValueError("x"),
         UserError("its own words"),
-        UsageError("its own words"),
         Interrupted(2),
-        KeyboardInterrupt(),
         # The trouble of another file, which is none of this one's.
         FileNotFoundError(errno.ENOENT, "No such file or directory", "elsewhere"),
         BrokenPipeError(errno.EPIPE, "Broken pipe"),
@@ -345,19 +299,22 @@ def test_where_nothing_can_be_written(tmp_path, monkeypatch, path, reason):
     assert names(tmp_path) == ["file", "folder"]
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full, as Linux has it")
-def test_a_full_device():
-    message = "/dev/full: can't be written: No space left"
-    with pytest.raises(UserError, match=message), atomic("/dev/full") as file:
-        file.write("x")
-    assert not os.path.isfile("/dev/full")
-
-
 def test_devices_and_pipes_stay_what_they_are(tmp_path):
     """A rename would put a file in their place."""
     with atomic(os.devnull) as file:
         file.write("x")
     assert not os.path.isfile(os.devnull)
+
+    if os.path.exists("/dev/full"):
+        message = "/dev/full: can't be written: No space left"
+        with pytest.raises(UserError, match=message), atomic("/dev/full") as file:
+            file.write("x")
+    with pytest.raises(UserError, match="fd/987: can't be written"), atomic("/dev/fd/987"):
+        pass
+    (tmp_path / "link").symlink_to("real")
+    with atomic(tmp_path / "link") as file:
+        file.write("x")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real").read_text() == "x"
 
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -370,15 +327,6 @@ def test_devices_and_pipes_stay_what_they_are(tmp_path):
     assert received == ["through\n"] and pipe.is_fifo()
 
 
-def test_a_link_is_followed(tmp_path):
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to("real/file")
-    with atomic(tmp_path / "link") as file:
-        file.write("x")
-    assert (tmp_path / "link").is_symlink() and names(tmp_path / "real") == ["file"]
-    assert names(tmp_path) == ["link", "real"]
-
-
 # ---- Descriptors: what a shell has redirected is written to, and not replaced ----
 
 WRITE_TO = """
@@ -389,7 +337,6 @@ with atomic(pathlib.Path(sys.argv[1])) as file:
     file.write("written\\n")
 print("after")
 """
-OWN_NAMES = ["/dev/stdout", "/dev/fd/1"]
 
 
 def write_to(path, folder, **streams):
@@ -398,7 +345,7 @@ def write_to(path, folder, **streams):
     subprocess.run(command, cwd=folder, check=True, timeout=60, env=environment, **streams)
 
 
-@pytest.mark.parametrize("name", OWN_NAMES)
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1"])
 def test_what_was_redirected_to_is_not_replaced(tmp_path, name):
     path = tmp_path / "log"
     path.write_text("old\n")
@@ -411,30 +358,6 @@ def test_what_was_redirected_to_is_not_replaced(tmp_path, name):
     assert path.read_text() == "before\nwritten\nafter\n"
     assert path.stat().st_ino == before
     assert names(tmp_path) == ["log"]
-
-
-def test_a_pipe_as_stdout(tmp_path):
-    command = [sys.executable, "-c", WRITE_TO, "/dev/stdout"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, timeout=60, env=environment, check=True)
-    assert done.stdout == b"before\nwritten\nafter\n"
-
-
-def test_a_descriptor_that_is_not_open():
-    with pytest.raises(UserError, match="fd/987: can't be written"), atomic("/dev/fd/987"):
-        pass
-
-
-def test_what_may_be_replaced(tmp_path):
-    (tmp_path / "file").touch()
-    (tmp_path / "link").symlink_to("file")
-    (tmp_path / "dangling").symlink_to("not there yet")
-    (tmp_path / "folder").mkdir()
-    os.mkfifo(tmp_path / "pipe")
-    for name in ("file", "link", "dangling", "not there", "folder/../file", "fd/1"):
-        assert files.is_replaceable(tmp_path / name), name
-    for path in (tmp_path / "pipe", tmp_path / "folder", "/dev/null", "/dev/fd/0"):
-        assert not files.is_replaceable(path), path
 
 
 # ---- The same file by another name ----
@@ -523,26 +446,6 @@ def test_what_was_killed_leaves_nothing_for_long(tmp_path):
         assert living.wait(timeout=60) == 0
     assert path.read_text() == "from another process"
     assert names(tmp_path) == sorted([*others, "out"])
-
-
-def test_folders_that_were_left(tmp_path):
-    for number in (1, 2):
-        (tmp_path / f".out.{number}.tmp" / "deep").mkdir(parents=True)
-        (tmp_path / f".out.{number}.tmp" / "deep" / "file").write_text("x")
-    (tmp_path / ".out.3.tmp").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "elsewhere").mkdir()
-    os.mkfifo(tmp_path / ".out.4.tmp")
-    held = open_locked(tmp_path / ".out.1.tmp", os.O_RDONLY)
-    try:
-        files.clear_leftovers(tmp_path, "out")
-        assert {".out.1.tmp", "elsewhere"} <= set(names(tmp_path))
-        assert ".out.2.tmp" not in names(tmp_path)
-        assert (tmp_path / ".out.1.tmp" / "deep" / "file").exists()
-    finally:
-        os.close(held)
-    files.clear_leftovers(tmp_path, "out")
-    assert ".out.1.tmp" not in names(tmp_path)
-    files.clear_leftovers(tmp_path / "no")  # there is nothing, which is no error
 
 
 def test_half_a_surrogate_pair_is_written_as_its_escape(tmp_path):

@@ -32,12 +32,6 @@ def test_what_is_written_comes_back(tmp_path):
         assert sorted(file.keys()) == sorted(ARRAYS)
 
 
-def test_the_same_arrays_are_the_same_bytes(tmp_path):
-    tensors.write(tmp_path / "x", ARRAYS)
-    tensors.write(tmp_path / "y", dict(reversed(ARRAYS.items())))
-    assert (tmp_path / "x").read_bytes() == (tmp_path / "y").read_bytes()
-
-
 def test_others_may_read_it_as_the_umask_has_it(tmp_path):
     before = os.umask(0o027)
     try:
