@@ -4,7 +4,7 @@ A process that imports Paddle and PaddleNLP spends five seconds of a core before
 and the tests start hundreds of processes. A forked process has its own pid, signals, streams,
 working directory, environment and exit code. It differs from a fresh process before the first line
 of the program, which it finds imported, and after the last one, where nothing is freed. With
-`--all`, the tests start fresh processes only.
+`--attack`, and in tests marked `fresh`, the tests start fresh processes only.
 
 The file holds both sides: the tests use `ForkedProcess`, and `python -m tests.forked DESCRIPTOR` is
 the process that forks.
