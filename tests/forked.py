@@ -184,11 +184,10 @@ def run(request: dict) -> int:
             runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
         elif kind == "-c":
             sys.path[0], sys.argv = "", ["-c", *rest[1:]]
-            main = sys.modules["__main__"] = ModuleType("__main__")
-            exec(compile(rest[0], "<string>", "exec"), main.__dict__)
+            execute(rest[0], "<string>")
         else:
             sys.path[0], sys.argv = os.path.dirname(kind), [kind, *rest]
-            runpy.run_path(kind, run_name="__main__")
+            execute(Path(kind).read_text("utf-8"), kind, __file__=kind)
     except SystemExit as stop:
         if stop.code is None or isinstance(stop.code, int):
             return stop.code or 0
@@ -198,6 +197,13 @@ def run(request: dict) -> int:
         traceback.print_exc()
         return 1
     return 0
+
+
+def execute(code: str, name: str, **globals: str) -> None:
+    # What processes of multiprocessing send back names the main module "__mp_main__".
+    main = sys.modules["__main__"] = sys.modules["__mp_main__"] = ModuleType("__main__")
+    vars(main).update(globals)
+    exec(compile(code, name, "exec"), vars(main))
 
 
 def main() -> None:
