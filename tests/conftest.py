@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.support import ONLY_FRESH
 from transformer_mt.model import operations
 from transformer_mt.utils import console
 
@@ -30,22 +31,33 @@ def plain_operations():
     operations.use(operations.PLAIN)
 
 
+@pytest.fixture(autouse=True)
+def fresh_processes(request):
+    """A test marked `fresh` starts no process of the program by forking one."""
+    with pytest.MonkeyPatch.context() as patched:
+        if request.node.get_closest_marker("fresh"):
+            patched.setenv(ONLY_FRESH, "1")
+        yield
+
+
 def pytest_addoption(parser):
     parser.addoption(
         "--all",
         action="store_true",
-        help="also the tests marked slow; and each process of the program is started afresh",
+        help="also the tests marked slow",
     )
     parser.addoption(
         "--attack",
         action="store_true",
-        help="as --all, with the attacks of tests/attack at large, which take about an hour",
+        help="as --all, with the attacks of tests/attack at large, which take about an hour; and "
+        "each process of the program is started afresh",
     )
 
 
 def pytest_configure(config):
-    if wants_all(config):
-        os.environ["TESTS_ONLY_FRESH_PROCESSES"] = "1"  # see tests/support.py
+    config.addinivalue_line("markers", "fresh: about the start of processes, so none is forked")
+    if config.getoption("--attack"):
+        os.environ[ONLY_FRESH] = "1"
 
 
 def pytest_collection_modifyitems(config, items):

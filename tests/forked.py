@@ -4,7 +4,7 @@ A process that imports Paddle and PaddleNLP spends five seconds of a core before
 and the tests start hundreds of processes. A forked process has its own pid, signals, streams,
 working directory, environment and exit code. It differs from a fresh process before the first line
 of the program, which it finds imported, and after the last one, where nothing is freed. With
-`--all`, the tests start fresh processes only.
+`--attack`, and in tests marked `fresh`, the tests start fresh processes only.
 
 The file holds both sides: the tests use `ForkedProcess`, and `python -m tests.forked DESCRIPTOR` is
 the process that forks.
@@ -184,11 +184,10 @@ def run(request: dict) -> int:
             runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
         elif kind == "-c":
             sys.path[0], sys.argv = "", ["-c", *rest[1:]]
-            main = sys.modules["__main__"] = ModuleType("__main__")
-            exec(compile(rest[0], "<string>", "exec"), main.__dict__)
+            execute(rest[0], "<string>")
         else:
             sys.path[0], sys.argv = os.path.dirname(kind), [kind, *rest]
-            runpy.run_path(kind, run_name="__main__")
+            execute(Path(kind).read_text("utf-8"), kind, __file__=kind)
     except SystemExit as stop:
         if stop.code is None or isinstance(stop.code, int):
             return stop.code or 0
@@ -198,6 +197,13 @@ def run(request: dict) -> int:
         traceback.print_exc()
         return 1
     return 0
+
+
+def execute(code: str, name: str, **globals: str) -> None:
+    # What processes of multiprocessing send back names the main module "__mp_main__".
+    main = sys.modules["__main__"] = sys.modules["__mp_main__"] = ModuleType("__main__")
+    vars(main).update(globals)
+    exec(compile(code, name, "exec"), vars(main))
 
 
 def main() -> None:

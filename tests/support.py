@@ -33,12 +33,12 @@ from transformer_mt.training.update import Outcome
 ROOT = Path(__file__).resolve().parent.parent
 # Long enough for a busy machine: a process imports for two to five seconds, then works for one.
 TIMEOUT = 300
-# Is in the environment with --all (see conftest.py): no process is forked, all start afresh.
+# In the environment, it says that no process is forked: with --attack, and in tests marked fresh.
 ONLY_FRESH = "TESTS_ONLY_FRESH_PROCESSES"
 
 
 def examples(few: int, many: int) -> int:
-    """How many examples a test draws: `many` with `--all`, where processes are fresh too."""
+    """How many examples a test draws: `many` with `--attack`, where processes are fresh too."""
     return many if ONLY_FRESH in os.environ else few
 
 
@@ -99,7 +99,7 @@ def python(*arguments, is_fresh=False, file_size: int | None = None, **options) 
 
     Args:
         is_fresh: whether the process must begin as one of a user does, before all imports. Others
-            are forked from a process that has imported everything, except with `--all`.
+            are forked from a process that has imported everything (see ONLY_FRESH).
         file_size: bytes beyond which the process can write no file, as if the disk were full.
         options: of subprocess.Popen.
     """

@@ -1,4 +1,4 @@
-"""A forked process of the tests is what a fresh one is."""
+"""A forked process of the tests is what a fresh one is; and what needs a fresh one has it."""
 
 import json
 import os
@@ -7,7 +7,19 @@ import subprocess
 
 import pytest
 
-from tests.support import TIMEOUT, python
+from tests.support import (
+    TIMEOUT,
+    demo_pairs,
+    make_config,
+    python,
+    run,
+    run_python,
+    start,
+    write_lines,
+    write_pairs,
+)
+from transformer_mt.cli import COMMANDS
+from transformer_mt.config.file import dump
 
 # What a process finds. Sockets and pipes of others must not be open in it.
 CODE = """
@@ -65,3 +77,56 @@ def test_an_error_of_a_forked_process_is_told():
     output, messages = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, output) == (1, "")
     assert messages.startswith("Traceback") and messages.endswith("ValueError: no\n")
+
+
+# ---- Fresh processes ----
+
+HAS_PADDLE = ("-c", "import sys; print('paddle' in sys.modules)")
+
+
+@pytest.mark.fresh
+def test_a_test_marked_fresh_starts_fresh_processes():
+    assert run_python(*HAS_PADDLE).stdout == "False\n"
+
+
+def test_other_tests_fork_processes_with_all_too(pytestconfig):
+    is_forked = not pytestconfig.getoption("--attack")
+    assert run_python(*HAS_PADDLE).stdout == f"{is_forked}\n"
+
+
+@pytest.mark.slow
+@pytest.mark.fresh
+def test_every_command_works_in_a_fresh_process(tmp_path):
+    """Without what the other commands have imported."""
+    for name in ("train", "dev", "test"):
+        write_pairs(tmp_path / "text", name, demo_pairs(60))
+    training = {"max_steps": 2, "validate_every": 1, "save_every": 1, "devices": 1}
+    config = make_config(tmp_path, data={"dev": "dev", "test": "test"}, training=training)
+    write_lines(tmp_path / "recipe.yaml", [dump(config)])
+    model, source, target = "model", "text/test.en", "text/test.de"
+    text = ("--source", source, "--target", target)
+    jobs = {
+        "new": ("new.yaml", "--train", "text/train", "--source-lang", "en", "--target-lang", "de"),
+        "train": ("recipe.yaml",),
+        "translate": (model, source, "output"),
+        "augment": ("pairs", "--forward", model, "--source", source),
+        "evaluate": (model, "--source", source, "--reference", target),
+        "compare": (target, "output", "--reference", target),
+        "tune": (model, "--dry-run"),
+        "report": (model,),
+        "score": (model, *text),
+        "align": (model, *text),
+        "attention": (model, "--text", "A dog."),
+        "average": (model, "--last", 2),
+        "export": (model, "--format", "paddle"),
+        "info": ("recipe.yaml",),
+        "check-device": ("--device", "cpu"),
+    }
+    assert jobs.keys() == COMMANDS.keys() - {"serve"}
+    for command, arguments in jobs.items():
+        done = run(command, *arguments, cwd=tmp_path)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+    process = start("serve", model, "--port", 0, cwd=tmp_path)
+    assert "serves" in process.stdout.readline()
+    process.terminate()
+    assert process.wait(TIMEOUT) == 0

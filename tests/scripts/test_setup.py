@@ -1,4 +1,4 @@
-"""What setup.sh makes: which Python it takes, for which device, and what a second run does."""
+"""What setup.sh makes: which Python it takes, what a second run does, and what it leaves alone."""
 
 import re
 import shutil
@@ -22,6 +22,14 @@ DEV = ["install --require-hashes --no-build-isolation -r requirements-dev.txt"]
 CHECK = ["check"]
 
 
+@pytest.fixture
+def ready(project):
+    """A project whose environment was made before."""
+    project.python("python3")
+    assert project.run("setup.sh").stderr_text.endswith(READY)
+    return project
+
+
 # ---- Which Python ----
 
 
@@ -35,33 +43,22 @@ def test_the_first_python_that_will_do_is_taken(project):
     assert f"because there is none: {wanted} (3.10), for the cpu" in run.stderr_text
 
 
-@pytest.mark.parametrize("answer", ["is Python 3.9.18", "lacks libgomp.so.1", None])
-def test_no_usable_python(project, answer):
+@pytest.mark.parametrize(
+    ("answer", "setting", "words"),
+    [
+        (None, {}, "apt-get install python3"),
+        ("lacks libgomp.so.1", {}, "python3 lacks libgomp.so.1\n"),
+        ("ok 3.11", {"PYTHON": "/nowhere/python"}, "at PYTHON=/nowhere/python"),
+        ("ok 3.11", {"TRANSFORMER_MT_DEVICE": "tpu"}, "must be cpu or gpu"),
+        ("ok 3.11", {"TRANSFORMER_MT_CUDA": "cu127"}, "must be one of cu130 cu129 cu126 cu118"),
+    ],
+)
+def test_nothing_is_made(project, answer, setting, words):
     if answer:
-        python = project.python("python3", answer)
-    run = project.run("setup.sh")
-    assert run.returncode == 1 and run.stdout_text == ""
-    assert not answer or f"  {python} {answer}\n" in run.stderr_text
-    for words in ("3.10, 3.11 or 3.12", "venv and ensurepip", "conda", "PYTHON=/path"):
-        assert words in run.stderr_text
-    for packages in ("python3 python3-venv libstdc++6 libgomp1", "python3.12 libstdc++ libgomp"):
-        assert f" install {packages}" in run.stderr_text
-    assert not (project.root / ".venv").exists()
-
-
-def test_PYTHON_is_used_or_refused_but_never_replaced(project):
-    project.python("python3")
-    project.run("setup.sh")
-    other = project.python("my python")
-    assert project.run("setup.sh", PYTHON=str(other)).stderr_text == READY
-    project.python("my python", "ok 3.12")
-    run = project.run("setup.sh", PYTHON=str(other))
-    assert f"it was made with Python 3.11: {other} (3.12)" in run.stderr_text
-    project.python("my python", "is Python 3.8.1")
-    run = project.run("setup.sh", PYTHON=str(other))
-    assert run.returncode == 1 and f"{other} is Python 3.8.1" in run.stderr_text
-    run = project.run("setup.sh", PYTHON="/nowhere/python")
-    assert run.returncode == 1 and "at PYTHON=/nowhere/python" in run.stderr_text
+        project.python("python3", answer)
+    run = project.run("setup.sh", **setting)
+    assert run.returncode == (2 if "must be" in words else 1) and run.stdout_text == ""
+    assert words in run.stderr_text and not (project.root / ".venv").exists()
 
 
 @pytest.mark.parametrize(
@@ -80,72 +77,24 @@ def test_what_a_python_is_asked(given, answer):
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == answer + "\n"
 
 
-# ---- Which device ----
-
-
-@pytest.mark.parametrize(
-    ("nvidia_smi", "setting", "device"),
-    [
-        (None, "", "cpu"),
-        ("exit 0", "", "gpu"),
-        ("exit 9", "", "cpu"),
-        ("exit 0", "cpu", "cpu"),
-        (None, "gpu", "gpu"),
-    ],
-)
-def test_device(project, nvidia_smi, setting, device):
-    project.python("python3")
-    if nvidia_smi:
-        project.program("nvidia-smi", f"#!/bin/sh\n{nvidia_smi}\n")
-    run = project.run("setup.sh", TRANSFORMER_MT_DEVICE=setting)
-    assert run.returncode == 0, run.stderr_text
-    lists = [call.partition(" -r ")[2] for call in project.pip_calls()]
-    expected = {
-        "cpu": ["requirements.txt"],
-        "gpu": [".venv/tmp/others.txt", ".venv/tmp/requirements-gpu.txt"],
-    }[device]
-    assert [name for name in lists if name][1:] == expected
-    assert run.stderr_text.endswith(f".venv is ready (Python 3.11, {device}).\n")
-
-
-def test_unknown_device(project):
-    assert project.run("setup.sh", TRANSFORMER_MT_DEVICE="tpu").returncode == 2
-
-
-def test_a_finished_environment_keeps_its_device(project):
-    project.python("python3")
-    project.run("setup.sh")
-    project.program("nvidia-smi", "#!/bin/sh\n")
-    assert project.run("setup.sh").stderr_text == READY
-    run = project.run("setup.sh", TRANSFORMER_MT_DEVICE="gpu")
-    assert "because it was made for the cpu" in run.stderr_text
-
-
 # ---- Once, twice, interrupted, broken ----
 
 
-def test_setup_installs_once(project):
-    project.python("python3")
-    run = project.run("setup.sh")
-    assert run.returncode == 0, run.stderr_text
-    assert run.stdout_text == ""
-    assert run.stderr_text.endswith(READY)
-    assert project.pip_calls() == BASE + CHECK
-    assert project.run("setup.sh").stderr_text == READY
-    project.run("setup.sh", "--dev")
-    for args in ([], ["--dev"]):
-        assert project.run("setup.sh", *args).stderr_text == READY
-    assert project.pip_calls() == BASE + CHECK + DEV + CHECK
+def test_setup_installs_once(ready):
+    assert ready.pip_calls() == BASE + CHECK
+    ready.run("setup.sh", "--dev")
+    for arguments in ([], ["--dev"]):
+        run = ready.run("setup.sh", *arguments)
+        assert run.stderr_text == READY and run.stdout_text == ""
+    assert ready.pip_calls() == BASE + CHECK + DEV + CHECK
+    add_requirement(ready)
+    assert "Updating .venv, because the requirements" in ready.run("setup.sh").stderr_text
+    assert ready.pip_calls()[len(BASE + CHECK + DEV + CHECK) :] == BASE + DEV + CHECK
 
 
-def test_changed_requirements_are_installed(project):
-    project.python("python3")
-    project.run("setup.sh", "--dev")
-    done = len(project.pip_calls())
-    with open(project.root / "requirements.txt", "a") as f:
-        f.write("something==1\n")
-    assert "Updating .venv, because the requirements" in project.run("setup.sh").stderr_text
-    assert project.pip_calls()[done:] == BASE + DEV + CHECK
+def add_requirement(project):
+    with open(project.root / "requirements.txt", "a") as file:
+        file.write("something==1\n")
 
 
 def move(project):
@@ -153,51 +102,65 @@ def move(project):
     old.rename(project.root)
 
 
+def write(name, text):
+    return lambda project: (project.root / ".venv" / name).write_text(text)
+
+
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
         (move, "it was made in "),
-        (lambda p: (p.root / STAMP).write_text(f"unfinished - - none {p.root}\n"),
-         "it is not complete"),
+        (lambda p: write(".setup_stamp", f"unfinished - - none {p.root}\n")(p), "not complete"),
         (lambda p: (p.root / ".venv/bin/python").unlink(), "now has no Python that runs"),
-        (lambda p: (p.root / ".venv/bin/has").write_text("3.12"), "now has 3.12"),
-        (lambda p: (p.root / ".venv/bin/has").write_text("3.11 without tqdm"), "without tqdm"),
+        (write("bin/has", "3.12"), "it was made with Python 3.11 and now has 3.12"),
+        (write("bin/has", "3.11 without tqdm"), "now has 3.11 without tqdm"),
     ],
-)  # fmt: skip
-def test_what_is_broken_is_made_again(project, harm, words):
-    project.python("python3")
-    project.run("setup.sh")
-    (project.root / ".venv/.old").mkdir()
-    harm(project)
-    run = project.run("setup.sh")
+)
+def test_what_is_broken_is_made_again(ready, harm, words):
+    (ready.root / ".venv/.old").mkdir()
+    harm(ready)
+    run = ready.run("setup.sh")
     assert run.returncode == 0 and words in run.stderr_text
-    assert not (project.root / ".venv/.old").exists()
-    assert project.pip_calls() == (BASE + CHECK) * 2
-    assert project.run("setup.sh").stderr_text == READY
+    assert not (ready.root / ".venv/.old").exists()
+    assert ready.pip_calls() == (BASE + CHECK) * 2
+    assert ready.run("setup.sh").stderr_text == READY
 
 
-def test_pip_failure_is_explained_and_mended_by_the_next_run(project):
+def test_another_python_or_device_must_be_asked_for(ready):
+    ready.program("nvidia-smi", "#!/bin/sh\n")
+    other = ready.python("my python")
+    for setting in ({}, {"PYTHON": str(other)}, {"TRANSFORMER_MT_CUDA": "cu118"}):
+        assert ready.run("setup.sh", **setting).stderr_text == READY
+    run = ready.run("setup.sh", TRANSFORMER_MT_DEVICE="gpu")
+    assert "because it was made for the cpu" in run.stderr_text
+    ready.python("my python", "ok 3.12")
+    run = ready.run("setup.sh", PYTHON=str(other))
+    assert f"it was made with Python 3.11: {other} (3.12)" in run.stderr_text
+
+
+RETRYING = "WARNING: Retrying (Retry(total={}, connect=None)) after connection broken by 'NewConn"
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ("ConnectionError: no route", ["ConnectionError: no route", ".venv/setup.log", "(free: "]),
+        (
+            "".join(f"{RETRYING.format(number)}\n" for number in (1, 0)),
+            ["could not reach the package index", "PIP_FIND_LINKS"],
+        ),
+    ],
+)
+def test_pip_failure_is_explained_and_mended_by_the_next_run(project, log, words):
     project.python("python3")
-    (project.home / "pip-fails").write_text("ConnectionError: no route")
+    (project.home / "pip-fails").write_text(log)
     run = project.run("train.sh")
     assert run.returncode == 1 and run.stdout_text == ""
-    for words in ("ConnectionError: no route", "PIP_INDEX_URL", ".venv/setup.log", "(free: "):
-        assert words in run.stderr_text
+    assert all(word in run.stderr_text for word in [*words, "PIP_INDEX_URL"])
     assert len(project.pip_calls()) == 1
     (project.home / "pip-fails").unlink()
     run = project.run("setup.sh")
     assert run.returncode == 0 and "not complete" in run.stderr_text
-
-
-def test_without_a_network(project):
-    project.python("python3")
-    line = "WARNING: Retrying (Retry(total={}, connect=None)) after connection broken by 'NewConn"
-    log = "".join(f"{line.format(n)}\n" for n in (1, 0)) + "ERROR: No matching distribution found"
-    (project.home / "pip-fails").write_text(log)
-    run = project.run("setup.sh")
-    assert run.returncode == 1 and "Retrying" not in run.stderr_text
-    for words in ("could not reach the package index", "PIP_INDEX_URL", "PIP_FIND_LINKS"):
-        assert words in run.stderr_text
 
 
 # ---- What it did not make ----
@@ -208,23 +171,13 @@ def make_folder(path, name="x", text="mine\n"):
     (path / name).write_text(text)
 
 
-def make_link(path, target):
-    if target.name == "other":
-        make_folder(target)
-    path.symlink_to(target)
-
-
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (make_folder, "did not make it"),
-        (lambda venv: make_folder(venv, "pyvenv.cfg", "home = /usr/bin\n"), "did not make it"),
         (lambda venv: venv.write_text("a file in its place"), "did not make it"),
-        (lambda venv: make_link(venv, venv.parent / "other"), "did not make it"),
-        (lambda venv: make_link(venv, venv.parent / "nowhere"), "did not make it"),
+        (lambda venv: venv.symlink_to(venv.parent / "nowhere"), "did not make it"),
         (lambda venv: make_folder(venv, ".setup_stamp", ""), ".setup_stamp, which"),
-        (lambda venv: make_folder(venv, ".setup_stamp", "cpu 3.11 1-2"), "is damaged"),
-        (lambda venv: make_folder(venv, ".setup_stamp", "\0\0 \n/x y z v /w"), "is damaged"),
         (lambda venv: make_folder(venv, ".setup_stamp", "tpu 3.11 1-2 none /x"), "is damaged"),
     ],
 )
@@ -233,16 +186,14 @@ def test_what_it_did_not_make_is_left_alone(project, make, words):
     venv = project.root / ".venv"
     make(venv)
     before = snapshot(project.root)
-    for script in ("setup.sh", "train.sh"):
-        run = project.run(script)
-        assert run.returncode == 1 and run.stdout_text == ""
-        assert words in run.stderr_text and "Nothing was changed" in run.stderr_text
-        assert snapshot(project.root) == before
+    run = project.run("train.sh")
+    assert run.returncode == 1 and run.stdout_text == ""
+    assert words in run.stderr_text and "Nothing was changed" in run.stderr_text
+    assert snapshot(project.root) == before
     # What the message says helps, also with the space in this path.
     command = re.search(r"mv .*\.venv .*\.venv\.old", run.stderr_text)[0]
     subprocess.run(["bash", "-c", command], check=True)
     assert project.run("setup.sh").returncode == 0
-    assert (project.root / ".venv.old").is_symlink() or (project.root / ".venv.old").exists()
 
 
 def snapshot(folder):
@@ -252,79 +203,41 @@ def snapshot(folder):
     }
 
 
-def test_an_empty_folder_is_taken(project):
-    project.python("python3")
-    (project.root / ".venv").mkdir()
-    run = project.run("setup.sh")
-    assert run.returncode == 0 and "because it is empty" in run.stderr_text
-
-
 def test_a_link_to_an_empty_folder_is_taken(project, tmp_path):
     project.python("python3")
     other = tmp_path / "larger disk"
     other.mkdir()
     (project.root / ".venv").symlink_to(other)
     run = project.run("setup.sh")
-    assert run.returncode == 0 and run.stderr_text.endswith(READY)
-    assert (project.root / ".venv").is_symlink() and (other / "bin/python").exists()
+    assert run.returncode == 0 and "because it is empty" in run.stderr_text
     assert project.run("setup.sh").stderr_text == READY
-    # It is mended as any other, as long as that deletes nothing.
-    with open(project.root / "requirements.txt", "a") as f:
-        f.write("something==1\n")
-    assert "Updating .venv" in project.run("setup.sh").stderr_text
-    (project.home / "pip-fails").touch()
+    # It is mended as any other.
     (other / "bin/has").write_text("3.12")
-    assert project.run("setup.sh").returncode == 1
-    (project.home / "pip-fails").unlink()
-    run = project.run("setup.sh")
-    assert run.returncode == 0 and "because it is not complete" in run.stderr_text
-    assert (project.root / ".venv").is_symlink()
+    assert "and now has 3.12" in project.run("setup.sh").stderr_text
+    assert (project.root / ".venv").is_symlink() and (other / "bin/python").exists()
 
 
-@pytest.fixture
-def linked(project, tmp_path):
-    """Another copy of the project, whose environment is that of the first one."""
-    project.python("python3")
-    assert project.run("setup.sh").returncode == 0
-    other = Project(tmp_path / "other")
-    other.python("python3")
-    other.home = project.home  # where pip is counted
-    (other.root / ".venv").symlink_to(project.root / ".venv")
-    return other
-
-
-@pytest.mark.parametrize("outer", [None, "/some/where"])
-def test_the_environment_of_another_copy_runs_the_code_of_this_one(project, linked, outer):
-    given = {} if outer is None else {"PYTHONPATH": outer}
-    run = linked.run("translate.sh", "model", **given)
+def test_the_environment_of_another_copy_runs_the_code_of_this_one_and_is_not_changed(
+    ready, tmp_path
+):
+    linked = Project(tmp_path / "other")
+    linked.python("python3")
+    linked.home = ready.home  # where pip is counted
+    (linked.root / ".venv").symlink_to(ready.root / ".venv")
+    run = linked.run("translate.sh", "model")
     assert run.returncode == 0 and run.stderr_text == "" and "<model>" in run.stdout_text
-    assert linked.run("setup.sh").stderr_text == READY
-    code = '. "$1"; setup; exec "$python" -m transformer_mt path'
-    env = {"PATH": str(linked.bin), "HOME": str(linked.home), **given}
-    for folder, expected in ((linked, [str(linked.root)]), (project, [])):
-        command = ["bash", "-c", code, "x", folder.root / "scripts/setup.sh"]
-        output = subprocess.check_output(command, env=env, text=True).strip()
-        assert output == ":".join([*expected, *([outer] if outer else [])])
-    assert project.pip_calls() == BASE + CHECK
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda p: (p.root / "requirements.txt").write_text("x==1\n"), "requirements have changed"),
-        (lambda p: (p.root / STAMP).resolve().parent.joinpath("bin/has").write_text("3.12"),
-         "it was made with Python 3.11 and now has 3.12"),
-    ],
-)  # fmt: skip
-def test_the_environment_of_another_copy_is_not_changed(project, linked, change, words):
-    change(linked)
-    before = sorted((project.root / ".venv").rglob("*"))
+    command = ["bash", "-c", '. "$1"; setup; exec "$python" -m transformer_mt path', "x"]
+    for outer in ([], ["/some/where"]):
+        env = {"PATH": str(linked.bin), "HOME": str(linked.home), "PYTHONPATH": ":".join(outer)}
+        for folder, expected in ((linked, [str(linked.root), *outer]), (ready, outer)):
+            output = subprocess.check_output([*command, folder.root / "scripts/setup.sh"], env=env)
+            assert output.decode().strip() == ":".join(expected)
+    (linked.root / "requirements.txt").write_text("x==1\n")
+    before = snapshot(ready.root)
     run = linked.run("train.sh")
     assert run.returncode == 1 and run.stdout_text == ""
-    assert f"a link to the environment of {project.root}, which does not suit" in run.stderr_text
-    assert words in run.stderr_text
-    assert sorted((project.root / ".venv").rglob("*")) == before
-    assert project.pip_calls() == BASE + CHECK
+    assert f"a link to the environment of {ready.root}, which does not suit" in run.stderr_text
+    assert snapshot(ready.root) == before and ready.pip_calls() == BASE + CHECK
 
 
 def test_an_environment_that_cannot_be_made_is_explained(project):
@@ -337,46 +250,34 @@ def test_an_environment_that_cannot_be_made_is_explained(project):
 # ---- However it is called ----
 
 
-@pytest.mark.parametrize("shell", ["sh", "dash", "bash --posix"])
-def test_other_shells(project, shell):
-    """A shell that is not Bash starts Bash."""
+@pytest.mark.parametrize("shell", ["sh", "bash --posix"])
+def test_other_shells_start_bash(project, shell):
     project.python("python3")
-    (project.bin / "dash").symlink_to(shutil.which("dash") or shutil.which("sh"))
-    run = project.run("setup.sh", shell=shell)
-    assert run.returncode == 0 and run.stderr_text.endswith(READY)
     run = project.run("translate.sh", "my model", shell=shell)
     assert run.returncode == 0 and "<my model>" in run.stdout_text
 
 
 def test_a_link_to_a_script(project, tmp_path):
     project.python("python3")
-    for name in ("setup.sh", "train.sh"):
-        (tmp_path / name).symlink_to(project.root / "scripts" / name)
-        run = project.run(tmp_path / name)
-        assert run.returncode == 0, run.stderr_text
-    assert run.stdout_text.startswith(f"in {project.root}:\n")
-    assert not (tmp_path.parent / ".venv").exists()
+    (tmp_path / "train.sh").symlink_to(project.root / "scripts" / "train.sh")
+    run = project.run(tmp_path / "train.sh")
+    assert run.stdout_text.startswith(f"in {project.root}:\n"), run.stderr_text
 
 
-@pytest.mark.parametrize("cdpath", ["@", "/:@"])
-def test_the_variable_CDPATH(project, cdpath):
+def test_the_variable_CDPATH(project):
     project.python("python3")
-    trap = project.elsewhere / "trap" / "scripts"
-    trap.mkdir(parents=True)
-    command = ["bash", "scripts/setup.sh"]
-    env = {"PATH": str(project.bin), "HOME": str(project.home)}
-    env["CDPATH"] = cdpath.replace("@", str(trap.parent))
-    subprocess.run(command, cwd=project.root, env=env, check=True, capture_output=True)
+    trap = project.elsewhere / "trap"
+    (trap / "scripts").mkdir(parents=True)
+    env = {"PATH": str(project.bin), "HOME": str(project.home), "CDPATH": f"/:{trap}"}
+    subprocess.run(["bash", "scripts/setup.sh"], cwd=project.root, env=env, check=True)
     assert (project.root / STAMP).exists()
 
 
 def test_a_copy_outside_of_the_project(project, tmp_path):
-    project.python("python3")
     (tmp_path / "bin2").mkdir()
     shutil.copy(project.root / "scripts/setup.sh", tmp_path / "bin2")
     run = project.run(tmp_path / "bin2/setup.sh")
     assert run.returncode == 1 and "it has no requirements.txt" in run.stderr_text
-    assert not (tmp_path / ".venv").exists()
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -389,8 +290,7 @@ def test_signals_stop_the_installation_at_once(project, number, status):
     assert process.wait(timeout=30) == status  # pip would wait for a minute
     process.communicate()
     (project.home / "pip-waits").unlink()
-    run = project.run("setup.sh")
-    assert run.returncode == 0 and "because it is not complete" in run.stderr_text
+    assert "because it is not complete" in project.run("setup.sh").stderr_text
 
 
 @pytest.mark.skipif(not shutil.which("flock"), reason="needs flock")

@@ -1,0 +1,209 @@
+"""The benchmarks run from end to end, each once and on the smallest input; and they count right."""
+
+import argparse
+import contextlib
+import io
+import re
+from importlib import import_module
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import benchmark_copying
+from benchmarks import harness, invented_languages
+from benchmarks.paddlenlp_competitor import example_batches
+from tests.support import (
+    ROOT,
+    demo_pairs,
+    make_config,
+    make_model_directory,
+    run_benchmark,
+    run_command,
+    write_pairs,
+)
+from transformer_mt.scoring.alignment_error_rate import read_gold
+
+PAIRS = demo_pairs(600)
+TINY = [
+    "training.max_steps=2",
+    "training.devices=1",
+    "training.average_last=null",
+    "model.d_model=8",
+    "model.num_layers=1",
+    "model.num_heads=1",
+    "decoding.max_length_ratio=0.2",
+    "decoding.max_length_extra=0",
+]
+
+
+TINY_MODEL = {"num_layers": 1, "d_model": 8, "num_heads": 1, "d_ff": 8}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with text as train, dev and test, and a model that was never trained."""
+    folder = tmp_path_factory.mktemp("benchmarks")
+    for name, pairs in (("train", PAIRS), ("dev", PAIRS[:6]), ("test", PAIRS[:6])):
+        write_pairs(folder, name, pairs)
+    make_model_directory(folder / "model", PAIRS, make_config(folder))
+    return folder
+
+
+def tables(text):
+    """The Markdown tables of a text without their heads, as lists of rows of cells."""
+    found = re.findall(r"(?m)(?:^\|.*\|$\n?)+", text)
+    return [
+        [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+        for table in found
+    ]
+
+
+class Here:
+    """A worker of the harness without a process of its own."""
+
+    def __init__(self, folder, threads, kind, *arguments):
+        self.worker = kind(*arguments)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        pass
+
+    def ask(self, method, *arguments):
+        return getattr(self.worker, method)(*arguments)
+
+
+def program(*arguments, quiet=False):
+    """A command in this process, in the place of harness.program."""
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        run_command(*arguments)
+    return output.getvalue()
+
+
+# What makes each benchmark small.
+SMALL = {
+    "benchmark_training": {"SIZES": {"tiny": TINY_MODEL}, "VOCAB_SIZE": 300, "LOSS_VOCAB_SIZE": 99},
+    "benchmark_decoding": {"TRIALS": 1, "BATCH_ROWS": [4]},
+    "benchmark_data": {"VOCAB_SIZE": 300},
+    "benchmark_static": {"MODEL": TINY_MODEL, "VOCABULARY_SIZE": 20, "ROWS": 3, "LENGTH": 4},
+    "benchmark_copying": {"TRIALS": 1, "SUBWORDS": {"listed words": []}},
+    "benchmark_serving": {"find_spec": lambda name: None},
+    "benchmarks.invented_languages": {"SIZES": {"train": 300, "dev": 9, "test": 9}},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "arguments", "heads"),
+    [
+        ("training", "--data {0} --sizes tiny --rounds 1 --seconds 0.1",
+         [["PaddleNLP", "transformer_mt", "transformer_mt, PaddleNLP's dropout"],
+          ["PaddleNLP, as its example", "transformer_mt `train`"],
+          ["PaddleNLP", "transformer_mt"]]),
+        ("decoding", "{0}/model --source {0}/test.en --reference {0}/test.de --rounds 1 "
+         "--single 2 --beams 2", [["PaddleNLP v1", "PaddleNLP v2", "transformer_mt"]] * 3),
+        ("data", "--data {0} --pairs 1200", [["first start", "second start", "encoding"]]),
+        ("static", "--rounds 1 --seconds 0.01",
+         [["transformer_mt on a CPU", "plain operations", "to_static"]] * 2),
+        ("serving", "{0}/model --source {0}/test.en --rounds 1 --seconds 1 --clients 1",
+         [["1", "1"]]),
+        ("copying", " ".join(TINY), [["listed words", "listed words"]]),
+        ("alignment", " ".join(["--steps 2", *TINY]),
+         [["not guided", "by: diagonal", "by: alignment"]]),
+        ("non_autoregressive", " ".join(["{0}/model", "{2}/configs/non_autoregressive.yaml", *TINY,
+         "--data {0} --output {1} --kinds length --iterations 1 --candidates 1"]),
+         [["teacher, beam 5", "teacher, beam 1", "length", "length"]]),
+    ],
+)  # fmt: skip
+def test_a_benchmark_runs(folder, tmp_path, monkeypatch, name, arguments, heads):
+    benchmark = import_module(f"benchmark_{name}")
+    monkeypatch.setattr(benchmark, "Worker", Here, raising=False)
+    monkeypatch.setattr(harness, "program", program)
+    monkeypatch.setattr("os.sched_setaffinity", lambda *_: None)
+    for module, values in SMALL.items():
+        for constant, value in values.items():
+            monkeypatch.setattr(f"{module}.{constant}", value)
+    parser = argparse.ArgumentParser()
+    getattr(benchmark, "add_arguments", harness.add_overrides)(parser)
+    options = parser.parse_args(arguments.format(folder, tmp_path, ROOT).split())
+    found = tables("\n\n".join(benchmark.measure(options, tmp_path)))
+    shown = [[row[0] for row in table] for table in found]
+    assert [rows[: len(head)] for rows, head in zip(shown, heads, strict=True)] == heads
+    assert all(re.search(r"\d", " ".join(row[1:])) for table in found for row in table)
+    if name == "static":  # summed cross-entropies of 12 tokens, rounded in another order
+        assert np.ptp([float(row[-1]) for row in found[0]]) <= 0.02
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "code", "words"),
+    [
+        ("training", "--data {0}/none", 2, "none/train.en: there is no such file, or it is empty"),
+        ("data", "--data {0}/none", 2, "none/train.de: there is no such file"),
+        ("decoding", "{0} --source {0}/test.en --reference {0}/test.de", 2, "/config.yaml: there"),
+        ("decoding", "{0}/model --source {0}/test.en --reference {0}/train.de", 2,
+         "--source has 6 lines, --reference 600"),
+        ("copying", "model.zzz=1", 1, "model.zzz: unknown key"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_told_without_a_traceback(folder, name, arguments, code, words):
+    script = ROOT / "scripts" / f"benchmark_{name}.py"
+    done = run_benchmark(script, *arguments.format(folder).split())
+    assert done.returncode == code and done.stdout == ""
+    assert words in done.stderr and "Traceback" not in done.stderr
+
+
+# ---- What they count ----
+
+
+def test_what_is_copied_right():
+    references = ["Frau Ada hat 12 Euro .", "Herr Bo hat 3 Euro .", "Wo ist Cy , bei 77 ?"]
+    outputs = ["Frau Ada hat 121 Euro .", "Bo hat 3 3 Euro", "Wo ist Cyr ?"]
+    seen = {"Frau", "Herr", "hat", "Euro", ".", "Wo", "ist", ",", "bei", "?"}
+    names, numbers = benchmark_copying.accuracies(outputs, references, seen)
+    assert (names, numbers) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
+
+
+def test_the_batches_of_paddlenlps_example():
+    random = np.random.default_rng(0)
+    source = random.integers(2, 60, 3000)
+    target = np.maximum(2, source + random.integers(-5, 6, len(source)))
+    longer = np.maximum(source, target)
+    batches = example_batches(source, target, random)
+    assert sorted(np.concatenate(batches)) == list(range(3000))
+    assert all(longer[batch].max() * len(batch) <= 4096 for batch in batches)
+    assert sum(len(batch) % 8 != 0 for batch in batches) <= 1  # the last
+    starts = [(source[batch[0]], target[batch[0]]) for batch in batches]
+    assert starts != sorted(starts)  # shuffled
+    # No batch has room for eight rows more.
+    in_order = sorted(batches, key=lambda batch: (source[batch[0]], target[batch[0]]))
+    for batch, following in pairwise(in_order):
+        more = np.concatenate([batch, following[:8]])
+        assert longer[more].max() * len(more) > 4096
+
+
+def test_links_of_the_invented_languages_are_the_dictionarys(tmp_path):
+    """Every link joins a word and its translation, and every word that has a translation is linked.
+    The other words are the articles and the mark of the object."""
+    for name, seed in (("corpus", 3), ("same", 3), ("other", 4)):
+        (tmp_path / name).mkdir()
+        invented_languages.make_corpus(tmp_path / name, seed)
+    texts = [(tmp_path / name / "train.src").read_bytes() for name in ("corpus", "same", "other")]
+    assert texts[0] == texts[1] != texts[2]
+    entries = [entry for kind in invented_languages.Languages(3).lexicon.values() for entry in kind]
+    translations = {word: set(target) for source, target in entries for word in source}
+    sides = [
+        [line.split() for line in (tmp_path / "corpus" / f"test.{side}").read_text().splitlines()]
+        for side in ("src", "tgt")
+    ]
+    gold = read_gold(tmp_path / "corpus" / "test.links")
+    for source, target, (sure, possible) in zip(*sides, gold, strict=True):
+        assert all(target[j] in translations[source[i]] for i, j in sure)
+        linked = {i for i, _ in sure}
+        left = {source[i] for i in range(len(source)) if i not in linked}
+        assert left <= set(invented_languages.ARTICLES)
+        linked = {j for _, j in sure}
+        left = {target[j] for j in range(len(target)) if j not in linked}
+        assert left == {invented_languages.OBJECT}
+        assert all(target[j] == invented_languages.OBJECT for _, j in possible - sure)
