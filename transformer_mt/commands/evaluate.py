@@ -33,8 +33,7 @@ from transformer_mt.commands.arguments import (
     require_files,
 )
 from transformer_mt.commands.line_files import require_equal
-from transformer_mt.commands.model_choice import add_model_choice
-from transformer_mt.commands.translations import find_model, translate
+from transformer_mt.commands.model_choice import add_model_choice, find_model, translate
 from transformer_mt.config.decoding import SEARCH_KEYS
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.languages import taken_for

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +18,14 @@ from transformer_mt.commands.arguments import add_checkpoint, add_device, positi
 from transformer_mt.config.decoding import SEARCH_KEYS, DecodingConfig
 from transformer_mt.config.section import one_line
 from transformer_mt.export import registry
-from transformer_mt.export.registry import EngineSpec
+from transformer_mt.export.registry import EngineSpec, split_model, with_decoding
 from transformer_mt.utils.console import progress, warn
 from transformer_mt.utils.errors import UsageError
 from transformer_mt.utils.folders import CHECKSUMS
 
 if TYPE_CHECKING:
     from transformer_mt.translator import Translator
+
 
 SETTINGS = DecodingConfig.model_fields
 # The titles of groups of options in `--help`.
@@ -184,3 +186,27 @@ def _without_effect(kind: str | None, decoding: DecodingConfig) -> Iterator[tupl
 def _with_flags(message: str) -> str:
     """A message about settings, with the names of their flags in place of their keys."""
     return re.sub(r"decoding\.(\w+)", lambda match: "--" + match[1].replace("_", "-"), message)
+
+
+def find_model(options: argparse.Namespace, text: str) -> EngineSpec:
+    """The engine of a model that is given as MODEL_DIR, MODEL_DIR:CHECKPOINT or an export, with the
+    arguments of `add_model_choice`. A checkpoint in the text takes precedence over --checkpoint.
+
+    Raises:
+        UsageError: there is no such model, or it can't be used so.
+        UserError: the model is damaged.
+    """
+    folder, checkpoint = split_model(text)
+    chosen = argparse.Namespace(**vars(options))
+    chosen.checkpoint = checkpoint or options.checkpoint
+    return with_decoding(find_engine(chosen, folder), {"n_best": 1})
+
+
+def translate(spec: EngineSpec, sources: list[str]) -> tuple[list[str], float]:
+    """Returns the translations of lines, and the seconds that they took, without the time to load
+    the model."""
+    with translating(spec, "translating", len(sources)) as (translator, bar):
+        translator.warm_up(spec.processes)
+        started = time.perf_counter()
+        hypotheses = translator.translate(sources, bar.update)
+        return hypotheses, time.perf_counter() - started
