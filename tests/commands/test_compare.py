@@ -93,7 +93,6 @@ def test_suspicious_input_is_warned_of(files, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("systems", "flags", "error", "message"),
     [
-        (["worse", "worse"], {}, UsageError, "at least two systems"),
         (["worse", "absent"], {}, UsageError, "absent: there is no such file or model directory"),
         (["worse", "better"], {"reference": "absent"}, UsageError, "--reference: "),
         (["worse", "shorter"], {}, UserError, "shorter has 59"),
@@ -101,7 +100,6 @@ def test_suspicious_input_is_warned_of(files, tmp_path, capsys):
         (["worse", "empty"], {}, UserError, "empty is empty"),
         (["worse", "folder"], {}, UsageError, "folder is a model. Give --source"),
         (["worse", "better"], {"json": "better"}, UsageError, "are the same file"),
-        (["worse", "better"], {"html": "reference"}, UsageError, "are the same file"),
         (["worse", "better"], {"examples": -1}, UsageError, "--examples"),
         (["worse", "better"], {"ensemble": "x"}, UsageError, "--ensemble"),
     ],
