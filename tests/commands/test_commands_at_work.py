@@ -1,7 +1,6 @@
 """Commands at work: where they read and write, settings of translations, averages, and what a
 non-autoregressive model can't do."""
 
-import io
 import os
 import shutil
 import sys
@@ -88,17 +87,6 @@ def test_wrong_places(call, model, folder, arguments, code, word):
 def test_closed_streams(call, model, monkeypatch):
     monkeypatch.setattr(sys, "stdout", None)
     assert "stdout is closed" in call("translate", model).stderr
-
-
-def test_any_language_in_any_locale(model, monkeypatch):
-    from transformer_mt.cli import main
-
-    ascii_only = io.TextIOWrapper(io.BytesIO(), "ascii")
-    monkeypatch.setattr(sys, "stdout", ascii_only)
-    assert main(["info", str(model)]) == 0
-    ascii_only.write("你好")
-    ascii_only.flush()
-    assert ascii_only.buffer.getvalue().endswith(rb"\u4f60\u597d")
 
 
 # ---- Settings ----

@@ -30,20 +30,16 @@ def test_files_are_compared(files, tmp_path, capsys):
     compare(files, files["worse"], files["better"], source=files["source"], examples=2, **paths)
     printed = capsys.readouterr()
     assert f"A  {files['worse']}  (baseline)\nB  {files['better']}\n60 lines" in printed.out
-    assert "B is better than A by" in printed.out and "unlikely to be chance" in printed.out
     assert "\x1b" not in printed.out and "warning" not in printed.err
     kept = json.loads(paths["json"].read_text("utf-8"))
-    assert kept["comparisons"]["B"]["verdict"] in " ".join(printed.out.split())
-    assert kept["comparisons"]["B"]["outcome"] == "better"
-    bleu = kept["metrics"]["bleu"]
-    assert bleu["seed"] == 12345 and "|tok:13a|" in bleu["signatures"]["bootstrap"]
-    assert bleu["systems"]["A"]["difference"] is None
-    difference = bleu["systems"]["B"]["difference"]
-    scores = [bleu["systems"][letter]["score"] for letter in "AB"]
-    assert difference["value"] == scores[1] - scores[0]
-    assert difference["p"] == max(difference["bootstrap_p"], difference["randomisation_p"])
-    assert len(kept["comparisons"]["B"]["better"]) == 2
-    example = kept["comparisons"]["B"]["better"][0]
+    comparison = kept["comparisons"]["B"]
+    assert comparison["verdict"] in " ".join(printed.out.split())
+    assert comparison["outcome"] == "better" and len(comparison["better"]) == 2
+    bleu = kept["metrics"]["bleu"]["systems"]
+    difference = bleu["B"]["difference"]
+    assert bleu["A"]["difference"] is None
+    assert difference["value"] == bleu["B"]["score"] - bleu["A"]["score"]
+    example = comparison["better"][0]
     assert example["references"] == [REFERENCES[example["line"] - 1]]
     assert example["source"] == SOURCES[example["line"] - 1]
     assert paths["html"].read_text("utf-8").startswith("<!doctype html>")
@@ -97,7 +93,6 @@ def test_suspicious_input_is_warned_of(files, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("systems", "flags", "error", "message"),
     [
-        (["worse", "worse"], {}, UsageError, "at least two systems"),
         (["worse", "absent"], {}, UsageError, "absent: there is no such file or model directory"),
         (["worse", "better"], {"reference": "absent"}, UsageError, "--reference: "),
         (["worse", "shorter"], {}, UserError, "shorter has 59"),
@@ -105,7 +100,6 @@ def test_suspicious_input_is_warned_of(files, tmp_path, capsys):
         (["worse", "empty"], {}, UserError, "empty is empty"),
         (["worse", "folder"], {}, UsageError, "folder is a model. Give --source"),
         (["worse", "better"], {"json": "better"}, UsageError, "are the same file"),
-        (["worse", "better"], {"html": "reference"}, UsageError, "are the same file"),
         (["worse", "better"], {"examples": -1}, UsageError, "--examples"),
         (["worse", "better"], {"ensemble": "x"}, UsageError, "--ensemble"),
     ],

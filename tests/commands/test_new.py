@@ -86,22 +86,6 @@ def test_languages_with_other_letters(capsys, folder):
     assert "300: empty on a side" in check_without_warning(capsys)
 
 
-@pytest.mark.parametrize(
-    ("name", "languages"),
-    [
-        ("tatoeba_zh-en", ("zh", "en")),
-        pytest.param("tatoeba_de-en", ("de", "en"), marks=pytest.mark.slow),
-    ],
-)
-def test_real_corpora(name, languages, capsys, shared_data):
-    names = {"train": "train", "dev": "valid", "test": "test"}
-    paths = {key: shared_data / name / value for key, value in names.items()}
-    config = make(**paths, languages=languages)
-    assert config.subword.joint == ("zh" not in languages)
-    assert (config.subword.character_coverage == 1) == ("zh" not in languages)
-    check_without_warning(capsys)
-
-
 def test_more_time_gives_more_steps_and_odd_text_is_reported(folder, capsys):
     """A text of 300 pairs is seen often enough within minutes."""
     pairs = demo_pairs(150)

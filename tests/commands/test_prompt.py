@@ -8,7 +8,6 @@ import pty
 import re
 import select
 import signal
-import subprocess
 import sys
 import termios
 import time
@@ -36,23 +35,20 @@ class Terminal:
     """The program at a terminal of its own."""
 
     def __init__(self, *arguments, **environment) -> None:
-        self._own, end = pty.openpty()
-        termios.tcsetwinsize(end, (24, 200))
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "transformer_mt", "translate", *map(str, arguments)],
-            cwd=ROOT, stdin=end, stdout=end, stderr=end, start_new_session=True,
-            env={**os.environ, "LC_ALL": "C.UTF-8", "TERM": "xterm", **environment},
-            # Opening it makes it the terminal that Ctrl-C is typed at.
-            preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),
-        )  # fmt: skip
-        os.close(end)
+        command = [sys.executable, "-m", "transformer_mt", "translate", *map(str, arguments)]
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", **environment}
+        self._pid, self._own = pty.fork()
+        if self._pid == 0:
+            os.execve(sys.executable, command, env)
+        termios.tcsetwinsize(self._own, (24, 200))
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self._process.kill()
-        self._process.wait()
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
         os.close(self._own)
 
     def shown(self, end: str = "en> ") -> str:
@@ -62,9 +58,7 @@ class Terminal:
         while not (text := _plain(found)).endswith(end):
             assert time.monotonic() < deadline, text
             if select.select([self._own], [], [], 1)[0]:
-                with contextlib.suppress(OSError):  # the process has ended
-                    found += os.read(self._own, 4096)
-            assert self._process.poll() is None, text
+                found += os.read(self._own, 4096)  # an OSError if the process has ended
         return text.removesuffix(end)
 
     def write(self, keys: str) -> None:
@@ -73,7 +67,7 @@ class Terminal:
     def rest(self) -> None:
         """Waits until the program sleeps. Python's readline leaves a Ctrl-C unnoticed up to the
         next key, if it comes after a key was read and before the next one is waited for."""
-        stat = Path(f"/proc/{self._process.pid}/stat")
+        stat = Path(f"/proc/{self._pid}/stat")
         deadline = time.monotonic() + TIMEOUT
         while stat.read_text().rpartition(")")[2].split()[0] != "S":
             assert time.monotonic() < deadline
@@ -89,7 +83,7 @@ class Terminal:
         with contextlib.suppress(OSError):
             while os.read(self._own, 4096):
                 pass
-        return self._process.wait(TIMEOUT)
+        return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
 
 
 def _plain(output: bytes) -> str:

@@ -56,32 +56,6 @@ def add_files(
         )
 
 
-def add_files_by_position(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Adds files that can be given by position instead of by the options of these names, which
-    `take_positions` reads."""
-    for name in names:
-        parser.add_argument(
-            f"{name}_by_position", metavar=name.upper(), nargs="?", help=f"the same as --{name}"
-        )
-
-
-def take_positions(options: argparse.Namespace, *names: str) -> None:
-    """Sets the options of these names to the files that were given by position, if any. The name -
-    stands for the standard input or output, which is None.
-
-    Raises:
-        UsageError: a file was given in both ways.
-    """
-    for name in names:
-        by_position = getattr(options, f"{name}_by_position")
-        if by_position is not None and getattr(options, name) is not None:
-            raise UsageError(
-                f"{by_position}: {name.upper()} was also given as --{name}; give it once"
-            )
-        path = by_position or getattr(options, name)
-        setattr(options, name, None if path is None or str(path) == "-" else Path(path))
-
-
 def add_score_options(
     parser: argparse._ActionsContainer, metrics: Sequence[str], metrics_help: str, counted_by: str
 ) -> None:
@@ -165,23 +139,10 @@ def positive(text: str) -> int:
 
 
 def positive_number(text: str) -> float:
+    number = math.nan
+    with contextlib.suppress(ValueError):
+        number = float(text)
     # Far beyond what anybody means, numbers overflow, or become 0, where they are computed with.
-    number = _number(text)
     if not 1e-6 <= number <= 1e12:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0 (from 1e-6 to 1e12)")
     return number
-
-
-def share(text: str) -> float:
-    number = _number(text)
-    if not 1e-6 <= number <= 1:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: expected a share, above 0 (from 1e-6) and at most 1"
-        )
-    return number
-
-
-def _number(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        return float(text)
-    return math.nan

@@ -158,8 +158,8 @@ def parallel_files(folder: Path) -> dict[str, list[str]]:
 
 def _texts_near() -> dict[str, list[str]]:
     """The parallel text in this folder and in the folders in it."""
-    folders = sorted(path for path in Path().iterdir() if path.name[0] != "." and path.is_dir())
-    return {k: v for folder in (Path(), *folders) for k, v in parallel_files(folder).items()}
+    folders = [Path(), *sorted(Path().glob("[!.]*/"))]
+    return {prefix: own for folder in folders for prefix, own in parallel_files(folder).items()}
 
 
 def _hint() -> str:

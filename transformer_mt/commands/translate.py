@@ -41,10 +41,8 @@ from transformer_mt.commands import line_files, prompt
 from transformer_mt.commands.arguments import (
     MODEL_OR_EXPORT,
     add_files,
-    add_files_by_position,
     add_model_dir,
     require_files,
-    take_positions,
 )
 from transformer_mt.commands.model_choice import (
     add_model_choice,
@@ -65,7 +63,10 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_dir(parser, MODEL_OR_EXPORT)
-    add_files_by_position(parser, "input", "output")
+    for name in ("input", "output"):
+        parser.add_argument(
+            f"{name}_by_position", metavar=name.upper(), nargs="?", help=f"the same as --{name}"
+        )
     add_files(
         parser,
         input="the text to translate, one sentence per line (default, or -: the standard input)",
@@ -96,7 +97,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    take_positions(options, "input", "output")
+    for name in ("input", "output"):
+        by_position, path = getattr(options, f"{name}_by_position"), getattr(options, name)
+        if by_position is not None and path is not None:
+            raise UsageError(
+                f"{by_position}: {name.upper()} was also given as --{name}; give it once"
+            )
+        path = by_position or path  # - stands for the standard input or output
+        setattr(options, name, None if path is None or str(path) == "-" else Path(path))
     require_files(options, "input", "prefix")
     source, target, prefix = options.input, options.output, options.prefix
     if (source is None and sys.stdin is None) or (target is None and sys.stdout is None):

@@ -186,16 +186,20 @@ def _choose_subwords(draft: Draft, split: Split) -> tuple[tuple[str, str], list[
 def _shared_letters(*sides: Counter[str]) -> float:
     """Returns the share of the letters that both sides have in common, from 0 to 1: the
     intersection of the two histograms."""
-    letters = [{char: n for char, n in side.items() if char.isalpha()} for side in sides]
-    source, target = ({c: n / sum(side.values()) for c, n in side.items()} for side in letters)
-    return sum(min(share, target.get(char, 0.0)) for char, share in source.items())
+    shares = []
+    for side in sides:
+        letters = {char: count for char, count in side.items() if char.isalpha()}
+        total = sum(letters.values())
+        shares.append({char: count / total for char, count in letters.items()})
+    return sum(min(share, shares[1].get(char, 0.0)) for char, share in shares[0].items())
 
 
 def _needed(characters: Counter[str], coverage: float) -> int:
     """Returns the size of the smallest vocabulary that covers this share of the characters. It is a
     little larger than SentencePiece's own."""
+    enough = coverage * characters.total()
     covered = accumulate(count for _, count in characters.most_common())
-    return 20 + sum(count < coverage * characters.total() for count in covered) + 1
+    return 20 + sum(count < enough for count in covered) + 1
 
 
 def _fit_vocabulary(draft: Draft, smallest: list[int]) -> PreparedData:
