@@ -1,7 +1,6 @@
 """The facts about a corpus, against counts by other means; from the cache, they are the same."""
 
 import json
-import os
 import unicodedata
 from collections import Counter
 
@@ -10,7 +9,6 @@ import pytest
 
 from tests.support import demo_pairs, make_config, write_pairs
 from transformer_mt.config.decoding import DecodingConfig
-from transformer_mt.data import encoded
 from transformer_mt.data.facts import EXAMPLES, LONGEST_EXAMPLE, histogram
 from transformer_mt.data.prepare import prepare
 from transformer_mt.training.setup import decided
@@ -176,30 +174,6 @@ def test_held_out_pairs_are_an_example_and_no_overlap(facts):
     assert found["overlap"]["dev"]["lines"] == found["overlap"]["test"]["lines"] == 0
 
 
-def test_several_processes_and_one_find_the_same(facts, tmp_path, monkeypatch):
-    monkeypatch.setattr(encoded, "CHUNK", 40)
-    one, _ = facts(mixed(), data=LIMITED)
-    monkeypatch.setattr(encoded, "PARALLEL_FROM", 0)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-    several, _ = facts(mixed(), data=LIMITED | {"cache": str(tmp_path / "other")})
-    assert several == one
-
-
-def test_an_encoded_corpus_of_an_earlier_version_is_used(facts, tmp_path):
-    """Its entry in the cache has only the counts; the facts are found for it."""
-    first, data = facts(mixed(), data=LIMITED)
-    (entry,) = (tmp_path / "cache").glob("facts-*")
-    for path in entry.iterdir():
-        path.unlink()
-    entry.rmdir()
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache" / data.key).iterdir()}
-    assert set(data.train.facts) == {
-        *("pairs", "source_tokens", "target_tokens", "longest", "unknown", "dropped")
-    }
-    assert facts(mixed(), data=LIMITED)[0] == first
-    assert before == {path: path.stat().st_mtime_ns for path in before}
-
-
 def test_the_text_is_read_only_once(facts, monkeypatch):
     first, _ = facts()
     monkeypatch.setattr("transformer_mt.data.facts._read", None)
@@ -248,13 +222,6 @@ def test_examples_are_short(facts):
     assert example == [("word " * 5000)[: LONGEST_EXAMPLE - 1] + "…", "Wort"]
 
 
-def test_without_a_dev_and_a_test_set(facts):
-    found, data = facts(data={"dev": None, "test": None, "held_out": 0})
-    assert found["dev"] == found["test"] == 0 and set(found["files"]) == {"train"}
-    assert found["overlap"]["dev"]["lines"] == 0
-    assert not any("dev pairs" in line for line in data.report())
-
-
 @pytest.mark.parametrize(
     ("lengths", "width", "expected"),
     [
@@ -296,12 +263,6 @@ def test_the_length_ratio_allows_what_the_targets_need(facts):
     assert (2.0 * sources + 20 < targets).mean() > 0.5
     ratio = found["length_ratio"]
     assert (ratio * sources + 20 >= targets).all() and (ratio / 1.5 * sources + 20 < targets).any()
-
-
-def test_one_odd_pair_among_thousands_does_not_decide(facts):
-    pairs = [*demo_pairs(2000), ("one", "eins " * 100)]
-    found, _ = facts(train=pairs, data={"max_length_ratio": None})
-    assert found["length_ratio"] == 2.0
 
 
 def test_the_config_gets_what_the_text_decides(facts):

@@ -1,6 +1,5 @@
 """Subwords come from the training text, are the same each time, and give the text back."""
 
-import errno
 import io
 import subprocess
 import sys
@@ -110,24 +109,14 @@ def test_chinese(shared_data, kind):
         assert subwords.target.decode(subwords.target.encode(target)) == target or kind == "word"
 
 
-def test_multi30k(shared_data):
-    lines = (shared_data / "multi30k" / "val.de").read_text("utf-8").split("\n")
-    vocabulary = train([(line, line) for line in lines], vocab_size=2000).source
-    assert vocabulary.size == 2000
-    assert [vocabulary.decode(vocabulary.encode(line)) for line in lines] == lines
-
-
 # ------------------------------------------------------------------------------ size and sides
 
 
 def test_joint_or_one_a_side():
     joint = train()
     assert joint.joint and joint.source is joint.target
-    apart = train(joint=False, source_vocab_size=60, target_vocab_size=70)
-    assert not apart.joint
-    assert (apart.source.size, apart.target.size) == (60, 70)
-    one = train(joint=False, vocab_size=66, target_vocab_size=70)
-    assert (one.source.size, one.target.size) == (66, 70)
+    apart = train(joint=False, vocab_size=66, target_vocab_size=70)
+    assert not apart.joint and (apart.source.size, apart.target.size) == (66, 70)
     pairs = [("abc", "xyz")] * 5
     apart = train(pairs, joint=False, type="char")
     assert apart.source.unk in apart.source.encode("xyz")
@@ -143,11 +132,9 @@ def test_a_vocabulary_too_large_is_cut_down(models, kind):
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_a_vocabulary_too_small_names_the_key(kind):
     characters = len(set(ALPHABET) - {" "}) + 1  # the space is one, as U+2581
-    with pytest.raises(UsageError) as caught:
+    message = rf"subword\.vocab_size: 20: the text has {characters + 4} different characters"
+    with pytest.raises(UsageError, match=message):
         train(type=kind, vocab_size=20)
-    assert str(caught.value).startswith(
-        f"subword.vocab_size: 20: the text has {characters + 4} different characters and special"
-    )
     with pytest.raises(UsageError, match=r"subword\.target_vocab_size: 10: the text has"):
         train(type=kind, joint=False, target_vocab_size=10)
 
@@ -172,18 +159,12 @@ print(hashlib.sha256(subwords.content()).hexdigest())
 """
 
 
-@pytest.mark.parametrize("kind, sample", [("bpe", 10**7), ("bpe", 500), ("unigram", 500)])
+@pytest.mark.parametrize("kind, sample", [("bpe", 500), ("unigram", 500)])
 def test_two_processes_make_the_same_model(kind, sample):
     """Of a sample of the text too; processes of one training run rely on it."""
     command = [sys.executable, "-c", PROGRAM, kind, str(sample)]
     first, second = (subprocess.check_output(command, text=True) for _ in range(2))
     assert first == second and len(first) == 65
-
-
-def test_the_model_follows_text_and_config():
-    assert train().content() == train().content()
-    others = [train(SENTENCES[:-1]), train(vocab_size=149), train(type="unigram")]
-    assert len({train().content(), *(other.content() for other in others)}) == 4
 
 
 # ------------------------------------------------------------------------------------ sampling
@@ -253,12 +234,11 @@ for seed in ((5,), (1, 2, 3)):
 """
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_another_process_draws_the_same(models, kind, tmp_path):
-    models[kind].save(tmp_path)
+def test_another_process_draws_the_same(models, tmp_path):
+    models["bpe"].save(tmp_path)
     command = [sys.executable, "-c", SAMPLING_PROGRAM, str(tmp_path), *TEXTS]
     lines = subprocess.check_output(command, text=True).splitlines()
-    vocabulary = models[kind].source
+    vocabulary = models["bpe"].source
     assert lines == [str(draw(vocabulary, 0.2, *seed)) for seed in ((5,), (1, 2, 3))]
 
 
@@ -292,21 +272,12 @@ def test_save_and_load(tmp_path, joint):
         assert loaded.target.encode(target) == subwords.target.encode(target)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda m: b"",
-        lambda m: b"\n",
-        lambda m: m[: len(m) // 2],
-        lambda m: b"text\n" * 9,
-        lambda m: m[:-1],
-    ],
-)
-def test_a_damaged_model(tmp_path, damage):
-    model = train().source.content()
-    (tmp_path / "subword.model").write_bytes(damage(model))
-    with pytest.raises(UserError, match=r"subword\.model: not a SentencePiece model"):
-        Subwords.load(tmp_path)
+def test_a_damaged_model(tmp_path, models):
+    model = models["bpe"].source.content()
+    for damaged in (b"", b"\n", model[: len(model) // 2], b"text\n" * 9, model[:-1]):
+        (tmp_path / "subword.model").write_bytes(damaged)
+        with pytest.raises(UserError, match=r"subword\.model: not a SentencePiece model"):
+            Subwords.load(tmp_path)
 
 
 def test_a_model_without_pad_is_not_ours(tmp_path):
@@ -336,15 +307,7 @@ def test_no_model(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "error",
-    [
-        UserError("train.en, line 3: not UTF-8"),
-        UsageError("train.en: there is no such file"),
-        OSError(errno.EIO, "Input/output error"),
-        KeyError("target"),
-        Interrupted(2),
-    ],
-    ids=lambda error: type(error).__name__,
+    "error", [UserError("line 3"), OSError(5, "I/O"), Interrupted(2)], ids=repr
 )
 def test_an_error_of_the_text_surfaces_as_itself(error):
     def text():
@@ -461,18 +424,6 @@ def test_a_damaged_saved_vocabulary(bpe, tmp_path):
             Subwords.load(tmp_path)
 
 
-def test_the_real_bpe_vocabulary(shared_data):
-    folder = shared_data / "wmt14_layout" / "wmt14_ende_data_bpe"
-    types = (folder / "vocab_all.bpe.8000").read_text("utf-8").splitlines()
-    vocabulary = Subwords.from_vocabulary(folder / "vocab_all.bpe.8000").source
-    assert vocabulary.size == len(types) + 1 and vocabulary.pad == len(types)
-    lines = (folder / "train.tok.clean.bpe.8000.de").read_text("utf-8").split("\n")[:2000]
-    for line in lines:
-        ids = vocabulary.encode(line)
-        assert vocabulary.unk not in ids
-        assert vocabulary.decode(ids) == line.replace("@@ ", "")
-
-
 def test_other_normalisation_is_sentencepieces():
     vocabulary = train([("ﬁne Ａ①", "ﬁne Ａ①")] * 9, normalization="nmt_nfkc").source
     assert vocabulary.decode(vocabulary.encode("ﬁne Ａ①")) == "fine A1"
@@ -481,7 +432,7 @@ def test_other_normalisation_is_sentencepieces():
 ACCENTS = "Mädchen café Ångström tiếng Việt ộ ᾂ й안녕 각가 が क़ नी שּׁ ﬁ ① ö­x Å ﻿a‍b"
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word"])
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_nfc_encodes_all_spellings_equally(kind):
     """And the outputs are composed, also if the training text was not. The places are those of the
     text that was given."""
@@ -544,13 +495,6 @@ def test_unknown_parts_of_a_text(models):
     assert vocabulary.unknown("the 中文 cat Жa") == ["中文", "Ж"]
     words = WordVocabulary(["a", "b"])
     assert words.unknown("a c b dd") == ["c", "dd"]
-
-
-def test_a_vocabulary_of_marian_is_refused(tmp_path):
-    path = tmp_path / "vocab.yml"
-    path.write_text('</s>: 0\n<unk>: 1\n",": 2\nPaul: 3\n')
-    with pytest.raises(UserError, match=r"vocab\.yml: .*Marian"):
-        Subwords.from_vocabulary(path)
 
 
 def test_long_lines_are_learnt_from():

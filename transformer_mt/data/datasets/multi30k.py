@@ -51,8 +51,7 @@ class Multi30k(Dataset):
     def find(
         self, root: str | None, name: str, value: str, languages: tuple[str, str]
     ) -> SplitFiles:
-        source, target = (find(value, lang, root) for lang in languages)
-        return SplitFiles((source, target))
+        return SplitFiles(tuple(find(value, language, root) for language in languages))
 
 
 def find(split: str, lang: str, root: str | None) -> Path:
