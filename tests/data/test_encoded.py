@@ -82,24 +82,16 @@ def test_what_is_encoded_comes_back(pairs, tmp_path_factory):
     shutil.rmtree(cache, ignore_errors=True)
     corpus = encode(pairs, cache)
     assert decoded(corpus) == pairs and len(corpus) == len(pairs)
-    assert corpus.source.lengths.tolist() == [len(source) for source, _ in pairs]
-    assert corpus.target.lengths.tolist() == [len(target) for _, target in pairs]
-    assert corpus.facts == {
-        "pairs": len(pairs),
-        "source_tokens": sum(len(source) for source, _ in pairs),
-        "target_tokens": sum(len(target) for _, target in pairs),
-        "longest": max(len(text) for pair in pairs for text in pair),
-        "unknown": 0,
-        "dropped": {},
-    }
+    lengths = [len(source) for source, _ in pairs], [len(target) for _, target in pairs]
+    assert (corpus.source.lengths.tolist(), corpus.target.lengths.tolist()) == lengths
+    tokens = {"source_tokens": sum(lengths[0]), "target_tokens": sum(lengths[1])}
+    others = {"longest": max(map(max, lengths)), "unknown": 0, "dropped": {}}
+    assert corpus.facts == {"pairs": len(pairs)} | tokens | others
 
 
 def test_real_text_against_encoding_in_memory(tmp_path, shared_data):
-    sides = [
-        (shared_data / "tatoeba_zh-en" / f"valid.{lang}").read_text("utf-8").split("\n")[:-1]
-        for lang in ("zh", "en")
-    ]
-    pairs = list(zip(*sides, strict=True))
+    files = (shared_data / "tatoeba_zh-en" / f"valid.{lang}" for lang in ("zh", "en"))
+    pairs = list(zip(*(file.read_text("utf-8").split("\n")[:-1] for file in files), strict=True))
     config = SubwordConfig(joint=False, source_vocab_size=2000, target_vocab_size=700)
     subwords = Subwords.train(lambda: iter(pairs[:800]), config)  # of the rest some is unknown
     limits = Limits(max_length=20, max_length_ratio=2.0)
@@ -117,16 +109,12 @@ def test_real_text_against_encoding_in_memory(tmp_path, shared_data):
             expected.append(pair)
             lines.append(line)
     assert corpus.lines.tolist() == lines and corpus.lines.dtype == np.int32
-    assert [
-        (corpus.source[i].tolist(), corpus.target[i].tolist()) for i in range(len(corpus))
-    ] == expected
+    read = [(corpus.source[i].tolist(), corpus.target[i].tolist()) for i in range(len(corpus))]
+    assert read == expected
     assert corpus.facts["dropped"] == reasons and len(reasons) == 2
-    assert corpus.facts["pairs"] == len(expected)
-    assert corpus.facts["unknown"] > 0
-    assert corpus.facts["unknown"] == sum(
-        source.count(subwords.source.unk) + target.count(subwords.target.unk)
-        for source, target in expected
-    )
+    unk = subwords.source.unk
+    unknown = sum(source.count(unk) + target.count(unk) for source, target in expected)
+    assert corpus.facts["unknown"] == unknown > 0
     assert corpus.source.ids.dtype == np.uint16 and corpus.source.offsets.dtype == np.int64
     assert isinstance(corpus.source.ids, np.memmap)
 

@@ -53,5 +53,5 @@ def test_sure_and_possible_links():
     assert sure == {(0, 0), (3, 3)}
     assert possible == {(0, 0), (3, 3), (1, 2), (10, 42)}
     assert alignments.read_gold("") == (set(), set())
-    with pytest.raises(ValueError, match=r"^'1s2' is no link, .*possible"):
+    with pytest.raises(ValueError, match=r"^'1s2' is no link; .*possible"):
         alignments.read_gold("0-0 1s2")

@@ -61,7 +61,7 @@ def read_gold(line: str) -> tuple[set[Link], set[Link]]:
     for item in _items(line):
         match = _GOLD.fullmatch(item)
         if not match:
-            raise ValueError(f"{item!r} is no link, as 0-1 (sure), 0?1 or 0p1 (possible) are")
+            raise ValueError(f"{item!r} is no link; a line is as in 0-0 1-2 2?1 (? or p: possible)")
         link = int(match[1]), int(match[3])
         possible.add(link)
         if match[2] == "-":
