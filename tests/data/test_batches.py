@@ -89,30 +89,6 @@ def test_the_batches_of_an_epoch_stay_what_they_were():
     assert (len(batches), digest.hexdigest()[:16]) == (107, "02bec4765002b831")
 
 
-def test_epochs_and_seeds_differ():
-    """In the order of the batches, and in what stands together in one."""
-    rng = np.random.default_rng(1)
-    source, target = rng.integers(1, 12, 2000), rng.integers(1, 12, 2000)
-    plans = [
-        epoch_batches(source, target, 400, seed, epoch) for seed, epoch in ((1, 0), (1, 1), (2, 0))
-    ]
-    orders = [np.concatenate(plan).tolist() for plan in plans]
-    contents = [{frozenset(batch.tolist()) for batch in plan} for plan in plans]
-    for a, b in ((0, 1), (0, 2), (1, 2)):
-        assert orders[a] != orders[b]
-        # The longest sentences have no others of their lengths to change places with.
-        assert len(contents[a] & contents[b]) < 0.1 * len(contents[a])
-
-
-def test_batches_do_not_come_by_length():
-    """A network that sees the short sentences first forgets them by the end of the epoch."""
-    rng = np.random.default_rng(1)
-    lengths = rng.integers(1, 100, 5000)
-    batches = epoch_batches(lengths, lengths, 500, 1, 0)
-    means = np.array([lengths[batch].mean() for batch in batches])
-    assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.1
-
-
 # -------------------------------------------------------------------------- updates and shares
 
 

@@ -13,7 +13,6 @@ from tests.docs.pages import example
 from tests.support import write_lines
 from transformer_mt.data.datasets import DATASETS, files
 from transformer_mt.data.datasets.files import DATA_HOME
-from transformer_mt.data.subword import WordVocabulary
 from transformer_mt.utils.errors import UserError
 
 HEAVY = {"paddle", "paddlenlp", "numpy", "sentencepiece", "pydantic", "transformer_mt.config"}
@@ -38,17 +37,6 @@ def test_each_says_what_the_config_asks(name):
 
 def test_downloads_go_where_paddlenlp_has_its_own():
     assert str(DATA_HOME) == paddlenlp.utils.env.DATA_HOME
-
-
-def test_the_size_of_wmt14endes_vocabulary(shared_data):
-    """PaddleNLP names the file by it, and keeps its special tokens in it."""
-    from paddlenlp.datasets.wmt14ende import WMT14ende
-
-    names = [path.rpartition(".")[2] for path, _ in WMT14ende.VOCAB_INFO]
-    assert str(DATASETS["wmt14ende"].vocabulary_types) in names
-    path = DATASETS["wmt14ende"].vocabulary(str(shared_data / "wmt14_layout"))
-    types = path.read_text("utf-8").split()
-    assert WordVocabulary(types).size == len(types) + 1  # padding
 
 
 def test_paddlenlp_needs_no_writable_home_for_files_of_ones_own(tmp_path):

@@ -5,7 +5,6 @@ import pickle
 import random
 import shutil
 import signal
-from collections import Counter
 from itertools import count
 from pathlib import Path
 
@@ -89,36 +88,6 @@ def test_what_is_encoded_comes_back(pairs, tmp_path_factory):
     assert corpus.facts == {"pairs": len(pairs)} | tokens | others
 
 
-def test_real_text_against_encoding_in_memory(tmp_path, shared_data):
-    files = (shared_data / "tatoeba_zh-en" / f"valid.{lang}" for lang in ("zh", "en"))
-    pairs = list(zip(*(file.read_text("utf-8").split("\n")[:-1] for file in files), strict=True))
-    config = SubwordConfig(joint=False, source_vocab_size=2000, target_vocab_size=700)
-    subwords = Subwords.train(lambda: iter(pairs[:800]), config)  # of the rest some is unknown
-    limits = Limits(max_length=20, max_length_ratio=2.0)
-    corpus = encode(pairs, tmp_path, subwords=subwords, limits=limits)
-
-    expected, lines, reasons = [], [], Counter()
-    for line, (source, target) in enumerate(pairs):
-        pair = (subwords.source.encode(source), subwords.target.encode(target))
-        short, long = sorted(map(len, pair))
-        if long > 20:
-            reasons["longer than 20 subwords"] += 1
-        elif (long + 1) / (short + 1) > 2.0:
-            reasons["lengths differ by more than 2 to 1"] += 1
-        else:
-            expected.append(pair)
-            lines.append(line)
-    assert corpus.lines.tolist() == lines and corpus.lines.dtype == np.int32
-    read = [(corpus.source[i].tolist(), corpus.target[i].tolist()) for i in range(len(corpus))]
-    assert read == expected
-    assert corpus.facts["dropped"] == reasons and len(reasons) == 2
-    unk = subwords.source.unk
-    unknown = sum(source.count(unk) + target.count(unk) for source, target in expected)
-    assert corpus.facts["unknown"] == unknown > 0
-    assert corpus.source.ids.dtype == np.uint16 and corpus.source.offsets.dtype == np.int64
-    assert isinstance(corpus.source.ids, np.memmap)
-
-
 @pytest.mark.parametrize("size, dtype", [(1 << 16, np.uint16), ((1 << 16) + 1, np.int32)])
 def test_the_smallest_array_that_holds_every_id(tmp_path, size, dtype):
     corpus = encode([(chr(size - 1), "a"), ("\U0010ffff", "a")], tmp_path, subwords=letters(size))
@@ -127,22 +96,14 @@ def test_the_smallest_array_that_holds_every_id(tmp_path, size, dtype):
     assert corpus.facts["unknown"] == 1
 
 
-@pytest.mark.parametrize(
-    "source, target, reason",
-    [
-        (5, 5, None),
-        (6, 5, "longer than 5 subwords"),
-        (0, 6, "longer than 5 subwords"),
-        (0, 2, None),
-        (3, 0, "lengths differ by more than 3 to 1"),
-        (1, 5, None),  # with eos 6 to 2, just the limit
-        (5, 1, None),
-    ],
-)
-def test_limits(source, target, reason):
+def test_limits():
+    """With eos, 5 and 1 subwords are 6 to 2."""
     limits = Limits(max_length=5, max_length_ratio=3.0)
-    assert limits.reason_to_drop([9] * source, [9] * target) == reason
-    assert Limits().reason_to_drop([9] * source, [9] * target) is None
+    for lengths in ((5, 5), (0, 2), (1, 5), (5, 1)):
+        assert limits.reason_to_drop(*([9] * length for length in lengths)) is None
+    assert limits.reason_to_drop([9] * 6, [9] * 5) == "longer than 5 subwords"
+    assert limits.reason_to_drop([9] * 3, []) == "lengths differ by more than 3 to 1"
+    assert Limits().reason_to_drop([], [9] * 600) is None
 
 
 def test_nothing_left(tmp_path):
@@ -168,9 +129,7 @@ def test_a_hit_reads_nothing_again(tmp_path):
     "change",
     [
         {"content": "text 2"},
-        {"limits": Limits(max_length=1000)},
         {"limits": Limits(max_length_ratio=1000.0)},
-        {"subwords": letters(999)},
         {"subwords": Subwords(Letters(1 << 16), Letters(999))},
         {"subwords": Subwords(Letters(999), Letters(1 << 16))},
     ],

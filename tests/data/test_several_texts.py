@@ -86,22 +86,6 @@ def recipe(folder):
     return path
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("[news,web.tsv]", ["news", "web.tsv"]),
-        ("['a b']", ["a b"]),
-        ("2014", "2014"),
-        ("[a,b", "[a,b"),
-    ],
-)
-def test_overrides(recipe, text, value):
-    config = config_file.load(recipe, [f"data.train={text}"])
-    assert config.data.train == value
-    recipe.write_text(config_file.dump(config))
-    assert config_file.load(recipe) == config
-
-
 @pytest.mark.parametrize("text", ["[]", "[a, 1]", "[a, [b]]", "[a, '']", "[null]"])
 def test_wrong_lists(recipe, text):
     with pytest.raises(UsageError, match=r"data\.train(?s:.*)expected text, or a list of texts"):
