@@ -268,27 +268,23 @@ def _examples(unknown: list[str], vocabulary: Vocabulary) -> list[str]:
 
 class _Overlap:
     """Finds the pairs of the dev and test sets whose source or target is also in the training
-    text. Blank text is ignored."""
+    text. Blank text is in no pair that is trained on."""
 
     def __init__(self, pairs_of: dict[str, list[Pair]]) -> None:
         self._pairs = pairs_of
-        everything = {pair for pairs in pairs_of.values() for pair in pairs}
-        self._sources = {source for source, _ in everything if source.strip()}
-        self._targets = {target for _, target in everything if target.strip()}
-        self._both = everything
-        self._found_sources: set[str] = set()
-        self._found_targets: set[str] = set()
-        self._found_pairs: set[Pair] = set()
+        self._seen = {
+            key: False for pairs in pairs_of.values() for pair in pairs for key in self._keys(pair)
+        }
+
+    @staticmethod
+    def _keys(pair: Pair) -> tuple[tuple[str | None, str | None], ...]:
+        return pair, (pair[0], None), (None, pair[1])
 
     def add(self, pair: Pair) -> None:
         """Takes note of a pair of the training text."""
-        source, target = pair
-        if source in self._sources:
-            self._found_sources.add(source)
-            if pair in self._both:
-                self._found_pairs.add(pair)
-        if target in self._targets:
-            self._found_targets.add(target)
+        for key in self._keys(pair):
+            if key in self._seen:
+                self._seen[key] = True
 
     def facts(self) -> Facts:
         """The number of lines that share a side with the training text, the number of those that
@@ -296,10 +292,9 @@ class _Overlap:
         return {name: self._facts(self._pairs.get(name, [])) for name in ("dev", "test")}
 
     def _facts(self, pairs: list[Pair]) -> Facts:
-        sources, targets = self._found_sources, self._found_targets
-        shared = [pair for pair in pairs if pair[0] in sources or pair[1] in targets]
-        shared.sort(key=lambda pair: pair not in self._found_pairs)
-        whole = sum(pair in self._found_pairs for pair in shared)
+        shared = [pair for pair in pairs if any(self._seen[key] for key in self._keys(pair))]
+        shared.sort(key=lambda pair: not self._seen[pair])
+        whole = sum(self._seen[pair] for pair in shared)
         examples = list(map(_shortened, shared[:EXAMPLES]))
         return {"lines": len(shared), "pairs": whole, "examples": examples}
 

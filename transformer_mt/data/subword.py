@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import io
 import re
-import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -23,7 +21,7 @@ import numpy as np
 import sentencepiece
 
 from transformer_mt.config.text import SubwordConfig
-from transformer_mt.data.normalization import RULES, rules
+from transformer_mt.data.normalization import RULES, trainer_options
 from transformer_mt.utils import signals
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.files import byte_lines, lines, write_atomically
@@ -400,18 +398,6 @@ def _load_model(path: Path) -> SentencePieceVocabulary:
         raise UserError(f"{path}: not a SentencePiece model: {error}") from None
 
 
-@contextmanager
-def _rules(normalization: str) -> Iterator[dict[str, str]]:
-    """Yields the arguments of SentencePiece's trainer for a value of subword.normalization."""
-    if normalization not in RULES:
-        yield {"normalization_rule_name": normalization}
-        return
-    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as file:
-        file.writelines(f"{line}\n" for line in rules(normalization))
-        file.flush()
-        yield {"normalization_rule_tsv": file.name}
-
-
 def _train(
     text: Iterator[str], config: SubwordConfig, size: int, key: str
 ) -> SentencePieceVocabulary:
@@ -439,7 +425,7 @@ def _train(
     model = io.BytesIO()
     problem = None
     try:
-        with signals.undisguised(), _rules(config.normalization) as normalization:
+        with signals.undisguised(), trainer_options(config.normalization) as normalization:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=sentences(),
                 model_writer=model,
