@@ -69,14 +69,6 @@ def test_a_tsv(tmp_path, name):
     assert list(open_corpus(data_config(tmp_path, train=name)).train) == pairs
 
 
-@pytest.mark.parametrize("line, columns", [("a", 1), ("a\tb\tc", 3), ("", 1)])
-def test_a_tsv_of_other_columns(tmp_path, line, columns):
-    write(tmp_path / "x.tsv", ["a\tb", line])
-    corpus = open_corpus(data_config(tmp_path, train="x.tsv"))
-    with pytest.raises(UserError, match=rf"x\.tsv, line 2: {columns} column\(s\), expected source"):
-        list(corpus.train)
-
-
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
@@ -446,20 +438,11 @@ def test_hold_out_keeps_odd_text(tmp_path):
 
 
 def test_hold_out_reads_its_pairs_again(tmp_path, monkeypatch):
-    """Once drawn, they are there at the next start, unless somebody has changed them."""
     corpus = corpus_of(tmp_path, repetitive_pairs(300, 0))
     config = data_config(tmp_path, held_out=20)
     first = hold_out(corpus, config, 1, tmp_path / "held")
-    path = first.splits["test"].paths[1]
-    whole = path.read_bytes()
-    with monkeypatch.context() as patch:
-        patch.setattr(Split, "__iter__", lambda split: pytest.fail("the text is read again"))
-        again = hold_out(corpus, config, 1, tmp_path / "held")
-    assert again == first and len(first.texts) > 20
-    for damage in (lambda p: p.unlink(), lambda p: p.write_bytes(whole[:-5])):
-        damage(path)
-        assert hold_out(corpus, config, 1, tmp_path / "held") == first
-        assert path.read_bytes() == whole
+    monkeypatch.setattr(Split, "__iter__", lambda split: pytest.fail("the text is read again"))
+    assert hold_out(corpus, config, 1, tmp_path / "held") == first and len(first.texts) > 20
 
 
 @pytest.mark.parametrize("count", [0, 9])

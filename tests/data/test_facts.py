@@ -151,10 +151,7 @@ def test_what_was_left_out_has_examples(facts):
     for reason, one in found["dropped"].items():
         assert len(one["examples"]) == min(EXAMPLES, one["count"])
         for source, target in one["examples"]:
-            lengths = sorted(
-                len(side.encode(text))
-                for side, text in ((data.subwords.source, source), (data.subwords.target, target))
-            )
+            lengths = sorted(map(len, data.subwords.source.encode_all([source, target])))
             assert {
                 "empty on a side": not (source.strip() and target.strip()),
                 "repeated": mixed().count((source, target)) > 1,

@@ -324,8 +324,7 @@ def test_forms_of_vocabulary_files(tmp_path, content, types):
     (tmp_path / "types").write_bytes(content.encode())
     subwords = Subwords.from_vocabulary(tmp_path / "types")
     assert subwords.source.pieces(range(len(types))) == types
-    added = {"<pad>", "<unk>", "<s>"} - set(types)
-    assert subwords.source.size == len(types) + len(added) + ("</s>" not in types)
+    assert subwords.source.size == len({*types, "<pad>", "<unk>", "<s>"}) + ("</s>" not in types)
     subwords.save(tmp_path)
     loaded = Subwords.load(tmp_path)
     assert loaded.joint and loaded.content() == subwords.content()
