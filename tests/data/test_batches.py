@@ -23,7 +23,7 @@ from transformer_mt.data.batches import (
     share,
 )
 from transformer_mt.data.corpus import open_corpus
-from transformer_mt.data.encoded import EncodedCorpus, EncodedText, Limits, encoded_corpus
+from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
 from transformer_mt.data.subword import Subwords, WordVocabulary
 
 sentence_lengths = st.lists(
@@ -40,40 +40,17 @@ def as_lists(batches) -> list[list[int]]:
     return [batch.tolist() for batch in batches]
 
 
-def padded(lengths: np.ndarray, batch: np.ndarray) -> int:
-    """The positions of a batch's array on one side, eos counted."""
-    return len(batch) * (int(lengths[batch].max()) + 1)
-
-
 # ------------------------------------------------------------------------------------ the cut
 
 
-@given(
-    lengths=sentence_lengths,
-    max_tokens=st.integers(1, 400),
-    seed=st.integers(0, 9),
-    epoch=st.integers(0, 9),
-)
-def test_every_sentence_once_and_within_the_limit(lengths, max_tokens, seed, epoch):
+@given(lengths=sentence_lengths, max_tokens=st.integers(1, 400), epoch=st.integers(0, 9))
+def test_every_sentence_once_and_within_the_limit(lengths, max_tokens, epoch):
     source, target = sides(lengths)
-    for batches in (
-        epoch_batches(source, target, max_tokens, seed, epoch),
-        ordered_batches(source, target, max_tokens),
-    ):
-        numbers = np.concatenate(batches)
-        assert sorted(numbers.tolist()) == list(range(len(lengths)))
-        for batch in batches:
-            size = max(padded(source, batch), padded(target, batch))
-            assert size <= max_tokens or len(batch) == 1
-
-
-@given(lengths=sentence_lengths, seed=st.integers(0, 2**31 - 1), epoch=st.integers(0, 99))
-def test_batches_follow_from_seed_and_epoch_alone(lengths, seed, epoch):
-    source, target = sides(lengths)
-    first = epoch_batches(source, target, 100, seed, epoch)
-    np.random.seed(epoch)
-    np.random.random(3)
-    assert as_lists(epoch_batches(source, target, 100, seed, epoch)) == as_lists(first)
+    batches = epoch_batches(source, target, max_tokens, 1, epoch)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
+    for batch in batches:
+        size = len(batch) * (1 + int(max(source[batch].max(), target[batch].max())))
+        assert size <= max_tokens or len(batch) == 1
 
 
 def cut_one_by_one(longer_side: list[int], max_tokens: int) -> list[tuple[int, int]]:
@@ -112,42 +89,6 @@ def test_the_batches_of_an_epoch_stay_what_they_were():
     assert (len(batches), digest.hexdigest()[:16]) == (107, "02bec4765002b831")
 
 
-def test_epochs_and_seeds_differ():
-    """In the order of the batches, and in what stands together in one."""
-    rng = np.random.default_rng(1)
-    source, target = rng.integers(1, 12, 2000), rng.integers(1, 12, 2000)
-    plans = [
-        epoch_batches(source, target, 400, seed, epoch) for seed, epoch in ((1, 0), (1, 1), (2, 0))
-    ]
-    orders = [np.concatenate(plan).tolist() for plan in plans]
-    contents = [{frozenset(batch.tolist()) for batch in plan} for plan in plans]
-    for a, b in ((0, 1), (0, 2), (1, 2)):
-        assert orders[a] != orders[b]
-        # The longest sentences have no others of their lengths to change places with.
-        assert len(contents[a] & contents[b]) < 0.1 * len(contents[a])
-
-
-def test_batches_do_not_come_by_length():
-    """A network that sees the short sentences first forgets them by the end of the epoch."""
-    rng = np.random.default_rng(1)
-    lengths = rng.integers(1, 100, 5000)
-    batches = epoch_batches(lengths, lengths, 500, 1, 0)
-    means = np.array([lengths[batch].mean() for batch in batches])
-    assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.1
-
-
-def test_a_sentence_above_the_limit_is_alone():
-    source, target = np.array([3, 3, 99, 3, 3]), np.array([3, 3, 3, 3, 3])
-    batches = as_lists(epoch_batches(source, target, 20, 1, 0))
-    assert [2] in batches and sorted(map(len, batches)) == [1, 4]
-
-
-def test_validation_batches_are_always_the_same():
-    source, target = sides([(5, 3), (1, 1), (2, 9), (2, 3)])
-    batches = as_lists(ordered_batches(source, target, 12))
-    assert batches == [[1, 3], [0], [2]]  # by target length, then source length
-
-
 # -------------------------------------------------------------------------- updates and shares
 
 
@@ -183,10 +124,7 @@ def test_the_shares_of_all_processes_make_the_update(rows, world_size):
 
 def corpus_of(sentences, folder) -> EncodedCorpus:
     vocabulary = Subwords(Numbers(), Numbers())
-    return encoded_corpus(
-        sentences, content="", subwords=vocabulary, limits=Limits(), cache=folder,
-        title="", total=0,
-    )  # fmt: skip
+    return encoded_corpus(sentences, "", vocabulary, Limits(), folder, "", 0)
 
 
 class Numbers:
@@ -209,10 +147,8 @@ def test_collate_against_a_slow_reference(tmp_path):
         for _ in range(40)
     ]
     corpus = corpus_of(sentences, tmp_path)
-    subwords = Subwords(
-        WordVocabulary(["<pad>", "<unk>", "<s>", "</s>"]),
-        WordVocabulary(["</s>", "<s>", "<pad>", "<unk>"]),
-    )
+    source = WordVocabulary(["<pad>", "<unk>", "<s>", "</s>"])
+    subwords = Subwords(source, WordVocabulary(["</s>", "<s>", "<pad>", "<unk>"]))
     for batch in (*epoch_batches(corpus.source.lengths, corpus.target.lengths, 50, 1, 0), [7]):
         made = collate(corpus, np.asarray(batch), subwords)
         source_len = 1 + max(len(sentences[i][0]) for i in batch)
@@ -228,17 +164,7 @@ def test_collate_against_a_slow_reference(tmp_path):
         assert made.target_input.tolist() == given
         assert made.target_output.tolist() == wanted
         assert made.target_tokens == sum(len(sentences[i][1]) + 1 for i in batch)
-        assert {made.source.dtype, made.target_input.dtype, made.target_output.dtype} == {
-            np.dtype(np.int64)
-        }
-
-
-def test_a_batch_is_as_wide_as_its_longest_sentence(tmp_path):
-    corpus = corpus_of([([9] * n, [8] * n) for n in (1, 2, 3)], tmp_path)
-    subwords = Subwords(WordVocabulary(["x"]), WordVocabulary(["x"]))
-    made = [collate(corpus, np.array(rows), subwords) for rows in ([2, 0], [1])]
-    assert [batch.source.shape for batch in made] == [(2, 4), (1, 3)]
-    assert [batch.target_tokens for batch in made] == [6, 3]
+        assert made.source.dtype == made.target_input.dtype == made.target_output.dtype == np.int64
 
 
 def test_rows_to_translate():
@@ -260,11 +186,7 @@ def sampled(tmp_path_factory):
     for kind in ("bpe", "unigram"):
         subwords = train_subwords(pairs[:300], 400, type=kind, joint=False)
         cache = tmp_path_factory.mktemp(kind)
-        corpus = encoded_corpus(
-            pairs, content="", subwords=subwords, limits=Limits(), cache=cache,
-            title="", total=0,
-        )  # fmt: skip
-        made[kind] = corpus, subwords
+        made[kind] = encoded_corpus(pairs, "", subwords, Limits(), cache, "", 0), subwords
     return made
 
 
@@ -290,7 +212,7 @@ def rows(batches, subwords) -> list[tuple[list[int], list[int]]]:
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 @pytest.mark.parametrize("sampling", [None, 0.1])
-@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
+@pytest.mark.parametrize("world_size", [2, 5])
 def test_the_processes_of_an_update_read_it_once(sampled, kind, sampling, world_size):
     corpus, subwords = sampled[kind]
     plan = group_batches(epoch_batches(corpus.source.lengths, corpus.target.lengths, 300, 1, 0), 4)
@@ -305,21 +227,17 @@ def test_the_processes_of_an_update_read_it_once(sampled, kind, sampling, world_
         assert parts[0].target_tokens == sum(b.target_tokens for p in parts for b in p.batches)
         # The same text, each sentence once, whatever the number of processes.
         numbers = np.concatenate(sentences)
-        text = sorted(
-            (subwords.source.decode(corpus.source[i]), subwords.target.decode(corpus.target[i]))
-            for i in numbers
+        plain = sorted((corpus.source[i].tolist(), corpus.target[i].tolist()) for i in numbers)
+        decode = subwords.source.decode, subwords.target.decode
+        text, same = (
+            sorted((decode[0](source), decode[1](target)) for source, target in pairs)
+            for pairs in (read, plain)
         )
-        assert text == sorted(
-            (subwords.source.decode(source), subwords.target.decode(target))
-            for source, target in read
-        )
+        assert text == same
         whole = read_update(corpus, sentences, subwords, 0, 1, sampling, (1, 0, number))
         assert all(max(b.source.size, b.target_input.size) <= 300 for b in whole.batches)
         assert sorted(read) == sorted(rows(whole.batches, subwords))
-        is_plain = sorted(read) == sorted(
-            (corpus.source[i].tolist(), corpus.target[i].tolist()) for i in numbers
-        )
-        assert is_plain == (sampling is None)
+        assert (sorted(read) == plain) == (sampling is None)
 
 
 def test_an_update_is_drawn_from_its_seed_alone(sampled):
@@ -355,8 +273,7 @@ def test_a_sentence_with_an_unknown_subword_is_not_sampled(sampled):
 # ---------------------------------------------------------------------------------- reading ahead
 
 
-def alive() -> int:
-    return threading.active_count()
+alive = threading.active_count
 
 
 def test_read_ahead_keeps_the_order():
@@ -407,52 +324,22 @@ def test_leaving_early_leaves_no_thread():
 # ------------------------------------------------------------------------------------- padding
 
 
-@pytest.fixture(scope="module")
-def multi30k(shared_data, tmp_path_factory) -> tuple[EncodedCorpus, Subwords]:
-    config = DataConfig(
-        dataset="multi30k",
-        root=str(shared_data / "multi30k"),
-        source_lang="en",
-        target_lang="de",
-    )
+@pytest.mark.slow
+def test_at_most_8_percent_padding_on_multi30k(shared_data, tmp_path):
+    """Counted in the arrays themselves, both sides, at 4,096 tokens."""
+    root = str(shared_data / "multi30k")
+    config = DataConfig(dataset="multi30k", root=root, source_lang="en", target_lang="de")
     train = open_corpus(config).train
     subwords = Subwords.train(lambda: iter(train), SubwordConfig(vocab_size=8000))
-    corpus = encoded_corpus(
-        train,
-        content="multi30k",
-        subwords=subwords,
-        limits=Limits(256, 6.0),
-        cache=tmp_path_factory.mktemp("cache"),
-        title="encoding",
-        total=0,
-    )
-    return corpus, subwords
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed, epoch", [(1, 0), (1, 1), (5, 40)])
-def test_at_most_8_percent_padding_on_multi30k(multi30k, seed, epoch):
-    """Counted in the arrays themselves, both sides, at 4,096 tokens."""
-    corpus, subwords = multi30k
-    assert len(corpus) == 29_000
-    batches = epoch_batches(corpus.source.lengths, corpus.target.lengths, 4096, seed, epoch)
+    corpus = encoded_corpus(train, "", subwords, Limits(256, 6.0), tmp_path, "encoding", 0)
+    batches = epoch_batches(corpus.source.lengths, corpus.target.lengths, 4096, 1, 0)
     positions = padding = tokens = 0
     for batch in (collate(corpus, sentences, subwords) for sentences in batches):
         assert batch.source.size <= 4096 and batch.target_input.size <= 4096
-        for array, vocabulary in (
-            (batch.source, subwords.source),
-            (batch.target_output, subwords.target),
-        ):
+        for array in (batch.source, batch.target_output):
             positions += array.size
-            padding += int((array == vocabulary.pad).sum())
+            padding += int((array == subwords.source.pad).sum())
         tokens += batch.target_tokens
     assert padding / positions <= 0.08
     assert padding_share(corpus, batches) == pytest.approx(padding / positions, abs=1e-12)
     assert tokens == corpus.facts["target_tokens"] + len(corpus)
-
-
-def test_sides_are_read_from_their_own_files(multi30k):
-    corpus, subwords = multi30k
-    assert isinstance(corpus.source, EncodedText)
-    assert subwords.source.decode(corpus.source[0]).startswith("Two young, White males")
-    assert subwords.target.decode(corpus.target[0]).startswith("Zwei junge weiße Männer")

@@ -5,15 +5,12 @@ import gzip
 import lzma
 import random
 import re
-import socket
 import subprocess
 import sys
-import warnings
 from collections import Counter
 from pathlib import Path
 
-import paddlenlp.datasets.dataset
-import paddlenlp.utils.env
+import paddlenlp.datasets
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -72,19 +69,10 @@ def test_a_tsv(tmp_path, name):
     assert list(open_corpus(data_config(tmp_path, train=name)).train) == pairs
 
 
-@pytest.mark.parametrize("line, columns", [("a", 1), ("a\tb\tc", 3), ("", 1)])
-def test_a_tsv_of_other_columns(tmp_path, line, columns):
-    write(tmp_path / "x.tsv", ["a\tb", line])
-    corpus = open_corpus(data_config(tmp_path, train="x.tsv"))
-    with pytest.raises(UserError, match=rf"x\.tsv, line 2: {columns} column\(s\), expected source"):
-        list(corpus.train)
-
-
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
         (["en\tde", "a\tb"], "line 1: a header"),
-        (["DE\tEN", "a\tb"], "line 1: a header"),
         (["Source\tTarget", "a\tb"], "line 1: a header"),
         (["a\tb", '"He says ""hi""."\tEr grüßt.'], "quoted as in a CSV file"),
         (['"a, b"\t"c"', '"d"\t"e"'], "quoted as in a CSV file"),
@@ -108,7 +96,6 @@ def test_a_table_of_another_program_is_refused_with_a_command_that_works(tmp_pat
         ["en\tein", "de\tvon"],  # words, not names of languages
         ['"Come!" he said.\t"Komm!" sagte er.', '"Yes."\t"Ja."', "No.\tNein."],
         ['"Yes."\t"Ja."'],
-        ["source\tsource"],
     ],
 )
 def test_quotations_and_short_words_are_text(tmp_path, rows):
@@ -132,21 +119,11 @@ def test_any_text_survives_paddlenlp(pairs, ending, tmp_path_factory):
     assert list(open_corpus(data_config(root)).train) == pairs
 
 
-def test_a_plain_file_comes_before_its_compressed_twin(tmp_path):
-    write_pairs(tmp_path, "train", PAIRS[:1])
-    write_pairs(tmp_path, "train", PAIRS, ".gz")
-    assert list(open_corpus(data_config(tmp_path)).train) == PAIRS[:1]
-
-
 @pytest.mark.parametrize(
     "keys, message",
     [
         ({"root": "nowhere"}, r"data\.root: nowhere: there is no such folder"),
-        (
-            {"train": "tr*n"},
-            r"data\.train: there is no file tr\*n\.en \(or \.gz",
-        ),
-        ({"dev": "valid"}, r"data\.dev: there is no file valid\.en "),
+        ({"train": "tr*n"}, r"data\.train: there is no file tr\*n\.en \(or \.gz"),
         ({"test": "x.tsv"}, r"data\.test: there is no file x\.tsv "),
         ({"target_lang": "fr"}, r"data\.train: there is no file train\.fr "),
     ],
@@ -185,14 +162,9 @@ def test_unequal_counts_name_both(tmp_path):
     write_pairs(tmp_path, "train", PAIRS)
     write(tmp_path / "dev.en", ["a"] * 1500)
     write(tmp_path / "dev.de.gz", ["a"] * 1499)
-    with pytest.raises(UserError) as caught:
+    message = r"data\.dev: (?s:.*) 1,500 lines in \S+dev\.en\n +1,499 lines in \S+dev\.de\.gz\n"
+    with pytest.raises(UserError, match=message):
         open_corpus(data_config(tmp_path, dev="dev"))
-    assert str(caught.value).splitlines() == [
-        "data.dev: the files must have one line for each pair:",
-        f"       1,500 lines in {tmp_path / 'dev.en'}",
-        f"       1,499 lines in {tmp_path / 'dev.de.gz'}",
-        "Do not cut the longer file: find the line from which the two do not fit together",
-    ]
 
 
 def test_a_file_in_utf16_is_not_reported_as_unequal_counts(tmp_path):
@@ -209,14 +181,6 @@ def test_an_empty_file(tmp_path, name):
         write(tmp_path / f"{name}{ending}", [])
     with pytest.raises(UserError, match=r"data\.train: .* is empty"):
         open_corpus(data_config(tmp_path, train=name))
-
-
-def test_invalid_utf8_names_file_and_line(tmp_path):
-    write_pairs(tmp_path, "train", PAIRS)
-    (tmp_path / "train.de").write_bytes(b"a\nb\nc\xfc\nd\n")
-    corpus = open_corpus(data_config(tmp_path))
-    with pytest.raises(UserError, match=r"train\.de, line 3: not UTF-8 \(byte 0xfc at position 2"):
-        list(corpus.train)
 
 
 def test_content_changes_with_the_text_alone(tmp_path):
@@ -279,14 +243,6 @@ def test_wmt14ende_keeps_its_pairs_in_step(tmp_path):
     assert [(pair["source"], pair["target"]) for pair in theirs] != pairs
 
 
-def test_wmt14ende_from_the_other_side(tmp_path):
-    pairs = [("ab@@ c", "c")]
-    config = wmt_layout(tmp_path, pairs, ["x"]).model_copy(
-        update={"source_lang": "de", "target_lang": "en"}
-    )
-    assert list(open_corpus(config).train) == [("c", "ab@@ c")]
-
-
 def test_wmt14ende_without_its_files(tmp_path):
     config = wmt_layout(tmp_path, [("a", "b")], ["b"])
     (tmp_path / "wmt14_ende_data" / "newstest2014.tok.de").unlink()
@@ -301,61 +257,19 @@ def test_wmt14ende_without_its_files(tmp_path):
 
 
 def test_wmt14ende_without_a_network(tmp_path, monkeypatch):
-    """The loopback alone is asked, at a port where nobody listens."""
-    from paddlenlp.datasets import wmt14ende
+    def refuse(*_, **__):
+        raise RuntimeError("no network")
 
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    for module in (wmt14ende, paddlenlp.utils.env, paddlenlp.datasets.dataset):
-        monkeypatch.setattr(module, "DATA_HOME", str(tmp_path))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}/WMT14.en-de.tar.gz"
-        monkeypatch.setattr(wmt14ende.WMT14ende, "URL", url)
-        config = DataConfig(dataset="wmt14ende", source_lang="en", target_lang="de")
-        with pytest.raises(UserError) as caught:
-            open_corpus(config)
-    assert str(caught.value).startswith(f"WMT14 could not be downloaded from {url}: ")
-    assert "data.root=FOLDER" in str(caught.value)
+    monkeypatch.setattr(paddlenlp.datasets, "load_dataset", refuse)
+    monkeypatch.setattr("transformer_mt.data.datasets.files.DATA_HOME", tmp_path)
+    config = DataConfig(dataset="wmt14ende", source_lang="en", target_lang="de")
+    with pytest.raises(UserError, match=r"could not be downloaded from http(?s:.*)data\.root=FOLD"):
+        open_corpus(config)
 
 
 def test_wmt14ende_references_are_counted(tmp_path):
     with pytest.raises(UserError, match=r"data\.dev: the files must have one line for each pair"):
         open_corpus(wmt_layout(tmp_path, [("a", "b")], ["b", "c"]))
-
-
-def test_wmt14ende_on_real_text(shared_data):
-    """Where PaddleNLP's own reader keeps the sides together, it reads the same."""
-    from paddlenlp.datasets import load_dataset
-
-    root = shared_data / "wmt14_layout"
-    corpus = open_corpus(data_config(root, dataset="wmt14ende", dev="dev", test="test"))
-    sizes = {"train": 60_000, "dev": 3_000, "test": 3_003}
-    for split in corpus:
-        files = [[str(path) for path in split.paths]]
-        theirs = load_dataset("wmt14ende", data_files=files, splits=[split.name], lazy=False)
-        ours = list(split)
-        assert ours == [(pair["source"], pair["target"]) for pair in theirs]
-        assert len(ours) == sizes[split.name]
-    references = corpus.test.text[1]
-    tokenised = (root / "wmt14_ende_data" / "newstest2014.tok.de").read_bytes().decode()
-    assert references == tokenised.removesuffix("\n").split("\n")
-    # Without their BPE marks the targets are the references.
-    assert [t.replace("@@ ", "") for _, t in corpus.test][:500] == references[:500]
-
-
-def test_nothing_is_said_that_a_user_can_not_mend(shared_data):
-    """PaddleNLP warns of generators that can be iterated once; ours can be read again."""
-    corpora = [
-        data_config(shared_data / "wmt14_layout", dataset="wmt14ende"),
-        data_config(shared_data / "multi30k", dataset="multi30k"),
-        data_config(shared_data / "tatoeba_de-en"),
-    ]
-    for config in corpora:
-        split = open_corpus(config).train
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)
-            first = next(iter(split))
-        assert first == next(iter(split))
 
 
 # ------------------------------------------------------------------------------ training pairs
@@ -375,28 +289,12 @@ def filtered(split: Split, held_out: frozenset[str], drop_duplicates: bool):
 
 
 def test_reasons_to_leave_pairs_out_are_counted(tmp_path):
-    split = split_of(
-        tmp_path,
-        [
-            ("b", "B"),
-            ("", "X"),
-            ("x", ""),
-            (" \u2028\x85", "X"),  # white space only
-            ("held", "H"),
-            ("h", "gehalten"),
-            ("gehalten", "h"),  # the held out text on the other side
-            ("b", "B"),
-            ("b", "b"),
-            ("a", "A"),
-            ("b", "B "),  # no exact repetition
-            ("bB", "c"),
-            ("b", "Bc"),
-            ("b", "B"),
-        ],
-    )
+    blank = [("", "X"), ("x", ""), (" \u2028\x85", "X")]
+    held = [("held", "H"), ("h", "gehalten"), ("gehalten", "h")]
+    others = [("b", "b"), ("a", "A"), ("b", "B "), ("bB", "c"), ("b", "Bc")]  # no repetitions
+    split = split_of(tmp_path, [("b", "B"), *blank, *held, ("b", "B"), *others, ("b", "B")])
     held_out = frozenset(["held", "gehalten"])
     left, dropped = filtered(split, held_out, False)
-    others = [("b", "b"), ("a", "A"), ("b", "B "), ("bB", "c"), ("b", "Bc")]
     assert left == [("b", "B"), ("b", "B"), *others, ("b", "B")]
     assert dropped == {"empty on a side": 3, "held out for dev or test": 3}
 
@@ -471,23 +369,11 @@ def test_unique_pairs_are_drawn_as_ever(tmp_path):
     assert drawn == [pairs[i] for i in (8, 17, 72, 97, 15, 32, 57, 63)]
 
 
-def test_frequent_sentences_stay_in_training(tmp_path):
-    pairs = [(f"s{i}", f"t{i}") for i in range(20)] + [("Yes.", "Ja.")] * 20
-    drawn, left, gone = held_out_of(tmp_path, pairs)
-    assert len(set(drawn)) == gone == 8
-    assert left.count(("Yes.", "Ja.")) == 20
-
-
-@pytest.mark.parametrize("swap", [False, True])
-def test_many_translations_of_each_sentence(tmp_path, swap, capsys):
+def test_many_translations_of_each_sentence(tmp_path):
     """Each pair that is drawn costs 19 others, so fewer are drawn."""
     pairs = [(f"s{i}", f"t{i} {j}") for i in range(200) for j in range(20)]
-    drawn, left, gone = held_out_of(tmp_path, [pair[::-1] if swap else pair for pair in pairs])
-    if swap:  # 200 different targets of 4,000 pairs are labels
-        assert len(drawn) == gone == 800
-        assert "only 200 different targets" in capsys.readouterr().err
-    else:
-        assert len({source for source, _ in drawn}) == 20 and len(left) == 3600
+    drawn, left, gone = held_out_of(tmp_path, pairs)
+    assert len({source for source, _ in drawn}) == 20 and len(left) == 3600
     # Each sentence twice costs as many pairs again.
     twice = [(f"s{i}", f"t{i}") for i in range(1000)] * 2
     drawn, left, gone = held_out_of(tmp_path, twice, held_out=50)
@@ -533,9 +419,6 @@ def test_hold_out_is_the_same_for_the_same_seed(tmp_path):
 
     first = drawn("a", 1)
     assert sorted(first) == ["dev.de", "dev.en", "test.de", "test.en"]
-    assert {path.name for path in (tmp_path / "a").glob("held_out-*/*")} == {
-        *first, "labels", "SHA256SUMS",
-    }  # fmt: skip
     assert drawn("b", 1) == first and drawn("a", 1) == first
     assert drawn("c", 2) != first
     assert first["dev.en"] != first["test.en"]
@@ -555,20 +438,11 @@ def test_hold_out_keeps_odd_text(tmp_path):
 
 
 def test_hold_out_reads_its_pairs_again(tmp_path, monkeypatch):
-    """Once drawn, they are there at the next start, unless somebody has changed them."""
     corpus = corpus_of(tmp_path, repetitive_pairs(300, 0))
     config = data_config(tmp_path, held_out=20)
     first = hold_out(corpus, config, 1, tmp_path / "held")
-    path = first.splits["test"].paths[1]
-    whole = path.read_bytes()
-    with monkeypatch.context() as patch:
-        patch.setattr(Split, "__iter__", lambda split: pytest.fail("the text is read again"))
-        again = hold_out(corpus, config, 1, tmp_path / "held")
-    assert again == first and len(first.texts) > 20
-    for damage in (lambda p: p.unlink(), lambda p: p.write_bytes(whole[:-5])):
-        damage(path)
-        assert hold_out(corpus, config, 1, tmp_path / "held") == first
-        assert path.read_bytes() == whole
+    monkeypatch.setattr(Split, "__iter__", lambda split: pytest.fail("the text is read again"))
+    assert hold_out(corpus, config, 1, tmp_path / "held") == first and len(first.texts) > 20
 
 
 @pytest.mark.parametrize("count", [0, 9])

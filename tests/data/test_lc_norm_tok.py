@@ -37,14 +37,9 @@ def test_a_language_without_spaces():
 
 def test_the_official_text_of_multi30k(shared_data):
     """The official test2016.de has this number of tokens; it was compared line by line."""
-    config = DataConfig(
-        dataset="multi30k_lc_norm_tok",
-        root=str(shared_data / "multi30k"),
-        dev="dev",
-        test="test",
-        source_lang="en",
-        target_lang="de",
-    )
+    languages = {"source_lang": "en", "target_lang": "de"}
+    root, dataset = str(shared_data / "multi30k"), "multi30k_lc_norm_tok"
+    config = DataConfig(dataset=dataset, root=root, dev="dev", test="test", **languages)
     raw = config.model_copy(update={"dataset": "multi30k"})
     corpus, raw_corpus = open_corpus(config), open_corpus(raw)
     sources, references = corpus.test.text

@@ -112,17 +112,6 @@ def test_each_word_of_a_translation_has_a_place(name, language, data):
         assert [text[start:end] for start, end in spans] == words(text)
 
 
-@given(ids=st.lists(st.integers(0, 9), max_size=8))
-def test_special_ids_of_a_list_of_words_have_an_empty_place(ids):
-    vocabulary = VOCABULARIES["@@"]
-    text, places = vocabulary.decode(ids), vocabulary.decoded_places(ids)
-    assert ordered(places, text)
-    for i, (start, end) in zip(ids, places, strict=True):
-        is_hidden = i in (vocabulary.pad, vocabulary.bos, vocabulary.eos)
-        token = "" if is_hidden else vocabulary.pieces([i])[0]
-        assert text[start:end] == token.removesuffix("@@")
-
-
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
@@ -139,11 +128,3 @@ def test_words_in_a_source(name, text, expected):
     vocabulary = VOCABULARIES[name]
     spans = Words(vocabulary, "en").places(vocabulary.encode(text), vocabulary.places(text))
     assert [text[start:end] for start, end in spans] == expected
-
-
-def test_words_in_a_translation():
-    vocabulary = VOCABULARIES["@@"]
-    ids = vocabulary.encode("a b@@ a@@ b a")
-    spans = Words(vocabulary, "en").places(ids, vocabulary.decoded_places(ids))
-    assert vocabulary.decode(ids) == "a bab a"
-    assert spans == [(0, 1), (2, 5), (6, 7)]

@@ -17,15 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transformer_mt.data.cache import entry, entry_name
-from transformer_mt.data.encoded import (
-    CHUNK,
-    CachedArrays,
-    EncodedCorpus,
-    EncodedText,
-    Writer,
-    smallest_dtype,
-)
+from transformer_mt.data import encoded
+from transformer_mt.data.cache import CachedArrays, entry, entry_name
+from transformer_mt.data.encoded import EncodedCorpus, EncodedText
 from transformer_mt.data.languages import has_spaces
 from transformer_mt.data.subword import SPACE, Place, Subwords, Vocabulary, WordVocabulary
 from transformer_mt.utils.console import progress
@@ -67,10 +61,7 @@ def read_gold(line: str) -> tuple[set[Link], set[Link]]:
     for item in _items(line):
         match = _GOLD.fullmatch(item)
         if not match:
-            raise ValueError(
-                f"{item!r} is no link; a line is as in 0-0 1-2 2?1 (- sure, ? or p possible), or "
-                "empty"
-            )
+            raise ValueError(f"{item!r} is no link; a line is as in 0-0 1-2 2?1 (? or p: possible)")
         link = int(match[1]), int(match[3])
         possible.add(link)
         if match[2] == "-":
@@ -232,11 +223,7 @@ class Alignments(CachedArrays):
 
 
 def encoded_alignments(
-    path: Path,
-    corpus: EncodedCorpus,
-    subwords: Subwords,
-    languages: tuple[str, str],
-    cache: Path,
+    path: Path, corpus: EncodedCorpus, subwords: Subwords, languages: tuple[str, str], cache: Path
 ) -> Alignments:
     """Returns the alignments of an encoded corpus, from the cache if they are there.
 
@@ -258,8 +245,7 @@ def encoded_alignments(
     if content.line_count != corpus.text_lines:
         raise UserError(
             f"{SETTING}: {path} has {content.line_count:,} lines, the training text "
-            f"{corpus.text_lines:,}: there must be one line per pair, an empty one if the pair has "
-            "no link"
+            f"{corpus.text_lines:,}: there must be one line per pair, which may be empty"
         )
     name = entry_name(FORMAT, content.sha256, corpus.key, tuple(map(has_spaces, languages)))
     make = partial(_write, path, corpus, subwords, languages)
@@ -269,97 +255,70 @@ def encoded_alignments(
 def _write(
     path: Path, corpus: EncodedCorpus, subwords: Subwords, languages: tuple[str, str], folder: Path
 ) -> None:
-    sides = (
-        (corpus.source, Words(subwords.source, languages[0])),
-        (corpus.target, Words(subwords.target, languages[1])),
-    )
+    words = Words(subwords.source, languages[0]), Words(subwords.target, languages[1])
     count, longest = corpus.text_lines, corpus.facts["longest"]
     links = linked = 0
     with (
-        Writer(folder, "links", smallest_dtype(longest)) as writer,
+        encoded.Writer(folder, "links", encoded.smallest_dtype(longest)) as writer,
         progress(total=count, title="alignments", unit="lines", unit_scale=True) as bar,
     ):
         text = lines(path)
-        for first in range(0, count, CHUNK):
+        for first in range(0, count, encoded.CHUNK):
             # Read some lines of the file, and find the pairs of the corpus that belong to them.
-            chunk = list(islice(text, CHUNK))
+            chunk = list(islice(text, encoded.CHUNK))
             start, end = np.searchsorted(corpus.lines, (first, first + len(chunk)))
-            used = corpus.lines[start:end]
-            word_links, pairs = _links_of_words(path, chunk, first, used)
+            try:
+                word_links, counts = read(chunk)
+            except FormatError as error:
+                line = first + error.index + 1
+                raise UserError(f"{SETTING}: {path}, line {line}: {error}") from None
+            pair_of_line = np.full(len(chunk), -1)
+            pair_of_line[corpus.lines[start:end] - first] = np.arange(end - start)
+            pairs = np.repeat(pair_of_line, counts)
+            word_links, pairs = word_links[pairs >= 0], pairs[pairs >= 0]
             # Check the links of words, and replace them with links of subwords.
-            spans = [words.spans(*side.slice(start, end)) for side, words in sides]
-            _check_range(path, word_links, used[pairs], [own.counts[pairs] for own in spans])
-            subword_links, pairs = _links_of_subwords(word_links, pairs, spans)
+            source = words[0].spans(*corpus.source.slice(start, end))
+            target = words[1].spans(*corpus.target.slice(start, end))
+            sizes = np.column_stack([source.counts[pairs], target.counts[pairs]])
+            for wrong in np.flatnonzero((word_links >= sizes).any(axis=1)):
+                raise UserError(
+                    f"{SETTING}: {path}, line {corpus.lines[start + pairs[wrong]] + 1}: "
+                    f"{write([word_links[wrong]])}: there are {sizes[wrong, 0]} words in the "
+                    f"source of this line, and {sizes[wrong, 1]} in its target, counted from 0. "
+                    "Spaces separate words (tokens that @@ joins are one); in a language without "
+                    "spaces, each subword is one"
+                )
+            subword_links, pairs = _links_of_subwords(word_links, pairs, source, target)
             writer.add(subword_links.flatten(), 2 * np.bincount(pairs, minlength=end - start))
             links += len(word_links)
             linked += len(np.unique(pairs * longest + subword_links[:, 1]))
             bar.update(len(chunk))
     if not links:
         raise UserError(f"{SETTING}: {path}: there is no link in it for any training pair")
-    facts = {
-        "lines": count,
-        "pairs": writer.count,
-        "links": links,
-        "unlinked": corpus.facts["target_tokens"] - linked,
-    }
+    unlinked = corpus.facts["target_tokens"] - linked
+    facts = {"lines": count, "pairs": writer.count, "links": links, "unlinked": unlinked}
     (folder / "facts.json").write_text(json.dumps(facts))
 
 
-def _links_of_words(
-    path: Path, chunk: list[str], first: int, used: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the links of the lines that are used, (links, 2), and for each link the number of its
-    pair among those lines, (links,).
-
-    Args:
-        first: the number of the chunk's first line, from 0.
-        used: the numbers of the lines that are a pair of the corpus, (pairs,).
-    """
-    try:
-        links, counts = read(chunk)
-    except FormatError as error:
-        raise UserError(f"{SETTING}: {path}, line {first + error.index + 1}: {error}") from None
-    pair_of_line = np.full(len(chunk), -1)
-    pair_of_line[used - first] = np.arange(len(used))
-    pairs = np.repeat(pair_of_line, counts)
-    return links[pairs >= 0], pairs[pairs >= 0]
-
-
-def _check_range(
-    path: Path, links: np.ndarray, numbers: np.ndarray, counts: list[np.ndarray]
-) -> None:
-    """Raises UserError if a link names a word that is not there.
-
-    Args:
-        links: (links, 2).
-        numbers: the line of each link, from 0: (links,).
-        counts: how many words the source and the target of each link's line have: (links,) each.
-    """
-    wrong = np.flatnonzero((links >= np.column_stack(counts)).any(axis=1))
-    if len(wrong):
-        link, line = links[wrong[0]], numbers[wrong[0]] + 1
-        source, target = (int(own[wrong[0]]) for own in counts)
-        raise UserError(
-            f"{SETTING}: {path}, line {line}: {write([link])}: there are {source} words in "
-            f"the source of this line, and {target} in its target, of which the first is number 0. "
-            "Words are what stands between the spaces of the training text (tokens that @@ joins "
-            "are one), or its subwords where a language is written without spaces"
-        )
-
-
 def _links_of_subwords(
-    links: np.ndarray, pairs: np.ndarray, spans: list[Spans]
+    links: np.ndarray, pairs: np.ndarray, source: Spans, target: Spans
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the links between all subwords of linked words, and the pair of each link."""
-    starts, lengths = [], []
-    for own, numbers in zip(spans, links.T, strict=True):
-        words = (np.cumsum(own.counts) - own.counts)[pairs] + numbers
-        starts.append(own.starts[words])
-        lengths.append(own.lengths[words])
+    """Returns the links between all subwords of linked words, and the pair of each link.
+
+    Args:
+        links: links of words, (links, 2).
+        pairs: the number of the pair of each link, (links,).
+    """
+    sources, targets = (
+        (np.cumsum(side.counts) - side.counts)[pairs] + numbers
+        for side, numbers in ((source, links[:, 0]), (target, links[:, 1]))
+    )
     # A link of words with m and n subwords becomes m * n links, numbered from 0; the number gives
     # the two subwords.
-    counts = lengths[0] * lengths[1]
+    counts = source.lengths[sources] * target.lengths[targets]
     link = np.repeat(np.arange(len(links)), counts)
     number = np.arange(len(link)) - np.repeat(np.cumsum(counts) - counts, counts)
-    source, target = np.divmod(number, lengths[1][link])
-    return np.column_stack([starts[0][link] + source, starts[1][link] + target]), pairs[link]
+    first, second = np.divmod(number, target.lengths[targets][link])
+    first += source.starts[sources][link]
+    second += target.starts[targets][link]
+    return np.column_stack([first, second]), pairs[link]

@@ -8,17 +8,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from transformer_mt.data.alignments import Alignments
-from transformer_mt.data.encoded import EncodedCorpus
+from transformer_mt.data.encoded import EncodedCorpus, EncodedText
 from transformer_mt.data.subword import Subwords, Vocabulary, seeded
 
 T = TypeVar("T")
 U = TypeVar("U")
-EncodedPair = tuple[Sequence[int], Sequence[int]]
+Length = TypeVar("Length", int, np.ndarray)
+Ids = Sequence[int] | np.ndarray
 # Keeps the draw of sentences apart from that of the order of an epoch.
 DRAW = 1
 
@@ -48,21 +49,16 @@ class Batch:
     def repeated(self, count: int) -> "Batch":
         """Returns the batch with all of its rows `count` times, one copy after the other."""
 
-        def times(array: np.ndarray | None) -> np.ndarray | None:
-            return None if array is None else np.concatenate([array] * count)
-
-        return replace(
-            self,
-            source=times(self.source),
-            target_input=times(self.target_input),
-            target_output=times(self.target_output),
-            target_tokens=count * self.target_tokens,
-            alignment=times(self.alignment),
-            padding=count * self.padding,
-        )
+        arrays: dict[str, Any] = {
+            name: np.concatenate([array] * count)
+            for name, array in vars(self).items()
+            if isinstance(array, np.ndarray)
+        }
+        tokens, padding = count * self.target_tokens, count * self.padding
+        return replace(self, target_tokens=tokens, padding=padding, **arrays)
 
 
-def rounded(length: T, multiple: int) -> T:
+def rounded(length: Length, multiple: int) -> Length:
     """Rounds an integer, or an array of integers, up to a multiple."""
     return (length + (multiple - 1)) // multiple * multiple
 
@@ -192,34 +188,29 @@ def collate(
     Args:
         multiple: the lengths of the arrays are rounded up to a multiple of this number.
     """
-    pairs = [(corpus.source[i], corpus.target[i]) for i in sentences]
-    batch = _padded(pairs, subwords, multiple)
+    sources, targets = ([side[i] for i in sentences] for side in (corpus.source, corpus.target))
+    batch = _padded(sources, targets, subwords, multiple)
     if alignments is None:
         return batch
     lengths = batch.target_input.shape[1], batch.source.shape[1]
     return replace(batch, alignment=alignments.matrix(sentences, *lengths))
 
 
-def _padded(pairs: list[EncodedPair], subwords: Subwords, multiple: int) -> Batch:
-    sources, targets = zip(*pairs, strict=True)
+def _padded(
+    sources: Sequence[Ids], targets: Sequence[Ids], subwords: Subwords, multiple: int
+) -> Batch:
     source, target = subwords.source, subwords.target
+    source_input = encoded_rows(sources, source.pad, source.eos, multiple)
+    target_output = encoded_rows(targets, target.pad, target.eos, multiple)
     target_input = _padded_rows(targets, target.pad, multiple, first=1)
     target_input[:, 0] = target.bos
-    source_input = encoded_rows(sources, source.pad, source.eos, multiple)
-    source_tokens, target_tokens = (len(pairs) + sum(map(len, side)) for side in (sources, targets))
-    return Batch(
-        source_input,
-        target_input,
-        encoded_rows(targets, target.pad, target.eos, multiple),
-        target_tokens,
-        padding=source_input.size + target_input.size - source_tokens - target_tokens,
-        multiple=multiple,
-    )
+    target_tokens = len(targets) + sum(map(len, targets))
+    real = len(sources) + sum(map(len, sources)) + target_tokens
+    padding = source_input.size + target_input.size - real
+    return Batch(source_input, target_input, target_output, target_tokens, None, padding, multiple)
 
 
-def encoded_rows(
-    rows: Sequence[Sequence[int]], pad: int, eos: int, multiple: int = 1
-) -> np.ndarray:
+def encoded_rows(rows: Sequence[Ids], pad: int, eos: int, multiple: int = 1) -> np.ndarray:
     """Returns sentences, padded to the longest: (batch, length), int64. Each ends in eos.
 
     The length is rounded up to a multiple of `multiple`.
@@ -229,9 +220,7 @@ def encoded_rows(
     return array
 
 
-def _padded_rows(
-    rows: Sequence[Sequence[int]], pad: int, multiple: int, first: int = 0
-) -> np.ndarray:
+def _padded_rows(rows: Sequence[Ids], pad: int, multiple: int, first: int = 0) -> np.ndarray:
     """Returns padded sentences from column `first` on: int64 (batch, longest length + 1), where the
     length is rounded up to a multiple of `multiple`."""
     length = rounded(max(map(len, rows)) + 1, multiple)
@@ -300,13 +289,19 @@ def read_update(
         tokens = int((corpus.target.lengths[numbers] + 1).sum())
         read = [collate(corpus, batch, subwords, alignments, multiple) for batch in batches]
         return Update(read, tokens)
-    drawn = seeded(seed, lambda: [_draw(corpus, i, subwords, sampling) for i in numbers])
-    source_lengths = np.array([len(source) for source, _ in drawn])
-    target_lengths = np.array([len(target) for _, target in drawn])
+
+    def draw(number: int) -> tuple[list[int], list[int]]:
+        source = _sample(corpus.source, number, subwords.source, sampling)
+        return source, _sample(corpus.target, number, subwords.target, sampling)
+
+    sources, targets = zip(*seeded(seed, lambda: list(map(draw, numbers))), strict=True)
+    source_lengths, target_lengths = (np.array([*map(len, side)]) for side in (sources, targets))
     planned = max(_padded_tokens(corpus, batch, multiple) for batch in sentences)
     batches = ordered_batches(source_lengths, target_lengths, planned, multiple=multiple)
-    own = share(batches, rank, world_size)
-    padded = [_padded([drawn[i] for i in batch], subwords, multiple) for batch in own]
+    padded = [
+        _padded([sources[i] for i in batch], [targets[i] for i in batch], subwords, multiple)
+        for batch in share(batches, rank, world_size)
+    ]
     return Update(padded, int((target_lengths + 1).sum()))
 
 
@@ -316,17 +311,11 @@ def _padded_tokens(corpus: EncodedCorpus, batch: np.ndarray, multiple: int) -> i
     return len(batch) * rounded(int(longest) + 1, multiple)
 
 
-def _draw(corpus: EncodedCorpus, number: int, subwords: Subwords, rate: float) -> EncodedPair:
-    """Returns a pair in sampled subwords."""
-
-    def sample(ids: list[int], vocabulary: Vocabulary) -> list[int]:
-        # The text of an unknown subword is lost, so such a sentence keeps its subwords.
-        if vocabulary.unk in ids:
-            return ids
-        return vocabulary.sample(vocabulary.decode(ids), rate)
-
-    source = sample(corpus.source[number].tolist(), subwords.source)
-    return source, sample(corpus.target[number].tolist(), subwords.target)
+def _sample(text: EncodedText, number: int, vocabulary: Vocabulary, rate: float) -> list[int]:
+    """Returns a sentence in sampled subwords. The text of an unknown subword is lost, so a sentence
+    that has one keeps its subwords."""
+    ids: list[int] = text[number].tolist()
+    return ids if vocabulary.unk in ids else vocabulary.sample(vocabulary.decode(ids), rate)
 
 
 def read_ahead(read: Callable[[T], U], items: Iterable[T]) -> Iterator[tuple[T, U]]:

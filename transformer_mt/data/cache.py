@@ -5,12 +5,13 @@ file system. The first one makes it, and the others wait and then find it.
 """
 
 import hashlib
+import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from transformer_mt.utils.console import say
 from transformer_mt.utils.errors import UserError
@@ -38,27 +39,22 @@ def entry(folder: Path, make: Callable[[Path], None]) -> Path:
         return folder
     with _locked(folder.parent):
         # Another process may have made the entry while this one waited.
-        if verify(folder) is not None:
-            if folder.is_dir():
-                say(f"{folder} is damaged; it is made again")
-            _make(folder, make)
+        if verify(folder) is None:
+            return folder
+        if folder.is_dir():
+            say(f"{folder} is damaged; it is made again")
+        # Leftovers of other entries are removed too, because those may never be made again.
+        clear_leftovers(folder.parent)
+        new = None
+        try:
+            with published(folder) as new:
+                make(new)
+        except OSError as error:
+            # An error of a write names no file. One that names another file came from the text.
+            if new and error.filename and new not in (path := Path(error.filename), *path.parents):
+                raise
+            raise _not_writable(folder, error) from None
     return folder
-
-
-def _make(folder: Path, make: Callable[[Path], None]) -> None:
-    new = None
-    # Leftovers of other entries are removed too, because those may never be made again.
-    clear_leftovers(folder.parent)
-    for leftover in folder.parent.glob(".building-*"):  # of earlier versions, under the same lock
-        shutil.rmtree(leftover, ignore_errors=True)
-    try:
-        with published(folder) as new:
-            make(new)
-    except OSError as error:
-        # An error of a write names no file. One that names another file came from the text.
-        if new and error.filename and new not in (path := Path(error.filename), *path.parents):
-            raise
-        raise _not_writable(folder, error) from None
 
 
 @contextmanager
@@ -85,3 +81,36 @@ def _locked(cache: Path) -> Iterator[None]:
 
 def _not_writable(path: Path, error: OSError) -> UserError:
     return UserError(f"data.cache: {path}: can't be written: {error.strerror or error}")
+
+
+class CachedArrays:
+    """Base class of what is read from an entry of the cache: `facts` (counts, from facts.json), and
+    arrays, which a subclass loads. It is pickled by its folder, so that another process maps the
+    files itself.
+
+    Raises:
+        UserError: the files do not belong together, although the content of each is undamaged.
+    """
+
+    name: str
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        try:
+            self.facts: dict[str, Any] = json.loads((folder / "facts.json").read_text())
+            self._load(folder)
+        except (OSError, EOFError, ValueError, LookupError, TypeError) as error:
+            raise UserError(
+                f"{folder}: damaged {self.name} ({error}). Delete the folder; it is made again"
+            ) from None
+
+    def _load(self, folder: Path) -> None:
+        """Loads the arrays. By default, there are none."""
+
+    @property
+    def key(self) -> str:
+        """A hash of everything that the arrays were made from."""
+        return self._folder.name
+
+    def __reduce__(self) -> tuple[type, tuple[Path]]:
+        return type(self), (self._folder,)

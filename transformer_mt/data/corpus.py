@@ -62,6 +62,11 @@ class Split:
         and not reversed. PaddleNLP is not used."""
         return DATASETS[self.dataset].read([str(path) for path in self.paths])
 
+    def pairs(self) -> Iterator[Pair]:
+        """Reads the pairs as `examples` does."""
+        for example in self.examples():
+            yield example["source"], example["target"]
+
     def text_of_lines(self) -> Iterator[TrainingText]:
         """Yields the text that each line belongs to, as often as the text has lines."""
         for text, count in zip(self.texts, self.line_counts, strict=True):
@@ -85,11 +90,11 @@ class Split:
 
     def content(self) -> str:
         """A hash that changes when the text does."""
-        hashes = (self.files[path].sha256 for path in self.paths)
-        changes = [repr((text.tag, text.reverse)) for text in self.texts]
-        if all(text.is_plain for text in self.texts):
-            changes = []
-        return "-".join([self.dataset, self.source_lang, self.target_lang, *hashes, *changes])
+        names = [self.dataset, self.source_lang, self.target_lang]
+        names += [self.files[path].sha256 for path in self.paths]
+        if not all(text.is_plain for text in self.texts):
+            names += [repr((text.tag, text.reverse)) for text in self.texts]
+        return "-".join(names)
 
     def check(self) -> list[str]:
         """Reads every line, and returns the sides ("source", "target") whose lines are all blank.
@@ -107,11 +112,9 @@ class Split:
     @cached_property
     def text(self) -> tuple[list[str], list[str]]:
         """The sources, and the references to score their translations against."""
-        examples = list(self.examples())
-        sources = [example["source"] for example in examples]
-        if self.reference:
-            return sources, list(lines(self.reference))
-        return sources, [example["target"] for example in examples]
+        pairs = list(self.pairs())
+        sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
+        return sources, list(lines(self.reference)) if self.reference else targets
 
 
 class Corpus(NamedTuple):
@@ -140,12 +143,11 @@ def _open_split(config: DataConfig, name: str) -> Split | None:
     languages = config.source_lang, config.target_lang
     find = DATASETS[config.dataset].find
     texts = config.texts if name == "train" else (TrainingText.model_construct(text=value),)
-    found = [find(config.root, name, text.text, languages) for text in texts]
-    paths = tuple(path for files in found for path in files.paths)
-    split = Split(name, paths, config.dataset, *languages, found[0].reference, texts)
-    for files in found:
-        own = [path for path in (*files.paths, files.reference) if path is not None]
-        _require_pairs(split, own)
+    files = [find(config.root, name, text.text, languages) for text in texts]
+    paths = tuple(path for text in files for path in text.paths)
+    split = Split(name, paths, config.dataset, *languages, files[0].reference, texts)
+    for text in files:
+        _require_pairs(split, list(filter(None, (*text.paths, text.reference))))
     return split
 
 
@@ -186,7 +188,6 @@ def training_filter(
             on either side is dropped.
         drop_duplicates: whether exact repetitions of a pair are dropped.
     """
-
     seen: set[bytes] = set()
 
     def reason_to_drop(pair: Pair) -> str | None:
@@ -255,7 +256,8 @@ def hold_out(corpus: Corpus, config: DataConfig, seed: int, cache: Path) -> Held
             f"the training text has only {labels:,} different targets, so pairs that share just "
             "their target with a held-out pair are trained on"
         )
-    splits, texts = {}, set()
+    splits: dict[str, Split] = {}
+    texts: set[str] = set()
     for name in names:
         paths = tuple(folder / f"{name}.{lang}" for lang in languages)
         split = Split(name, paths, "files", *languages)
@@ -265,13 +267,11 @@ def hold_out(corpus: Corpus, config: DataConfig, seed: int, cache: Path) -> Held
                 "is too small, or its sentences are in too many of its pairs"
             )
             continue
-        say(
-            f"data.{name} is not given: {split.line_count:,} pairs are held out of the "
-            "training text"
-        )
+        pairs = f"{split.line_count:,} pairs"
+        say(f"data.{name} is not given: {pairs} are held out of the training text")
         splits[name] = split
-        for example in split.examples():
-            texts.update([example["source"]] if labels else example.values())
+        for pair in split.pairs():
+            texts.update(pair[:1] if labels else pair)
     return HeldOut(splits, frozenset(texts))
 
 
@@ -282,12 +282,7 @@ def with_tags(texts: frozenset[str], split: Split) -> frozenset[str]:
 
 
 def _draw(
-    split: Split,
-    names: list[str],
-    held_out: int,
-    max_length: int,
-    drop_duplicates: bool,
-    seed: int,
+    split: Split, names: list[str], held_out: int, max_length: int, drop_duplicates: bool, seed: int
 ) -> tuple[dict[str, list[Pair]], int]:
     """Draws at most `held_out` pairs for each name, without replacement. Pairs that share text with
     others are drawn only as long as at most a tenth of the text leaves training; texts with a tag
@@ -300,9 +295,8 @@ def _draw(
     numbers, sources, targets = array("q"), array("q"), array("q")
     plain, drawable = array("b"), array("b")
     reason_to_drop = training_filter(frozenset(), drop_duplicates)
-    lines = enumerate(zip(split.text_of_lines(), split.examples(), strict=True))
-    for number, (text, example) in lines:
-        source, target = example["source"], example["target"]
+    lines = zip(split.text_of_lines(), split.pairs(), strict=True)
+    for number, (text, (source, target)) in enumerate(lines):
         if reason_to_drop(text.as_read(source, target)) is None:
             numbers.append(number)
             sources.append(_hash(source))
@@ -322,12 +316,11 @@ def _draw(
     order = np.argsort(texts)
     pair_of_text = np.concatenate([np.arange(len(numbers)), differ])[order]
     texts = texts[order]
-    kept_apart = sides[:1] if labels else sides
-    places = [
-        [np.searchsorted(texts, side, way) for way in ("left", "right")] for side in kept_apart
-    ]
+    kept_apart = np.array(sides[:1] if labels else sides)  # (sides, pairs)
+    starts = np.searchsorted(texts, kept_apart, "left")
+    ends = np.searchsorted(texts, kept_apart, "right")
     # The number of other pairs that share a text. One that shares both may be counted twice.
-    sharing = sum(end - start - 1 for start, end in places)
+    sharing = (ends - starts - 1).sum(axis=0)
 
     candidates = np.flatnonzero(np.array(drawable))
     asked = min(held_out, len(candidates) // 10) * len(names)
@@ -342,8 +335,9 @@ def _draw(
         for pair in others[np.argsort(sharing[others], kind="stable")].tolist():
             if pair in leaving:
                 continue
-            more = np.concatenate([pair_of_text[start[pair] : end[pair]] for start, end in places])
-            more = leaving.union(more[is_plain[more]].tolist())
+            places = zip(starts[:, pair], ends[:, pair], strict=True)
+            shares = np.concatenate([pair_of_text[start:end] for start, end in places])
+            more = leaving.union(shares[is_plain[shares]].tolist())
             if len(more) > most or len(drawn) == asked:
                 break
             leaving = more

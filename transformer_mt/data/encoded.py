@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from transformer_mt.data.cache import entry
+from transformer_mt.data.cache import CachedArrays, entry
 from transformer_mt.data.subword import Subwords, Vocabulary
 from transformer_mt.utils.console import progress
 from transformer_mt.utils.errors import UserError
@@ -34,39 +34,6 @@ CHUNK = 5_000
 PARALLEL_FROM = 100_000
 
 Pair = tuple[str, str]
-
-
-class CachedArrays:
-    """Base class of what is read from an entry of the cache: `facts` (counts, from facts.json), and
-    arrays, which a subclass loads. It is pickled by its folder, so that another process maps the
-    files itself.
-
-    Raises:
-        UserError: the files do not belong together, although the content of each is undamaged.
-    """
-
-    name: str
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        try:
-            self.facts: dict[str, Any] = json.loads((folder / "facts.json").read_text())
-            self._load(folder)
-        except (OSError, EOFError, ValueError, LookupError, TypeError) as error:
-            raise UserError(
-                f"{folder}: damaged {self.name} ({error}). Delete the folder; it is made again"
-            ) from None
-
-    def _load(self, folder: Path) -> None:
-        raise NotImplementedError
-
-    @property
-    def key(self) -> str:
-        """A hash of everything that the arrays were made from."""
-        return self._folder.name
-
-    def __reduce__(self) -> tuple:
-        return type(self), (self._folder,)
 
 
 class EncodedText:
@@ -137,11 +104,8 @@ class Writer:
         self.longest = max(self.longest, int(lengths.max(initial=0)))
 
     def _write_header(self) -> None:
-        header = {
-            "descr": np.lib.format.dtype_to_descr(self._dtype),
-            "fortran_order": False,
-            "shape": (self.total,),
-        }
+        descr = np.lib.format.dtype_to_descr(self._dtype)
+        header = {"descr": descr, "fortran_order": False, "shape": (self.total,)}
         np.lib.format.write_array_header_1_0(self._file, header)
 
 
@@ -199,7 +163,6 @@ class Limits:
 
 def encoded_corpus(
     pairs: Iterable[Pair],
-    *,
     content: str,
     subwords: Subwords,
     limits: Limits,
@@ -238,39 +201,43 @@ def encoded_corpus(
 
 
 class _Chunk(NamedTuple):
-    """Some pairs of the text, before or after they are encoded.
+    """Some pairs of the text, encoded.
 
     Attributes:
         lines: the line number of each pair: int32 (pairs,).
-        sources, targets: the text of each pair; or, after encoding, the concatenated ids of all
-            sentences and the length of each sentence.
+        source, target: the concatenated ids of all sentences, and the length of each sentence.
         dropped: how many pairs of the chunk were dropped, by reason.
     """
 
     lines: np.ndarray
-    sources: list[str] | tuple[np.ndarray, np.ndarray]
-    targets: list[str] | tuple[np.ndarray, np.ndarray]
-    dropped: Counter
+    source: tuple[np.ndarray, np.ndarray]
+    target: tuple[np.ndarray, np.ndarray]
+    dropped: Counter[str]
+
+
+# The lines and the texts of the pairs of a chunk, and how many were dropped, by reason.
+_Texts = tuple[list[int], list[str], list[str], Counter[str]]
 
 
 def _chunks(
     pairs: Iterable[Pair], reason_to_drop: Callable[[Pair], str | None]
-) -> Iterator[_Chunk]:
+) -> Iterator[_Texts]:
     """Cuts the text into chunks of CHUNK lines, and leaves out the pairs to drop."""
     numbered = enumerate(pairs)
     while chunk := list(islice(numbered, CHUNK)):
-        reasons = [reason_to_drop(pair) for _, pair in chunk]
-        kept = [item for item, reason in zip(chunk, reasons, strict=True) if reason is None]
-        yield _Chunk(
-            np.array([line for line, _ in kept], np.int32),
-            [source for _, (source, _) in kept],
-            [target for _, (_, target) in kept],
-            Counter(filter(None, reasons)),
-        )
+        texts: _Texts = [], [], [], Counter()
+        for line, pair in chunk:
+            if reason := reason_to_drop(pair):
+                texts[3][reason] += 1
+                continue
+            texts[0].append(line)
+            texts[1].append(pair[0])
+            texts[2].append(pair[1])
+        yield texts
 
 
 def _encoded(
-    chunks: Iterator[_Chunk], subwords: Subwords, limits: Limits, total: int | None
+    chunks: Iterator[_Texts], subwords: Subwords, limits: Limits, total: int | None
 ) -> Iterator[_Chunk]:
     """Encodes chunks in order: in this process, or in one process per core if there are many."""
     encode = partial(_encode, subwords, limits)
@@ -282,16 +249,17 @@ def _encoded(
         yield from run(chunks)
 
 
-def _encode(subwords: Subwords, limits: Limits, chunk: _Chunk) -> _Chunk:
-    sources = subwords.source.encode_all(chunk.sources)
-    targets = subwords.target.encode_all(chunk.targets)
+def _encode(subwords: Subwords, limits: Limits, texts: _Texts) -> _Chunk:
+    lines, source_texts, target_texts, dropped = texts
+    sources = subwords.source.encode_all(source_texts)
+    targets = subwords.target.encode_all(target_texts)
     reasons = list(map(limits.reason_to_drop, sources, targets))
     kept = [index for index, reason in enumerate(reasons) if reason is None]
     return _Chunk(
-        chunk.lines[kept],
+        np.array(lines, np.int32)[kept],
         _flat([sources[index] for index in kept], subwords.source),
         _flat([targets[index] for index in kept], subwords.target),
-        chunk.dropped + Counter(filter(None, reasons)),
+        dropped + Counter(filter(None, reasons)),
     )
 
 
@@ -304,17 +272,18 @@ def _flat(sentences: list[list[int]], vocabulary: Vocabulary) -> tuple[np.ndarra
 def _write(
     chunks: Iterator[_Chunk], subwords: Subwords, folder: Path, title: str, total: int | None
 ) -> None:
-    lines, dropped, unknown = [], Counter(), 0
+    lines, unknown = [], 0
+    dropped: Counter[str] = Counter()
     with (
         Writer(folder, "source", smallest_dtype(subwords.source.size)) as source,
         Writer(folder, "target", smallest_dtype(subwords.target.size)) as target,
         progress(total=total, title=title, unit="pairs", unit_scale=True) as bar,
     ):
         for chunk in chunks:
-            source.add(*chunk.sources)
-            target.add(*chunk.targets)
-            unknown += np.count_nonzero(chunk.sources[0] == subwords.source.unk)
-            unknown += np.count_nonzero(chunk.targets[0] == subwords.target.unk)
+            source.add(*chunk.source)
+            target.add(*chunk.target)
+            unknown += np.count_nonzero(chunk.source[0] == subwords.source.unk)
+            unknown += np.count_nonzero(chunk.target[0] == subwords.target.unk)
             lines.append(chunk.lines)
             dropped.update(chunk.dropped)
             bar.update(len(chunk.lines) + chunk.dropped.total())

@@ -6,17 +6,17 @@ subwords occur, and which text of the dev and test sets is also trained on.
 
 import json
 import math
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from transformer_mt.config.decoding import MAX_LENGTH_RATIO, DecodingConfig
-from transformer_mt.data.cache import entry, entry_name
+from transformer_mt.data.cache import CachedArrays, entry, entry_name
 from transformer_mt.data.corpus import Corpus, Pair, Split
-from transformer_mt.data.encoded import CHUNK, CachedArrays, EncodedCorpus, EncodedText, Limits
+from transformer_mt.data.encoded import CHUNK, EncodedCorpus, EncodedText, Limits
 from transformer_mt.data.languages import has_spaces, is_in_unspaced_script, sentences
 from transformer_mt.data.normalization import examples_of
 from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary, tokens
@@ -46,9 +46,6 @@ Facts = dict[str, Any]
 class _CachedFacts(CachedArrays):
     name = "facts about the text"
 
-    def _load(self, folder: Path) -> None:
-        pass
-
 
 def facts_of(
     corpus: Corpus,
@@ -72,25 +69,32 @@ def facts_of(
     contents = {name: split.content() for name, split in held.items()}
 
     def make(folder: Path) -> None:
-        found = _read(corpus.train, held, train, subwords, limits, reason_to_drop)
+        facts = _read(corpus.train, held, train, subwords, limits, reason_to_drop)
         for name, side in _sides(train, subwords).items():
-            words = found[name]["words"]
-            found["unknown_text"]["train"][name]["share"] = side.pop("unknown")
-            found[name] |= side
-            found[name]["subwords_per_word"] = side["subwords"] / words if words else None
-        found["length_ratio"] = _length_ratio(train)
-        (folder / "facts.json").write_text(json.dumps(found))
+            words = facts[name]["words"]
+            facts["unknown_text"]["train"][name]["share"] = side.pop("unknown")
+            facts[name] |= side
+            facts[name]["subwords_per_word"] = side["subwords"] / words if words else None
+        facts["length_ratio"] = _length_ratio(train)
+        (folder / "facts.json").write_text(json.dumps(facts))
 
     name = entry_name(FORMAT, train.key, contents)
-    found = _CachedFacts(entry(cache / f"facts-{name}", make)).facts
+    facts = _CachedFacts(entry(cache / f"facts-{name}", make)).facts
     splits = {"train": corpus.train, **held}
+    # The name of each text, how many of its pairs are used, and which settings are not the default.
+    pairs_of_texts = zip(corpus.train.texts, train.split(corpus.train.line_counts), strict=True)
+    settings = {"weight", "tag", "reverse"}
     return {
         "files": {name: list(map(str, split.paths)) for name, split in splits.items()},
         "pairs": len(train),
-        "texts": _texts(corpus.train, train),
+        "texts": [
+            {"text": text.text, "pairs": pairs}
+            | text.model_dump(include=settings, exclude_defaults=True)
+            for text, pairs in pairs_of_texts
+        ],
         "unknown": train.facts["unknown"],
         **{name: held[name].line_count if name in held else 0 for name in ("dev", "test")},
-        **found,
+        **facts,
     }
 
 
@@ -99,16 +103,6 @@ def unknown_texts(facts: Facts) -> Iterator[tuple[str, str, Facts]]:
     for name, sides in facts["unknown_text"].items():
         for side, unknown in sides.items():
             yield name, side, unknown
-
-
-def _texts(text: Split, train: EncodedCorpus) -> list[Facts]:
-    """Returns the name of each text, how many of its pairs are used, and its settings that are not
-    the default."""
-    return [
-        {"text": own.text, "pairs": pairs}
-        | own.model_dump(include={"weight", "tag", "reverse"}, exclude_defaults=True)
-        for own, pairs in zip(text.texts, train.split(text.line_counts), strict=True)
-    ]
 
 
 # --------------------------------------------------------------------------------------- the text
@@ -126,26 +120,16 @@ def _read(
     # The first bit: the pair is used. The others: an unknown part of the source, of the target.
     used = np.zeros(train.text_lines, np.uint8)
     used[train.lines] = 1
-    vocabularies = {"source": subwords.source, "target": subwords.target}
-    unknown = {name: _Unknown(own) for name, own in vocabularies.items()}
     if train.facts["unknown"]:
-        for bit, encoded, own in zip(
-            (2, 4), (train.source, train.target), vocabularies.values(), strict=True
-        ):
-            used[train.lines[_with_unknown(encoded, own.unk)]] |= bit
+        used[train.lines[_with_unknown(train.source, subwords.source.unk)]] |= 2
+        used[train.lines[_with_unknown(train.target, subwords.target.unk)]] |= 4
+    step = 1 + len(train) // SENTENCE_LINES
+    source = _Side(text.source_lang, subwords.source, step)
+    target = _Side(text.target_lang, subwords.target, step)
+    pairs_of = {name: list(split.pairs()) for name, split in held.items()}
     dropped = _Dropped(train, subwords, limits)
-    pairs_of = {
-        name: [(pair["source"], pair["target"]) for pair in split.examples()]
-        for name, split in held.items()
-    }
     overlap, copies = _Overlap(pairs_of), _Examples()
-    languages = text.source_lang, text.target_lang
-    sides = [
-        _Units(language, isinstance(vocabulary, WordVocabulary), 1 + len(train) // SENTENCE_LINES)
-        for language, vocabulary in zip(languages, vocabularies.values(), strict=True)
-    ]
-    written = ((example["source"], example["target"]) for example in text.examples())
-    lines = zip(used.tobytes(), text.text_of_lines(), written, strict=True)
+    lines = zip(used.tobytes(), text.text_of_lines(), text.pairs(), strict=True)
     with progress(total=len(used), title="examining", unit="pairs", unit_scale=True) as bar:
         while chunk := list(islice(lines, CHUNK)):
             for is_used, its_text, original in chunk:
@@ -158,19 +142,26 @@ def _read(
                 overlap.add(original)
                 if original[0] == original[1]:
                     copies.add(original)
-                for side, line in zip(sides, pair, strict=True):
-                    side.add(line)
-                for bit, side, line in zip((2, 4), unknown.values(), pair, strict=True):
-                    if is_used & bit:
-                        side.add_examples(line)
+                source.add(pair[0], has_unknown=is_used & 2 > 0)
+                target.add(pair[1], has_unknown=is_used & 4 > 0)
             bar.update(len(chunk))
-    source, target = (side.facts() for side in sides)
+    unknown: dict[str, Facts] = {
+        "train": {
+            "source": {"share": 0.0, "examples": _examples(source.unknown, subwords.source)},
+            "target": {"share": 0.0, "examples": _examples(target.unknown, subwords.target)},
+        }
+    }
+    for name, pairs in pairs_of.items():
+        sources, targets = zip(*pairs, strict=True)
+        unknown[name] = {
+            "source": _unknown_of(sources, subwords.source),
+            "target": _unknown_of(targets, subwords.target),
+        }
     return {
         "dropped": dropped.facts(),
-        "source": source,
-        "target": target,
-        "unknown_text": {"train": {name: side.facts() for name, side in unknown.items()}}
-        | {name: _unknown_of(pairs, vocabularies) for name, pairs in pairs_of.items()},
+        "source": source.facts(),
+        "target": target.facts(),
+        "unknown_text": unknown,
         "overlap": overlap.facts(),
         "copies": copies.facts(),
     }
@@ -200,7 +191,7 @@ class _Dropped:
         self._subwords = subwords
         self._limits = limits
         self._counts = train.facts["dropped"]
-        self._found = {reason: _Examples() for reason in self._counts}
+        self._examples = {reason: _Examples() for reason in self._counts}
         self._missing = set(self._counts)
 
     def add(self, pair: Pair, reason: str | None) -> None:
@@ -215,30 +206,33 @@ class _Dropped:
         if reason is None:
             source, target = self._subwords.source, self._subwords.target
             reason = self._limits.reason_to_drop(source.encode(pair[0]), target.encode(pair[1]))
-        found = self._found[reason]
-        found.add(pair)
-        if found.count == min(EXAMPLES, self._counts[reason]):
-            self._missing.remove(reason)
+        examples = self._examples[reason]
+        examples.add(pair)
+        if examples.count >= min(EXAMPLES, self._counts[reason]):
+            self._missing.discard(reason)
 
     def facts(self) -> Facts:
         return {
-            reason: {"count": count, "examples": self._found[reason].facts()["examples"]}
+            reason: self._examples[reason].facts() | {"count": count}
             for reason, count in self._counts.items()
         }
 
 
-class _Units:
+class _Side:
     """Counts the characters and the words of one side of the text, and among every `step`th line
-    those with several sentences and those in a script without spaces."""
+    those with several sentences and those in a script without spaces. Keeps unknown subwords."""
 
-    def __init__(self, language: str, is_bpe: bool, step: int) -> None:
+    def __init__(self, language: str, vocabulary: Vocabulary, step: int) -> None:
         self._language, self._has_words = language, has_spaces(language)
-        self._is_bpe = is_bpe
+        self._vocabulary, self._is_bpe = vocabulary, isinstance(vocabulary, WordVocabulary)
         self._step = step
         self._words = self._characters = self._lines = self._looked_at = self._several = 0
         self._unspaced = 0
+        self.unknown: list[str] = []
 
-    def add(self, text: str) -> None:
+    def add(self, text: str, has_unknown: bool) -> None:
+        if has_unknown:
+            self.unknown += self._vocabulary.unknown(text)
         if self._lines % self._step == 0:
             self._looked_at += 1
             self._several += len(sentences(text, self._language)) > 1
@@ -260,65 +254,37 @@ class _Units:
         }
 
 
-class _Unknown:
-    """Counts the unknown subwords of one side of a text, and keeps some of them."""
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
-        self._subwords = self._unknown = 0
-        self._examples: list[str] = []
-
-    def add(self, text: str) -> None:
-        ids = self._vocabulary.encode(text)
-        unknown = ids.count(self._vocabulary.unk)
-        self._subwords += len(ids) - ids.count(self._vocabulary.space)
-        self._unknown += unknown
-        if unknown:
-            self.add_examples(text)
-
-    def add_examples(self, text: str) -> None:
-        self._examples += self._vocabulary.unknown(text)
-
-    def facts(self) -> Facts:
-        words = isinstance(self._vocabulary, WordVocabulary)
-        return {
-            "share": self._unknown / max(1, self._subwords),
-            "examples": examples_of(self._examples if words else "".join(self._examples)),
-        }
+def _unknown_of(texts: Sequence[str], vocabulary: Vocabulary) -> Facts:
+    """Returns the facts about the unknown subwords of one side of a dev or test set."""
+    ids = np.array([i for text in texts for i in vocabulary.encode(text)], np.int64)
+    share = _share_of_unknown(np.bincount(ids, minlength=vocabulary.size), vocabulary)
+    unknown = [part for text in texts for part in vocabulary.unknown(text)]
+    return {"share": share, "examples": _examples(unknown, vocabulary)}
 
 
-def _unknown_of(pairs: list[Pair], vocabularies: dict[str, Vocabulary]) -> Facts:
-    """Returns the facts about the unknown subwords of a dev or test set."""
-    sides = {name: _Unknown(vocabulary) for name, vocabulary in vocabularies.items()}
-    for pair in pairs:
-        for side, text in zip(sides.values(), pair, strict=True):
-            side.add(text)
-    return {name: side.facts() for name, side in sides.items()}
+def _examples(unknown: list[str], vocabulary: Vocabulary) -> list[str]:
+    return examples_of(unknown if isinstance(vocabulary, WordVocabulary) else "".join(unknown))
 
 
 class _Overlap:
     """Finds the pairs of the dev and test sets whose source or target is also in the training
-    text. Blank text is ignored."""
+    text. Blank text is in no pair that is trained on."""
 
     def __init__(self, pairs_of: dict[str, list[Pair]]) -> None:
         self._pairs = pairs_of
-        everything = [pair for pairs in pairs_of.values() for pair in pairs]
-        self._sources = {source for source, _ in everything if source.strip()}
-        self._targets = {target for _, target in everything if target.strip()}
-        self._both = set(everything)
-        self._found_sources: set[str] = set()
-        self._found_targets: set[str] = set()
-        self._found_pairs: set[Pair] = set()
+        self._seen = {
+            key: False for pairs in pairs_of.values() for pair in pairs for key in self._keys(pair)
+        }
+
+    @staticmethod
+    def _keys(pair: Pair) -> tuple[tuple[str | None, str | None], ...]:
+        return pair, (pair[0], None), (None, pair[1])
 
     def add(self, pair: Pair) -> None:
         """Takes note of a pair of the training text."""
-        source, target = pair
-        if source in self._sources:
-            self._found_sources.add(source)
-            if pair in self._both:
-                self._found_pairs.add(pair)
-        if target in self._targets:
-            self._found_targets.add(target)
+        for key in self._keys(pair):
+            if key in self._seen:
+                self._seen[key] = True
 
     def facts(self) -> Facts:
         """The number of lines that share a side with the training text, the number of those that
@@ -326,19 +292,11 @@ class _Overlap:
         return {name: self._facts(self._pairs.get(name, [])) for name in ("dev", "test")}
 
     def _facts(self, pairs: list[Pair]) -> Facts:
-        shared = [
-            pair
-            for pair in pairs
-            if pair[0] in self._found_sources or pair[1] in self._found_targets
-        ]
-        whole = [pair for pair in shared if pair in self._found_pairs]
-        parts = (pair for pair in shared if pair not in self._found_pairs)
-        examples = [*whole[:EXAMPLES], *islice(parts, EXAMPLES)][:EXAMPLES]
-        return {
-            "lines": len(shared),
-            "pairs": len(whole),
-            "examples": list(map(_shortened, examples)),
-        }
+        shared = [pair for pair in pairs if any(self._seen[key] for key in self._keys(pair))]
+        shared.sort(key=lambda pair: not self._seen[pair])
+        whole = sum(self._seen[pair] for pair in shared)
+        examples = list(map(_shortened, shared[:EXAMPLES]))
+        return {"lines": len(shared), "pairs": whole, "examples": examples}
 
 
 def _shortened(pair: Pair) -> list[str]:
@@ -352,16 +310,14 @@ def _shortened(pair: Pair) -> list[str]:
 
 def _sides(train: EncodedCorpus, subwords: Subwords) -> dict[str, Facts]:
     """Returns the facts about the subwords of each side."""
-    sides = {
-        "source": (train.source, subwords.source),
-        "target": (train.target, subwords.target),
-    }
-    counts = {name: _occurrences(text, own.size) for name, (text, own) in sides.items()}
-    unknown = {name: _share_of_unknown(counts[name], own) for name, (_, own) in sides.items()}
+    sides = {"source": (train.source, subwords.source), "target": (train.target, subwords.target)}
+    occurrences = {name: _occurrences(text, side.size) for name, (text, side) in sides.items()}
+    counts = occurrences
     if subwords.joint:  # a subword of either side is trained by both
         counts = dict.fromkeys(counts, counts["source"] + counts["target"])
     longest = max(int(text.lengths.max()) for text, _ in sides.values())
-    width = next(width for width in _widths() if width * BARS >= longest)
+    widths = (digit * 10**power for power in count() for digit in (1, 2, 5))
+    width = next(width for width in widths if width * BARS >= longest)
     return {
         name: {
             "sentences": len(text.lengths),
@@ -369,11 +325,11 @@ def _sides(train: EncodedCorpus, subwords: Subwords) -> dict[str, Facts]:
             "mean": len(text.ids) / len(text.lengths),
             "longest": int(text.lengths.max()),
             "lengths": histogram(text.lengths, width),
-            "vocabulary": own.size,
-            "rare": _share_of_rare(counts[name], own),
-            "unknown": unknown[name],
+            "vocabulary": side.size,
+            "rare": _share_of_rare(counts[name], side),
+            "unknown": _share_of_unknown(occurrences[name], side),
         }
-        for name, (text, own) in sides.items()
+        for name, (text, side) in sides.items()
     }
 
 
@@ -399,8 +355,7 @@ def _occurrences(text: EncodedText, size: int) -> np.ndarray:
 def _share_of_rare(counts: np.ndarray, vocabulary: Vocabulary) -> float:
     """Returns the share of the subwords that occur less than RARE times. The special subwords are
     not counted."""
-    special = [vocabulary.pad, vocabulary.unk, vocabulary.bos, vocabulary.eos]
-    counts = np.delete(counts, special)
+    counts = np.delete(counts, vocabulary.special)
     return float((counts < RARE).mean()) if len(counts) else 0.0
 
 
@@ -430,11 +385,3 @@ def histogram(lengths: np.ndarray, width: int) -> list[list[int]]:
     """
     counts = np.bincount((np.maximum(lengths, 1) - 1) // width)
     return [[i * width + 1, (i + 1) * width, int(count)] for i, count in enumerate(counts)]
-
-
-def _widths() -> Iterator[int]:
-    """Yields 1, 2, 5, 10, 20, 50, 100, …"""
-    power = 1
-    while True:
-        yield from (power, 2 * power, 5 * power)
-        power *= 10

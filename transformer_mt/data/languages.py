@@ -45,11 +45,12 @@ def standard(language: str) -> str:
     first = taken_for(first) or first
     if not rest and re.fullmatch("[a-z]{2}", first):
         return first  # Most codes are, and need no library.
-    import langcodes
+    from langcodes import standardize_tag
+    from langcodes.tag_parser import LanguageTagError
 
     try:
-        return langcodes.standardize_tag("-".join([first, *rest]))
-    except langcodes.LanguageTagError:
+        return standardize_tag("-".join([first, *rest]))
+    except LanguageTagError:
         return language
 
 

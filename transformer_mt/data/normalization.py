@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import re
 import sys
+import tempfile
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from itertools import permutations
 
@@ -66,6 +68,18 @@ def rules(rule: str) -> Iterator[str]:
                 found[text] = composed
     for text, replacement in sorted(found.items()):
         yield "\t".join(" ".join(f"{ord(one):X}" for one in side) for side in (text, replacement))
+
+
+@contextmanager
+def trainer_options(normalization: str) -> Iterator[dict[str, str]]:
+    """Yields the arguments of SentencePiece's trainer for a value of subword.normalization."""
+    if normalization not in RULES:
+        yield {"normalization_rule_name": normalization}
+        return
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as file:
+        file.writelines(f"{line}\n" for line in rules(normalization))
+        file.flush()
+        yield {"normalization_rule_tsv": file.name}
 
 
 def _spellings(apart: str) -> set[str]:

@@ -23,8 +23,8 @@ from transformer_mt.data.corpus import (
 )
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
-from transformer_mt.data.facts import RARE, Facts, facts_of, unknown_texts
-from transformer_mt.data.subword import SPACE, TRAINING_LINES, Subwords
+from transformer_mt.data.facts import RARE, Facts, facts_of
+from transformer_mt.data.subword import TRAINING_LINES, Subwords
 from transformer_mt.utils.console import say, warn
 from transformer_mt.utils.errors import UserError
 
@@ -66,42 +66,48 @@ class PreparedData:
         """Returns the same data, but reads held-out pairs from the copies of their files in
         `folder`."""
 
+        files = dict(self.facts["files"])
+
         def moved(split: Split | None) -> Split | None:
             if split is None or split.paths[0] not in self.held_out_files:
                 return split
-            return replace(split, paths=tuple(folder / path.name for path in split.paths))
+            paths = tuple(folder / path.name for path in split.paths)
+            files[split.name] = list(map(str, paths))
+            return replace(split, paths=paths)
 
         dev, test = moved(self.dev_split), moved(self.test_split)
-        files = {"dev": dev, "test": test}
-        files = {name: list(map(str, split.paths)) for name, split in files.items() if split}
-        facts = self.facts | {"files": self.facts["files"] | files}
-        return replace(self, dev_split=dev, test_split=test, facts=facts)
+        return replace(self, dev_split=dev, test_split=test, facts=self.facts | {"files": files})
 
     def report(self) -> Iterator[str]:
         """Yields lines of text that describe what training reads."""
         facts = self.facts
         yield f"training pairs  {facts['pairs']:,}"
         if len(facts["texts"]) > 1 or any(len(text) > 2 for text in facts["texts"]):
-            yield from map(_described, facts["texts"])
+            for text in facts["texts"]:
+                weight = f", weight {text['weight']:g}" if "weight" in text else ""
+                tag = f", tag {text['tag']}" if "tag" in text else ""
+                reverse = ", reversed" * ("reverse" in text)
+                yield f"  {text['text']:13} {text['pairs']:,}{weight}{tag}{reverse}"
         for reason, dropped in facts["dropped"].items():
             yield f"  left out      {dropped['count']:,}: {reason}"
         if copies := facts["copies"]["count"]:
             yield f"  copies        {copies:,}: the target is the same text as the source"
-        sides = {name: facts[name] for name in ("source", "target")}
-        for name, side in sides.items():
+        sizes, rare, total = [], [], 0
+        for name in ("source", "target"):
+            side = facts[name]
             unit = "characters" if side["words"] is None else "words"
             yield (
                 f"{name} subwords {side['subwords']:,} ({side['mean']:.1f} per sentence, "
                 f"{side['subwords'] / max(1, side[unit]):.2f} per {unit[:-1]}, "
                 f"longest {side['longest']})"
             )
-        unknown = facts["unknown"] / max(1, sum(side["subwords"] for side in sides.values()))
-        yield f"  unknown       {facts['unknown']:,} ({unknown:.3%})"
-        sizes = [f"{sides['source']['vocabulary']:,} (joint)"]
-        rare = [f"{sides['source']['rare']:.1%}"]
-        if not self.subwords.joint:
-            sizes = [f"{side['vocabulary']:,} {name}" for name, side in sides.items()]
-            rare = [f"{side['rare']:.1%} {name}" for name, side in sides.items()]
+            total += side["subwords"]
+            sizes.append(f"{side['vocabulary']:,} {name}")
+            rare.append(f"{side['rare']:.1%} {name}")
+        if self.subwords.joint:
+            sizes = [f"{facts['source']['vocabulary']:,} (joint)"]
+            rare = [f"{facts['source']['rare']:.1%}"]
+        yield f"  unknown       {facts['unknown']:,} ({facts['unknown'] / max(1, total):.3%})"
         yield f"vocabulary      {', '.join(sizes)}"
         yield f"  rare          {', '.join(rare)}; these occur less than {RARE} times"
         if self.alignments is not None:
@@ -151,60 +157,39 @@ def prepare(
             if vocabulary.size < size:
                 say(f"{key}: the text has {vocabulary.size:,} subwords, not {size:,}; using those")
     _check_tags(corpus.train, subwords)
-    encode = partial(encoded_corpus, subwords=subwords, cache=cache)
     limits = Limits(data.max_length, data.max_length_ratio)
-    train = encode(
-        corpus.train,
-        content=content,
-        limits=limits,
-        title="encoding the training text",
-        total=corpus.train.line_count,
-        reason_to_drop=new_filter(),
+    title, total = "encoding the training text", corpus.train.line_count
+    train = encoded_corpus(
+        corpus.train, content, subwords, limits, cache, title, total, new_filter()
     )
     dev = links = None
     if corpus.dev is not None:
         # Its loss needs memory as training does, so very long pairs are left out. All others are
         # used, so that the loss means the same in every run.
-        dev = encode(
-            corpus.dev,
-            content=f"whole {corpus.dev.content()}",
-            limits=Limits(data.max_length),
-            title="encoding the dev set",
-            total=corpus.dev.line_count,
-        )
+        content, title = f"whole {corpus.dev.content()}", "encoding the dev set"
+        total = corpus.dev.line_count
+        limits_of_dev = Limits(data.max_length)
+        dev = encoded_corpus(corpus.dev, content, subwords, limits_of_dev, cache, title, total)
         _warn_of_long_pairs(corpus.dev, dev, subwords, data.max_length)
     if alignments is not None:
         languages = data.source_lang, data.target_lang
         links = encoded_alignments(alignments, train, subwords, languages, cache)
-    held_out_files = [path for split in held_out.splits.values() for path in split.paths]
     facts = facts_of(corpus, train, subwords, limits, new_filter(), cache)
     _require_known(facts)
     pairs_of_texts = train.split(corpus.train.line_counts)
-    texts = tuple(
-        WeightedText(count, text.weight)
-        for count, text in zip(pairs_of_texts, data.texts, strict=True)
-    )
+    texts = tuple(map(WeightedText, pairs_of_texts, (text.weight for text in data.texts)))
+    held_out_files = [path for split in held_out.splits.values() for path in split.paths]
     splits = corpus.dev, corpus.test
     return PreparedData(subwords, train, dev, *splits, held_out_files, links, facts, texts)
-
-
-def _described(text: Facts) -> str:
-    """Returns a line about one training text."""
-    line = f"  {text['text']:13} {text['pairs']:,}"
-    if "weight" in text:
-        line += f", weight {text['weight']:g}"
-    if "tag" in text:
-        line += f", tag {text['tag']}"
-    return line + ", reversed" * ("reverse" in text)
 
 
 def _check_tags(train: Split, subwords: Subwords) -> None:
     """Warns of tags that are not one subword. The subwords may be those of another model, or of a
     file."""
     source = subwords.source
-    for tag in {text.tag: None for text in train.texts if text.tag is not None}:
+    for tag in dict.fromkeys(text.tag for text in train.texts if text.tag is not None):
         ids = source.encode(tag)
-        if source.unk in ids or len([one for one in source.pieces(ids) if one != SPACE]) > 1:
+        if source.unk in ids or len([i for i in ids if i != source.space]) > 1:
             warn(
                 f"data.train: the tag {tag} is not one of the subwords, so the model reads it as "
                 "unknown, or in parts"
@@ -216,8 +201,8 @@ def _require_known(facts: Facts) -> None:
     Raises:
         UserError: there is nothing to learn, because nearly all of one side is unknown.
     """
-    for name, side, unknown in unknown_texts(facts):
-        if name == "train" and unknown["share"] > ALL_UNKNOWN:
+    for side, unknown in facts["unknown_text"]["train"].items():
+        if unknown["share"] > ALL_UNKNOWN:
             raise UserError(
                 f"data.train: {unknown['share']:.0%} of the subwords of the {side} are unknown, "
                 f"such as {', '.join(unknown['examples'])}. The vocabulary is one of other text: "
@@ -232,10 +217,12 @@ def _warn_of_long_pairs(
     if not dev.facts["dropped"]:
         return
     used = set(dev.lines.tolist())
-    for line, pair in enumerate(split.examples()):
+    for line, pair in enumerate(split.pairs()):
         if line not in used:
-            source = len(subwords.source.encode(pair["source"]))
-            target = len(subwords.target.encode(pair["target"]))
+            source, target = (
+                len(subwords.source.encode(pair[0])),
+                len(subwords.target.encode(pair[1])),
+            )
             warn(
                 f"data.dev: line {line + 1} has {source:,} subwords, and its target {target:,}. "
                 f"The loss of the dev set leaves out pairs of more than {max_length:,} "
@@ -256,15 +243,11 @@ def _check(corpus: Corpus) -> None:
         for side in split.check():
             warn(f"data.{split.name}: all lines of the {side} are blank")
         same = names.setdefault(split.content(), split.name)
-        if same == "train":
+        if same != split.name:
+            use = "trained on" if same == "train" else "used to choose the best checkpoint"
             warn(
-                f"data.{split.name} is the same text as data.train: its scores tell how well that "
-                "was learnt, and nothing of other text"
-            )
-        elif same != split.name:
-            warn(
-                f"data.{split.name} is the same text as data.{same}, by which the best checkpoint "
-                "is chosen: its scores are higher than those of other text"
+                f"data.{split.name} is the same text as data.{same}, which is {use}: its scores "
+                "are higher than those of other text"
             )
 
 
@@ -274,10 +257,8 @@ def _subwords(
     """Returns the subwords of the training text, from the cache if it has them."""
     settings = config.subword
     if settings.type == "vocabulary":
-        dataset = DATASETS[config.data.dataset]
-        return Subwords.from_vocabulary(
-            Path(settings.vocabulary or dataset.vocabulary(config.data.root))
-        )
+        path = settings.vocabulary or DATASETS[config.data.dataset].vocabulary(config.data.root)
+        return Subwords.from_vocabulary(Path(path))
 
     def make(folder: Path) -> None:
         say(f"training the {settings.type} subword model ...")

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import io
 import re
-import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -23,7 +21,7 @@ import numpy as np
 import sentencepiece
 
 from transformer_mt.config.text import SubwordConfig
-from transformer_mt.data.normalization import RULES, rules
+from transformer_mt.data.normalization import RULES, trainer_options
 from transformer_mt.utils import signals
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.files import byte_lines, lines, write_atomically
@@ -57,6 +55,10 @@ class Vocabulary(Protocol):
 
     # The id of the subword that is only a space, or -1.
     space: int = -1
+
+    @property
+    def special(self) -> list[int]:
+        return [self.pad, self.unk, self.bos, self.eos]
 
     def encode(self, text: str) -> list[int]:
         """Returns the ids of a line, without bos or eos."""
@@ -126,10 +128,10 @@ class SentencePieceVocabulary(Vocabulary):
         self.space = -1 if space == sp.unk_id() else space
         special = [sp.pad_id(), sp.unk_id(), sp.bos_id(), sp.eos_id()]
         self.pad, self.unk, self.bos, self.eos = special
-        if len(set(special)) < 4 or not set(special) <= set(range(self.size)):
+        if len(set(special) & set(range(self.size))) < 4:
             raise ValueError("it has no four different ids for pad, unk, bos and eos")
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[type, tuple[bytes]]:
         return SentencePieceVocabulary, (self._model,)  # to pickle it by its content
 
     def encode(self, text: str) -> list[int]:
@@ -195,9 +197,9 @@ class SentencePieceVocabulary(Vocabulary):
         # SentencePiece returns a str if there are no ids.
         return self._places(self._processor.decode(ids, out_type="immutable_proto")) if ids else []
 
-    def _places(self, found: sentencepiece.ImmutableSentencePieceText) -> list[Place]:
-        text, places = found.text, []
-        for piece in found.pieces:  # their offsets are in characters, and before normalisation
+    def _places(self, encoded: sentencepiece.ImmutableSentencePieceText) -> list[Place]:
+        text, places = encoded.text, []
+        for piece in encoded.pieces:  # their offsets are in characters, and before normalisation
             start, end = piece.begin, piece.end
             while start < end and self._is_blank(text[start]):
                 start += 1
@@ -328,22 +330,17 @@ class Subwords:
             UsageError: there is no such file.
             UserError: it has no type, or one more than once.
         """
-        text = [line.decode("utf-8", errors="replace") for line in byte_lines(path)]
-        text[:1] = [line.removeprefix("\ufeff") for line in text[:1]]
-        # Some files have counts behind a tab or a space.
-        tokens = [line.split("\t")[0].split(" ")[0] for line in text]
+        text = (line.decode("utf-8", errors="replace") for line in byte_lines(path))
+        # Some files have counts behind a tab or a space, or begin with a byte order mark.
+        tokens = [re.split("[\t ]", line)[0] for line in text]
+        tokens[:1] = [token.removeprefix("\ufeff") for token in tokens[:1]]
         while tokens and not tokens[-1]:
             tokens.pop()  # empty lines at the end
         if not tokens:
             raise UserError(f"{path}: there is no type in it")
-        if all(re.fullmatch(r".+:\s*\d+", line) for line in text if line):
-            raise UserError(
-                f"{path}: the lines are a type, a colon and a number, as in Marian's vocab.yml. A "
-                "vocabulary must have one type per line, in the order of the numbers"
-            )
-        repeated = [token for token, count in Counter(tokens).items() if count > 1]
-        if repeated:
-            raise UserError(f"{path}: the type {repeated[0]!r} is in it more than once")
+        token, count = Counter(tokens).most_common(1)[0]
+        if count > 1:
+            raise UserError(f"{path}: the type {token!r} is in it more than once")
         vocabulary = WordVocabulary(tokens)
         return cls(vocabulary, vocabulary)
 
@@ -356,14 +353,11 @@ class Subwords:
         Raises:
             UsageError: the vocabulary is too small for the characters of the text.
         """
-        if config.joint:
-            texts = [(text for pair in pairs() for text in pair)]
-        else:
+        texts = [(text for pair in pairs() for text in pair)]
+        if not config.joint:
             texts = [(source for source, _ in pairs()), (target for _, target in pairs())]
-        sizes = config.vocabulary_sizes.items()
-        models = [
-            _train(text, config, size, key) for text, (key, size) in zip(texts, sizes, strict=True)
-        ]
+        sizes = zip(texts, config.vocabulary_sizes.items(), strict=True)
+        models = [_train(text, config, size, key) for text, (key, size) in sizes]
         return cls(models[0], models[-1])
 
     def content(self) -> bytes:
@@ -404,18 +398,6 @@ def _load_model(path: Path) -> SentencePieceVocabulary:
         raise UserError(f"{path}: not a SentencePiece model: {error}") from None
 
 
-@contextmanager
-def _rules(normalization: str) -> Iterator[dict[str, str]]:
-    """Yields the arguments of SentencePiece's trainer for a value of subword.normalization."""
-    if normalization not in RULES:
-        yield {"normalization_rule_name": normalization}
-        return
-    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as file:
-        file.writelines(f"{line}\n" for line in rules(normalization))
-        file.flush()
-        yield {"normalization_rule_tsv": file.name}
-
-
 def _train(
     text: Iterator[str], config: SubwordConfig, size: int, key: str
 ) -> SentencePieceVocabulary:
@@ -443,7 +425,7 @@ def _train(
     model = io.BytesIO()
     problem = None
     try:
-        with signals.undisguised(), _rules(config.normalization) as normalization:
+        with signals.undisguised(), trainer_options(config.normalization) as normalization:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=sentences(),
                 model_writer=model,

@@ -63,7 +63,7 @@ class SyntheticPairs:
         self._ends = array("q", [0])  # of each pair in the file
         self._models = array("H")
         self._empty = array("b")
-        self._digests = {"source": bytearray(), "pair": bytearray()}
+        self._source_digests, self._pair_digests = bytearray(), bytearray()
 
     def __enter__(self) -> "SyntheticPairs":
         return self
@@ -82,8 +82,8 @@ class SyntheticPairs:
         self._ends.append(self._ends[-1] + written)
         self._models.append(model)
         self._empty.append(not is_full((source, target)))
-        self._digests["source"] += _digest(source)
-        self._digests["pair"] += _digest(source, target)
+        self._source_digests += _digest(source)
+        self._pair_digests += _digest(source, target)
 
     def merge(self) -> tuple[Counts, Iterator[MergedPair]]:
         """Returns the counts, and the pairs that are left. No pair can be added afterwards.
@@ -91,8 +91,8 @@ class SyntheticPairs:
         Pairs of the same source stand together. Sources are in the order in which they were first
         added, be it in a pair that is left out, and the pairs of a source too.
         """
-        pairs = _array(self._digests["pair"])
-        sources, first = _first_equal(_array(self._digests["source"])), _first_equal(pairs)
+        pairs = _array(self._pair_digests)
+        sources, first = _first_equal(_array(self._source_digests)), _first_equal(pairs)
         empty = np.frombuffer(self._empty, np.bool_)
         original = np.isin(pairs, self._originals) & ~empty
         kept = np.flatnonzero(~empty & ~original)

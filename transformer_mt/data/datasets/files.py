@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from types import ModuleType
 from typing import NamedTuple
 
@@ -114,10 +114,8 @@ class Dataset:
             UserError: a line is not UTF-8, or not a pair.
         """
         for files in parts([Path(path) for path in data_files]):
-            if len(files) == 1:
-                yield from _read_tsv(files[0])
-                continue
-            for source, target in zip(*map(lines, files), strict=True):
+            pairs = _read_tsv(files[0]) if len(files) == 1 else zip(*map(lines, files), strict=True)
+            for source, target in pairs:
                 yield {"source": source, "target": target}
 
 
@@ -135,25 +133,21 @@ def import_paddlenlp() -> ModuleType:
 
     The import makes PaddleNLP's folders for downloads. If they can't be made, they are made
     elsewhere for the time of the import, because only downloads need them."""
-    level, home = logging.getLogger().level, os.environ.get("PPNLP_HOME")
+    level, environment = logging.getLogger().level, dict(os.environ)
     with ExitStack() as stack:
         try:
             for name in ("models", "datasets", "packages"):
                 (PADDLENLP_HOME / name).mkdir(parents=True, exist_ok=True)
         except OSError:
             os.environ["PPNLP_HOME"] = stack.enter_context(TemporaryDirectory())
-            stack.callback(_set_or_unset, "PPNLP_HOME", home)
         import paddlenlp.datasets
 
+    if "PPNLP_HOME" in environment:
+        os.environ["PPNLP_HOME"] = environment["PPNLP_HOME"]
+    else:
+        os.environ.pop("PPNLP_HOME", None)
     logging.getLogger().setLevel(level)
     return paddlenlp.datasets
-
-
-def _set_or_unset(variable: str, value: str | None) -> None:
-    if value is None:
-        del os.environ[variable]
-    else:
-        os.environ[variable] = value
 
 
 def require_data_home(folder: Path) -> None:
@@ -163,14 +157,12 @@ def require_data_home(folder: Path) -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        problem = None if os.access(folder, os.W_OK) else "Permission denied"
+        TemporaryFile(dir=folder).close()
     except OSError as error:
-        problem = error.strerror
-    if problem:
         raise UserError(
-            f"{folder}, where corpora are downloaded to, can't be written: {problem}. Set the "
-            "environment variable PPNLP_HOME to another folder, or give data.root=FOLDER"
-        )
+            f"{folder}, where corpora are downloaded to, can't be written: {error.strerror}. Set "
+            "the environment variable PPNLP_HOME to another folder, or give data.root=FOLDER"
+        ) from None
 
 
 def first_existing(folder: Path, names: list[str], key: str, hint: str = "") -> Path:
@@ -204,15 +196,12 @@ class Files(Dataset):
             path = first_existing(folder, [value], key)
             _require_plain_tsv(path, languages)
             return SplitFiles((path,))
-        names = (f"{value}{ending}" for ending in TSV)
-        tsv = next((other for other in names if (folder / other).is_file()), None)
-        hint = f", but there is {tsv}; write {key}={tsv}" if tsv else ""
+        tables = [f"{value}{ending}" for ending in TSV if (folder / f"{value}{ending}").is_file()]
+        hint = f", but there is {tables[0]}; write {key}={tables[0]}" if tables else ""
         if value.startswith("[") and name != "train":
             hint = ". Only data.train can be a list"
-        source, target = (
-            first_existing(folder, [f"{value}.{lang}"], key, hint) for lang in languages
-        )
-        return SplitFiles((source, target))
+        names = [f"{value}.{language}" for language in languages]
+        return SplitFiles(tuple(first_existing(folder, [name], key, hint) for name in names))
 
 
 def _require_plain_tsv(path: Path, languages: tuple[str, str]) -> None:
@@ -236,11 +225,11 @@ def _require_plain_tsv(path: Path, languages: tuple[str, str]) -> None:
         )
 
 
-def _read_tsv(path: Path) -> Iterator[dict[str, str]]:
+def _read_tsv(path: Path) -> Iterator[list[str]]:
     for number, line in enumerate(lines(path), 1):
         columns = line.split("\t")
         if len(columns) != 2:
             raise UserError(
                 f"{path}, line {number}: {len(columns)} column(s), expected source<TAB>target"
             )
-        yield {"source": columns[0], "target": columns[1]}
+        yield columns

@@ -51,8 +51,7 @@ class Multi30k(Dataset):
     def find(
         self, root: str | None, name: str, value: str, languages: tuple[str, str]
     ) -> SplitFiles:
-        source, target = (find(value, lang, root) for lang in languages)
-        return SplitFiles((source, target))
+        return SplitFiles(tuple(find(value, language, root) for language in languages))
 
 
 def find(split: str, lang: str, root: str | None) -> Path:
@@ -71,14 +70,11 @@ def find(split: str, lang: str, root: str | None) -> Path:
 
 def _download(name: str) -> Path:
     path = DATA_HOME / "Multi30k" / name
-    is_new = not path.is_file()
-    if is_new:
-        require_data_home(DATA_HOME)
-    content = _fetch(URL + name) if is_new else path.read_bytes()
+    content = path.read_bytes() if path.is_file() else _fetch(URL + name)
     if hashlib.sha256(content).hexdigest() != SHA256[name]:
         path.unlink(missing_ok=True)
         raise UserError(f"{name} from {URL} is not the file it should be (SHA-256). Try again")
-    if is_new:
+    if not path.is_file():
         path.parent.mkdir(exist_ok=True)
         write_atomically(path, content, as_is=True)
     return path
@@ -89,6 +85,7 @@ def _fetch(url: str) -> bytes:
     import http.client
     import urllib.request
 
+    require_data_home(DATA_HOME)
     try:
         with urllib.request.urlopen(url, timeout=60) as response:
             return response.read()
