@@ -57,29 +57,9 @@ def check(answer, lines: list[bytes], format: str, n_best: int, alignment: bool)
     return [value["outputs"][0]["text"] for value in values]
 
 
+# The format, the outputs of each line, and whether there is an alignment.
 FORMATS = [("plain", 1, False), ("tsv", 3, True), ("jsonl", 2, True)]
-
-
-@pytest.mark.parametrize("kind", [".", "export/ctranslate2", "export/paddle_inference"])
-def test_of_every_engine(driver, model, tmp_path, kind, is_large):
-    for seed in range(6 if is_large else 1):
-        lines = hostile(400 if is_large else 60, seed)
-        path = tmp_path / "source"
-        path.write_bytes(b"\n".join(lines) + b"\n" * (seed % 2 == 0))
-        found = set()
-        for format, n_best, alignment in FORMATS:
-            options = ["--threads", 1, "--format", format, "--n-best", n_best, "--beam-size", 3]
-            options += ["--alignment"] * alignment
-            answer = driver.run("translate", model / kind, *options, "--input", path)
-            texts = check(answer, lines, format, n_best, alignment)
-            # A tab of an output is a space in a table.
-            found.add(tuple(text.replace("\t", " ") for text in texts))
-        assert len(found) == 1, f"seed {seed}"
-        options = "--beam-size", 3, "--threads", 1
-        stream = driver.run("translate", model / kind, *options, stdin=path.read_bytes())
-        assert tuple(check(stream, lines, "plain", 1, False)) in found
-
-
+ENGINES = [".", "export/ctranslate2", "export/paddle_inference"]
 MECHANISMS = {
     "copying": {"copying": True},
     "mask_predict": {"non_autoregressive": "length"},
@@ -88,22 +68,30 @@ MECHANISMS = {
 }
 
 
-@pytest.mark.parametrize("name", MECHANISMS)
-def test_of_every_mechanism(driver, tmp_path, name, is_large):
-    config = make_config(tmp_path, model=MECHANISMS[name], data={"max_length": MAX_LENGTH})
-    model = make_model_directory(tmp_path / "model", PAIRS, config).path
+@pytest.mark.parametrize("kind", [*ENGINES, *MECHANISMS])
+def test_of_every_engine_and_mechanism(driver, model, tmp_path, kind, is_large):
+    folder, formats, options = model / kind, FORMATS, ("--threads", 1, "--beam-size", 3)
+    if kind in MECHANISMS:
+        config = make_config(tmp_path, model=MECHANISMS[kind], data={"max_length": MAX_LENGTH})
+        folder = make_model_directory(tmp_path / "model", PAIRS, config).path
+        formats, options = [("plain", 1, False), ("jsonl", 1, False)], ("--threads", 1)
+    path = tmp_path / "source"
     for seed in range(6 if is_large else 1):
-        lines = hostile(300 if is_large else 50, 100 + seed)
-        given = b"".join(line + b"\n" for line in lines)
-        for format in ("plain", "jsonl"):
-            answer = driver.run(
-                *("translate", model, "--threads", 1, "--format", format), stdin=given
-            )
-            check(answer, lines, format, 1, False)
-        path = tmp_path / "source"
-        path.write_bytes(given)
-        for verb in ("score", "align"):
-            answer = driver.run(verb, model, "--threads", 1, "--source", path, "--target", path)
+        lines = hostile(400 if is_large else 60, seed)
+        path.write_bytes(b"\n".join(lines) + b"\n" * (seed % 2 == 0))
+        results = set()
+        for format, n_best, alignment in formats:
+            shape = ["--format", format, *(["--n-best", n_best] if n_best > 1 else [])]
+            shape += ["--alignment"] * alignment
+            answer = driver.run("translate", folder, *options, *shape, "--input", path)
+            # A tab of an output is a space in a table.
+            texts = check(answer, lines, format, n_best, alignment)
+            results.add(tuple(text.replace("\t", " ") for text in texts))
+        stream = driver.run("translate", folder, *options, stdin=path.read_bytes())
+        results.add(tuple(check(stream, lines, "plain", 1, False)))
+        assert len(results) == 1, f"seed {seed}"
+        for verb in ("score", "align") if folder.name == "model" else ():
+            answer = driver.run(verb, folder, "--threads", 1, "--source", path, "--target", path)
             answer.require_clear()
             if answer.code == 0:
                 assert answer.stdout.count("\n") == len(lines)
