@@ -7,6 +7,8 @@ import pytest
 from tests.attack.support import MAX_LENGTH, Driver, write_recipe
 from tests.support import demo_pairs, make_config, make_model_directory, run_command, write_lines
 
+PAIRS = demo_pairs(260)
+
 
 @pytest.fixture(scope="session")
 def is_large(request) -> bool:
@@ -21,15 +23,19 @@ def driver():
     made.close()
 
 
-PAIRS = demo_pairs(260)
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def recipe(tmp_path_factory):
-    """A config with its text, and beside it `model`, a run of it that is done."""
-    folder = tmp_path_factory.mktemp("recipe")
+    """A config with its text."""
     training = {"max_steps": 6, "validate_every": 3, "save_every": 3}
+    folder = tmp_path_factory.mktemp("recipe")
     return write_recipe(folder, PAIRS[:220], PAIRS[220:240], PAIRS[240:], training=training)
+
+
+@pytest.fixture(scope="session")
+def trained(recipe, driver):
+    """The recipe, with a run of it that is done beside it, `model`, and its cache."""
+    assert driver.run("train", recipe).code == 0
+    return recipe
 
 
 @pytest.fixture(scope="session")
@@ -39,8 +45,8 @@ def whole_model(tmp_path_factory):
     path = make_model_directory(folder / "model", PAIRS, config).path
     run_command("export", path, format="ctranslate2")
     run_command("export", path, format="paddle")
-    write_lines(folder / "source", [source for source, _ in PAIRS[:8]])
-    write_lines(folder / "target", [target for _, target in PAIRS[:8]])
+    for side, name in enumerate(("source", "target")):
+        write_lines(folder / name, [pair[side] for pair in PAIRS[:8]])
     return path
 
 

@@ -106,17 +106,9 @@ def read_by_training(run: Path) -> list[Path]:
     """The files of a run of the recipe that decide how a training goes on with it. It writes the
     others, and only its report reads some of them; the tests of the command `report` damage
     those."""
-    written = (
-        "visualdl",
-        "dev",
-        "report.html",
-        "README.md",
-        "train.log",
-        "test.source",
-        "test.reference",
-    )
-    written += ("test.hypothesis", "step_3")
-    return [path for path in files_of(run) if not {*written} & {*path.relative_to(run).parts}]
+    written = {"visualdl", "dev", "report.html", "README.md", "train.log", "step_3"}
+    written |= {f"test.{side}" for side in ("source", "reference", "hypothesis")}
+    return [path for path in files_of(run) if not written & {*path.relative_to(run).parts}]
 
 
 def make_right(path: Path) -> None:

@@ -19,17 +19,11 @@ class Payload:
         return os.mkdir, (str(self.marker),)
 
 
-def test_the_payload_itself_works(tmp_path):
-    pickle.loads(pickle.dumps(Payload(tmp_path / "marker")))
-    assert (tmp_path / "marker").is_dir()
-
-
 def commands(model: Path, folder: Path):
     """Every way to open a model directory."""
     files = folder / "source", folder / "target"
-    both = "--source", files[0], "--target", files[1]
-    exports = model / "export"
-    yield "translate", model, "--threads", 1, "--input", files[0]
+    source, both = ("--input", files[0]), ("--source", files[0], "--target", files[1])
+    yield "translate", model, "--threads", 1, *source
     yield "score", model, "--threads", 1, *both
     yield "align", model, "--threads", 1, *both
     yield "attention", model, "--text", "A dog.", "--output", folder / "page.html"
@@ -38,70 +32,53 @@ def commands(model: Path, folder: Path):
     yield "average", model, "--last", 2
     yield "export", model, "--format", "pdparams", "--output", folder / "new.pdparams"
     for made in ("ctranslate2", "paddle_inference"):
-        yield "translate", exports / made, "--threads", 1, "--input", files[0]
-    yield "translate", model, "--threads", 1, "--ensemble", f"{model}:step_5", "--input", files[0]
+        yield "translate", model / "export" / made, "--threads", 1, *source
+    yield "translate", model, "--threads", 1, "--ensemble", f"{model}:step_5", *source
 
 
 def test_no_file_of_a_model_directory_runs_code(driver, model, tmp_path, is_large):
+    whole, given, marker = model, tmp_path / "given" / "model", tmp_path / "marker"
     shutil.copytree(model.parent, tmp_path / "given")
-    given = tmp_path / "given" / "model"
-    whole = tmp_path / "whole"
-    shutil.copytree(given, whole)
-    marker = tmp_path / "marker"
-    payloads = [pickle.dumps(Payload(marker), protocol) for protocol in (4, 0)]
-    targets = [path for path in files_of(given) if not path.name.startswith("SHA256")]
-    if not is_large:
-        targets = [path for path in targets if "step_5" not in path.parts]
-    for target in targets:
-        for payload in payloads[: 1 + is_large]:
-            target.write_bytes(payload)
+    for target in files_of(given):
+        within = target.relative_to(given).parts
+        if target.name.startswith("SHA256") or ("step_5" in within and not is_large):
+            continue
+        for protocol in (4, 0) if is_large else (4,):
+            target.write_bytes(pickle.dumps(Payload(marker), protocol))
             make_right(target)
             for arguments in commands(given, tmp_path / "given"):
-                if not is_large and not concerns(arguments, target.relative_to(given)):
-                    continue
-                answer = driver.run(*arguments)
-                assert not marker.exists(), f"{arguments} has run what {target} holds"
-                answer.require_clear()
+                reads_export = "export" in arguments[1].parts
+                if is_large or reads_export == (within[0] == "export"):
+                    answer = driver.run(*arguments)
+                    assert not marker.exists(), f"{arguments} has run what {target} holds"
+                    answer.require_clear()
             shutil.rmtree(given)
             shutil.copytree(whole, given)
 
 
-def concerns(arguments, target: Path) -> bool:
-    """Whether a command may read a file at all, for the small attack."""
-    reads_export = "export" in Path(arguments[1]).parts
-    return reads_export == (target.parts[0] == "export")
-
-
 @pytest.mark.slow
-def test_no_file_of_a_run_and_its_cache_runs_code(driver, recipe, tmp_path, is_large):
+def test_no_file_of_a_run_and_its_cache_runs_code(driver, trained, tmp_path, is_large):
     """Going on with a run, fine-tuning from it, and beginning anew with its cache."""
-    root = recipe.parent
-    if not (root / "model").exists():
-        assert driver.run("train", recipe).code == 0
-    marker = tmp_path / "marker"
-    payload = pickle.dumps(Payload(marker), 4)
-    places = [root / "model", root / "cache"]
+    root, marker = trained.parent, tmp_path / "marker"
     attacked = files_of if is_large else read_by_training
-    targets = [*attacked(root / "model"), *files_of(root / "cache")]
-    if not is_large:
-        targets = [path for path in targets if path.name != "SHA256SUMS"]
-    for number, target in enumerate(targets):
-        work = tmp_path / str(number)
-        for place in places:
-            shutil.copytree(place, work / place.name)
+    for target in [*attacked(root / "model"), *files_of(root / "cache")]:
+        if target.name == "SHA256SUMS" and not is_large:
+            continue
+        work = tmp_path / "work"
+        for place in ("model", "cache"):
+            shutil.copytree(root / place, work / place)
         moved = work / target.relative_to(root)
-        moved.write_bytes(payload)
+        moved.write_bytes(pickle.dumps(Payload(marker), 4))
         make_right(moved)
-        common = f"data.cache={work / 'cache'}", "training.max_steps=7"
-        runs = [("train", recipe, f"model_dir={work / 'model'}", *common)]
+        runs = [("model",)]
         if "cache" in target.parts or is_large:
-            runs.append(("train", recipe, f"model_dir={work / 'other'}", *common))
+            runs.append(("other",))
         if "model" in target.parts and (is_large or target.name == "model.safetensors"):
-            init = f"training.init_from={work / 'model'}"
-            runs.append(("train", recipe, f"model_dir={work / 'tuned'}", init, *common))
-        for arguments in runs:
-            answer = driver.run(*arguments)
-            assert not marker.exists(), f"{arguments} has run what {target} holds"
+            runs.append(("tuned", f"training.init_from={work / 'model'}"))
+        for name, *changes in runs:
+            changes += [f"data.cache={work / 'cache'}", "training.max_steps=7"]
+            answer = driver.run("train", trained, f"model_dir={work / name}", *changes)
+            assert not marker.exists(), f"{name} has run what {target} holds"
             answer.require_clear()
         shutil.rmtree(work)
 
@@ -109,37 +86,32 @@ def test_no_file_of_a_run_and_its_cache_runs_code(driver, recipe, tmp_path, is_l
 @pytest.mark.slow
 def test_no_link_is_written_through(driver, model, recipe, tmp_path, is_large):
     """A link in the place of whatever a command may write: what it leads to stays as it is."""
-    victim, folder = tmp_path / "victim", tmp_path / "victims"
+    victim, folder, given = tmp_path / "victim", tmp_path / "victims", tmp_path / "given"
     victim.write_text("mine")
     folder.mkdir()
     (folder / "mine").write_text("mine")
-    places = [
-        *(".lock", "best", "config.yaml", "format_version", "metrics.jsonl", "test.hypothesis"),
-        *("SHA256SUMS", "subword.model", "checkpoints", "checkpoints/step_5", "export", ".workers"),
-        *("checkpoints/average_last_2", "export/ctranslate2", "held_out", "held_out/SHA256SUMS"),
-        *("checkpoints/step_7", "checkpoints/.step_7.tmp", "export/step_10.pdparams"),
-    ]
-    folders = ("checkpoints", "export", "held_out", ".workers", "ctranslate2")
-    for place in places if is_large else places[::3]:
-        given = tmp_path / "given"
+    folders = ["checkpoints", "checkpoints/step_5", "checkpoints/step_7", "checkpoints/.step_7.tmp"]
+    folders += ["checkpoints/average_last_2", "export", "export/ctranslate2", "held_out"]
+    places = [".lock", "best", "config.yaml", "format_version", "metrics.jsonl", "SHA256SUMS"]
+    places += ["test.hypothesis", "subword.model", "held_out/SHA256SUMS", "export/step_10.pdparams"]
+    places += [*folders, ".workers"]
+    for place in places if is_large else places[::4]:
         shutil.copytree(model, given)
         path = given / place
         path.parent.mkdir(exist_ok=True)
         if path.is_dir():
             shutil.rmtree(path)
         path.unlink(missing_ok=True)
-        is_folder = path.name in folders or "step_" in path.name or "average" in path.name
-        path.symlink_to(folder if is_folder and path.suffix != ".pdparams" else victim)
-        commands = [
+        path.symlink_to(folder if place in folders else victim)
+        for verb, *arguments in (
             ("train", recipe, f"model_dir={given}"),
             ("train", recipe, f"model_dir={given}", "--restart"),
             ("average", given, "--last", 2),
             ("export", given, "--format", "ctranslate2"),
             ("export", given, "--format", "pdparams"),
-        ]
-        for arguments in commands:
-            driver.run(*arguments).require_clear()
-            assert victim.read_text() == "mine", f"{place}: {arguments}"
-            assert [entry.name for entry in folder.iterdir()] == ["mine"], f"{place}: {arguments}"
-        shutil.rmtree(given)
-        shutil.rmtree(tmp_path / "given.before-restart", ignore_errors=True)
+        ):
+            driver.run(verb, *arguments).require_clear()
+            assert victim.read_text() == "mine", f"{place}: {verb}"
+            assert [entry.name for entry in folder.iterdir()] == ["mine"], f"{place}: {verb}"
+        for made in (given, tmp_path / "given.before-restart"):
+            shutil.rmtree(made, ignore_errors=True)

@@ -12,41 +12,29 @@ from tests.support import demo_pairs, make_config, make_model_directory
 PAIRS = demo_pairs(260)
 ODD = [
     *(b"", b" ", b"\t", b"\r", b"\0", b"\x1b[31mred\x1b[0m", b"\x85", b"\xff\xfe", b"\xc3"),
-    *(b"a\0b", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"a\rb", b"a\x0bb\x0cc"),
-    b"<s> </s> <pad> <unk>",
-    *(b"@@ @@", b"\\n", b'{"source": 1}', b"a\tb\tc", b"." * 3000, b"word " * 700, b" " * 4000),
-    *(
-        text.encode()
-        for text in (
-            "\u2028line\u2029paragraph", "\u0085next", "\ufeffbyte order mark", "\ufeff",
-            "\u202eright to left", "\u2581piece\u2581", "\u2047", "\u2585",
-            "e\u0301\u0302\u0303" * 50,
-            "\U0001f469\u200d\U0001f469\u200d\U0001f467", "\u4f60\u597d\uff0c\u4e16\u754c\u3002",
-            "\u0645\u0631\u062d\u0628\u0627", "\U0010ffff\ufffe\uffff", "A dog runs.",
-        )
-    ),
-]  # fmt: skip
+    *(b"a\0b", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"a\rb", b"a\x0bb\x0cc", b"@@ @@", b"\\n"),
+    *(b'{"source": 1}', b"a\tb\tc", b"<s> </s> <pad> <unk>"),
+    *(b"." * 3000, b"word " * 700, b" " * 4000),
+]
+TEXTS = ["\u2028line\u2029paragraph", "\u0085next", "\ufeffbyte order mark", "\ufeff", "\u2047"]
+TEXTS += ["\u202eright to left", "\u2581piece\u2581", "\u2585", "e\u0301\u0302\u0303" * 50]
+TEXTS += ["\U0001f469\u200d\U0001f469\u200d\U0001f467", "\u4f60\u597d\uff0c\u4e16\u754c\u3002"]
+TEXTS += ["\u0645\u0631\u062d\u0628\u0627", "\U0010ffff\ufffe\uffff", "A dog runs."]
 
 
 def hostile(count: int, seed: int) -> list[bytes]:
     """Lines without their ends: odd ones, random bytes, and ordinary ones between."""
     drawn = random.Random(seed)
-    lines = list(ODD)
+    lines = [*ODD, *(text.encode() for text in TEXTS)]
     while len(lines) < count:
-        kind = drawn.randrange(4)
-        if kind == 0:
-            lines.append(
-                bytes(drawn.choices([b for b in range(256) if b != 10], k=drawn.randrange(60)))
-            )
-        elif kind == 1:
-            points = (
-                drawn.choice((drawn.randrange(0x250), drawn.randrange(0xD800))) for _ in range(20)
-            )
-            lines.append("".join(map(chr, points)).replace("\n", "").encode())
-        elif kind == 2:
-            lines.append(b"".join(drawn.choices(ODD[:18], k=3)))
-        else:
-            lines.append(PAIRS[drawn.randrange(len(PAIRS))][0].encode())
+        points = [drawn.choice((drawn.randrange(0x250), drawn.randrange(0xD800))) for _ in "." * 20]
+        kinds = (
+            drawn.randbytes(drawn.randrange(60)),
+            "".join(map(chr, points)).encode(),
+            b"".join(drawn.choices(ODD[:18], k=3)),
+            drawn.choice(PAIRS)[0].encode(),
+        )
+        lines.append(drawn.choice(kinds).replace(b"\n", b""))
     drawn.shuffle(lines)
     return lines
 
@@ -69,36 +57,9 @@ def check(answer, lines: list[bytes], format: str, n_best: int, alignment: bool)
     return [value["outputs"][0]["text"] for value in values]
 
 
+# The format, the outputs of each line, and whether there is an alignment.
 FORMATS = [("plain", 1, False), ("tsv", 3, True), ("jsonl", 2, True)]
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        ".",
-        "export/ctranslate2",
-        pytest.param("export/paddle_inference", marks=pytest.mark.slow),
-    ],
-)
-def test_of_every_engine(driver, model, tmp_path, kind, is_large):
-    for seed in range(6 if is_large else 1):
-        lines = hostile(400 if is_large else 60, seed)
-        path = tmp_path / "source"
-        path.write_bytes(b"\n".join(lines) + b"\n" * (seed % 2 == 0))
-        found = set()
-        for format, n_best, alignment in FORMATS:
-            options = ["--threads", 1, "--format", format, "--n-best", n_best, "--beam-size", 3]
-            options += ["--alignment"] * alignment
-            answer = driver.run("translate", model / kind, *options, "--input", path)
-            texts = check(answer, lines, format, n_best, alignment)
-            # A tab of an output is a space in a table.
-            found.add(tuple(text.replace("\t", " ") for text in texts))
-        assert len(found) == 1, f"seed {seed}"
-        options = "--beam-size", 3, "--threads", 1
-        stream = driver.run("translate", model / kind, *options, stdin=path.read_bytes())
-        assert tuple(check(stream, lines, "plain", 1, False)) in found
-
-
+ENGINES = [".", "export/ctranslate2", "export/paddle_inference"]
 MECHANISMS = {
     "copying": {"copying": True},
     "mask_predict": {"non_autoregressive": "length"},
@@ -107,22 +68,30 @@ MECHANISMS = {
 }
 
 
-@pytest.mark.parametrize("name", MECHANISMS)
-def test_of_every_mechanism(driver, tmp_path, name, is_large):
-    config = make_config(tmp_path, model=MECHANISMS[name], data={"max_length": MAX_LENGTH})
-    model = make_model_directory(tmp_path / "model", PAIRS, config).path
+@pytest.mark.parametrize("kind", [*ENGINES, *MECHANISMS])
+def test_of_every_engine_and_mechanism(driver, model, tmp_path, kind, is_large):
+    folder, formats, options = model / kind, FORMATS, ("--threads", 1, "--beam-size", 3)
+    if kind in MECHANISMS:
+        config = make_config(tmp_path, model=MECHANISMS[kind], data={"max_length": MAX_LENGTH})
+        folder = make_model_directory(tmp_path / "model", PAIRS, config).path
+        formats, options = [("plain", 1, False), ("jsonl", 1, False)], ("--threads", 1)
+    path = tmp_path / "source"
     for seed in range(6 if is_large else 1):
-        lines = hostile(300 if is_large else 50, 100 + seed)
-        given = b"".join(line + b"\n" for line in lines)
-        for format in ("plain", "jsonl"):
-            answer = driver.run(
-                *("translate", model, "--threads", 1, "--format", format), stdin=given
-            )
-            check(answer, lines, format, 1, False)
-        path = tmp_path / "source"
-        path.write_bytes(given)
-        for verb in ("score", "align"):
-            answer = driver.run(verb, model, "--threads", 1, "--source", path, "--target", path)
+        lines = hostile(400 if is_large else 60, seed)
+        path.write_bytes(b"\n".join(lines) + b"\n" * (seed % 2 == 0))
+        results = set()
+        for format, n_best, alignment in formats:
+            shape = ["--format", format, *(["--n-best", n_best] if n_best > 1 else [])]
+            shape += ["--alignment"] * alignment
+            answer = driver.run("translate", folder, *options, *shape, "--input", path)
+            # A tab of an output is a space in a table.
+            texts = check(answer, lines, format, n_best, alignment)
+            results.add(tuple(text.replace("\t", " ") for text in texts))
+        stream = driver.run("translate", folder, *options, stdin=path.read_bytes())
+        results.add(tuple(check(stream, lines, "plain", 1, False)))
+        assert len(results) == 1, f"seed {seed}"
+        for verb in ("score", "align") if folder.name == "model" else ():
+            answer = driver.run(verb, folder, "--threads", 1, "--source", path, "--target", path)
             answer.require_clear()
             if answer.code == 0:
                 assert answer.stdout.count("\n") == len(lines)

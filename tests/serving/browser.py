@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import itertools
 import json
@@ -190,10 +189,6 @@ class Page:
     def download_to(self, folder: Path) -> None:
         self.browser.call("Browser.setDownloadBehavior", behavior="allow",
                           downloadPath=str(folder), browserContextId=self.context)  # fmt: skip
-
-    def screenshot(self, path: Path) -> None:
-        data = self.call("Page.captureScreenshot", format="png")["data"]
-        path.write_bytes(base64.b64decode(data))
 
     # ---- What goes wrong ----
 

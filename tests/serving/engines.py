@@ -9,7 +9,7 @@ from transformer_mt.decoding.engine import Hypothesis
 from transformer_mt.utils.errors import UserError
 
 # Ids that make the engine do something else than to translate.
-DIES, HANGS, REFUSES, FAILS, IS_SLOW = 901, 902, 903, 904, 905
+DIES, HANGS, REFUSES, FAILS = 901, 902, 903, 904
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,6 @@ class ReversingEngine:
             os._exit(9)
         if HANGS in ids:
             time.sleep(1000)
-        if IS_SLOW in ids:
-            time.sleep(0.5)
         if REFUSES in ids:
             raise UserError("this sentence is refused")
         if FAILS in ids:

@@ -1,136 +1,163 @@
-"""A served model that computes nothing, and a service with it that answers over HTTP."""
+"""A service in this process whose models compute nothing: their translations are known."""
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 
 import httpx
 import pytest
 
-from transformer_mt.decoding.output import LinePart
+from transformer_mt.data.languages import sentences
+from transformer_mt.decoding.output import LinePart, Output, Translation
 from transformer_mt.serving import server
 from transformer_mt.serving.app import Access, Metrics, Service
-from transformer_mt.serving.batching import Late, Limits, Overloaded, Ticket, WorkerLost
+from transformer_mt.serving.batching import Cancelled, Late, Limits, Overloaded, Ticket, WorkerLost
 from transformer_mt.serving.models import Card, CardLimits
 from transformer_mt.utils.errors import UsageError
 
 SECRET = "a text that nobody may see"
+# What is raised for a line with a word.
+RAISED = {
+    "OVERLOADED": Overloaded("2,000 sentences are waiting already"),
+    "LATE": Late("the translation took too long"),
+    "LOST": WorkerLost("the process died"),
+    "WRONG": UsageError("n_best: 99: expected a number from 1 to 20"),
+    "TOOLONG": UsageError("the text has 60,000 subwords; a request may have 50,000"),
+    "BUG": ZeroDivisionError(SECRET),
+}
+RAISED["OVERLOADED"].retry_after = 1
 
 
 class StandIn:
-    """Translates a line by reversing its words. Lines in capitals make it do other things: see
-    `_obey`."""
+    """Has the interface of ServedModel. Its translation of a line is the words in capitals and in
+    reverse order; the further outputs end in a number.
 
-    def __init__(self, name: str = "demo") -> None:
+    Attributes:
+        held: events by a word; a request with this word waits for the event.
+        began: is released for each request that waits.
+        cancelled: the number of requests that were given up while they waited.
+        busy: the number of requests that are still refused as too many.
+    """
+
+    def __init__(
+        self, name: str = "demo", source_lang: str = "en", target_lang: str = "de"
+    ) -> None:
         self.name = name
         self.is_ready = True
-        self.waiting = 0
+        self.waiting = self.busy = self.cancelled = 0
         self.workers = SimpleNamespace(crashes=0)
-        self.began = threading.Semaphore(0)  # one for each WAIT
-        self.go_on = threading.Event()
-        self.cancelled = 0
+        self.held: dict[str, threading.Event] = {}
+        self.began = threading.Semaphore(0)
         self.card = Card(
             name=name,
-            source_lang="en",
-            target_lang="de",
-            engine="none",
-            parameters=1,
-            data=None,
-            pairs=None,
-            test={"metric": "BLEU", "score": 39.1, "interval": None},
-            n_best=5,
+            source_lang=source_lang,
+            target_lang=target_lang,
+            engine="paddle",
+            parameters=11_345_408,
+            data="words, 29,000 pairs",
+            pairs=29_000,
+            test={"score": 39.1, "interval": 1.6},
+            n_best=4,
             alignment=True,
             attention=True,
             limits=CardLimits.of(Limits()),
         )
 
     def translate(self, lines, ticket, *, n_best=None, beam_size=None, alignment=False, warn=None):
+        if self.busy:
+            self.busy -= 1
+            raise RAISED["OVERLOADED"]
         for line in lines:
             if line == "ODD":
                 warn("line 1: odd", "lines are odd")
-            self._obey(line, ticket)
+            for word, error in RAISED.items():
+                if word in line:
+                    raise error
+            for word, event in self.held.items():
+                if word in line:
+                    self._wait(event, ticket)
         return [self._translation(line, n_best or 1, alignment) for line in lines]
 
-    def parts(self, lines):
-        return [[LinePart(0, len(line), line, "")] for line in lines]
+    def parts(self, lines: list[str]) -> list[list[LinePart]]:
+        return [
+            [
+                LinePart(start, end, line[start:end], " " if number else "")
+                for number, (start, end) in enumerate(sentences(line, self.card.source_lang))
+            ]
+            for line in lines
+        ]
 
     def attention_page(self, source: str, target: str, ticket: Ticket) -> str:
-        return f"<!doctype html><title>{source} - {target}</title><script>1</script>"
+        return f"<!doctype html><title>map of {source} and {target}</title>"
 
-    def _obey(self, line: str, ticket: Ticket) -> None:
-        if line == "WAIT":
-            self.began.release()
-            while not self.go_on.wait(0.01):
-                if ticket.is_cancelled:
-                    self.cancelled += 1
-                    ticket.result(ticket.future())  # raises Cancelled
-        elif line == "OVERLOADED":
-            error = Overloaded("2,000 sentences are waiting already")
-            error.retry_after = 7
-            raise error
-        elif line == "LATE":
-            raise Late("the translation took too long")
-        elif line == "LOST":
-            raise WorkerLost("the process died")
-        elif line == "WRONG":
-            raise UsageError("n_best: 99: expected a number from 1 to 20")
-        elif line == "BUG":
-            raise ZeroDivisionError(SECRET)
+    def _wait(self, event: threading.Event, ticket: Ticket) -> None:
+        self.began.release()
+        while not event.wait(0.01):
+            if ticket.is_cancelled:
+                self.cancelled += 1
+                raise Cancelled
 
-    def _translation(self, line: str, n_best: int, alignment: bool) -> SimpleNamespace:
-        words = line.split(" ")[::-1]
+    def _translation(self, line: str, n_best: int, alignment: bool) -> Translation:
+        found = places(line)
+        words = [line[slice(*place)].upper() for place in reversed(found)]
         outputs = []
-        for number in range(n_best):
-            text = " ".join(words) + "!" * number
-            links = [(i, len(words) - 1 - i) for i in range(len(words))]
-            outputs.append(
-                SimpleNamespace(
-                    text=text,
-                    score=-1.23456 - number,
-                    alignment=links if alignment else None,
-                    words=places(text) if alignment else None,
-                    parts=[(0, len(text))],
-                )
-            )
-        return SimpleNamespace(
-            text=outputs[0].text,
-            outputs=outputs,
-            source_words=places(line) if alignment else None,
-            source_parts=[(0, len(line))],
-        )
+        for number in range(n_best if words else 1):
+            text = " ".join([*words, str(number)] if number else words)
+            links = [(i, len(found) - 1 - i) for i in range(len(found))] if alignment else None
+            aligned = (links, places(text) if alignment else None, [(0, len(text))])
+            outputs.append(Output(text, -0.3 - number / 4, -1.0, text.split(), *aligned))
+        source_words = found if alignment else None
+        return Translation(line, line.split(), outputs, source_words, [(0, len(line))])
 
 
 def places(text: str) -> list[tuple[int, int]]:
-    found, start = [], 0
-    for word in text.split(" "):
-        found.append((start, start + len(word)))
-        start += len(word) + 1
-    return found
+    return [match.span() for match in re.finditer(r"\S+", text)]
 
 
 class Running:
-    """A service that is running: its models, and a client for it.
+    """A service that is running, and a client for it. It can be stopped and started again at the
+    same address.
 
     Attributes:
         said: the lines that it printed.
     """
 
-    def __init__(self, models, port: int, metrics: Metrics, said: list[str]) -> None:
-        self.models = models
+    def __init__(self, models: tuple[StandIn, ...], said: list[str], limits: Limits, **options):
+        self.models, self.said = {model.name: model for model in models}, said
         self.model = models[0]
-        self.port = port
-        self.url = f"http://127.0.0.1:{port}"
-        self.metrics = metrics
-        self.said = said
+        self._limits, self._options = limits, options
+        self.port = 0
+        self.start()
         self.client = httpx.Client(base_url=self.url, trust_env=False, timeout=30)
 
-    def translate(self, text, **values) -> httpx.Response:
+    def start(self) -> None:
+        listening = server.bind("127.0.0.1", self.port)
+        self.port = listening.getsockname()[1]
+        self.url = f"{server.address(listening)}/"
+        self.metrics = Metrics()
+        service = Service(self.models, self._limits, metrics=self.metrics, **self._options)
+        self.server = server.Server(service, self._limits.timeout)
+        self.thread = threading.Thread(target=self.server.run, args=([listening],))
+        self.thread.start()
+        wait_for(lambda: self.server.started)
+
+    def stop(self) -> None:
+        """Ends at once, with all connections."""
+        self.server.should_exit = self.server.force_exit = True
+        self.thread.join(60)
+        assert not self.thread.is_alive()
+
+    def translate(self, text: object, **values: object) -> httpx.Response:
         return self.client.post("/translate", json={"text": text, **values})
+
+    def post(self, content, path="/translate", kind="application/json") -> httpx.Response:
+        return self.client.post(path, content=content, headers={"Content-Type": kind})
 
     def connect(self) -> socket.socket:
         connection = socket.create_connection(("127.0.0.1", self.port))
@@ -160,7 +187,7 @@ def rest_of(connection: socket.socket) -> bytes:
     return received
 
 
-def wait_for(condition, seconds: float = 30) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
     """Waits until something is the case."""
     end = time.monotonic() + seconds
     while not condition():
@@ -177,28 +204,17 @@ def running(
 ) -> Iterator[Running]:
     """Serves models in a thread of this process."""
     models = models or (StandIn(),)
-    limits = limits or Limits()
     said: list[str] = []
-    metrics = Metrics()
-    by_name = {model.name: model for model in models}
-    service = Service(by_name, limits, access or Access(), metrics, log_text=log_text)
-    with pytest.MonkeyPatch.context() as patch, server.bind("127.0.0.1", 0) as listening:
+    with pytest.MonkeyPatch.context() as patch:
         for module in ("app", "requests", "server"):
             patch.setattr(f"transformer_mt.serving.{module}.say", said.append)
-        port = listening.getsockname()[1]
-        uvicorn = server.Server(service, limits.timeout)
-        thread = threading.Thread(target=uvicorn.run, args=([listening],))
-        thread.start()
-        wait_for(lambda: uvicorn.started)
-        run = Running(models, port, metrics, said)
-        run.server = uvicorn
-        run.thread = thread
+        options = {"access": access or Access(), "log_text": log_text}
+        service = Running(models, said, limits or Limits(), **options)
         try:
-            with run.client:
-                yield run
+            with service.client:
+                yield service
         finally:
             for model in models:
-                model.go_on.set()
-            uvicorn.should_exit = True
-            thread.join(60)
-            assert not thread.is_alive()
+                for event in model.held.values():
+                    event.set()
+            service.stop()

@@ -1,8 +1,7 @@
 """A served model: its translations are those of the command `translate`, whoever else asks."""
 
 import json
-import shutil
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -10,7 +9,7 @@ from tests.support import ROOT, demo_pairs, make_config, make_model_directory, r
 from transformer_mt.reports import card
 from transformer_mt.serving.batching import Limits, Ticket
 from transformer_mt.serving.models import serving
-from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.errors import UsageError
 
 LINES = [source for source, _ in demo_pairs(60)]
 # Lines of every kind.
@@ -32,9 +31,15 @@ def directory(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def model(directory):
-    with serving([str(directory)], Limits(max_lines=200, max_subwords=5000), threads=2) as models:
-        yield models["model"]
+def models(directory):
+    folders = [str(directory), f"{directory}:step_5"]
+    with serving(folders, Limits(max_lines=200, max_subwords=5000)) as models:
+        yield models
+
+
+@pytest.fixture(scope="module")
+def model(models):
+    return models["model"]
 
 
 @pytest.fixture(scope="module")
@@ -64,46 +69,33 @@ def same(translation, values) -> bool:
 
 
 def test_the_translations_are_those_of_the_command_whoever_else_asks(model, expected):
-    answers = {}
+    def client(line):
+        return ask(model, [line], n_best=2, alignment=True)[0]
 
-    def client(number):
-        for index in range(number, len(LINES), 16):
-            answers[index] = ask(model, [LINES[index]], n_best=2, alignment=True)[0]
-
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(16)]
-    for thread in threads:
-        thread.start()
-    whole = ask(model, LINES, n_best=2, alignment=True)
-    for thread in threads:
-        thread.join()
-    for index, values in enumerate(expected):
-        assert same(whole[index], values), index
-        assert same(answers[index], values), index
+    with ThreadPoolExecutor(16) as pool:
+        answers = pool.map(client, LINES)
+        whole = ask(model, LINES, n_best=2, alignment=True)
+    for one, of_all, values in zip(answers, whole, expected, strict=True):
+        assert same(one, values) and same(of_all, values), values["source"]
 
 
 def test_requests_with_other_settings_do_not_mix(model):
-    answers = {}
-
-    def client(beam_size):
-        answers[beam_size] = [t.text for t in ask(model, LINES[:20], beam_size=beam_size)]
-
-    threads = [threading.Thread(target=client, args=(size,)) for size in (1, 2, 3, 4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for size, texts in answers.items():
-        assert texts == [t.text for t in ask(model, LINES[:20], beam_size=size)]
-    assert answers[1] != answers[4]
+    sizes = (1, 2, 3, 4)
+    with ThreadPoolExecutor(4) as pool:
+        together = [*pool.map(lambda size: ask(model, LINES[:20], beam_size=size), sizes)]
+    alone = [ask(model, LINES[:20], beam_size=size) for size in sizes]
+    texts = [[[t.text for t in answer] for answer in answers] for answers in (together, alone)]
+    assert texts[0] == texts[1] and texts[0][0] != texts[0][3]
 
 
-def test_the_card_says_what_the_model_is(model):
+def test_the_card_says_what_the_model_is(model, models):
     values = model.card.model_dump()
     assert (values["source_lang"], values["target_lang"]) == ("en", "de")
     assert values["pairs"] == 12345
     assert values["data"] == "12,345 pairs"
     # Only the score of the checkpoint that translates counts.
     assert values["test"] == {"metric": "BLEU", "score": 20.0, "interval": 1.5}
+    assert models["model:step_5"].card.test.score == 12.0
     assert (values["n_best"], values["alignment"], values["attention"]) == (3, True, True)
     assert values["limits"]["lines"] == 200
 
@@ -172,17 +164,6 @@ def test_a_damaged_card_says_nothing(tmp_path, content):
     assert card.of_export(tmp_path) == card.Training()
 
 
-def test_a_model_that_is_not_there_or_damaged_is_reported(directory, tmp_path):
+def test_a_folder_without_a_model_is_reported():
     with pytest.raises(UsageError, match="not a model directory"), serving([str(ROOT)], Limits()):
         pass
-    copy = tmp_path / "copy"
-    shutil.copytree(directory, copy)
-    weights = copy / "checkpoints" / "step_10" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-100])
-    with pytest.raises(UserError, match="damaged"), serving([str(copy)], Limits()):
-        pass
-
-
-def test_a_checkpoint_can_be_chosen(directory):
-    with serving([f"{directory}:step_5"], Limits()) as models:
-        assert models["model:step_5"].card.test.score == 12.0

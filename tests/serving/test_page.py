@@ -4,13 +4,14 @@ reverse order and in capitals."""
 import json
 import re
 import threading
-import time
 
 import pytest
 
 from tests.serving.browser import chromium
-from tests.serving.page_service import StandIn, serving
+from tests.serving.stand_in import StandIn, running, wait_for
+from transformer_mt.serving.app import Access
 
+LANGUAGES = [("en", "de"), ("de", "en"), ("en", "ar")]
 READY = "document.querySelector('#about').checkVisibility()"
 HOSTILE = [
     "<script>window.hostile=1</script>",
@@ -34,16 +35,12 @@ def browser(tmp_path_factory):
 
 @pytest.fixture
 def models():
-    return [
-        StandIn("en_de", "en", "de"),
-        StandIn("de_en", "de", "en"),
-        StandIn("en_ar", "en", "ar"),
-    ]
+    return [StandIn(f"{source}_{target}", source, target) for source, target in LANGUAGES]
 
 
 @pytest.fixture
 def service(models):
-    with serving(models) as service:
+    with running(*models) as service:
         yield service
 
 
@@ -56,8 +53,7 @@ def opened(browser, service):
     def open_page(fragment="", **options):
         page = browser.page(service.url + fragment, **options)
         pages.append(page)
-        if service.token is None:
-            page.until(READY)
+        page.until(READY)
         return page
 
     yield open_page
@@ -74,13 +70,6 @@ def write(page, text):
     page.click("#source")
     page.run("document.querySelector('#source').select()")
     page.type(text)
-
-
-def wait_for(condition):
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.03)
 
 
 def is_translated(page, *lines):
@@ -124,7 +113,7 @@ def test_an_old_answer_does_not_replace_a_new_one(opened, models):
     models[0].held["slow"] = held = threading.Event()
     page = opened()
     write(page, "this is slow")
-    models[0].began.wait(30)
+    assert models[0].began.acquire(timeout=30)
     page.until("document.querySelector('#working').textContent")
     write(page, "this is fast")
     is_translated(page, "FAST IS THIS")
@@ -412,7 +401,7 @@ def test_a_file_can_be_cancelled_and_a_line_may_be_refused(opened, models, tmp_p
 
 
 def test_a_token_is_asked_for(browser, models):
-    with serving(models, token="secret") as service:
+    with running(*models, access=Access(token="secret")) as service:
         page = browser.page(service.url)
         page.until("document.querySelector('#token').checkVisibility()")
         page.click("#token-text")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.serving.engines import DIES, FAILS, HANGS, IS_SLOW, REFUSES, ReversingSpec
+from tests.serving.engines import DIES, FAILS, HANGS, REFUSES, ReversingSpec
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.decoding.engine import Search, Sentence
 from transformer_mt.serving.batching import Limits, Queue, Ticket, WorkerLost
@@ -20,9 +20,11 @@ SETTINGS = DecodingConfig()
 
 
 @contextmanager
-def working(spec=None, hang=5.0, **limits):
-    queue = Queue(Limits(**limits), 1000)
+def working(spec=None, hang=5.0):
+    before = set(multiprocessing.active_children())
+    queue = Queue(Limits(), 1000)
     workers = Workers("reversing", spec or ReversingSpec(), queue, hang)
+    workers.processes = lambda: set(multiprocessing.active_children()) - before
     try:
         workers.start()
         yield queue, workers
@@ -44,47 +46,56 @@ def ask(queue: Queue, *sentences, seconds=20) -> list:
     return answers
 
 
-def test_sentences_are_computed_in_other_processes():
+@pytest.fixture(scope="module")
+def shared():
+    with working(ReversingSpec(seconds=0.1), hang=1.0) as made:
+        yield made
+
+
+def test_a_sentence_that_kills_its_process_takes_no_other_with_it(shared):
+    queue, workers = shared
+    first, poison, last = ask(queue, [1, 2], [DIES], [3, 4])
+    assert (first, last) == ([2, 1], [4, 3])
+    assert isinstance(poison, WorkerLost) and "has died (exit code 9)" in str(poison)
+    assert workers.crashes == 2  # together with others, and alone
+
+
+def test_an_error_of_the_engine_reaches_the_sentence_that_it_belongs_to(shared):
+    queue, workers = shared
+    crashes = workers.crashes
+    first, refused, failed = ask(queue, [1, 2], [REFUSES], [FAILS])
+    assert first == [2, 1]
+    assert (type(refused), str(refused)) == (UserError, "this sentence is refused")
+    assert "ZeroDivisionError: a mistake of the engine" in str(failed)
+    assert workers.crashes == crashes
+
+
+def test_a_process_that_hangs_or_is_killed_is_started_again(shared):
+    queue, workers = shared
+    (answer,) = ask(queue, [HANGS])
+    assert "did not end within" in str(answer)
+    assert ask(queue, [1, 2]) == [[2, 1]]
+    (process,) = workers.processes()
+    threading.Timer(0.05, os.kill, (process.pid, signal.SIGKILL)).start()
+    assert ask(queue, [1, 2], [3, 4]) == [[2, 1], [4, 3]]
+
+
+def test_processes_compute_side_by_side_and_closing_waits_for_none():
     with working(ReversingSpec(threads=2)) as (queue, workers):
         assert ask(queue, [1, 2], [3, 4, 5], []) == [[2, 1], [5, 4, 3], []]
         assert workers.ready == workers.count == 2
-    assert not multiprocessing.active_children()
-    assert not [thread for thread in threading.enumerate() if "worker" in thread.name]
-
-
-def test_a_process_that_is_killed_is_started_again_and_no_answer_is_lost():
-    with working(ReversingSpec(seconds=0.3)) as (queue, workers):
-        (process,) = multiprocessing.active_children()
-        threading.Timer(0.1, os.kill, (process.pid, signal.SIGKILL)).start()
-        assert ask(queue, [1, 2], [3, 4]) == [[2, 1], [4, 3]]
-        assert workers.crashes == 1
-        assert ask(queue, [5, 6]) == [[6, 5]]
-
-
-def test_a_sentence_that_kills_its_process_takes_no_other_with_it():
-    with working() as (queue, workers):
-        first, poison, last = ask(queue, [1, 2], [DIES], [3, 4])
-        assert (first, last) == ([2, 1], [4, 3])
-        assert isinstance(poison, WorkerLost)
-        assert "has died (exit code 9)" in str(poison)
-        assert workers.crashes == 2  # together with others, and alone
-        assert ask(queue, [7, 8]) == [[8, 7]]
-
-
-def test_a_process_that_hangs_is_killed():
-    with working(hang=0.5) as (queue, _):
-        (answer,) = ask(queue, [HANGS])
-        assert "did not end within" in str(answer)
-        assert ask(queue, [1, 2]) == [[2, 1]]
-
-
-def test_an_error_of_the_engine_reaches_the_sentence_that_it_belongs_to():
-    with working() as (queue, workers):
-        first, refused, failed = ask(queue, [1, 2], [REFUSES], [FAILS])
-        assert first == [2, 1]
-        assert (type(refused), str(refused)) == (UserError, "this sentence is refused")
-        assert "ZeroDivisionError: a mistake of the engine" in str(failed)
-        assert workers.crashes == 0
+        ticket = Ticket(20)
+        works = [Search([Sentence([HANGS])], SETTINGS)]
+        places = queue.put(ticket, works)
+        while queue.waiting:
+            time.sleep(0.01)
+        assert ask(queue, [1, 2]) == [[2, 1]]  # by the other one
+        places += queue.put(ticket, works * 2)
+        workers.close()
+        for place in places:
+            with pytest.raises(WorkerLost):
+                ticket.result(place)
+        assert not workers.processes()
 
 
 def test_a_model_that_can_not_be_loaded_is_reported_at_once(tmp_path):
@@ -95,14 +106,13 @@ def test_a_model_that_can_not_be_loaded_is_reported_at_once(tmp_path):
         working(ReversingSpec(threads=2, broken=str(broken))),
     ):
         pass
-    assert not multiprocessing.active_children()
 
 
 def test_a_model_that_can_not_be_loaded_again_is_tried_until_it_can(tmp_path):
     broken = tmp_path / "broken"
     with working(ReversingSpec(broken=str(broken))) as (queue, workers):
         broken.touch()
-        (process,) = multiprocessing.active_children()
+        (process,) = workers.processes()
         process.kill()
         while workers.ready:
             time.sleep(0.01)
@@ -117,46 +127,9 @@ def test_a_process_that_finds_other_weights_is_not_started_again(tmp_path):
     with working(ReversingSpec(weights=str(weights))) as (queue, workers):
         weights.write_text("second")
         assert ask(queue, [1, 2]) == [[2, 1]]  # by the process that has the first
-        (process,) = multiprocessing.active_children()
+        (process,) = workers.processes()
         process.kill()
         while workers.ready:
             time.sleep(0.01)
         (answer,) = ask(queue, [1, 2])
         assert isinstance(answer, WorkerLost) and "other weights" in str(answer)
-
-
-def test_weights_that_change_while_they_are_loaded_are_reported(tmp_path):
-    weights = tmp_path / "weights"
-    weights.write_text("first")
-    queue = Queue(Limits(), 1000)
-    workers = Workers("reversing", ReversingSpec(weights=str(weights)), queue, 5)
-    weights.write_text("second")
-    try:
-        with pytest.raises(UserError, match="other weights"):
-            workers.start()
-    finally:
-        workers.close()
-
-
-def test_closing_waits_for_nothing():
-    with working() as (queue, workers):
-        ticket = Ticket(20)
-        works = [Search([Sentence([HANGS])], SETTINGS), Search([Sentence([1])], SETTINGS)]
-        places = queue.put(ticket, works)
-        while queue.waiting == 2:
-            time.sleep(0.01)
-        workers.close()
-        for place in places:
-            with pytest.raises(WorkerLost):
-                ticket.result(place)
-
-
-def test_while_one_process_computes_another_one_answers():
-    with working(ReversingSpec(threads=2)) as (queue, _):
-        slow = threading.Thread(target=ask, args=(queue, [IS_SLOW]))
-        slow.start()
-        while not queue._computing:
-            time.sleep(0.001)
-        assert ask(queue, [1, 2]) == [[2, 1]]
-        assert slow.is_alive()
-        slow.join()

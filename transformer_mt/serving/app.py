@@ -12,8 +12,9 @@ import hmac
 import json
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,6 @@ from prometheus_client import (
     disable_created_metrics,
 )
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -72,7 +71,6 @@ POLICY += "form-action 'none'; frame-ancestors 'none'"
 # An answer that has one of these headers already keeps it.
 SAFE_HEADERS = {
     "Content-Security-Policy": POLICY,
-    "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
@@ -168,6 +166,8 @@ class Service:
                 answer = MutableHeaders(scope=message)
                 for name, value in SAFE_HEADERS.items():
                     answer.setdefault(name, value)
+                # A browser asks each time whether a file has changed.
+                answer.setdefault("Cache-Control", "no-cache" if "etag" in answer else "no-store")
                 if "transfer-encoding" in headers and "content-length" in headers:
                     # A proxy in front may see another end of the request, and so another request
                     # after it (RFC 9112, section 6.1).
@@ -320,8 +320,8 @@ class Service:
         app.get("/attention/{name}", response_class=HTMLResponse)(self.attention_page)
         app.get("/health")(self.health)
         app.get("/docs", include_in_schema=False)(_docs)
-        app.mount("/docs", _Files(directory=SWAGGER))
-        page = _Files(directory=PAGE, html=True)
+        app.mount("/docs", StaticFiles(directory=SWAGGER))
+        page = StaticFiles(directory=PAGE, html=True)
         for path in ("/", *(f"/{file.name}" for file in PAGE.iterdir())):
             app.router.routes.append(Route(path, page, methods=["GET"]))
 
@@ -329,15 +329,6 @@ class Service:
 async def _docs() -> Response:
     headers = {"Content-Security-Policy": f"{POLICY}; style-src 'self' 'unsafe-inline'"}
     return FileResponse(PAGE / "docs.html", headers=headers)
-
-
-class _Files(StaticFiles):
-    """Files of pages. A browser asks each time whether they have changed."""
-
-    def file_response(self, *arguments: Any, **options: Any) -> Response:
-        response = super().file_response(*arguments, **options)
-        response.headers["Cache-Control"] = "no-cache"
-        return response
 
 
 class _Guard:
@@ -437,36 +428,23 @@ class Metrics:
         self._batches.labels(model).observe(sentences)
 
     def watch(self, models: Mapping[str, ServedModel]) -> None:
-        """From now on, also tells what these models are doing."""
+        """From now on, also tells what these models are doing at the moment when somebody asks."""
+        kinds: dict[str, tuple[str, Callable[[ServedModel], float]]] = {
+            "waiting_sentences": ("Sentences that wait for a model.", lambda m: m.waiting),
+            "model_ready": ("1 if a model can translate, else 0.", lambda m: m.is_ready),
+            "worker_crashes_total": (
+                "Processes of a model that ended unasked.",
+                lambda m: m.workers.crashes,
+            ),
+        }
+        for key, (text, value) in kinds.items():
+            gauge = Gauge(f"{_PREFIX}{key}", text, ["model"], registry=self._registry)
+            for name, model in models.items():
+                gauge.labels(name).set_function(partial(value, model))
         for name in models:  # so that they are there from the start, with 0
             self.lines.labels(name)
             self._batches.labels(name)
-        self._registry.register(_States(models))
 
     def text(self) -> bytes:
         """All values, in Prometheus' text format."""
         return generate_latest(self._registry)
-
-
-class _States(Collector):
-    """What the models are doing at the moment when somebody asks."""
-
-    def __init__(self, models: Mapping[str, ServedModel]) -> None:
-        self._models = models
-
-    def collect(self) -> Iterable[Metric]:
-        labels = ["model"]
-        waiting, ready, crashes = families = (
-            GaugeMetricFamily(f"{_PREFIX}waiting_sentences", "Sentences that wait.", labels=labels),
-            GaugeMetricFamily(
-                f"{_PREFIX}model_ready", "1 if a model can translate, else 0.", labels=labels
-            ),
-            CounterMetricFamily(
-                f"{_PREFIX}worker_crashes", "Processes that ended unasked.", labels=labels
-            ),
-        )
-        for name, model in self._models.items():
-            waiting.add_metric([name], model.waiting)
-            ready.add_metric([name], model.is_ready)
-            crashes.add_metric([name], model.workers.crashes)
-        return families

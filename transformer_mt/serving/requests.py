@@ -102,7 +102,7 @@ class AttentionQuery(Query):
 
 Score = Annotated[
     float | None,
-    Field(description="The log-probability divided by the length penalty, if `scores` was true."),
+    Field(description="The log-probability divided by the length penalty."),
 ]
 Alignment = Annotated[
     list[Pair] | None,

@@ -152,6 +152,4 @@ def _explained(error: OSError, host: str, port: int) -> UserError:
             f"--port {port}: another program uses this port. Choose another one, or --port 0 for a "
             "free one"
         )
-    if error.errno == errno.EACCES:
-        return UsageError(f"--port {port}: ports below 1024 need the rights of root")
     return UsageError(f"--host {host} --port {port}: {error.strerror}")

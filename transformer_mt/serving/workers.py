@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import pickle
 import threading
 import time
 from collections.abc import Callable
@@ -23,8 +22,8 @@ from transformer_mt.utils import signals
 from transformer_mt.utils.console import say
 from transformer_mt.utils.errors import UserError, describe
 
-# The greatest number of seconds between two attempts to start a process.
-LONGEST_PAUSE = 30.0
+# The seconds between two attempts to start a process.
+PAUSE = 3.0
 # The number of seconds after which it is looked whether an idle process is still there.
 ALIVE_EVERY = 1.0
 
@@ -102,7 +101,6 @@ class Workers:
     # ---- In a thread ----
 
     def _keep_serving(self) -> None:
-        pause = 1.0
         while not self._closed.is_set():
             with contextlib.closing(_Process(self._spec, self._closed)) as process:
                 try:
@@ -114,12 +112,10 @@ class Workers:
                     if self._closed.is_set():
                         return
                     say(f"warning: {self._name}: can't be loaded: {describe(error)}")
-                    self._closed.wait(pause)
-                    pause = min(2 * pause, LONGEST_PAUSE)
+                    self._closed.wait(PAUSE)
                     continue
                 if self._spec.checksums() != self._checksums:
                     return self._end_as_changed()
-                pause = 1.0
                 self._count_ready(1)
                 try:
                     self._serve(process)
@@ -281,9 +277,4 @@ def _work(spec: EngineSpec, connection: Connection) -> None:
 
 def _failure(error: Exception) -> Failed:
     """An answer that the parent can read, without the libraries that have raised the error."""
-    try:
-        is_own = isinstance(error, UserError)
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        is_own = False
-    return Failed(error if is_own else UserError(describe(error)))
+    return Failed(error if isinstance(error, UserError) else UserError(describe(error)))
