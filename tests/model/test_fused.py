@@ -51,7 +51,7 @@ def use_norm(monkeypatch):
 # ---- Attention ----
 
 
-@pytest.mark.parametrize("width", [8, 64, 256])
+@pytest.mark.parametrize("width", [8, 16, 32, 64, 128, 256])
 def test_attention_passes_its_self_test(warnings, width):
     # 16 (toy), 32 (most recipes) and 64 (base and big) are in use. Masks: causal with padding and
     # a query without keys, and none with more keys than queries.
