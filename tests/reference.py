@@ -32,6 +32,11 @@ def build(kind, source_vocab_size, target_vocab_size, **options):
     return kind(ModelConfig(**sizes), source_vocab_size, target_vocab_size, **options)
 
 
+def assert_close(found, expected, message=""):
+    """To the rounding of some twenty float32 operations on values of the order of 1."""
+    np.testing.assert_allclose(found, expected, atol=TOLERANCE, err_msg=message)
+
+
 def random_mask(rng, *shape):
     mask = rng.random(shape) < 0.4
     mask[..., 0] = False  # something is allowed in every row

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support import demo_pairs, make_config, prepared, train_subwords, with_links
+from transformer_mt.data.batches import Batch, encoded_rows
 from transformer_mt.data.subword import Subwords
 from transformer_mt.training import setup as assembly
 from transformer_mt.training.folder import RunDirectory
@@ -62,6 +63,17 @@ def trainer_of(folder, pairs=TRAIN, subwords=None, dev=None, processes=ALONE, **
     if config.guided_attention.by == "alignment":
         data = with_links(data, folder)
     return assembly.make_trainer(config, data, processes)
+
+
+def batch_of(subwords, sources, targets) -> Batch:
+    """Of ids without eos."""
+    source, target = subwords.source, subwords.target
+    said = encoded_rows(targets, target.pad, target.eos)
+    read = np.roll(said, 1, axis=1)
+    read[read == target.eos] = target.pad
+    read[:, 0] = target.bos
+    tokens = int((said != target.pad).sum())
+    return Batch(encoded_rows(sources, source.pad, source.eos), read, said, tokens)
 
 
 def assert_same_weights(found, expected, tolerance=0.0):

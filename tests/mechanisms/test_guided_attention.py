@@ -6,9 +6,8 @@ import numpy as np
 import paddle
 import pytest
 
-from tests.small_trainers import DEV, TRAIN, trainer_of
+from tests.small_trainers import TRAIN, trainer_of
 from tests.support import (
-    log_softmax,
     make_config,
     prepared,
     take_steps,
@@ -16,7 +15,6 @@ from tests.support import (
     write_lines,
     write_pairs,
 )
-from transformer_mt.config.schema import Config
 from transformer_mt.data import alignments
 from transformer_mt.data.alignments import encoded_alignments
 from transformer_mt.data.batches import collate
@@ -27,10 +25,7 @@ from transformer_mt.scoring import alignment_error_rate as error_rate
 from transformer_mt.training import run
 from transformer_mt.training import setup as assembly
 from transformer_mt.training.objective import Objective
-from transformer_mt.training.setup import prepare_for
 from transformer_mt.training.terms import guided_attention
-from transformer_mt.training.terms.guided_attention import GuidedAttention
-from transformer_mt.training.validate import dev_loss
 from transformer_mt.utils.errors import UsageError, UserError
 
 MODEL = {"num_layers": 3, "num_heads": 4}
@@ -62,72 +57,6 @@ def ragged(trainer):
 
 
 # ---- The losses ----
-
-
-def attention(random, source_lengths, target_lengths, heads=3):
-    """Weights as a model's: rows that sum to 1 over the source, with nothing for its padding."""
-    shape = len(source_lengths), heads, max(target_lengths), max(source_lengths)
-    weights = np.zeros(shape)
-    for row, length in enumerate(source_lengths):
-        weights[row, :, :, :length] = np.exp(
-            log_softmax(3 * random.standard_normal((*shape[1:3], length)))
-        )
-    return weights
-
-
-def test_the_diagonal_loss_is_the_papers():
-    """The mean of A_nt W_nt over a sentence, for each target token of it, written as a loop."""
-    random = np.random.default_rng(1)
-    source_lengths, target_lengths, width = np.array([5, 1, 9, 2]), np.array([3, 7, 1, 2]), 0.2
-    weights = attention(random, source_lengths, target_lengths)
-    expected = 0.0
-    for row, (N, T) in enumerate(zip(source_lengths, target_lengths, strict=True)):
-        for head in range(3):
-            products = [
-                weights[row, head, t - 1, n - 1]
-                * (1 - np.exp(-((n / N - t / T) ** 2) / (2 * width**2)))
-                for n in range(1, N + 1)
-                for t in range(1, T + 1)
-            ]
-            expected += T * np.mean(products) / 3
-    penalty = guided_attention.diagonal_penalty(source_lengths, target_lengths, width, (7, 9))
-    found = guided_attention.diagonal_loss(
-        paddle.to_tensor(weights.astype("float32")), paddle.to_tensor(penalty)
-    )
-    # Some hundred float32 terms of at most 1.
-    assert float(found) == pytest.approx(expected, rel=1e-5)
-    assert expected > 0.1
-
-
-def test_on_the_diagonal_nothing_is_lost():
-    length = np.array([6])
-    penalty = guided_attention.diagonal_penalty(length, length, 0.2, (6, 6))[0]
-    np.testing.assert_allclose(np.diag(penalty), 0, atol=1e-7)
-    # Far from it, nearly the whole weight, of which the mean over the source is taken.
-    assert penalty[0, 5] == pytest.approx(1 / 6, rel=1e-3)
-    wide = guided_attention.diagonal_penalty(length, length, 0.8, (6, 6))[0]
-    assert wide[0, 5] < penalty[0, 5]
-
-
-def test_the_alignment_loss_is_the_papers():
-    """The cross-entropy of each linked target token against equal shares of its links."""
-    random = np.random.default_rng(2)
-    source_lengths, target_lengths = np.array([5, 1, 9]), np.array([3, 7, 2])
-    weights = attention(random, source_lengths, target_lengths)
-    alignment = np.zeros((3, 7, 9))
-    expected = 0.0
-    for row, (N, T) in enumerate(zip(source_lengths, target_lengths, strict=True)):
-        for t in range(T):
-            linked = np.flatnonzero(random.random(N) < 0.4)
-            for n in linked:
-                alignment[row, t, n] = 1 / len(linked)
-                expected -= np.log(weights[row, :, t, n]).mean() / len(linked)
-    assert 0 < (alignment.sum(axis=2) == 0).sum() < alignment.shape[0] * 7
-    found = guided_attention.alignment_loss(
-        paddle.to_tensor(weights.astype("float32")), paddle.to_tensor(alignment.astype("float32"))
-    )
-    assert float(found) == pytest.approx(expected, rel=1e-5)
-    assert expected > 1
 
 
 def test_a_weight_of_nothing_is_no_infinite_loss():
@@ -181,14 +110,6 @@ def test_the_loss_of_a_batch(make_trainer, guided, layer, heads, weight):
     assert [float(x) for x in objective.losses(batch)] == [float(x) for x in plain.losses(batch)]
 
 
-def test_the_dev_set_is_measured_without_it(make_trainer):
-    guided, plain = make_trainer(DEV[:10], by="diagonal", heads=2), make_trainer(DEV[:10])
-    assert [type(term) for term in guided.updater.objective.terms] == [GuidedAttention]
-    assert type(plain.updater.objective) is Objective and not plain.updater.objective.terms
-    losses = [dev_loss(t.config, t.data, t.updater) for t in (guided, plain)]
-    assert losses[0] == losses[1]  # the same seed, the same weights
-
-
 @pytest.mark.parametrize("by", ["diagonal", "alignment"])
 def test_it_pulls_at_the_guided_heads_alone(make_trainer, by):
     """And at what is below them: not at other heads of the layer, at what the heads read out, or
@@ -223,64 +144,33 @@ def test_it_pulls_at_the_guided_heads_alone(make_trainer, by):
 # ---- Whole runs ----
 
 
-@pytest.fixture
-def recipe(tmp_path):
-    """Text with a pair that is left out, and links of it; a config of the two."""
-    pairs = [*TRAIN[:50], ("", "leer"), *TRAIN[50:100]]
-    write_pairs(tmp_path / "text", "train", pairs)
-    write_pairs(tmp_path / "text", "dev", TRAIN[100:110])
-    path = write_lines(tmp_path / "links", [*links(TRAIN[:50]), "", *links(TRAIN[50:100])])
-    config = make_config(
-        tmp_path,
-        data={"dev": "dev", "held_out": 0},
-        training={"max_steps": 2, "devices": 1},
-        guided_attention={"by": "alignment", "alignments": str(path)},
-    )
-    return config, path
+def test_a_run_goes_on_with_the_same_alignments_only(tmp_path, capfd):
+    write_pairs(tmp_path / "text", "train", TRAIN[:60])
+    path = write_lines(tmp_path / "links", links(TRAIN[:60]))
 
+    def train(steps, **guided):
+        guided = {"by": "alignment", "alignments": str(path), **guided}
+        training = {"max_steps": steps, "devices": 1}
+        sections = {"data": {"held_out": 0}, "training": training, "guided_attention": guided}
+        run.train(make_config(tmp_path, **sections), "cpu", False)
 
-def changed(config, **sections):
-    values = config.model_dump()
-    for section, keys in sections.items():
-        values[section] |= keys
-    return Config.model_validate(values)
-
-
-def test_the_pairs_that_are_kept_have_their_own_links(recipe):
-    config, _ = recipe
-    _, data = prepare_for(config)
-    assert data.train.lines.tolist() == [*range(50), *range(51, 101)]
-    batch = collate(data.train, np.array([49, 50]), data.subwords, data.alignments)
-    alone = prepare_for(changed(config, data={"drop_duplicates": True}))[1].alignments
-    np.testing.assert_array_equal(
-        alone.matrix(np.array([49, 50]), *batch.alignment.shape[1:]), batch.alignment
-    )
-    assert any(line.startswith("alignments") for line in data.report())
-    plain = changed(config, guided_attention={"by": None, "alignments": None})
-    assert prepare_for(plain)[1].alignments is None
-    assert not any("alignments" in line for line in prepare_for(plain)[1].report())
-
-
-def test_a_run_goes_on_with_the_same_alignments_only(recipe, capfd):
-    config, path = recipe
-    run.train(config, "cpu", False)
-    longer = changed(config, training={"max_steps": 4})
+    train(2)
     for settings, problem in (
         ({"weight": 0.5}, "guided_attention.weight: 0.05, now 0.5"),
         ({"by": "diagonal", "alignments": None}, "guided_attention.by: alignment, now diagonal"),
     ):
         with pytest.raises(UsageError, match=problem):
-            run.train(changed(longer, guided_attention=settings), "cpu", False)
+            train(4, **settings)
     text = path.read_text()
     path.write_text(text.replace("1", "0", 1))
     with pytest.raises(UserError, match="was trained on another text or other alignments than"):
-        run.train(longer, "cpu", False)
+        train(4)
     # The same at another place is the same.
     path.unlink()
-    moved = path.with_name("moved")
-    moved.write_text(text)
+    path = tmp_path / "moved"
+    path.write_text(text)
     capfd.readouterr()
-    run.train(changed(longer, guided_attention={"alignments": str(moved)}), "cpu", False)
+    train(4)
     assert "going on from" in capfd.readouterr().err
 
 

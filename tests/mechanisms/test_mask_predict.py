@@ -135,23 +135,6 @@ def test_against_a_plain_one(kind, iterations):
     assert repeated > 3  # outputs that were cut, or lengths that were not the most probable
 
 
-def test_how_many_are_masked():
-    """N * (T - t) / T of N = 12, 7, 2, 1 in T = 4: counted by hand."""
-    model = TableModel("length", 4)
-    targets = mask_predict.Targets(np.arange(4), *[np.array([12, 7, 2, 1])] * 2)
-    mask_predict.fill(model, targets, 4, Ids)
-    masks = [
-        dict(zip(rows.tolist(), (ids == Ids.bos).sum(axis=1).tolist(), strict=True))
-        for rows, ids in model.reads
-    ]
-    assert masks == [
-        {0: 12, 1: 7, 2: 2, 3: 1},
-        {0: 9, 1: 5, 2: 1},
-        {0: 6, 1: 3, 2: 1},
-        {0: 3, 1: 1},
-    ]
-
-
 @pytest.mark.parametrize(
     ("shortest", "longest", "count", "expected"),
     [
@@ -279,16 +262,7 @@ def test_what_is_never_put_out(tmp_path, sentences, subwords, kind):
         assert bool(hypothesis.ids) == (kind == "length")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_limits_of_lengths(engines, sentences, kind):
-    limits = {"min_length_extra": 2, "max_length_ratio": 1.0, "max_length_extra": 3}
-    settings = settings_with(min_length_ratio=1.0, **limits)
-    found = engines[kind].search(sentences, settings)
-    for sentence, [hypothesis] in zip(sentences, found, strict=True):
-        assert len(hypothesis.ids) - len(sentence.source) in (2, 3)
-
-
-def test_what_it_cannot_do_is_refused(engines):
+def test_what_it_cannot_do_is_refused(engines, subwords):
     engine = engines["length"]
     sampled, several = (
         SETTINGS.model_copy(update=changes) for changes in ({"sampling": True}, {"n_best": 2})
@@ -300,16 +274,10 @@ def test_what_it_cannot_do_is_refused(engines):
         (lambda: engine.log_probs([[5]], [[6]]), "no probability to a whole translation"),
         (lambda: engine.attention([5], [6]), "attends from masks"),
         (lambda: engine.cross_attention([[5]], [[6]]), "attends from masks"),
+        (lambda: engine_of([engine._model] * 2, subwords), "--ensemble: a non-autoregressive"),
     ):
         with pytest.raises(UsageError, match=reason):
             refused()
-
-
-def test_no_member_of_an_ensemble(engines, subwords, tmp_path):
-    plain, own = wide_model(make_config(tmp_path), subwords), engines["end"]._model
-    for models in ([plain, own], [own, plain]):
-        with pytest.raises(UsageError, match="--ensemble: a non-autoregressive model can't"):
-            engine_of(models, subwords)
 
 
 # ---- Refused by the config alone ----
@@ -330,43 +298,23 @@ def directories(tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize(
-    ("changes", "options", "reason"),
-    [
-        ({"n_best": 2}, {}, "n.best: 2: .*non-autoregressive.* one output per line"),
-        ({"sampling": True}, {}, "sampling: True: .*non-autoregressive.* none after another"),
-        ({}, {"prefix": True}, "non-autoregressive.*--prefix: .* all of it is predicted at once"),
-        ({}, {"alignment": True}, "non-autoregressive.*--alignment: .* masks"),
-    ],
-)
-def test_translating_is_refused_before_the_model_is_loaded(
-    directories, tmp_path, changes, options, reason
-):
-    directory, _ = directories
-    text = directory.parent / "text"
-    if "prefix" in options:
-        options = {"prefix": text}
-    flags = {"input": text, "output": tmp_path / "out", "format": "jsonl", "device": "cpu"}
+@pytest.mark.parametrize(("command", "flags", "reason"), [
+    ("translate", {"n_best": 2}, "n.best: 2: .*non-autoregressive"),
+    ("translate", {"sampling": True}, "sampling: True: .*non-autoregressive"),
+    ("translate", {"prefix": "text"}, "non-autoregressive.*--prefix"),
+    ("translate", {"alignment": True}, "non-autoregressive.*--alignment"),
+    ("score", {"source": "text", "target": "text"}, "gives no probability"),
+    ("align", {"source": "text", "target": "text"}, "attends from masks"),
+    ("attention", {"text": "A dog."}, "from masks"),
+    ("attention", {"text": "A", "target": "B"}, "from masks"),
+])  # fmt: skip
+def test_it_is_refused_before_the_model_is_loaded(directories, tmp_path, command, flags, reason):
+    text = directories[0].parent / "text"
+    flags = {name: text if value == "text" else value for name, value in flags.items()}
+    if command == "translate":
+        flags |= {"input": text, "format": "jsonl"}
     with pytest.raises(UsageError, match=reason):
-        run_command("translate", directory, **flags, **changes, **options)
-    assert not list(tmp_path.iterdir())
-    if not options:
-        with pytest.raises(UsageError, match=reason):
-            Translator.load(directory, device="cpu", **changes)
-
-
-def test_reading_is_refused_before_the_model_is_loaded(directories, tmp_path):
-    directory, _ = directories
-    text = directory.parent / "text"
-    files = {"source": text, "target": text}
-    for name, flags, reason in (
-        ("score", files, "gives no probability"),
-        ("align", files, "attends from masks"),
-        ("attention", {"text": "A dog."}, "from masks"),
-        ("attention", {"text": "A", "target": "B"}, "from masks"),
-    ):
-        with pytest.raises(UsageError, match=f"a non-autoregressive model .*{reason}"):
-            run_command(name, directory, output=tmp_path / "out", device="cpu", **flags)
+        run_command(command, directories[0], output=tmp_path / "out", device="cpu", **flags)
     assert not list(tmp_path.iterdir())
 
 
@@ -374,3 +322,5 @@ def test_an_ensemble_is_refused_before_its_models_are_loaded(directories):
     for first, second in (directories, directories[::-1], directories[:1] * 2):
         with pytest.raises(UsageError, match="--ensemble: a non-autoregressive model can't"):
             run_command("translate", first, ensemble=second, device="cpu")
+        with pytest.raises(UsageError, match="--ensemble: a non-autoregressive model can't"):
+            Translator.load(first, ensemble=(str(second),), device="cpu")

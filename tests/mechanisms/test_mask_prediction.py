@@ -6,7 +6,7 @@ import numpy as np
 import paddle
 import pytest
 
-from tests.small_trainers import DEV, TRAIN, trainer_of
+from tests.small_trainers import DEV, TRAIN, batch_of, trainer_of
 from tests.support import (
     LEARNER,
     LEARNING,
@@ -17,14 +17,13 @@ from tests.support import (
     wide_model,
 )
 from transformer_mt.config.decoding import LONGEST_TARGET
-from transformer_mt.data.batches import Batch, collate
+from transformer_mt.data.batches import collate
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.engine import length_limits
 from transformer_mt.decoding.line_translator import LineTranslator
 from transformer_mt.training.terms import mask_prediction
 from transformer_mt.training.terms.mask_prediction import random_masks
 from transformer_mt.training.update import seed_generators
-from transformer_mt.training.validate import validate
 from transformer_mt.weights import take_weights
 
 KINDS = ["length", "end"]
@@ -46,6 +45,9 @@ def test_all_numbers_of_masks_are_equally_probable():
     """Of a row of 4: each number a quarter, and of each number all sets alike. 40,000 draws: six
     deviations of a share p are 6 * sqrt(p / 40,000)."""
     seed_generators(1)
+    lengths = np.arange(9)
+    masks = random_masks(lengths < lengths[:, np.newaxis])
+    assert masks.any(axis=1).tolist() == [False] + [True] * 8  # whatever the length
     rows = 40_000
     masks = random_masks(np.tile([True] * 4 + [False] * 2, (rows, 1)))
     assert not masks[:, 4:].any()
@@ -57,15 +59,6 @@ def test_all_numbers_of_masks_are_equally_probable():
         assert abs(count / rows - share) < 6 * np.sqrt(share / rows)
 
 
-def test_rows_of_any_length_have_a_mask():
-    seed_generators(2)
-    is_real = np.arange(9) < np.arange(9)[:, np.newaxis]
-    for _ in range(50):
-        masks = random_masks(is_real)
-        assert not masks[~is_real].any()
-        assert masks.any(axis=1).tolist() == [False] + [True] * 8
-
-
 # ---- What is labels ----
 
 
@@ -73,29 +66,22 @@ def some_batch(trainer, count=6):
     return collate(trainer.data.train, np.arange(count), trainer.data.subwords)
 
 
-def test_the_labels_hold_the_words(make_trainer, subwords):
-    trainer = make_trainer("length")
-    batch = some_batch(trainer)
-    labels = trainer.updater.objective.labels(batch)
-    rows = [subwords.target.encode(target) for _, target in TRAIN[:6]]
-    assert labels.shape == (6, max(map(len, rows)))
-    for own, ids in zip(labels.tolist(), rows, strict=True):
-        assert own == ids + [subwords.target.pad] * (labels.shape[1] - len(ids))
-
-
-def test_the_labels_hold_ends_up_to_the_greatest_length(make_trainer, subwords):
-    trainer = make_trainer("end")
-    target = subwords.target
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_labels_hold_the_words(make_trainer, subwords, kind):
+    """And with `end`, ends up to the greatest length."""
+    trainer, target = make_trainer(kind), subwords.target
     labels = trainer.updater.objective.labels(some_batch(trainer, 40))
     longer = 0
     for own, (source, text) in zip(labels.tolist(), TRAIN, strict=False):
-        limit = length_limits(len(subwords.source.encode(source)), trainer.config.decoding)[1]
         ids = target.encode(text)
-        length = max(limit, len(ids) + 1)
-        longer += length > limit
+        length = len(ids)
+        if kind == "end":
+            limit = length_limits(len(subwords.source.encode(source)), trainer.config.decoding)[1]
+            length = max(limit, len(ids) + 1)
+            longer += length > limit
         ends = [target.eos] * (length - len(ids))
         assert own == ids + ends + [target.pad] * (len(own) - length)
-    assert 0 < longer < 40  # both cases are there
+    assert kind == "length" or 0 < longer < 40  # both cases are there
 
 
 # ---- Losses ----
@@ -144,25 +130,13 @@ def test_losses_are_those_of_masked_tokens(make_trainer, subwords, monkeypatch, 
         assert float(whole) == pytest.approx(sum(map(float, parts)), rel=1e-5)
 
 
-def of_targets(subwords, *targets):
-    """A batch of one source and these targets, ids without eos."""
-    length = max(map(len, targets)) + 1
-    read = np.full((len(targets), length), subwords.target.pad)
-    said = read.copy()
-    for row, ids in enumerate(targets):
-        read[row, : len(ids) + 1] = [subwords.target.bos, *ids]
-        said[row, : len(ids) + 1] = [*ids, subwords.target.eos]
-    source = np.array([[5, 6, subwords.source.eos]] * len(targets))
-    return Batch(source, read, said, sum(map(len, targets)) + len(targets))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_empty_targets_may_be_alone_in_a_batch(make_trainer, subwords, kind):
     """As they are in a dev set, whose pairs are sorted by length. Their length is then taken for 1,
     the least there is."""
     objective = make_trainer(kind).updater.objective
     objective.model.eval()
-    alone, among = of_targets(subwords, [], []), of_targets(subwords, [], [], [7])
+    alone, among = (batch_of(subwords, [[5, 6]] * len(t), t) for t in ([[], []], [[], [], [7]]))
     loss, nll = (float(value) for value in objective.losses(alone))
     assert 0 < nll < 100 and 0 < loss < 100
     if kind == "length":
@@ -174,7 +148,7 @@ def test_empty_targets_may_be_alone_in_a_batch(make_trainer, subwords, kind):
 def test_a_target_that_is_longer_than_any_length(make_trainer, subwords):
     objective = make_trainer("length").updater.objective
     objective.model.eval()
-    batch = of_targets(subwords, [7] * (LONGEST_TARGET + 1))
+    batch = batch_of(subwords, [[5, 6]], [[7] * (LONGEST_TARGET + 1)])
     logits = objective.model.encode_with_lengths(paddle.to_tensor(batch.source))[1]
     assert logits.shape[1] == LONGEST_TARGET
     loss = objective.length_loss(logits, np.array([LONGEST_TARGET + 1]))
@@ -239,14 +213,6 @@ def test_batches_are_no_larger_than_they_may_be(make_trainer, kind):
         batch = collate(corpus, rows, trainer.data.subwords)
         sizes = objective.labels(batch).size, batch.source.size
         assert max(sizes) <= most or len(rows) == 1
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_validation(make_trainer, kind):
-    trainer = make_trainer(kind)
-    scores = [validate(trainer.config, trainer.data, trainer.updater) for _ in range(2)]
-    assert scores[0] == scores[1]
-    assert 0 < scores[0].nll < scores[0].loss < 50
 
 
 def test_it_begins_with_the_weights_of_a_teacher(make_trainer, run_in):

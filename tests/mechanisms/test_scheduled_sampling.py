@@ -6,7 +6,7 @@ import numpy as np
 import paddle
 import pytest
 
-from tests.small_trainers import trainer_of
+from tests.small_trainers import batch_of, trainer_of
 from tests.support import (
     log_softmax,
     make_config,
@@ -15,7 +15,7 @@ from tests.support import (
     wide_model,
 )
 from transformer_mt.config.mechanisms import ScheduledSamplingConfig
-from transformer_mt.data.batches import Batch, collate, encoded_rows
+from transformer_mt.data.batches import Batch, collate
 from transformer_mt.training.objective import Objective
 from transformer_mt.training.terms import make_objective, scheduled_sampling
 from transformer_mt.training.terms.scheduled_sampling import (
@@ -37,9 +37,9 @@ def subwords():
 def objective_of(tmp_path, subwords):
     """An objective whose model is always the same, and as sure of its choices as a trained one."""
 
-    def make(model=None, **settings):
+    def make(**settings):
         settings = {"k": 1.0, "slope": 1.0, "decay": "linear", **settings}
-        config = make_config(tmp_path, model=model or {}, scheduled_sampling=settings)
+        config = make_config(tmp_path, scheduled_sampling=settings)
         return make_objective(config, wide_model(config, subwords), subwords)
 
     return make
@@ -48,17 +48,10 @@ def objective_of(tmp_path, subwords):
 @pytest.fixture
 def batch(subwords):
     """Rows of 1, 4 and 7 target tokens, eos counted."""
-    random = np.random.default_rng(3)
-    vocabulary = subwords.target
-    sources = [random.integers(4, vocabulary.size, length).tolist() for length in (5, 2, 6)]
-    targets = [random.integers(4, vocabulary.size, length).tolist() for length in (3, 0, 6)]
-    target_input = np.full((3, 7), vocabulary.pad)
-    target_output = target_input.copy()
-    for row, target in enumerate(targets):
-        target_input[row, : len(target) + 1] = [vocabulary.bos, *target]
-        target_output[row, : len(target) + 1] = [*target, vocabulary.eos]
-    source = encoded_rows(sources, vocabulary.pad, vocabulary.eos)
-    return Batch(source, target_input, target_output, 12)
+    random, size = np.random.default_rng(3), subwords.target.size
+    lengths = ((5, 2, 6), (3, 0, 6))
+    rows = ([random.integers(4, size, length).tolist() for length in own] for own in lengths)
+    return batch_of(subwords, *rows)
 
 
 def seen(objective, batch, step=1000):
@@ -262,18 +255,6 @@ def test_the_gradient_goes_into_predictions_only_if_wanted(objective_of, batch):
     assert difference == pytest.approx(
         float((whole * direction).sum()), abs=0.1 * np.linalg.norm(added)
     )
-
-
-@pytest.mark.parametrize("backpropagate", [False, True])
-def test_the_embeddings_of_the_mixture_are_trained(objective_of, subwords, batch, backpropagate):
-    """Those that stand nowhere else: not tied to the generator, nor to the source's."""
-    settings = {"mixing": "top_k", "top_k": 2, "backpropagate": backpropagate}
-    objective = objective_of({"tie_embeddings": False}, **settings)
-    objective.losses(batch, 1000)[0].backward()
-    gradient = objective.model.target_embedding.weight.grad.numpy()
-    # bos, which is always true, and of what is mixed more than one.
-    assert np.abs(gradient[subwords.target.bos]).max() > 0
-    assert (np.abs(gradient).max(axis=1) > 0).sum() > 2
 
 
 # ---- In training ----

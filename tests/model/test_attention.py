@@ -8,17 +8,13 @@ import numpy as np
 import paddle
 import pytest
 
-from tests.reference import attention_pairs, random_mask
+from tests.reference import assert_close, attention_pairs, random_mask
 from transformer_mt.kernels import gpu as fused_operations
 from transformer_mt.model.attention import (
     KeyValueCache,
     MultiHeadAttention,
     ScaledDotProductAttention,
-    causal_mask,
-    padding_mask,
 )
-
-TOLERANCE = 1e-5
 
 
 def numpy_attention(query, key, value, mask=None):
@@ -57,8 +53,8 @@ class TestScaledDotProductAttention:
             mask = paddle.to_tensor(bools)
         output, weights = ScaledDotProductAttention()(query, key, value, mask)
         expected_output, expected_weights = numpy_attention(query, key, value, numpy_mask)
-        np.testing.assert_allclose(output, expected_output, atol=TOLERANCE)
-        np.testing.assert_allclose(weights, expected_weights, atol=TOLERANCE)
+        assert_close(output, expected_output)
+        assert_close(weights, expected_weights)
         if numpy_mask is not None:
             assert np.all(weights.numpy()[np.broadcast_to(numpy_mask, weights.shape)] == 0.0)
 
@@ -81,7 +77,7 @@ class TestScaledDotProductAttention:
         mask = paddle.to_tensor([[False, True, False]])
         output, weights = ScaledDotProductAttention()(query, key, value, mask)
         np.testing.assert_allclose(weights, [[[1.0, 0.0, 0.0]]], atol=1e-6)
-        np.testing.assert_allclose(output[:, 0], value[:, 0], atol=TOLERANCE)
+        assert_close(output[:, 0], value[:, 0])
 
     def test_gradient_of_forbidden_keys_is_exactly_zero(self, normal):
         query, key, value = normal(1, 3, 4), normal(1, 5, 4), normal(1, 5, 4)
@@ -127,8 +123,8 @@ class TestMultiHeadAttention:
         output, weights = ours(query, key, value, mask)
         expected_output, expected_weights = theirs(query, key, value, their_mask)
         assert weights.shape == [2, 3, 3, 4]
-        np.testing.assert_allclose(output, expected_output, atol=TOLERANCE)
-        np.testing.assert_allclose(weights, expected_weights, atol=TOLERANCE)
+        assert_close(output, expected_output)
+        assert_close(weights, expected_weights)
         assert ours(query, key, value, mask, need_weights=False)[1] is None
 
     def test_head_widths_of_their_own_equal_numpy_head_by_head(self, normal, randomise):
@@ -146,10 +142,10 @@ class TestMultiHeadAttention:
         outputs = []
         for parts in zip(*(np.split(x, heads, axis=-1) for x in projections), strict=True):
             head_output, head_weights = numpy_attention(*parts)
-            np.testing.assert_allclose(weights[:, len(outputs)], head_weights, atol=TOLERANCE)
+            assert_close(weights[:, len(outputs)], head_weights)
             outputs.append(head_output)
         expected = projected("output", np.concatenate(outputs, -1))
-        np.testing.assert_allclose(output, expected, atol=TOLERANCE)
+        assert_close(output, expected)
 
     def test_d_model_that_the_heads_do_not_divide(self, normal):
         with pytest.raises(ValueError, match=r"d_model \(10\) must be a multiple of num_heads \(3"):
@@ -160,42 +156,12 @@ class TestMultiHeadAttention:
         assert attention(x, x, x)[0].shape == [1, 2, 10]
 
 
-def test_padding_mask_is_of_the_keys_and_its_own_pad_id():
-    query_ids = paddle.to_tensor([[7, 9], [9, 9]])
-    key_ids = paddle.to_tensor([[0, 7, 9], [0, 9, 9]])
-    mask = padding_mask(query_ids, key_ids, pad_id=9)
-    np.testing.assert_array_equal(mask, [[[False, False, True]] * 2, [[False, True, True]] * 2])
-
-
 class TestKeyValueCache:
-    def test_growing_step_by_step_equals_causal_attention(self, normal, randomise):
-        attention = randomise(MultiHeadAttention(8, 2))
-        x = normal(3, 5, 8)
-        expected, expected_weights = attention(x, x, x, causal_mask(5))
-        cache = KeyValueCache()
-        for position in range(5):
-            step = x[:, position : position + 1]
-            output, weights = attention(step, step, step, cache=cache)
-            assert cache.length == position + 1
-            np.testing.assert_allclose(output[:, 0], expected[:, position], atol=TOLERANCE)
-            np.testing.assert_allclose(
-                weights[:, :, 0], expected_weights[:, :, position, : position + 1], atol=TOLERANCE
-            )
-
-    def test_static_projects_once(self, normal, randomise):
-        attention = randomise(MultiHeadAttention(8, 2))
-        query, memory = normal(2, 1, 8), normal(2, 4, 8)
-        calls = []
-        for linear in (attention.key_projection, attention.value_projection):
-            linear.register_forward_post_hook(lambda *_: calls.append(1))
+    def test_static_is_filled_only_once(self, normal):
         cache = KeyValueCache(static=True)
         assert not cache.is_complete
-        first, _ = attention(query, memory, memory, cache=cache)
-        second, _ = attention(query, None, None, cache=cache)
-        assert len(calls) == 2
-        assert cache.length == 4
-        np.testing.assert_array_equal(first, second)
-        np.testing.assert_array_equal(first, attention(query, memory, memory)[0])
+        cache.update(normal(1, 2, 3, 4), normal(1, 2, 3, 4))
+        assert cache.is_complete and cache.length == 3
         with pytest.raises(ValueError, match="only once"):
             cache.update(normal(1, 2, 3, 4), normal(1, 2, 3, 4))
 
@@ -205,73 +171,20 @@ class TestKeyValueCache:
         cache.select(paddle.to_tensor(index))  # nothing to do while empty
         assert cache.length == 0
         key, value = normal(3, 2, 4, 5), normal(3, 2, 4, 6)
-        cache.update(key, value)
+        for part in (slice(1), slice(1, 4)):
+            cache.update(key[:, :, part], value[:, :, part])
         cache.select(paddle.to_tensor(index))
         np.testing.assert_array_equal(cache.key, key.numpy()[index])
         np.testing.assert_array_equal(cache.value, value.numpy()[index])
 
 
-class TestFusedAttention:
-    """Paddle's own fused operation, whose plain form on a CPU is to be had for any dtype."""
-
-    @pytest.fixture
-    def both(self, monkeypatch):
-        """A function that attends in both ways."""
-        attention = ScaledDotProductAttention()
-
-        def attend(*arguments):
-            plain, _ = attention(*arguments)
-            monkeypatch.setattr(fused_operations, "has_attention", lambda query, value: True)
-            fused, weights = attention(*arguments, need_weights=False)
-            assert weights is None
-            return fused, plain
-
-        return attend
-
-    @pytest.mark.parametrize(
-        ("is_causal", "mask_shape"),
-        [
-            (True, None),
-            (True, (2, 1, 1, 5)),
-            (False, (2, 5, 5)),
-            (False, (2, 3, 5, 5)),
-        ],
-    )
-    def test_equals_ours_with_its_gradients(self, rng, normal, both, is_causal, mask_shape):
-        inputs = [normal(2, 3, 5, 8) for _ in range(3)]
-        for x in inputs:
-            x.stop_gradient = False
-        mask = causal_mask(5) if is_causal else None
-        if mask_shape:
-            padding = paddle.to_tensor(random_mask(rng, *mask_shape))
-            mask = padding if mask is None else paddle.logical_or(mask, padding)
-        slope, found = normal(2, 3, 5, 8), []
-        for output in both(*inputs, mask):
-            paddle.autograd.backward([output], [slope])
-            found.append([output.numpy(), *(x.grad.numpy() for x in inputs)])
-            for x in inputs:
-                x.clear_gradient()
-        for fused, plain in zip(*found, strict=True):
-            np.testing.assert_allclose(fused, plain, atol=TOLERANCE)
-
-    def test_a_query_all_of_whose_keys_are_forbidden_gets_zero(self, normal, both):
-        x = normal(2, 2, 3, 4)
-        x.stop_gradient = False
-        mask = paddle.to_tensor([[False, False, True], [True, True, True], [False, True, True]])
-        fused, plain = both(x, x, x, mask)
-        np.testing.assert_allclose(fused, plain, atol=TOLERANCE)
-        assert np.all(fused.numpy()[:, :, 1] == 0.0)
-        fused.sum().backward()
-        assert bool(paddle.isfinite(x.grad).all())
-
-    def test_dropout_only_in_training(self, monkeypatch, normal):
-        monkeypatch.setattr(fused_operations, "has_attention", lambda query, value: True)
-        x = normal(2, 2, 3, 4)
-        attention = ScaledDotProductAttention(dropout=0.5)
-        dropped, _ = attention(x, x, x, need_weights=False)
-        attention.eval()
-        plain, _ = attention(x, x, x, need_weights=False)
-        assert not np.allclose(dropped, plain, atol=1e-3)
-        np.testing.assert_array_equal(plain, attention(x, x, x, need_weights=False)[0])
-        monkeypatch.undo()
-        assert not fused_operations.has_attention(x, x)  # on a CPU
+def test_fused_attention_drops_in_training_only(monkeypatch, normal):
+    """Its values and gradients: see test_fused.py."""
+    x, attention = normal(2, 2, 3, 4), ScaledDotProductAttention(dropout=0.5)
+    assert not fused_operations.has_attention(x, x)  # on a CPU
+    monkeypatch.setattr(fused_operations, "has_attention", lambda query, value: True)
+    dropped, weights = attention(x, x, x, need_weights=False)
+    attention.eval()
+    plain, _ = attention(x, x, x, need_weights=False)
+    assert weights is None and not np.allclose(dropped, plain, atol=1e-3)
+    assert_close(plain, attention(x, x, x)[0])

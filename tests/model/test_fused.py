@@ -51,7 +51,7 @@ def use_norm(monkeypatch):
 # ---- Attention ----
 
 
-@pytest.mark.parametrize("width", [8, 64, 256])
+@pytest.mark.parametrize("width", [8, 16, 32, 64, 128, 256])
 def test_attention_passes_its_self_test(warnings, width):
     # 16 (toy), 32 (most recipes) and 64 (base and big) are in use. Masks: causal with padding and
     # a query without keys, and none with more keys than queries.
@@ -71,11 +71,6 @@ WRONG_ATTENTION = [
 def test_a_wrong_attention_fails(warnings, monkeypatch, wrong, word):
     monkeypatch.setattr(F, "scaled_dot_product_attention", wrong)
     assert word in gpu._test_attention(paddle.float32, 8)
-
-
-def test_not_a_number_fails():
-    assert gpu._difference("it", np.array([np.nan]), np.ones(1), 0.1)
-    assert not gpu._difference("it", np.array([1.05]), np.ones(1), 0.1)
 
 
 def test_the_widths_are_those_of_paddle():
@@ -159,13 +154,6 @@ def test_the_layer_uses_it_in_training_only(warnings, use_norm, normal):
         assert gpu.has_dropout_add_norm(x)
 
 
-def test_pre_norm_and_a_cpu_do_without(use_norm, normal):
-    use_norm(raising)
-    x = normal(2, 5, 16)
-    for norm in ("pre", "post"):
-        ResidualNorm(16, 0.1, norm).leave(x, x)
-
-
 # ---- The decision ----
 
 
@@ -192,8 +180,3 @@ def test_the_self_test_runs_once_per_width_and_dtype_and_a_failure_is_final():
         assert not operation.works(x, 128) and not operation.works(x, 256)
         assert not operation.works(x, 8)  # for the rest of the process
     assert len(calls) == 4 and len(messages) == 1
-
-
-def test_prepare_does_nothing_on_a_cpu(monkeypatch):
-    monkeypatch.setattr(gpu.Operation, "works", raising)
-    gpu.GpuOperations().prepare(32, 128, paddle.bfloat16)

@@ -20,14 +20,13 @@ from transformer_mt.training import setup as assembly
 
 MODEL = {"num_layers": 2, "d_model": 32, "num_heads": 4, "d_ff": 64, "dropout": 0.0}
 VOCABULARIES = VocabularySizes(300, 300, True)
-SOURCE_LEN, TARGET_LEN = 12, 16
+LENGTHS = SOURCE_LEN, TARGET_LEN = 12, 16
 
 
-def make_updater(tmp_path, model=(), training=(), vocabularies=VOCABULARIES, **sections):
-    config = make_config(
-        tmp_path, model={**MODEL, **dict(model)}, training=dict(training), **sections
-    )
-    target = SimpleNamespace(size=vocabularies.target, pad=0)
+def make_updater(tmp_path, model=(), training=(), vocab_size=300, **sections):
+    model = {**MODEL, **dict(model)}
+    config = make_config(tmp_path, model=model, training=dict(training), **sections)
+    target = SimpleNamespace(size=vocab_size, pad=0)
     subwords = SimpleNamespace(source=target, target=target, joint=True)
     return config, assembly.make_updater(config, subwords)
 
@@ -129,12 +128,9 @@ def test_activations_are_what_is_held_when_the_loss_is_known(tmp_path, model, tr
     beside tensors of width d_model, and not counted."""
     # With recompute the vocabulary has to be large for that to be the most.
     vocab_size = 1000 if training else 300
-    vocabularies = VocabularySizes(vocab_size, vocab_size, True)
-    config, updater = make_updater(tmp_path, model, training, vocabularies, **sections)
-    few, many = 8, 32
-    lengths = SOURCE_LEN, TARGET_LEN
-    sizes = [activation_bytes(config, vocab_size, rows, *lengths) for rows in (few, many)]
-    found = [held_at_the_loss(updater, rows, vocab_size) for rows in (few, many)]
+    config, updater = make_updater(tmp_path, model, training, vocab_size, **sections)
+    sizes = [activation_bytes(config, vocab_size, rows, *LENGTHS) for rows in (8, 32)]
+    found = [held_at_the_loss(updater, rows, vocab_size) for rows in (8, 32)]
     assert found[1] - found[0] == pytest.approx(sizes[1] - sizes[0], rel=0.01)
 
 
@@ -163,12 +159,10 @@ def test_no_moment_of_an_update_needs_more(tmp_path, norm, training, vocab_size,
     """Neither the loss nor, with recompute and a small vocabulary, the backward pass through a
     layer. 2 % is for what is not counted: ids, masks, and gradients on their way. Where a layer is
     computed again the count may be higher: not all that it counts is there in the same moment."""
-    vocabularies = VocabularySizes(vocab_size, vocab_size, True)
-    config, updater = make_updater(tmp_path, {"norm": norm}, training, vocabularies)
-    few, many = 8, 32
-    lengths = SOURCE_LEN, TARGET_LEN
-    sizes = [activation_bytes(config, vocab_size, rows, *lengths) for rows in (few, many)]
-    peaks = [peak(updater, rows, vocab_size) for rows in (few, many)]
+    config, updater = make_updater(tmp_path, {"norm": norm}, training, vocab_size)
+    sizes = [activation_bytes(config, vocab_size, rows, *LENGTHS) for rows in (8, 32)]
+    peaks = [peak(updater, rows, vocab_size) for rows in (8, 32)]
     assert least <= (peaks[1] - peaks[0]) / (sizes[1] - sizes[0]) <= 1.02
     # The gradients that are there by then have taken the place of activations.
+    vocabularies = VocabularySizes(vocab_size, vocab_size, True)
     assert peaks[1] < sizes[1] + weight_bytes(config, vocabularies)

@@ -75,27 +75,6 @@ def test_the_formulas_give_the_numbers_beside_them(config_and_vocabularies):
         assert eval(formula, {"d_model": config.d_model, "d_ff": config.d_ff}) == part.each
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_each_part_is_that_piece_of_the_model(bias):
-    """By name, so that two errors can't make up for each other."""
-    config = ModelConfig(
-        num_encoder_layers=2, num_decoder_layers=3, d_model=8, num_heads=2, d_ff=5, bias=bias,
-        norm="pre", tie_embeddings=False,
-    )  # fmt: skip
-    vocabularies = VocabularySizes(11, 13, False)
-    model = built(config, vocabularies)
-    sizes = dict.fromkeys((part.name for part in parts(config, vocabularies)), 0)
-    for name, tensor in model.named_parameters():
-        first, *inner = name.split(".")
-        piece = " ".join(inner[2:3])  # of ENCODER.layers.NUMBER.PIECE....
-        if "norm" in name:
-            piece = "norms"
-        full_name = f"{first} {piece.replace('_', '-')}" if inner[1:] else first.replace("_", " ")
-        full_name = full_name.replace("source_embedding ", "source embedding")
-        sizes[full_name] += int(tensor.size)
-    assert sizes == {part.name: part.parameters for part in parts(config, vocabularies)}
-
-
 @pytest.mark.parametrize(("sizes", "millions"), [({}, 65), (BIG, 213)])
 def test_the_papers_models(sizes, millions):
     """Table 3 of the paper, with about 37,000 types (section 5.1); that number is rounded."""

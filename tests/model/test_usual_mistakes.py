@@ -11,7 +11,7 @@ import numpy as np
 import paddle
 import pytest
 
-from tests.reference import build, sizes
+from tests.reference import assert_close, build, sizes
 from transformer_mt.model.attention import (
     MultiHeadAttention,
     ScaledDotProductAttention,
@@ -21,7 +21,6 @@ from transformer_mt.model.embedding import PositionalEncoding
 from transformer_mt.model.layers import DecoderLayer, EncoderLayer, LayerNorm, ResidualNorm
 from transformer_mt.model.transformer import Transformer
 
-TOLERANCE = 1e-5
 PAD, BOS = 0, 1
 
 
@@ -50,7 +49,7 @@ def test_scores_are_divided_by_the_root_of_d_k_and_not_of_d_model():
     query = (2.0 * math.log(3.0) * first_of_each_head).reshape([1, 1, 16])
     keys = paddle.stack([first_of_each_head, paddle.zeros([16])]).unsqueeze(0)  # (1, 2, 16)
     _, weights = attention(query, keys, keys)
-    np.testing.assert_allclose(weights, [[[[0.75, 0.25]]] * 4], atol=TOLERANCE)
+    assert_close(weights, [[[[0.75, 0.25]]] * 4])
 
 
 def test_scores_are_scaled_before_the_softmax():
@@ -58,8 +57,8 @@ def test_scores_are_scaled_before_the_softmax():
     query = paddle.to_tensor([[[2.0 * math.log(3.0), 0.0, 0.0, 0.0]]])
     keys = paddle.to_tensor([[[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]]])
     output, weights = ScaledDotProductAttention()(query, keys, paddle.ones([1, 2, 3]))
-    np.testing.assert_allclose(weights, [[[0.75, 0.25]]], atol=TOLERANCE)
-    np.testing.assert_allclose(output, np.ones((1, 1, 3)), atol=TOLERANCE)
+    assert_close(weights, [[[0.75, 0.25]]])
+    assert_close(output, np.ones((1, 1, 3)))
 
 
 def test_the_key_is_transposed():
@@ -67,7 +66,7 @@ def test_the_key_is_transposed():
     query = paddle.to_tensor([[[1.0, 0.0]]])
     keys = paddle.to_tensor([[[0.0, 3.0], [0.0, 0.0]]])
     _, weights = ScaledDotProductAttention()(query, keys, keys)
-    np.testing.assert_allclose(weights, [[[0.5, 0.5]]], atol=TOLERANCE)
+    assert_close(weights, [[[0.5, 0.5]]])
 
 
 # ---- Dropout ----
@@ -121,10 +120,10 @@ def numpy_gradient(x, slope, step):
 def test_layer_norm_is_over_the_last_dimension_and_not_over_the_batch(rng, normal):
     norm, x = LayerNorm(8), 3.0 * normal(4, 5, 8) + 2.0
     output = norm(x).numpy()
-    np.testing.assert_allclose(output.mean(-1), np.zeros((4, 5)), atol=TOLERANCE)
+    assert_close(output.mean(-1), np.zeros((4, 5)))
     np.testing.assert_allclose(output.std(-1), np.ones((4, 5)), atol=1e-4)
     # A position is the same whatever stands beside it, and takes no gradient from there.
-    np.testing.assert_allclose(norm(x[1:2, 2:3]), output[1:2, 2:3], atol=TOLERANCE)
+    assert_close(norm(x[1:2, 2:3]), output[1:2, 2:3])
     slope = np.zeros((4, 5, 8))
     slope[1, 2] = rng.standard_normal(8)
     gradient = gradient_of(norm, x.numpy(), slope)
@@ -136,7 +135,7 @@ def test_layer_norm_is_over_the_last_dimension_and_not_over_the_batch(rng, norma
 def test_layer_norm_divides_by_the_biased_deviation(rng):
     """Of 4 elements, the unbiased one is larger by a factor of sqrt(4 / 3)."""
     row = paddle.to_tensor([[3.0, -1.0, 3.0, -1.0]])
-    np.testing.assert_allclose(LayerNorm(4)(row), [[1.0, -1.0, 1.0, -1.0]], atol=TOLERANCE)
+    assert_close(LayerNorm(4)(row), [[1.0, -1.0, 1.0, -1.0]])
     x, slope = rng.standard_normal((3, 4)), rng.standard_normal((3, 4))
     expected = numpy_gradient(x, slope, step=1e-5)
     np.testing.assert_allclose(gradient_of(LayerNorm(4), x, slope), expected, atol=1e-4)
@@ -147,7 +146,7 @@ def test_layer_norms_epsilon_is_under_the_root(rng):
     not 3.3e-3."""
     row = paddle.to_tensor([[1e-3, -1e-3, 1e-3, -1e-3]])
     expected = np.array([[1.0, -1.0, 1.0, -1.0]]) / math.sqrt(11.0)
-    np.testing.assert_allclose(LayerNorm(4)(row), expected, atol=TOLERANCE)
+    assert_close(LayerNorm(4)(row), expected)
     x, slope = 1e-3 * rng.standard_normal((3, 4)), rng.standard_normal((3, 4))
     expected = numpy_gradient(x, slope, step=1e-8)  # of the order of 300
     np.testing.assert_allclose(gradient_of(LayerNorm(4), x, slope), expected, rtol=1e-4, atol=0.01)
@@ -183,7 +182,7 @@ def test_pre_norm_is_of_what_the_sublayer_reads_and_not_of_what_it_returns(norma
 
     x = 3.0 * normal(2, 3, 8) + 1.0
     output = ResidualNorm(8, norm="pre")(x, sublayer)
-    np.testing.assert_allclose(read[0], numpy_norm(x), atol=TOLERANCE)
+    assert_close(read[0], numpy_norm(x))
     np.testing.assert_allclose(output, x.numpy() + 100.0 * numpy_norm(x), rtol=1e-5, atol=1e-3)
 
 
@@ -222,7 +221,7 @@ def test_attention_reads_the_right_tensors_inside_its_residual(
         expected = leave(expected, attended)
     expected = leave(expected, paddle.zeros_like(x))
     output = layer(x, memory)[0] if layer_class is DecoderLayer else layer(x)[0]
-    np.testing.assert_allclose(output, expected, rtol=1e-5, atol=TOLERANCE)
+    np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5)
 
 
 # ---- Positions ----
@@ -252,7 +251,7 @@ def test_the_target_mask_leaves_something_in_every_row(randomise, norm):
     logits, weights = model(source_ids, target_ids, need_weights=True)
     for layer_weights in weights.decoder:
         sums = layer_weights.sum(-1)
-        np.testing.assert_allclose(sums, np.ones((2, 2, 4)), atol=TOLERANCE)  # padding included
+        assert_close(sums, np.ones((2, 2, 4)))  # padding included
     assert bool(paddle.isfinite(logits).all())
     (logits**2).mean().backward()
     for name, parameter in model.named_parameters():

@@ -133,16 +133,6 @@ def test_all_that_does_not_fit_is_listed(directory):
     np.testing.assert_array_equal(logits(model), before)
 
 
-def test_saving_again_replaces(directory):
-    first, second = small_model(), small_model()
-    save(directory, 3, first)
-    saved = save(directory, 3, second)
-    other = small_model()
-    load_weights(saved, other)
-    np.testing.assert_array_equal(logits(second), logits(other))
-    assert [path.name for path in directory.checkpoints.iterdir()] == ["step_3"]
-
-
 # The kernel refuses to let a file of this process grow beyond a limit, as a full disk would.
 SAVE_WITH_LITTLE_ROOM = """
 import sys

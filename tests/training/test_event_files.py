@@ -10,7 +10,7 @@ from visualdl import LogReader
 
 from tests.small_trainers import SHORT
 from transformer_mt.training import folder
-from transformer_mt.training.folder import EventFiles, RunDirectory
+from transformer_mt.training.folder import EventFiles
 from transformer_mt.utils.errors import UserError
 
 TIME = "2026-11-22T12:00:00+00:00"
@@ -67,12 +67,6 @@ def test_both_kinds_hold_the_lines(tmp_path):
     assert ("train/loss", 100) not in [event[:2] for event in events]
 
 
-def test_lines_of_an_earlier_version(tmp_path):
-    old = {"kind": "train", "step": 50, "loss": 1.0, "epoch": 0}
-    EventFiles({"visualdl": tmp_path}, [old, {"kind": "dev", "samples": ["x"]}]).close()
-    assert of_visualdl(tmp_path, "train/loss") == [(50, 1.0, 0)]
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -81,12 +75,11 @@ def test_lines_of_an_earlier_version(tmp_path):
         {"kind": "train", "step": 1, "loss": "high", "padding": [], "time": 5},
         {"kind": "train", "step": 2**70, "loss": 1.0},
         {"kind": ["train"], "step": 1},
+        {"kind": "train", "step": 50, "loss": 1.0, "epoch": 0},
     ],
 )
-def test_lines_of_somebody_else(tmp_path, line, capsys):
+def test_lines_of_somebody_else(tmp_path, line):
     """metrics.jsonl may come from anybody; a line that makes no sense stops no training."""
-    for kind in ("visualdl", "tensorboard"):
-        (tmp_path / kind).mkdir()
     files = EventFiles({kind: tmp_path / kind for kind in ("visualdl", "tensorboard")}, [line])
     files.add({"kind": "dev", "step": 2, "samples": ["x"]})
     files.close()
@@ -109,28 +102,11 @@ def test_a_resumed_run_has_no_step_twice(make_trainer, run_in):
     assert [point[0] for point in of_visualdl(folder, "train/loss")] == [2, 4, 6]
 
 
-def test_nothing_is_written_without_it(make_trainer, run_in):
-    directory, _ = run_in(make_trainer(**SHORT, log_to=[]))
-    assert not (directory.path / "visualdl").exists()
-
-
-def test_links_out_of_the_directory_are_not_followed(tmp_path):
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "vdlrecords.1.log").write_text("of another run")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "visualdl").symlink_to(other)
-    with pytest.raises(UserError, match="outside of the model directory"):
-        RunDirectory(tmp_path / "run").open_event_files(["visualdl"])
-    assert (other / "vdlrecords.1.log").exists()
-
-
 def test_a_missing_package_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     monkeypatch.setattr(folder, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install tensorboardX"):
         folder.require_packages(["tensorboard"])
-    folder.require_packages([])
 
 
 def test_a_full_disk_ends_the_files_and_not_the_training(tmp_path, capsys):

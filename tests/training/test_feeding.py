@@ -3,6 +3,7 @@
 import gc
 import threading
 from collections import namedtuple
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ import paddle
 import pytest
 
 from tests.device_path import counted_host_reads
-from tests.support import demo_pairs, make_config, prepared, train_subwords
+from tests.small_trainers import assert_same_weights, trainer_of
 from transformer_mt import kernels
 from transformer_mt.data.batches import Batch, Update, read_ahead
 from transformer_mt.kernels.cpu import CpuOperations
@@ -20,9 +21,6 @@ from transformer_mt.model import operations
 from transformer_mt.model.operations import to_tensor
 from transformer_mt.training import loop
 from transformer_mt.training.folder import RunDirectory
-from transformer_mt.training.setup import make_trainer
-
-PAIRS = demo_pairs(60)
 
 
 class FedAhead(CpuOperations):
@@ -52,36 +50,22 @@ class Sender:
         return [paddle.to_tensor(a) for a in arrays], lambda: self.events.append(("due", number))
 
 
-def test_a_cpu_copies_nothing_ahead():
-    updates = read_ahead(update_of, range(3))
-    assert operations.current.sent_ahead(updates) is updates
-    array = np.arange(6).reshape(2, 3)
-    np.testing.assert_array_equal(to_tensor(array).numpy(), array)
-
-
 def test_each_update_is_sent_before_the_one_before_it_is_trained_on():
     operations.use(FedAhead())
     send = Sender()
-    items = []
     for item, update in sent_ahead(read_ahead(update_of, range(4)), send):
         send.events.append(("trained", item))
-        items.append(item)
         assert update.target_tokens == 12 and update.batches[1].target_tokens == 6
         for i, batch in enumerate(update.batches):
+            assert (batch.source == item + 10 * i).all()
             for array in (batch.source, batch.target_input, batch.alignment):
                 if array is not None:
                     assert to_tensor(array) is array.tensor
                     np.testing.assert_array_equal(array.tensor.numpy(), array)
-            assert (batch.source == item + 10 * i).all()
-    assert items == [0, 1, 2, 3]
-    order = {event: place for place, event in enumerate(send.events)}
-    for item in items:
-        assert order["sent", item] < order["trained", item]
-        assert send.events.index(("due", item)) < order["trained", item]
-        if item:
-            assert order["sent", item] < order["trained", item - 1]
-        if item > 1:  # one ahead, because each takes memory
-            assert order["sent", item] > order["trained", item - 2]
+    # One ahead, because each takes memory.
+    order = ["sent 0", "sent 1", "due 0", "trained 0", "sent 2", "due 1", "trained 1"]
+    order += ["sent 3", "due 2", "trained 2", "due 3", "trained 3"]
+    assert [f"{what} {number}" for what, number in send.events[:12]] == order
 
 
 def test_an_array_that_is_computed_from_a_sent_one_is_sent_itself():
@@ -118,10 +102,6 @@ def test_an_error_comes_at_its_turn(where):
     assert seen == [0, 1, 2] and threading.active_count() == before
 
 
-def test_no_update_is_no_error():
-    assert list(sent_ahead(read_ahead(update_of, []), Sender())) == []
-
-
 def test_leaving_early_leaves_no_thread_and_no_copy_unawaited():
     before = threading.active_count()
     send = Sender()
@@ -148,17 +128,12 @@ class Device:
         self.events = 0
         self.computing, self.copying = Stream(self, "computing"), Stream(self, "copying")
         self.current = self.computing
-        device = self
 
-        class guard:
-            def __init__(self, stream):
-                self.stream = stream
-
-            def __enter__(self):
-                self.before, device.current = device.current, self.stream
-
-            def __exit__(self, *_):
-                device.current = self.before
+        @contextmanager
+        def guard(stream):
+            before, self.current = self.current, stream
+            yield
+            self.current = before
 
         def cuda(tensor, device_id=None, blocking=True):
             self.log.append(("copy", self.current.name, blocking))
@@ -194,21 +169,20 @@ def gpu(monkeypatch):
 
 
 def test_the_two_streams_wait_for_each_other(gpu):
-    copies = operations.current._copies
-    assert operations.current._copies is copies
-    tensors, receive = copies.ahead([np.arange(3), np.ones((2, 2), "float32")])
+    """And no tensor is read on the host."""
+    with counted_host_reads() as reads:
+        arrays = [np.arange(3), np.ones((2, 2), "float32")]
+        tensors, receive = operations.current._copies.ahead(arrays)
     copy = ("copy", "copying", False)
     expected = [("wait", "copying", "computing"), copy, copy, ("record", "copying")]
-    assert gpu.log == expected and gpu.current is gpu.computing
+    assert gpu.log == expected and gpu.current is gpu.computing and not sum(reads.values())
     receive()
     assert gpu.log[len(expected) :] == [("wait", "computing", 1)]
     assert [tensor.dtype for tensor in tensors] == [paddle.int64, paddle.float32]
     assert tensors[0].tolist() == [0, 1, 2]
-
-
-def test_what_is_drawn_in_the_step_is_copied_in_the_stream_of_computation(gpu):
-    tensor = to_tensor(np.arange(4) == 2)
-    assert tensor.tolist() == [False, False, True, False]
+    # What is drawn in the step is copied in the stream of computation.
+    gpu.log.clear()
+    assert to_tensor(np.arange(4) == 2).tolist() == [False, False, True, False]
     assert gpu.log == [("copy", "computing", False), ("record", "computing")]
 
 
@@ -237,29 +211,19 @@ def test_pinned_memory_is_kept_until_its_copy_is_done(gpu):
 )
 def test_a_run_that_is_fed_ahead_is_the_same(tmp_path, monkeypatch, sections):
     """The whole loop of training, with the same weights at its end to the last bit."""
-    subwords = train_subwords(PAIRS)
-    weights = []
+    trained = []
     for fed in (False, True):
         with monkeypatch.context() as patch:
             device = Device(patch) if fed else None
             folder = tmp_path / str(fed)
-            config = make_config(folder, training={"max_steps": 5, "save_every": 5}, **sections)
-            own = make_trainer(config, prepared(config, PAIRS, subwords, PAIRS[:2]))
+            training = {"max_steps": 5, "save_every": 5}
+            trainer = trainer_of(folder, training=training, **sections)
             patch.setattr(loop.Trainer, "_validate_and_save", lambda self: None)
             directory = RunDirectory(folder / "model")
             directory.claim()
-            own.start()
-            own.run(directory)
+            trainer.start()
+            trainer.run(directory)
             directory.release()
-            weights.append([p.numpy() for _, p in own.model.named_parameters()])
+            trained.append(trainer)
     assert ("copy", "copying", False) in device.log and ("copy", "computing", False) in device.log
-    assert all((one == other).all() for one, other in zip(*weights, strict=True))
-
-
-def test_feeding_reads_no_tensor_on_the_host(gpu):
-    updates = operations.current.sent_ahead(read_ahead(update_of, range(3)))
-    with counted_host_reads() as counts:
-        for _, update in updates:
-            to_tensor(update.batches[0].source)
-            to_tensor(update.batches[0].target_output)
-    assert sum(counts.values()) == 0
+    assert_same_weights(*trained)

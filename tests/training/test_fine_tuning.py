@@ -14,18 +14,10 @@ from transformer_mt.utils.errors import UsageError, UserError
 PAIRS = demo_pairs(120)
 # None of these values is a default.
 GENERAL = {
-    "num_layers": 1,
-    "num_decoder_layers": 2,
-    "d_model": 16,
-    "num_heads": 4,
-    "d_ff": 24,
-    "norm": "pre",
-    "dropout": 0.2,
-    "embedding_dropout": 0.05,
-    "attention_dropout": 0.15,
-    "tie_embeddings": False,
-    "bias": False,
-}
+    "num_layers": 1, "num_decoder_layers": 2, "d_model": 16, "num_heads": 4, "d_ff": 24,
+    "norm": "pre", "dropout": 0.2, "embedding_dropout": 0.05, "attention_dropout": 0.15,
+    "tie_embeddings": False, "bias": False,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +38,6 @@ def write(tmp_path, general):
         values = make_config(tmp_path, data={"dev": "dev", "test": "test"}).model_dump()
         values = {key: values[key] for key in ("model_dir", "data", "training", "decoding")}
         values["training"] |= {"init_from": str(general), "devices": 1, "max_steps": 2}
-        values["training"] |= {"log_to": []}
         path = tmp_path / "recipe.yaml"
         path.write_text(yaml.safe_dump(values | sections))
         return path
@@ -62,6 +53,8 @@ def test_without_a_section_model_the_model_is_the_other_one(write, capsys):
     # The command line counts as the recipe does.
     config = fine_tuning.load(write(), ["model.dropout=0.4"])
     assert (config.model.dropout, config.model.d_ff) == (0.4, 24)
+    config = fine_tuning.load(write(), ["training.init_from=null"])
+    assert config.model == ModelConfig()
 
 
 def test_the_normalisation_is_that_of_the_subwords(write, tmp_path):
@@ -70,11 +63,6 @@ def test_the_normalisation_is_that_of_the_subwords(write, tmp_path):
     other = make_model_directory(tmp_path / "nfc", PAIRS, config).path
     loaded = fine_tuning.load(write(), [f"training.init_from={other}"])
     assert loaded.subword.normalization == "nfc"
-
-
-def test_a_recipe_without_init_from_has_the_defaults(write):
-    config = fine_tuning.load(write(), ["training.init_from=null"])
-    assert config.model == ModelConfig()
 
 
 def test_all_that_the_recipe_changes_is_listed_at_once(write, general, capsys):
@@ -86,17 +74,15 @@ def test_all_that_the_recipe_changes_is_listed_at_once(write, general, capsys):
     # With a number of layers of its own, the recipe means the encoder and the decoder.
     assert (config.model.encoder_layers, config.model.decoder_layers) == (3, 3)
     assert config.model.embedding_dropout is None
-    _, messages = capsys.readouterr()
-    assert messages == (
-        f"training.init_from: the recipe changes the model of {general}:\n"
-        "  model.num_layers: 3, there 1\n"
-        "  model.num_decoder_layers: null, there 2\n"
-        "  model.d_ff: 48, there 24\n"
-        "  model.embedding_dropout: null, there 0.05\n"
-        f"training.init_from: the subwords are those of {general}. These keys of the recipe have "
-        "no effect:\n"
-        "  subword.vocab_size: 300, there 200\n"
-    )
+    messages = capsys.readouterr().err.splitlines()
+    assert [line.strip() for line in messages if line.startswith("  ")] == [
+        "model.num_layers: 3, there 1",
+        "model.num_decoder_layers: null, there 2",
+        "model.d_ff: 48, there 24",
+        "model.embedding_dropout: null, there 0.05",
+        "subword.vocab_size: 300, there 200",
+    ]
+    assert all(str(general) in line for line in messages if not line.startswith("  "))
 
 
 def test_another_width_is_refused_with_all_that_differs(write, general, monkeypatch):
@@ -105,41 +91,24 @@ def test_another_width_is_refused_with_all_that_differs(write, general, monkeypa
     path = write(model={"d_model": 32, "num_heads": 8, "bias": True})
     with pytest.raises(UsageError) as error:
         run_command("train", path)
-    assert str(error.value) == (
-        f"training.init_from: {general} has another model.d_model than this recipe, so its weights "
-        "do not fit. These keys differ:\n  model.d_model: 32, there 16\n"
-        "  model.num_heads: 8, there 4\n  model.bias: True, there False\n"
-        f"Leave them out of the recipe, and the model is that of {general}"
-    )
+    for words in ("init_from", "d_model: 32, there 16", "heads: 8, there 4", "bias: True, there"):
+        assert words in str(error.value)
 
 
-def test_a_model_that_is_not_there(write):
+def test_a_model_that_is_not_there_or_damaged(write, general, tmp_path):
     for command in ("train", "info"):
         with pytest.raises(UsageError, match=r"training\.init_from: nowhere is not a model dir"):
             run_command(command, write(), "training.init_from=nowhere")
-
-
-def test_a_damaged_model(write, general, tmp_path):
     broken = shutil.copytree(general, tmp_path / "broken")
     (broken / "config.yaml").write_text("model_dir: x\n")
     with pytest.raises(UserError, match=r"training\.init_from: .*damaged, or edited"):
         fine_tuning.load(write(), [f"training.init_from={broken}"])
 
 
-@pytest.mark.parametrize(
-    ("sections", "words"),
-    [
-        ({"model": None}, "model: null"),
-        ({"model": {"d_modell": 3}}, "model.d_modell"),
-        ({"model": {"d_model": "wide"}}, "model.d_model: 'wide'"),
-        ({"training": {"init_from": 3}}, "training.init_from: 3"),
-        ({"training": None}, "training: null"),
-        ({"subword": []}, "subword: "),
-    ],
-)
-def test_mistakes_are_reported_as_ever(write, sections, words):
-    with pytest.raises(UsageError, match=words):
-        fine_tuning.load(write(**sections))
+def test_mistakes_are_reported_as_ever(write):
+    for sections, words in (({"model": None}, "model: null"), ({"training": 3}, "training: 3")):
+        with pytest.raises(UsageError, match=words):
+            fine_tuning.load(write(**sections))
 
 
 def test_training_records_what_is_inherited_and_goes_on_without_the_other_model(
@@ -162,15 +131,3 @@ def test_training_records_what_is_inherited_and_goes_on_without_the_other_model(
         run_command("train", path, override, "--restart", device="cpu")
     with pytest.raises(UsageError, match=r"model\.d_ff: 24, now 48"):
         run_command("train", path, override, "model.d_ff=48", device="cpu")
-
-
-def test_info_counts_the_inherited_model(write, general, capsys):
-    run_command("info", write())
-    of_recipe = capsys.readouterr().out
-    run_command("info", general)
-    of_model = capsys.readouterr().out
-
-    def total(text):
-        return next(line for line in text.splitlines() if line.strip().startswith("total"))
-
-    assert total(of_recipe) == total(of_model)

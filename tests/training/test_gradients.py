@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import ROOT, TIMEOUT
 from tests.training.exchange import STEPS, VARIANTS, trained
-from transformer_mt.training.parallel import ALONE, Bucket, Gradients, Processes, buckets_of
+from transformer_mt.training.parallel import ALONE, Gradients, Processes
 
 COUNT = 3
 
@@ -120,25 +120,6 @@ def test_an_update_that_is_not_finite_changes_nothing(several, alone):
 def test_no_update_reads_the_device(several, alone, variant):
     assert several[variant]["reads"] == 0
     assert alone[variant]["reads"] == 0
-
-
-def test_buckets_divide_the_parameters_from_the_last_one(monkeypatch):
-    monkeypatch.setattr("transformer_mt.training.parallel.BUCKET_BYTES", 100)
-    model = paddle.nn.Sequential(*(paddle.nn.Linear(4, 4) for _ in range(5)))
-    buckets = buckets_of(model)
-    flat = [parameter for bucket in buckets for parameter in bucket.parameters]
-    assert list(map(id, flat)) == list(map(id, reversed(list(model.parameters()))))
-    assert all(4 * bucket.size >= 100 for bucket in buckets[:-1])
-    assert len(buckets) > 2
-
-
-def test_a_bucket_is_flattened_and_divided_again():
-    bucket = Bucket([paddle.zeros([2, 3]), paddle.zeros([4]), paddle.zeros([])])
-    values = [paddle.rand([2, 3]), paddle.rand([4]), paddle.rand([])]
-    flat = bucket.flat(values)
-    assert flat.shape == [bucket.size] == [11]
-    for part, value in zip(bucket.parts(flat), values, strict=True):
-        np.testing.assert_array_equal(part.numpy(), value.numpy())
 
 
 def test_the_error_of_a_lost_process_is_not_replaced(monkeypatch):

@@ -1,6 +1,6 @@
-"""Can it learn? Tiny models learn to copy, reverse and sort digits, to the last one, in seconds.
+"""Can it learn? Tiny models learn to reverse and sort digits, to the last one, in seconds.
 
-Copying and reversing need attention by position, sorting needs the content of the whole source and
+Reversing needs attention by position, sorting needs the content of the whole source and
 what was put out before.
 """
 
@@ -11,8 +11,8 @@ from tests.support import LEARNER, LEARNING, learn, make_config
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.line_translator import LineTranslator
 
-TASKS = {"copy": list, "reverse": lambda digits: digits[::-1], "sort": sorted}
-STEPS, HELD_OUT = 400, 200
+TASKS = {"reverse": lambda digits: digits[::-1], "sort": sorted}
+STEPS, HELD_OUT = 400, 100
 
 
 def different_sequences(count, random):
@@ -26,14 +26,7 @@ def different_sequences(count, random):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "norm", "beam_size"),
-    [
-        ("reverse", "pre", 3),
-        ("sort", "post", 1),
-        ("copy", "post", 1),
-        ("reverse", "post", 1),
-        ("sort", "pre", 1),
-        ("sort", "post", 3),
-    ],
+    [("reverse", "pre", 3), ("sort", "post", 1)],
 )
 def test_learning(tmp_path, task, norm, beam_size):
     sequences = different_sequences(5000, np.random.default_rng(1))
@@ -53,9 +46,5 @@ def test_learning(tmp_path, task, norm, beam_size):
     decoding = config.decoding.model_copy(update={"beam_size": beam_size})
     translator = LineTranslator(engine, subwords, decoding, 100, "de")
     found = translator.translate(source for source, _ in pairs[:HELD_OUT])
-    wrong = [
-        f"{source}: {output}"
-        for (source, target), output in zip(pairs[:HELD_OUT], found, strict=True)
-        if output != target
-    ]
+    wrong = [pair for pair, output in zip(pairs, found, strict=False) if output != pair[1]]
     assert not wrong, f"{len(wrong)} of {HELD_OUT}: {wrong[:5]}"

@@ -15,6 +15,7 @@ NAMES = [f"name{number}" for number in range(330)]
 SEEN, UNSEEN = NAMES[:300], NAMES[300:]
 VERBS = {"sees": "gesehen", "hears": "gehört", "finds": "gefunden", "calls": "gerufen"}
 STEPS, HELD_OUT = 120, 100
+BATCHES = {"batch_tokens": 400, "device_tokens": 400}
 
 
 def sentences(names, count, random):
@@ -23,11 +24,8 @@ def sentences(names, count, random):
     for _ in range(count):
         subject, object_ = random.choice(names, 2, replace=False)
         verb = random.choice(list(VERBS))
-        source, target = (
-            f"{subject} {verb} {object_}",
-            f"{object_} wird von {subject} {VERBS[verb]}",
-        )
-        pairs.append((source, target))
+        source = f"{subject} {verb} {object_}"
+        pairs.append((source, f"{object_} wird von {subject} {VERBS[verb]}"))
     return pairs
 
 
@@ -39,20 +37,13 @@ def test_names_that_training_never_had(tmp_path, copying):
     config = make_config(
         tmp_path,
         model={**LEARNER, "copying": copying},
-        training={
-            **LEARNING,
-            "max_steps": STEPS,
-            "warmup_steps": 40,
-            "batch_tokens": 400,
-            "device_tokens": 400,
-        },
+        training=LEARNING | {"max_steps": STEPS, "warmup_steps": 40} | BATCHES,
     )
     subwords = Subwords(vocabulary, vocabulary)
     engine = learn(config, train, subwords)
     for beam_size in (1, 4):
-        decoding = config.decoding.model_copy(
-            update={"beam_size": beam_size, "max_length_extra": 5}
-        )
+        changes = {"beam_size": beam_size, "max_length_extra": 5}
+        decoding = config.decoding.model_copy(update=changes)
         translator = LineTranslator(engine, subwords, decoding, 100, "de")
         found = translator.translate(source for source, _ in held_out)
         right = sum(output == target for output, (_, target) in zip(found, held_out, strict=True))
@@ -63,7 +54,7 @@ def test_names_that_training_never_had(tmp_path, copying):
 def test_fine_tuning_from_a_plain_model(tmp_path):
     """Its weights are taken, and the gate's are new."""
     config = make_config(tmp_path)
-    directory = make_model_directory(tmp_path / "plain", demo_pairs(200), config)
+    directory = make_model_directory(tmp_path / "plain", demo_pairs(60), config)
     subwords, plain = directory.load_subwords(), directory.checkpoint("last")
     model = build_model(config.model.model_copy(update={"copying": True}), subwords)
     assert take_weights(plain, model) == ["gate.weight is missing", "gate.bias is missing"]

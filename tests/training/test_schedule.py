@@ -6,8 +6,6 @@ from types import SimpleNamespace
 import pytest
 
 from tests.docs.pages import example
-from tests.support import demo_pairs, make_config, run_command, write_pairs
-from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import TrainingConfig
 from transformer_mt.training import schedule as schedule_module
 from transformer_mt.training.schedule import SCHEDULES, learning_rate
@@ -17,9 +15,12 @@ def schedule(name, warmup_steps, rate=None):
     return TrainingConfig(max_steps=1, schedule=name, warmup_steps=warmup_steps, learning_rate=rate)
 
 
-@pytest.mark.parametrize(("d_model", "warmup"), [(512, 4000), (1024, 8000), (64, 1), (3, 7)])
+@pytest.mark.parametrize(("d_model", "warmup"), [(512, 4000), (64, 1)])
 def test_noam_is_the_papers(d_model, warmup):
     config = schedule("noam", warmup)
+    # A number to hold the formula against: 512^-0.5 * 4000^-0.5.
+    peak = learning_rate(4000, schedule("noam", 4000), 512)
+    assert peak == pytest.approx(6.9877e-4, rel=1e-4)
     for step in [1, 2, warmup - 1, warmup, warmup + 1, 2 * warmup, 100_000]:
         if step:
             paper = d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
@@ -27,13 +28,8 @@ def test_noam_is_the_papers(d_model, warmup):
             assert learning_rate(step, config, d_model) == pytest.approx(paper, rel=1e-12)
 
 
-def test_the_papers_base_model_peaks_at_seven_ten_thousandths():
-    """A number to hold the formula against: 512^-0.5 * 4000^-0.5."""
-    assert learning_rate(4000, schedule("noam", 4000), 512) == pytest.approx(6.9877e-4, rel=1e-4)
-
-
 @pytest.mark.parametrize("name", ["noam", "inverse_sqrt", "constant"])
-@pytest.mark.parametrize("warmup", [1, 2, 300])
+@pytest.mark.parametrize("warmup", [1, 300])
 def test_the_rate_of_the_config_is_the_one_at_the_end_of_warmup(name, warmup):
     config = schedule(name, warmup, 5e-3)
     rates = [learning_rate(step, config, 128) for step in range(1, 4 * warmup + 2)]
@@ -43,13 +39,10 @@ def test_the_rate_of_the_config_is_the_one_at_the_end_of_warmup(name, warmup):
     # Up in equal steps, then down (or level).
     for step in range(1, warmup + 1):
         assert rates[step - 1] == pytest.approx(5e-3 * step / warmup, rel=1e-12)
+    # The width changes nothing once the rate is given.
+    assert learning_rate(warmup, config, 64) == rates[warmup - 1]
     end = 5e-3 if name == "constant" else 5e-3 / 2
     assert learning_rate(4 * warmup, config, 128) == pytest.approx(end, rel=1e-12)
-
-
-def test_the_shape_does_not_depend_on_the_width_once_the_rate_is_given():
-    config = schedule("noam", 10, 1e-3)
-    assert learning_rate(35, config, 64) == learning_rate(35, config, 1024)
 
 
 def test_constant_without_warmup():
@@ -57,7 +50,7 @@ def test_constant_without_warmup():
     assert {learning_rate(step, config, 64) for step in (1, 2, 10, 10_000)} == {2e-4}
 
 
-@pytest.mark.parametrize("warmup", [0, 1, 40])
+@pytest.mark.parametrize("warmup", [0, 40])
 @pytest.mark.parametrize(
     ("name", "share"),
     [
@@ -77,31 +70,6 @@ def test_schedules_that_end(name, share, warmup):
     assert set(rates[200:]) <= {rates[199]} and abs(rates[199]) < 1e-18
     down = rates[max(warmup, 1) - 1 :]
     assert down == sorted(down, reverse=True)
-
-
-@pytest.mark.parametrize(
-    ("decay_steps", "how"),
-    [(2, "start a run with training.init_from"), (9, "raise training.max_steps;")],
-)
-def test_what_a_run_that_ended_says(tmp_path, capsys, decay_steps, how):
-    """A rate of 0 trains nothing more; before that, the run can be made longer."""
-    write_pairs(tmp_path / "text", "train", demo_pairs(40))
-    config = make_config(
-        tmp_path,
-        data={"held_out": 2},
-        subword={"vocab_size": 90},
-        training={
-            "max_steps": 2,
-            "schedule": "linear",
-            "warmup_steps": 1,
-            "decay_steps": decay_steps,
-        },
-    )
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(config_file.dump(config))
-    for _ in range(2):
-        run_command("train", recipe)
-    assert f"this run has reached its end; to continue, {how}" in capsys.readouterr().err
 
 
 def test_a_schedule_is_one_entry(monkeypatch):

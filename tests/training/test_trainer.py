@@ -11,34 +11,25 @@ import paddle
 import pytest
 
 from tests.device_path import use_device_path
-from tests.small_trainers import DEV, SHORT, TRAIN, set_losses, update_once, weights
-from tests.support import log_softmax, make_config, prepared, take_steps
+from tests.small_trainers import (
+    DEV,
+    SHORT,
+    TRAIN,
+    assert_same_weights,
+    set_losses,
+    trainer_of,
+    update_once,
+    weights,
+)
+from tests.support import log_softmax, take_steps
 from transformer_mt.training import optimizers
 from transformer_mt.training.loop import seconds_per_step
 from transformer_mt.training.parallel import Processes
-from transformer_mt.training.setup import make_trainer as assembled
 from transformer_mt.training.state import Meter, perplexity
 from transformer_mt.training.update import LossScale
 from transformer_mt.training.validate import dev_loss
 from transformer_mt.utils import signals
 from transformer_mt.utils.errors import Interrupted, UserError
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_a_clipped_gradient_has_the_norm_that_is_asked_for(make_trainer, bias):
-    """A step of plain gradient descent with a rate of 1 moves the weights by the gradient. Without
-    biases, Paddle gives some gradients that cannot be written to while gradients are recorded."""
-    trainer = make_trainer(
-        model={"bias": bias}, optimizer="sgd", momentum=0.0, schedule="constant", warmup_steps=0,
-        learning_rate=1.0, clip_norm=0.01,
-    )  # fmt: skip
-    before = weights(trainer)
-    take_steps(trainer, 1)
-    moved = [after - before[name] for name, after in weights(trainer).items()]
-    norm = np.sqrt(sum(np.square(change, dtype="float64").sum() for change in moved))
-    # Weights of up to 2, from whose differences it is computed, are rounded to 1e-7.
-    assert norm == pytest.approx(0.01, abs=2e-5)
-
 
 # ---- The same again ----
 
@@ -52,8 +43,7 @@ def test_the_same_seed_gives_the_same_weights_bit_by_bit(make_trainer):
         return weights(trainer)
 
     first, second, other = trained(5), trained(5), trained(6)
-    for name, value in first.items():
-        np.testing.assert_array_equal(value, second[name], err_msg=name)
+    assert_same_weights(second, first)
     assert not np.array_equal(first["target_embedding.weight"], other["target_embedding.weight"])
 
 
@@ -74,9 +64,8 @@ def gradient(trainer, batches):
 def assert_same_gradient(found, expected):
     """Weights of at most 1 keep their differences to 6e-8; sums of some hundred terms, in another
     order, agree to 1e-6 of the largest."""
-    for name, value in expected.items():
-        size = max(1.0, float(np.abs(value).max()))
-        np.testing.assert_allclose(found[name], value, rtol=0, atol=2e-6 * size, err_msg=name)
+    largest = max(1.0, *(float(np.abs(value).max()) for value in expected.values()))
+    assert_same_weights(found, expected, 2e-6 * largest)
 
 
 def test_accumulated_gradients_are_those_of_the_whole_batch(make_trainer):
@@ -169,9 +158,8 @@ def test_the_rate_is_the_schedules(make_trainer, monkeypatch):
 
 @pytest.mark.parametrize(
     ("batch_tokens", "device_tokens", "plan"),
-    [(4096, 4096, (1, 4096)), (4096, 8192, (1, 4096)), (4096, 2048, (2, 2048)),
-     (25000, 4096, (7, 3571)), (100, 99, (2, 50))],
-)  # fmt: skip
+    [(4096, 8192, (1, 4096)), (25000, 4096, (7, 3571)), (100, 99, (2, 50))],
+)
 def test_accumulation_follows_from_the_two_sizes(make_trainer, batch_tokens, device_tokens, plan):
     trainer = make_trainer(batch_tokens=batch_tokens, device_tokens=device_tokens)
     assert trainer.config.training.batch_plan == plan
@@ -179,12 +167,12 @@ def test_accumulation_follows_from_the_two_sizes(make_trainer, batch_tokens, dev
 
 def test_an_epoch_trains_on_every_pair_once(make_trainer):
     trainer = make_trainer(batch_tokens=600, device_tokens=200)
-    plans = [trainer.plan.epoch_updates(epoch) for epoch in (0, 1, 0)]
-    for plan in plans:
-        sentences = np.concatenate([batch for update in plan for batch in update])
-        assert sorted(sentences) == list(range(len(TRAIN)))
-    order = [[list(batch) for update in plan for batch in update] for plan in plans]
-    assert order[0] == order[2] != order[1]
+    orders = []
+    for epoch in (0, 1, 0):
+        batches = [batch for update in trainer.plan.epoch_updates(epoch) for batch in update]
+        orders.append(np.concatenate(batches).tolist())
+        assert sorted(orders[-1]) == list(range(len(TRAIN)))
+    assert orders[0] == orders[2] != orders[1]
 
 
 # ---- The dev set ----
@@ -206,19 +194,17 @@ def test_the_dev_sets_losses_and_the_perplexity_of_the_unsmoothed_one(make_train
     assert perplexity(nll) == pytest.approx(math.exp(plain / tokens), rel=1e-4)
     assert loss == pytest.approx((0.8 * plain + 0.2 * blind) / tokens, rel=1e-5)
     assert abs(loss - nll) > 1e-3  # which rounding is far below
-
-
-def test_perplexity_of_a_hopeless_model_is_still_a_number():
-    assert perplexity(0.0) == 1
     assert math.isfinite(perplexity(1e6))
 
 
 # ---- Clipping ----
 
 
-@pytest.mark.parametrize("limit", [0.05, 1000.0])
-def test_clipping_is_paddles(make_trainer, limit):
-    rate = {"learning_rate": 1.0, **PLAIN}
+@pytest.mark.parametrize(("limit", "bias"), [(0.05, True), (0.05, False), (1000.0, True)])
+def test_clipping_is_paddles(make_trainer, limit, bias):
+    """Without biases, Paddle gives some gradients that cannot be written to while gradients are
+    recorded."""
+    rate = {"model": {"bias": bias}, "learning_rate": 1.0, **PLAIN}
     sentences = np.arange(40)
     plain, clipped = (
         gradient(make_trainer(clip_norm=clip, **rate), [sentences]) for clip in (None, limit)
@@ -227,7 +213,7 @@ def test_clipping_is_paddles(make_trainer, limit):
     expected = [clip.numpy() for _, clip in paddle.nn.ClipGradByGlobalNorm(limit)(pairs)]
     assert_same_gradient(clipped, dict(zip(plain, expected, strict=True)))
     norm = math.sqrt(sum((value.astype("float64") ** 2).sum() for value in clipped.values()))
-    assert norm == pytest.approx(min(limit, norm), rel=1e-4)
+    assert norm == pytest.approx(limit, rel=1e-3) or norm < limit == 1000
 
 
 # ---- float16 ----
@@ -266,8 +252,7 @@ def test_the_scale_falls_when_a_gradient_overflows_and_is_saved(make_trainer, sc
     other.start(directory.checkpoint("last"))
     # 9 good updates came since.
     assert other.updater.scale.state() == {"scale": [1024 / 4], "incr_count": 9}
-    for name, value in weights(other).items():
-        np.testing.assert_array_equal(value, weights(trainer)[name], err_msg=name)
+    assert_same_weights(other, trainer)
 
 
 def test_the_scale_is_that_of_paddles_scaler(monkeypatch):
@@ -290,41 +275,29 @@ def test_out_of_memory_names_what_to_lower(make_trainer):
         raise RuntimeError("(External) ResourceExhaustedError: Out of memory error on GPU 0.")
 
     trainer.updater.losses = too_large
-    with pytest.raises(UserError, match="out of memory at step 1") as raised:
+    with pytest.raises(UserError, match=r"out of memory at step 1.*device_tokens \(400\)"):
         update_once(trainer, trainer.plan.epoch_updates(0)[0])
-    for words in ("training.device_tokens (400)", "training.recompute", "data.max_length (256)"):
-        assert words in str(raised.value)
 
 
 def test_fewer_device_tokens_keep_the_updates(make_trainer):
-    """A run that goes on with less memory has the same updates, in more pieces."""
-    plan = make_trainer(batch_tokens=800, device_tokens=800).plan.epoch_updates(0)
-    trainer = make_trainer(batch_tokens=800, device_tokens=300)
-    trainer.plan = replace(trainer.plan, batches=(1, 800))
-    pieces = trainer.plan.epoch_updates(0)
-    lengths = trainer.data.train.target.lengths
-    for update, whole in zip(pieces, plan, strict=True):
-        assert list(np.concatenate(update)) == list(np.concatenate(whole))
-        assert len(update) == min(3, len(np.concatenate(whole)))
-        for piece in update:
-            assert len(piece) * (lengths[piece].max() + 1) <= 300 + lengths[piece].max() + 1
-
-
-def test_pieces_of_small_batches_stay_in_their_updates(make_trainer):
-    """A batch of fewer pairs than pieces must not shift those that follow."""
-    plan = make_trainer(batch_tokens=1000, device_tokens=50).plan.epoch_updates(0)
-    assert min(len(batch) for update in plan for batch in update) < 3
-    trainer = make_trainer(batch_tokens=1000, device_tokens=15)
-    trainer.plan = replace(trainer.plan, batches=(20, 50))
-    for update, whole in zip(trainer.plan.epoch_updates(0), plan, strict=True):
-        assert list(np.concatenate(update)) == list(np.concatenate(whole))
+    """A run that goes on with less memory has the same updates, in more pieces. A batch of fewer
+    pairs than pieces does not shift those that follow."""
+    for batch_tokens, before, now, batches in ((800, 800, 300, (1, 800)), (1000, 50, 15, (20, 50))):
+        plan = make_trainer(batch_tokens=batch_tokens, device_tokens=before).plan.epoch_updates(0)
+        trainer = make_trainer(batch_tokens=batch_tokens, device_tokens=now)
+        trainer.plan = replace(trainer.plan, batches=batches)
+        lengths = trainer.data.train.target.lengths + 1
+        for update, whole in zip(trainer.plan.epoch_updates(0), plan, strict=True):
+            assert list(np.concatenate(update)) == list(np.concatenate(whole))
+            for piece in update:
+                assert (len(piece) - 1) * lengths[piece].max() <= now
 
 
 # ---- Whether to stop ----
 
 
 @pytest.mark.parametrize("batch_tokens", [300, 900], ids=["one batch", "several batches"])
-def test_processes_stop_together(make_trainer, tmp_path, subwords, monkeypatch, batch_tokens):
+def test_processes_stop_together(tmp_path, monkeypatch, batch_tokens):
     """If any of them was asked, none changes the weights. All send the same messages whether they
     stop or not, so that none waits for another. The other process is made up here."""
     asked = {"here": False, "elsewhere": False}
@@ -340,9 +313,9 @@ def test_processes_stop_together(make_trainer, tmp_path, subwords, monkeypatch, 
     monkeypatch.setattr(
         "transformer_mt.utils.signals.pending", lambda: signal.SIGINT if asked["here"] else None
     )
-    config = make_config(tmp_path, training={**SHORT, "batch_tokens": batch_tokens})
-    data = prepared(config, TRAIN, subwords)
-    trainer = assembled(config, data, Processes(rank=0, world_size=2, connected=True))
+    processes = Processes(rank=0, world_size=2, connected=True)
+    training = {**SHORT, "batch_tokens": batch_tokens}
+    trainer = trainer_of(tmp_path, processes=processes, training=training)
 
     def updated(here, elsewhere):
         asked.update(here=here, elsewhere=elsewhere)
@@ -357,8 +330,7 @@ def test_processes_stop_together(make_trainer, tmp_path, subwords, monkeypatch, 
         is_stopping, sent = updated(*where)
         assert is_stopping
         assert sent == [[sum(value.size for value in before.values())], [3]]
-        for name, value in weights(trainer).items():
-            np.testing.assert_array_equal(value, before[name])
+        assert_same_weights(trainer, before)
     assert updated(False, False) == (False, sent)
     assert any(not np.array_equal(v, before[name]) for name, v in weights(trainer).items())
 
