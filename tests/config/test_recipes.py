@@ -44,17 +44,6 @@ def test_a_recipe_turns_on_its_option_and_no_other(path):
     assert [key for key in keys if attrgetter(key)(config)] == TURNED_ON_BY.get(path.stem, [])
 
 
-def test_every_option_has_its_recipe():
-    assert set(TURNED_ON_BY) <= {path.stem for path in SHIPPED}
-
-
-def test_a_recipe_of_a_corpus_says_under_which_licence_it_is():
-    for path in SHIPPED:
-        header = path.read_text(encoding="utf-8").partition("\n\n")[0].split("\nmodel_dir:")[0]
-        words = ("Apache-2.0", "CC-BY 2.0 FR", "non-commercial", "research use")
-        assert any(word in header for word in words) != (path in TEMPLATES), path.name
-
-
 @pytest.mark.parametrize("path", TEMPLATES, ids=[path.name for path in TEMPLATES])
 def test_a_template_is_for_text_files(path):
     """It loads as it is, and the keys that it leaves out are those that nobody must set."""
