@@ -190,14 +190,7 @@ def sacrebleu(hypothesis: Path, reference: Path | list[Path], *options: str, **e
 
 # ---- Small models ----
 
-TINY = {
-    "num_layers": 1,
-    "d_model": 16,
-    "num_heads": 2,
-    "d_ff": 32,
-    "norm": "pre",
-    "dropout": 0.0,
-}
+TINY = {"num_layers": 1, "d_model": 16, "num_heads": 2, "d_ff": 32, "norm": "pre", "dropout": 0.0}
 
 
 def make_config(folder: Path, **sections) -> Config:

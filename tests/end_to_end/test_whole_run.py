@@ -7,20 +7,16 @@ fits together, and that the scores are those that sacreBLEU's own command gives.
 import json
 import os
 import shutil
-import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.support import (
-    TIMEOUT,
     demo_pairs,
     make_config,
     run,
     run_here,
     sacrebleu,
-    start,
     write_lines,
     write_pairs,
 )
@@ -143,57 +139,6 @@ def test_a_moved_model_translates_as_before(folder, trained, tmp_path):
         hidden.rename(folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout == (moved / "test.hypothesis").read_text(encoding="utf-8")
-
-
-def trained_lines(model) -> list[dict]:
-    return [line for line in metrics(model) if line["kind"] == "train"]
-
-
-def wait_for_metrics(process, model, old=()):
-    """Waits until a run has logged updates that are not those of an earlier one, `old`."""
-    deadline = time.monotonic() + TIMEOUT
-    while trained_lines(model) in ([], old):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def test_interrupted_training_leaves_a_usable_model(folder, tmp_path):
-    recipe, model = folder / "recipe.yaml", tmp_path / "model"
-    arguments = ["train", recipe, f"model_dir={model}", "training.max_steps=100000"]
-    log = []
-    for number, code, extra in [(signal.SIGINT, 130, []), (signal.SIGTERM, 143, ["--restart"])]:
-        process = start(*arguments, *extra)
-        wait_for_metrics(process, model, log)
-        process.send_signal(number)
-        output, messages = process.communicate(timeout=TIMEOUT)
-        assert process.returncode == code, messages
-        assert "Traceback" not in messages and output == ""
-        assert "scripts/translate.sh" in messages  # what can be done with it
-        log = trained_lines(model)
-        last = log[-1]["step"]
-        saved = [path.name for path in (model / "checkpoints").iterdir()]
-        assert all(name.startswith("step_") for name in saved)
-        # Nothing of what was trained is lost.
-        assert max(int(name.removeprefix("step_")) for name in saved) >= last
-        translations = list(Translator.load(model).translate(["A dog runs.", "", "Two men."]))
-        assert len(translations) == 3 and translations[1] == ""
-    # And --restart has begun anew: the log is that of the second run alone.
-    assert trained_lines(model)[0]["step"] == 10
-
-
-def test_ctrl_c_during_the_preparation_leaves_nothing(folder, tmp_path):
-    """A corpus that takes some seconds to train subwords on: every pair a hundred times."""
-    write_pairs(tmp_path / "text", "train", PAIRS[:300] * 100)
-    recipe = write_recipe(tmp_path, data={"held_out": 0}, subword={"vocab_size": 700})
-    process = start("train", recipe)
-    while "subword model" not in (line := process.stderr.readline()):
-        assert line, "it ended before there was anything to interrupt"
-    process.send_signal(signal.SIGINT)
-    _, messages = process.communicate(timeout=TIMEOUT)
-    assert process.returncode == 130, messages
-    assert messages.endswith("interrupted\n") and "Traceback" not in messages
-    assert not (tmp_path / "model").exists()
 
 
 # ---- WMT14's layout: BPE'd text with its vocabulary ----
