@@ -1,6 +1,7 @@
 """What several tests of running the program share: its processes, and small models to run it on."""
 
 import contextlib
+import io
 import os
 import resource
 import subprocess
@@ -89,6 +90,14 @@ def run_command(*arguments, **flags) -> None:
             texts.append(flag if value is True else f"{flag}={value}")
     options = cli.parse(texts)
     options.run(options)
+
+
+def run_here(*arguments) -> subprocess.CompletedProcess:
+    """As `run`, but in this process, which is faster."""
+    output, messages = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(messages):
+        code = cli.main(list(map(str, arguments)))
+    return subprocess.CompletedProcess(arguments, code, output.getvalue(), messages.getvalue())
 
 
 # ---- The program in processes of its own ----
@@ -181,14 +190,7 @@ def sacrebleu(hypothesis: Path, reference: Path | list[Path], *options: str, **e
 
 # ---- Small models ----
 
-TINY = {
-    "num_layers": 1,
-    "d_model": 16,
-    "num_heads": 2,
-    "d_ff": 32,
-    "norm": "pre",
-    "dropout": 0.0,
-}
+TINY = {"num_layers": 1, "d_model": 16, "num_heads": 2, "d_ff": 32, "norm": "pre", "dropout": 0.0}
 
 
 def make_config(folder: Path, **sections) -> Config:

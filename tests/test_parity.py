@@ -108,20 +108,9 @@ CASES = {
     },
     "small, pre, no bias, untied, dropout": Case(
         {
-            "num_layers": 1,
-            "d_model": 24,
-            "num_heads": 4,
-            "d_ff": 20,
-            "norm": "pre",
-            "dropout": 0.3,
-            "embedding_dropout": 0.2,
-            "attention_dropout": 0.3,
-            "feed_forward_dropout": 0.3,
-            "projection_dropout": 0.3,
-            "output_dropout": 0.3,
-            "layer_dropout": 0.3,
-            "tie_embeddings": False,
-            "bias": False,
+            **{"num_layers": 1, "d_model": 24, "num_heads": 4, "d_ff": 20, "norm": "pre"},
+            **{name: 0.3 for name in ModelConfig.model_fields if "dropout" in name},
+            **{"tie_embeddings": False, "bias": False},
         },
         is_slow=True,
     ),
@@ -133,16 +122,10 @@ CASES = {
     ),
     "two vocabularies, untied": Case({"tie_embeddings": False}, joint=False),
     "no bias, untied": Case({"bias": False, "tie_embeddings": False}),
-    "copying, pre": Case({"copying": True, "norm": "pre"}),
     "copying, pre, no bias, untied, other stacks": Case(
         {
-            "copying": True,
-            "norm": "pre",
-            "bias": False,
-            "tie_embeddings": False,
-            "num_encoder_layers": 1,
-            "num_decoder_layers": 3,
-            "num_heads": 4,
+            **{"copying": True, "norm": "pre", "bias": False, "tie_embeddings": False},
+            **{"num_encoder_layers": 1, "num_decoder_layers": 3, "num_heads": 4},
         }
     ),
     "length, pre, untied": Case(
@@ -165,30 +148,14 @@ def other_values(annotation: Any, default: Any) -> list[Any]:
 
 @pytest.mark.parametrize("name", sorted({*ModelConfig.model_fields, *KEYS}))
 def test_the_table_is_complete(name):
-    field = ModelConfig.model_fields.get(name)
-    if field is None:
-        pytest.fail(f"ModelConfig has no key {name}: remove it from KEYS of this file")
-    if name not in KEYS:
-        pytest.fail(
-            f"ModelConfig has a key {name} that the parity test does not know. Add it to KEYS of"
-            f" this file, with its values other than {field.default!r} and the backends that refuse"
-            " them, and add such a value to a case that is_slow. Every backend must then compute"
-            f" the key, or refuse it by the name model.{name}"
-        )
-    values = KEYS[name].values
-    for value in values:
-        assert value not in (field.default, BASE.get(name)), (
-            f"{value!r} is no other value of {name}"
-        )
-    options = other_values(field.annotation, field.default)
-    missing = [value for value in options if value not in values]
-    assert not missing, (
-        f"model.{name} has more values: add {missing} to KEYS[{name!r}] of this file"
-    )
+    """Whoever adds a key adds it to KEYS, with its other values and the backends that refuse them,
+    and adds such a value to a case that is_slow."""
+    assert name in KEYS and name in ModelConfig.model_fields
+    field, values = ModelConfig.model_fields[name], KEYS[name].values
+    assert not {field.default, BASE.get(name)} & {*values}
+    assert {*other_values(field.annotation, field.default)} <= {*values}
     for backend in BACKENDS:
-        assert any(name in CASES[case].model for case, run in RUNS if run == backend), (
-            f"model.{name} is not tested with {backend}: add a value of it to a case that is_slow"
-        )
+        assert any(name in CASES[case].model for case, run in RUNS if run == backend), backend
 
 
 # ---- A model of each case ----

@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from importlib import resources
 
 import pytest
 
@@ -35,14 +34,13 @@ def translator(folder):
 def test_what_is_no_line_is_named_by_its_place(translator, value):
     with pytest.raises(TypeError, match=re.escape(f"lines[1]: expected a str, got {value!r}")):
         translator.translate(["A dog.", value])
+    with pytest.raises(UsageError, match=r"lines\[1\]: there is a line end in it"):
+        translator.translate(["A dog.", "A dog.\nA cat."])
+    with pytest.raises(TypeError, match="a list of lines"):
+        translator.translate("One line.")
     for method in (translator.scores, translator.alignments):
         with pytest.raises(TypeError, match=r"pairs\[1\]\[1\]: expected a str, got "):
             list(method([("A dog.", "Ein Hund."), ("A dog.", value)]))
-
-
-def test_a_line_with_a_line_end_is_refused(translator):
-    with pytest.raises(UsageError, match=r"lines\[1\]: there is a line end in it"):
-        translator.translate(["A dog.", "A dog.\nA cat."])
 
 
 # ---- Names ----
@@ -93,33 +91,19 @@ def test_texts_and_objects(folder, translator):
     assert translator.translate(LINES) == texts  # a call changes nothing for the next
 
 
-def test_a_call_overrides_what_was_loaded(folder):
+def test_settings_of_a_call_are_those_of_load_or_come_before_them(folder, translator):
     always = Translator.load(folder, device="cpu", n_best=2)
-    assert len(always.translate_full(LINES[:1], n_best=1)[0].outputs) == 1
-    assert len(always.translate_full(LINES[:1])[0].outputs) == 2
-
-
-def test_settings_of_a_call_are_those_of_load(folder, translator):
+    counts = []
+    assert len(always.translate_full(LINES[:1], counts.append, n_best=1)[0].outputs) == 1
+    assert len(always.translate_full(LINES[:1], finished=counts.append)[0].outputs) == 2
+    assert sum(counts) == 2
     settings = {"sampling": True, "seed": 5, "temperature": 2.0}
     drawn = translator.translate(LINES, **settings)
     assert drawn == Translator.load(folder, device="cpu", **settings).translate(LINES)
     assert drawn != translator.translate(LINES) and drawn[4] == ""
 
 
-def test_progress_is_reported(translator):
-    counts = []
-    translator.translate(LINES, counts.append)
-    translator.translate(LINES, finished=counts.append, beam_size=1)
-    assert sum(counts) == 2 * len(LINES)
-
-
 # ---- What is wrong ----
-
-
-@pytest.mark.parametrize("line", ["One line.", ""])
-def test_a_line_is_no_list_of_lines(translator, line):
-    with pytest.raises(TypeError, match=r'a list of lines, as in translate\(\["A line."\]\)'):
-        translator.translate(line)
 
 
 @pytest.mark.parametrize(
@@ -139,22 +123,15 @@ def test_an_unknown_option_names_the_nearest(translator, folder, name, hint):
         assert f"has no argument '{name}'; {hint}" in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [("thread", "threads"), ("devices", "device"), ("ensembles", "ensemble"), ("engin", "engine")],
-)
-def test_load_also_names_its_own_arguments(folder, name, hint):
-    with pytest.raises(TypeError, match=f"'{name}'; did you mean {hint}\\?"):
-        Translator.load(folder, **{name: 1})
-
-
-def test_an_argument_of_another_function_is_told(translator):
+def test_an_argument_of_another_function_is_told(translator, folder):
     with pytest.raises(TypeError, match=r"'alignment'; it is an argument of .*translate_full"):
         translator.translate(LINES, alignment=True)
     with pytest.raises(TypeError, match=r"'align'; did you mean alignment"):
         translator.translate_full(LINES, align=True)
     with pytest.raises(TypeError, match=r"'threads'; it is an argument of Translator\.load"):
         translator.translate(LINES, threads=2)
+    with pytest.raises(TypeError, match=r"'thread'; did you mean threads"):
+        Translator.load(folder, thread=1)
 
 
 @pytest.mark.parametrize(
@@ -184,11 +161,6 @@ def test_what_a_model_can_not_do_is_refused_at_once(tmp_path):
 
 
 # ---- Types ----
-
-
-def test_the_package_says_that_it_has_types():
-    assert resources.files("transformer_mt").joinpath("py.typed").is_file()
-    assert '"transformer_mt" = ["py.typed"]' in (ROOT / "pyproject.toml").read_text("utf-8")
 
 
 # What a checker must say about the code of a user: the type of an expression.
@@ -235,9 +207,3 @@ def test_type_checkers_know_what_is_returned(tmp_path):
     assert kinds == [*(kind for _, kind in TYPES), *("" for _ in WRONG)], done.stdout
     # Nothing is wrong with the code before.
     assert list(found) == list(range(len(USER_CODE.splitlines()) + 1, len(lines) + 1))
-
-
-@pytest.mark.slow
-def test_the_types_of_the_interface_are_right():
-    done = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr

@@ -50,33 +50,20 @@ def test_a_valid_config_and_its_defaults(load):
         # a name that pydantic has for itself
         ("data.cls=1", "data.cls: unknown key; known keys: dataset, root, train, dev, test,"),
         ("model.beam_size=4", "model.beam_size: unknown key; did you mean decoding.beam_size?"),
-        ("batch_tokens=4", "batch_tokens: unknown key; did you mean training.batch_tokens or"),
-        ("modl.d_ff=4", "modl.d_ff: unknown key; did you mean model.d_ff?"),
         # names that other toolkits have for it
         ("training.lr=1", "training.lr: unknown key; did you mean training.learning_rate?"),
-        ("training.batch_size=64", "training.batch_size: unknown key; did you mean"),
         ("model.heads=4", "model.heads: unknown key; did you mean guided_attention.heads or"),
-        ("data.src=en", "data.src: unknown key; did you mean data.source_lang?"),
-        ("Model.Hidden-Size=4", "Model.Hidden-Size: unknown key; did you mean model.d_model?"),
         # what would disturb a terminal
         ("decoding.\x1b[31m=1", "decoding.\\x1b[31m: unknown key; known keys: beam_size,"),
-        ("model_dri=x", "model_dri: unknown key; did you mean model_dir?"),
         ("data.root.x=3", "data.root.x: unknown key; did you mean data.root?"),
-        ("zzz=3", "zzz: unknown key; known: model_dir, data, subword, model, training,"),
         ("decoding.zzz=3", "decoding.zzz: unknown key; known keys: beam_size, length_penalty,"),
         # not of the form section.key=value
         ("model=3", "model: a section; give one of its keys, as in model.num_layers=..."),
         ("=3", "'=3': expected section.key=value, as in training.max_steps=1000"),
-        ("--fast", "'--fast': expected section.key=value, as in training.max_steps=1000"),
         # wrong types
         ("training.max_steps=abc", "training.max_steps: 'abc': expected a whole number"),
-        ("training.max_steps=10.0", "training.max_steps: 10.0: expected a whole number"),
         ("training.max_steps=[1]", "training.max_steps: [1]: expected a whole number"),
         ("training.max_steps=1_000", "training.max_steps: '1_000': expected a whole number"),
-        ("training.max_steps=0x10", "training.max_steps: '0x10': expected a whole number"),
-        ("training.max_steps=[a: b", "training.max_steps: '[a: b': expected a whole number"),
-        ("training.learning_rate=fast", "training.learning_rate: 'fast': expected a number"),
-        ("training.betas=0.9", "training.betas: 0.9: expected a list"),
         ("training.betas=[0.9,0.98,1]", "training.betas: [0.9, 0.98, 1]: List should have at"),
         ("training.betas=[0.9,1.0]", "training.betas.1: 1.0: expected at most 0.999999:"),
         ("model.bias=yes", "model.bias: 'yes': expected true or false"),
@@ -84,27 +71,14 @@ def test_a_valid_config_and_its_defaults(load):
         ("model_dir=", "model_dir: '': expected at least 1 character"),
         # out of range
         ("training.max_steps=0", "training.max_steps: 0: expected greater than 0"),
-        ("training.max_steps=99999999999999999999", "training.max_steps:"),
-        ("training.seed=-1", "training.seed: -1: expected at least 0"),
         ("model.dropout=1", "model.dropout: 1: expected less than 1"),
-        ("model.dropout=-0.1", "model.dropout: -0.1: expected at least 0"),
-        ("training.learning_rate=0", "training.learning_rate: 0: expected greater than 0"),
         ("training.learning_rate=1e999", "training.learning_rate: inf: expected a finite number"),
         (f"training.learning_rate={'9' * 5000}", "training.learning_rate: inf: expected a"),
         (f"training.max_steps=-{'9' * 5000}", "training.max_steps: -inf: expected a whole number"),
-        (
-            "decoding.length_penalty=.inf",
-            "decoding.length_penalty: '.inf': expected a",
-        ),
         ("subword.vocab_size=4", "subword.vocab_size: 4: expected greater than 4"),
         # so large or small that arithmetic or memory would break
         ("decoding.length_penalty=500", "decoding.length_penalty: 500: expected at most 10:"),
-        ("decoding.max_length_ratio=1e308", "decoding.max_length_ratio: 1e+308: expected at most"),
         ("decoding.temperature=1e-38", "decoding.temperature: 1e-38: expected at least 0.001:"),
-        ("subword.vocab_size=10000001", "subword.vocab_size: 10000001: expected at most"),
-        ("subword.character_coverage=0.5", "subword.character_coverage: 0.5: expected at"),
-        ("model.num_layers=1001", "model.num_layers: 1001: expected at most 1000"),
-        ("training.learning_rate=1e39", "training.learning_rate: 1e+39: expected at most"),
         ("training.epsilon=1e-40", "training.epsilon: 1e-40: expected at least 1e-20: in"),
         # combinations
         ("model.num_heads=7", "model.num_heads: 7: must divide model.d_model (512)"),
@@ -114,14 +88,16 @@ def test_a_valid_config_and_its_defaults(load):
         ("training.schedule=inverse_sqrt", "training.learning_rate: null: schedule"),
         ("training.warmup_steps=0", "training.warmup_steps: 0: schedule noam needs at least 1"),
         ("training.weight_decay=0.1", "training.weight_decay: 0.1: needs training.optimizer:"),
+        ("training.optimizer=muon;training.sharding=true", "training.sharding: True: needs"),
+        # The last one holds.
+        ("training.max_steps=3;training.max_steps=none", "training.max_steps: 'none': expected a"),
         ("subword.source_vocab_size=500", "subword.source_vocab_size: 500: needs"),
-        ("subword.vocabulary=types.txt", "subword.vocabulary: 'types.txt': needs"),
         ("subword.type=vocabulary", "subword.vocabulary: null: type: vocabulary needs the"),
         ("data.dataset=wmt14ende", "subword.type: 'bpe': data.dataset: wmt14ende is BPE'd"),
     ],
 )
 def test_a_mistake_is_told_with_path_value_and_what_was_expected(problems, override, expected):
-    count, problem = problems(VALID, override)
+    count, problem = problems(VALID, *override.split(";"))
     assert count == ": 1 problem" and problem.startswith(expected)
 
 
@@ -132,10 +108,10 @@ def test_a_mistake_is_told_with_path_value_and_what_was_expected(problems, overr
         ("modle: {num_heads: 8}", "modle: unknown key; did you mean model?"),
         ("model: 8", "model: 8: expected a section with keys of its own"),
         ("model:", "model: null: expected a section with keys of its own"),
-        ("model: [8]", "model: [8]: expected a section with keys of its own"),
         ("model: {d_ff: '8'}", "model.d_ff: '8': expected a whole number"),
         ("model: {d_ff: 2020-01-01}", "model.d_ff: '2020-01-01': expected a whole number"),
         ("model: {dropout: .nan}", "model.dropout: '.nan': expected a number"),
+        ("training.seed: 600", "training.seed: unknown key; in a file, write seed below training:"),
         # Given by neither side, so that only the defaults clash.
         ("model: {d_model: 100}", "model.num_heads: 8: must divide model.d_model (100)"),
     ],
@@ -144,27 +120,14 @@ def test_a_mistake_in_the_file(problems, sections, expected):
     assert problems(VALID + sections) == [": 1 problem", expected]
 
 
-def test_muon_updates_whole_matrices(problems):
-    text = VALID.replace("{max_steps: 10}", "{max_steps: 10, optimizer: muon, sharding: true}")
-    assert problems(text) == [
-        ": 1 problem",
-        "training.sharding: True: needs training.optimizer: adam, adamw or sgd. Muon updates whole "
-        "matrices",
-    ]
-
-
 def test_missing_sections_and_keys(problems):
     assert problems("model_dir: x") == [
         ": 2 problems",
         "data: missing; expected a section with source_lang and target_lang",
         "training: missing; expected a section with keys such as max_steps and max_epochs",
     ]
-    assert problems("data: {root: x}\ntraining: {max_steps: 1}") == [
-        ": 3 problems",
-        "model_dir: missing; it must be given: the folder for everything that the run writes",
-        "data.source_lang: missing; it must be given: the source language",
-        "data.target_lang: missing; it must be given: the target language",
-    ]
+    keys = [line.split(": ")[0] for line in problems("data: {root: x}\ntraining: {max_steps: 1}")]
+    assert keys[1:] == ["model_dir", "data.source_lang", "data.target_lang"]
 
 
 def test_all_problems_at_once(problems):
@@ -229,17 +192,6 @@ def test_the_names_of_other_toolkits_stand_for_keys_that_there_are():
     for name, key in OTHER_NAMES.items():
         section, _, own = key.partition(".")
         assert key == "model_dir" or own in SECTIONS[section].model_fields, (name, key)
-        assert name == name.lower()
-
-
-def test_the_form_of_the_command_line_is_explained_in_a_file(tmp_path):
-    path = tmp_path / "my.yaml"
-    path.write_text(VALID + "training.max_steps: 600\n")
-    with pytest.raises(UsageError) as caught:
-        config_file.load(path)
-    assert str(caught.value).splitlines()[1:] == [
-        "  training.max_steps: unknown key; in a file, write max_steps below training:"
-    ]
 
 
 # -------------------------------------------------------------------------------- not a config
@@ -249,37 +201,23 @@ def test_the_form_of_the_command_line_is_explained_in_a_file(tmp_path):
     "content, expected",
     [
         ("", ": expected `model_dir` and the sections data, subword, model, training, "),
-        ("# only this", ": expected `model_dir` and the sections"),
         ("- model_dir: x", ": expected `model_dir` and the sections"),
-        ("just words", ": expected `model_dir` and the sections"),
         ("model_dir: a: b", ", line 1, column 13: not valid YAML: mapping values are not allowed"),
         ("a:\n  b:1\n  c: 2", "here. Is a space missing after a colon, here or in the line above?"),
         ("a: 1\n\tb: 2", ", line 2: not valid YAML: a tab is no indentation; write spaces"),
-        ("a:\n  b: 1\n  \tc: 2\n", ", line 3: not valid YAML: a tab is no indentation"),
         ("a: [1", "not valid YAML: expected ',' or ']'"),
         (b"a: 1\nb: \xe9\n", ", line 2: not UTF-8"),
         (VALID.encode("utf-16"), ", line 1: not UTF-8"),
-        (b"a: 1\nb: \0", ", line 2: not valid YAML: there is a control character (U+0000) in it"),
         (b"a: 1\n\nb: \x1b[3m", ", line 3: not valid YAML: there is a control character (U+001B)"),
-        ("a: " + "[" * 3000, ": not valid YAML: nested too deeply"),
+        ("a: " + "[" * 1500, ": not valid YAML: nested too deeply"),
         ("a: 1\nb: 2\na: 3", ", line 3, column 1: not valid YAML: the key 'a' is given twice"),
-        (
-            "a: {b: 1, c: 2, b: 1}",
-            ", line 1, column 17: not valid YAML: the key 'b' is given twice",
-        ),
         ("1: x", ", line 1, column 1: not valid YAML: a key must be text, not '1'"),
         ("[x]: y", ", line 1, column 1: not valid YAML: a key must be text, not a list"),
         ("a: 1\n---\nb: 2", ", line 2, column 1: not valid YAML: but found another document"),
         ("a: !!python/name:os.system", "not valid YAML: could not determine a constructor"),
         ("a: !!int x", ", line 1, column 4: not valid YAML: not a int"),
-        ("a: !!bool x", ", line 1, column 4: not valid YAML: not a bool"),
         ("a: !!float [x]", ", line 1, column 4: not valid YAML: expected a scalar node"),
-        (
-            "? " + "9" * 5000 + "\n: 1",
-            ", line 1, column 3: not valid YAML: a key must be text, not '999",
-        ),
         ("a: *" + "n" * 5000, ", line 1, column 4: not valid YAML: found undefined alias 'nnn"),
-        ("a: *nowhere", ", line 1, column 4: not valid YAML: found undefined alias 'nowhere'"),
         ("a: {<<: 3}", "not valid YAML: expected a mapping or list of mappings for merging"),
     ],
 )
@@ -342,23 +280,16 @@ def test_a_byte_order_mark_and_windows_line_ends(load):
     "override, value",
     [
         ("data.root=123", "123"),
-        ("data.root=a=b", "a=b"),
-        ("data.root=[x", "[x"),
         ("data.train=null", "null"),
         ("data.dev=null", None),
-        ("data.dev=", None),
         ("data.dev=no", "no"),
         ("model_dir=1e3", "1e3"),
-        ("training.betas=[0.9,0.98]", [0.9, 0.98]),
         ("training.betas=[ 0.8 , 0.9 ]", [0.8, 0.9]),
         ("training.epsilon=1e-9", 1e-9),
-        ("training.max_steps=7", 7),
         ("training.learning_rate=1", 1.0),
         ("training.clip_norm=null", None),
         ("model.bias=false", False),
         ("evaluation.tokenize=none", "none"),
-        ("evaluation.tokenize=null", None),
-        ("evaluation.tokenize=13a", "13a"),
         ("decoding.beam_size=2", 2),  # a section that the file does not have
     ],
 )
@@ -367,12 +298,6 @@ def test_overrides_have_the_types_of_the_schema(load, override, value):
     for name in override.partition("=")[0].split("."):
         config = getattr(config, name)
     assert config == value and type(config) is type(value)
-
-
-def test_the_last_override_wins_and_overrides_mend_the_file(load):
-    text = VALID.replace("max_steps: 10", "max_steps: none")
-    config = load(text, "training.max_steps=3", "training.max_steps=4", "data.dataset=multi30k")
-    assert config.training.max_steps == 4
 
 
 # ----------------------------------------------------------------------------------- round trip
@@ -400,33 +325,26 @@ def configs(draw):
         "model_dir": draw(path),
         "data": {
             "root": draw(path | st.just("")),
-            "train": draw(path),
             "dev": draw(st.none() | path),
             "source_lang": source_lang,
             "target_lang": target_lang,
-            "max_length_ratio": draw(st.none() | st.floats(1, allow_infinity=False)),
-            "cache": draw(path),
         },
         "subword": {
             "type": draw(st.sampled_from(["bpe", "unigram", "char", "word"])),
             "vocab_size": draw(vocabulary),
             "joint": joint,
             "source_vocab_size": None if joint else draw(st.none() | vocabulary),
-            "character_coverage": draw(st.floats(0.98, 1)),
         },
         "model": {
             "num_heads": heads,
             "d_model": heads * draw(st.integers(1, 50)),
             "dropout": draw(share),
-            "bias": draw(st.booleans()),
         },
         "training": {
             "max_steps": draw(small),
             "max_epochs": draw(st.none() | small),
             "learning_rate": draw(st.floats(0, 100, exclude_min=True)),
-            "schedule": draw(st.sampled_from(["noam", "inverse_sqrt", "constant"])),
             "betas": draw(st.lists(st.floats(0, 0.999), min_size=2, max_size=2)),
-            "epsilon": draw(st.floats(1e-20, 1)),
             "clip_norm": draw(st.none() | positive),
         },
         "evaluation": {"tokenize": draw(st.sampled_from([None, "none", "13a", "zh"]))},
@@ -464,19 +382,6 @@ def test_what_a_config_changes_is_enough_to_make_it_again(config):
         within[key] = value
 
 
-def test_what_a_config_changes_is_in_the_order_of_the_schema(load):
-    config = load(VALID, "evaluation.samples=5", "training.betas=[0.9, 0.98]", "data.held_out=0")
-    assert list(config_file.changed(config).items()) == [
-        ("model_dir", "runs/x"),
-        ("data.root", "text"),
-        ("data.source_lang", "en"),
-        ("data.target_lang", "de"),
-        ("data.held_out", 0),
-        ("training.max_steps", 10),
-        ("evaluation.samples", 5),
-    ]
-
-
 # ------------------------------------------------------------------------------- from the shell
 
 
@@ -488,21 +393,6 @@ def test_nothing_heavy_is_imported():
     )
     command = [sys.executable, "-c", code, str(ROOT / "configs" / "demo.yaml")]
     assert subprocess.check_output(command, cwd=ROOT, text=True) == "[]\n"
-
-
-def test_train_ends_with_code_2_and_writes_nothing(tmp_path):
-    (tmp_path / "bad.yaml").write_text(VALID + "model: {num_heads: 7}")
-    command = [sys.executable, "-m", "transformer_mt", "train", "bad.yaml", "training.max_stps=3"]
-    run = subprocess.run(
-        command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
-    )
-    assert run.returncode == 2 and run.stdout == ""
-    assert run.stderr == (
-        "error: bad.yaml: 2 problems\n"
-        "  model.num_heads: 7: must divide model.d_model (512)\n"
-        "  training.max_stps: unknown key; did you mean training.max_steps?\n"
-    )
-    assert [path.name for path in tmp_path.iterdir()] == ["bad.yaml"]
 
 
 # ---- Paths ----

@@ -71,22 +71,27 @@ def assert_alike(found, expected):
             assert min(np.abs(np.diff(scores)), default=0) < TOLERANCE
 
 
-@settings(max_examples=8)
+@settings(max_examples=6)
 @given(
     beam_size=st.integers(1, LARGEST),
     lengths=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 10)), min_size=1, max_size=2),
     n_best=st.integers(1, 5),
+    changes=st.sampled_from(
+        [{}, {"length_penalty_kind": "average"}, {"sampling": True, "temperature": 0.8}]
+    ),
 )
-@example(beam_size=34, lengths=[(3, 0)], n_best=1)
-@example(beam_size=LARGEST, lengths=[(4, 0), (1, 5)], n_best=5)
-def test_paddle_engines_find_the_same(engines, beam_size, lengths, n_best):
+@example(beam_size=34, lengths=[(3, 0)], n_best=1, changes={})
+@example(beam_size=1, lengths=[(3, 0), (5, 2)], n_best=1, changes={})
+@example(beam_size=2, lengths=[(3, 0), (5, 2)], n_best=2, changes={"sampling": True})
+@example(beam_size=LARGEST, lengths=[(4, 0), (1, 5)], n_best=5, changes={})
+# Long enough for positions to be forgotten that no hypothesis looks back on.
+@example(beam_size=4, lengths=[(4, 0)], n_best=2, changes={"min_length_extra": 50})
+def test_paddle_engines_find_the_same(engines, beam_size, lengths, n_best, changes):
     pair = sentences(lengths)
-    options = DecodingConfig(
-        beam_size=beam_size,
-        n_best=min(n_best, beam_size),
-        max_length_ratio=1.0,
-        max_length_extra=3,
-    )
+    most = 60 if "min_length_extra" in changes else 3
+    limits = {"max_length_ratio": 1.0, "max_length_extra": most}
+    n_best = min(n_best, beam_size)
+    options = DecodingConfig(beam_size=beam_size, n_best=n_best, **limits, **changes)
     expected = engines["device"].search(pair, options)
     assert_alike(engines["host"].search(pair, options), expected)
     assert_alike(engines["inference"].search(pair, options), expected)

@@ -8,9 +8,9 @@ import numpy as np
 import paddle
 import pytest
 
-from tests.support import demo_pairs, log_softmax, make_config, train_subwords, wide_model
+from tests.support import demo_pairs, make_config, train_subwords, wide_model
 from transformer_mt.config.decoding import DecodingConfig
-from transformer_mt.decoding.engine import Sentence, length_penalty
+from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 
 PAIRS = demo_pairs(300)
@@ -94,67 +94,12 @@ def test_the_batch_does_not_matter(engine, sentences, changes):
     assert len({tuple(own[0].ids) for own in together}) > 20  # they are told apart
 
 
-@pytest.mark.parametrize(("sampling", "kind"), [(False, "gnmt"), (True, "average")])
-def test_scores_equal_force_decoding(engine, sentences, sampling, kind):
-    settings = SETTINGS.model_copy(
-        update={"n_best": 3, "sampling": sampling, "length_penalty_kind": kind}
-    )
-    found = engine.search(sentences[:40], settings)
-    sources = [
-        sentence.source for sentence, own in zip(sentences[:40], found, strict=True) for _ in own
-    ]
-    hypotheses = [hypothesis for own in found for hypothesis in own]
-    assert len(hypotheses) == 120
-    forced = engine.log_probs(sources, [hypothesis.ids for hypothesis in hypotheses])
-    for hypothesis, log_prob in zip(hypotheses, forced, strict=True):
-        assert hypothesis.log_prob == pytest.approx(log_prob, rel=1e-5, abs=TOLERANCE)
-        penalty = length_penalty(len(hypothesis.ids) + 1, settings)
-        assert hypothesis.score == pytest.approx(log_prob / penalty, rel=1e-5, abs=TOLERANCE)
-
-
-def test_force_decoding_is_the_sum_of_log_softmax(engine, model, subwords, sentences):
-    """One sentence at a time, without padding, in float64; and the empty one."""
-    rows = [sentence.source for sentence in sentences[:6]]
-    targets = [subwords.target.encode(target) for _, target in PAIRS[:5]] + [[]]
-    log_probs = engine.log_probs(rows, targets)
-    for row, target, log_prob in zip(rows, targets, log_probs, strict=True):
-        source = paddle.to_tensor([[*row, subwords.source.eos]])
-        logits = model(source, paddle.to_tensor([[subwords.target.bos, *target]])).numpy()[0]
-        normal = log_softmax(logits)
-        wanted = [*target, subwords.target.eos]
-        expected = sum(normal[place, i] for place, i in enumerate(wanted))
-        assert log_prob == pytest.approx(expected, rel=1e-5, abs=TOLERANCE)
-
-
 def test_force_decoding_in_pieces(engine, sentences, subwords, monkeypatch):
     rows = [sentence.source for sentence in sentences[:9]]
     targets = [subwords.target.encode(target) for _, target in PAIRS[:9]]
     at_once = engine.log_probs(rows, targets)
     monkeypatch.setattr("transformer_mt.decoding.batch.LOGITS_AT_ONCE", 1)
     np.testing.assert_allclose(engine.log_probs(rows, targets), at_once, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("count", "changes"), [(1, {}), (1, {"beam_size": 1}), (2, {}), (2, {"sampling": True})]
-)
-def test_paddles_layers_find_what_numpy_finds(
-    config, subwords, sentences, monkeypatch, count, changes
-):
-    """What decodes on a GPU, run on the CPU."""
-    models = [wide_model(config, subwords, seed) for seed in range(count)]
-    settings = SETTINGS.model_copy(update=changes)
-    on_host = PaddleEngine(models, subwords)
-    on_device = PaddleEngine(models, subwords)
-    on_device._cpu_decoders = []
-    ours = on_host.search(sentences[:32], settings)
-    # Otherwise the logits of a CPU would be searched by NumPy.
-    monkeypatch.setattr("transformer_mt.kernels.scores.is_float32_on_cpu", lambda x: False)
-    theirs = on_device.search(sentences[:32], settings)
-    different = 0
-    for (one,), (other,) in zip(ours, theirs, strict=True):
-        assert one.score == pytest.approx(other.score, rel=1e-5, abs=TOLERANCE)
-        different += one.ids != other.ids
-    assert different <= 1
 
 
 OUT_OF_MEMORY = [MemoryError(), RuntimeError("ResourceExhaustedError: ...")]
@@ -211,17 +156,6 @@ def test_an_ensemble_is_the_mean_of_the_probabilities(config, subwords, sentence
 
 
 # ---- Prefixes, limits, modes, attention ----
-
-
-def test_prefixes_and_lengths(engine, subwords, sentences):
-    prefix = subwords.target.encode("Ein Mann")
-    asked = [Sentence(sentence.source, prefix) for sentence in sentences[:5]]
-    for own in engine.search(asked + sentences[5:10], SETTINGS)[:5]:
-        assert own[0].ids[: len(prefix)] == prefix
-    settings = SETTINGS.model_copy(update={"min_length_ratio": 0.8, "max_length_extra": 0})
-    for sentence, own in zip(sentences, engine.search(sentences, settings), strict=True):
-        length = len(sentence.source)
-        assert int(0.8 * length) <= len(own[0].ids) <= length
 
 
 @pytest.mark.parametrize("was_training", [True, False])

@@ -196,20 +196,6 @@ def test_stopping_early_changes_nothing(beam_size, alpha, n_best):
             assert hypothesis.score == pytest.approx(score, abs=1e-5)
 
 
-def test_it_does_stop_early():
-    """A hypothesis of probability near one makes every other one hopeless."""
-
-    class Short(Table):
-        def logits(self, sentence, prefix):
-            logits = super().logits(sentence, prefix)
-            logits[EOS] = 30.0 if prefix else -30.0
-            return logits
-
-    rows = Rows(Short(6), [0])
-    beam_search(rows, task([50], beam_size=4))
-    assert rows.steps < 10
-
-
 def greedy(table, sentence, longest):
     ids = []
     while len(ids) < longest:
@@ -232,17 +218,6 @@ def test_a_beam_of_one_takes_the_best_at_every_step(alpha):
     assert len({len(hypothesis.ids) for (hypothesis,) in found}) > 3  # long and short ones alike
 
 
-@pytest.mark.parametrize("beam_size", [2, 3])
-def test_very_sure_models(beam_size):
-    """Logits of hundreds: probabilities far below what float32 holds are told apart."""
-    table = Table(6, scale=150.0)
-    found = best_of(search(table, range(30), [3] * 30, beam_size))
-    for sentence, hypothesis in enumerate(found):
-        score, ids = simple_beam(table, sentence, 3, beam_size, 1.0)[0]
-        assert tuple(hypothesis.ids) == ids
-        assert hypothesis.score == pytest.approx(score, rel=1e-5, abs=1e-4)
-
-
 @pytest.mark.parametrize("beam_size", [3, 4, 9, 1000])
 def test_a_beam_wider_than_the_vocabulary(beam_size):
     table = Table(4)
@@ -252,21 +227,6 @@ def test_a_beam_wider_than_the_vocabulary(beam_size):
 
 
 # ---- What may be put out ----
-
-
-@pytest.mark.parametrize("beam_size", [1, 4, 50])
-def test_lengths_and_ids_that_are_never_put_out(beam_size):
-    table = Table(8)
-    longest = [sentence % 7 for sentence in range(21)]
-    shortest = np.array([sentence % 3 for sentence in range(21)])
-    shortest = np.minimum(shortest, longest)
-    rows = Rows(table, range(21), never=(*NEVER, 5))
-    found = best_of(beam_search(rows, task(longest, shortest=shortest, beam_size=beam_size)))
-    for least, most, hypothesis in zip(shortest, longest, found, strict=True):
-        assert least <= len(hypothesis.ids) <= most
-        assert not set(hypothesis.ids) & {*NEVER, 5}
-        assert np.isfinite(hypothesis.score)
-    assert [hypothesis.ids for hypothesis in found[::7]] == [[], [], []]
 
 
 @pytest.mark.parametrize("shortest", [1, 3])
@@ -295,19 +255,6 @@ def test_a_prefix_is_one_more_condition():
 
 
 # ---- Sentences side by side ----
-
-
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_sentences_do_not_meet(beam_size):
-    table = Table(7)
-    longest = {sentence: 2 + sentence % 5 for sentence in range(15)}
-    alone = {
-        sentence: search(table, [sentence], [longest[sentence]], beam_size)[0]
-        for sentence in longest
-    }
-    for sentences in (range(15), range(14, -1, -1), [3, 3, 11, 0, 3], [8, 2]):
-        found = search(table, sentences, [longest[sentence] for sentence in sentences], beam_size)
-        assert found == [alone[sentence] for sentence in sentences]
 
 
 class Broken(Table):
@@ -355,17 +302,6 @@ def test_outputs_are_drawn_as_often_as_the_model_says():
         if len(ids) < 2:
             expected *= probability(ids, EOS)
         assert counts[ids] / 4000 == pytest.approx(expected, abs=0.03)
-
-
-def test_scores_of_draws_are_the_models():
-    table = Table(9)
-    found = draw(table, range(6), [5] * 6, uniform_numbers(6, 3, 6), temperature=2.0, n_best=3)
-    for sentence, own in enumerate(found):
-        assert len(own) == 3
-        assert own == sorted(own, key=lambda hypothesis: -hypothesis.score)
-        for hypothesis in own:
-            expected = table.log_prob(sentence, hypothesis.ids)
-            assert hypothesis.log_prob == pytest.approx(expected, abs=1e-5)
 
 
 def test_draws_do_not_depend_on_the_other_sentences():

@@ -170,24 +170,6 @@ def test_the_mean_of_the_probabilities(
     assert found[-1][0].ids[:2] == [9, 12]
 
 
-def test_every_id_of_the_vocabulary(config, subwords, sentences):
-    """At two steps, not only those ids that a search looks at."""
-    model = wide_model(config, subwords)
-    model.eval()
-    engine, brute = PaddleEngine([model], subwords), BruteForce([model], subwords, sentences)
-    width, size = 2, subwords.target.size
-    bos = np.full((len(sentences), width), subwords.target.bos)
-    parents = np.broadcast_to(np.arange(width), bos.shape)
-    random = np.random.default_rng(2)
-    with paddle.no_grad():
-        stepper = engine._stepper(sentences)
-        for ids in (bos, random.integers(4, size, bos.shape)):
-            ours, theirs = stepper.step(ids, parents), brute.step(ids, parents)
-            for i in range(size):
-                asked = np.full(bos.shape, i)
-                np.testing.assert_allclose(ours.of(asked), theirs.of(asked), rtol=1e-4, atol=1e-4)
-
-
 # ---- Which segmentations ----
 
 
@@ -217,18 +199,6 @@ def test_they_depend_on_the_seed_the_rate_and_the_text_only(subwords):
     # More segmentations begin with the same ones.
     more = by_line(LINES, segmentations=5)
     assert {source: others[:2] for source, others in more.items()} == expected
-
-
-def test_segments_of_a_line_are_sampled_one_by_one(subwords):
-    """A part of a word cannot be sampled, so it keeps its subwords."""
-    lines = ["A dog runs. Where is the station? The cat is asleep.", "x" * 90]
-    read = read_by(lines, subwords, max_length=20).sentences
-    decode = subwords.source.decode
-    assert len(read) > 4
-    for sentence in read:
-        is_part = "xx" in decode(sentence.source)
-        assert {decode(ids) for ids in sentence.others} == {decode(sentence.source)}
-        assert not is_part or sentence.others == 2 * [sentence.source]
 
 
 def test_segmentations_that_are_too_long_are_left_out(subwords, monkeypatch):

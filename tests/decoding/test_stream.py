@@ -62,13 +62,6 @@ def test_a_pause_within_a_line(small_windows):
     assert piped(b"1\n2\n3\nfo", b"ur") == [["1", "2", "3"], [], ["four"]]
 
 
-def test_a_trickle_without_a_pause_comes_out_all_the_same(monkeypatch):
-    monkeypatch.setattr(lines_module, "PATIENCE", 0.1)
-    monkeypatch.setattr(lines_module, "PAUSE", 1.0)
-    windows = piped(*[b"x\n"] * 40, pause=0.01)
-    assert sum(map(len, windows)) == 40 and len(windows) >= 3 and all(windows)
-
-
 def test_a_fast_writer_waits_for_a_slow_reader():
     """The pipe is all that is read ahead of what was asked for."""
     reader, writer = os.pipe()

@@ -22,6 +22,7 @@ from tests.support import (
     demo_pairs,
     make_config,
     run,
+    run_here,
     start,
     write_pairs,
 )
@@ -68,9 +69,16 @@ def dev_losses(model_dir) -> list[float]:
 def one(recipe, tmp_path_factory) -> Path:
     """What one process trains, adding up the gradients of both batches of an update."""
     model_dir = tmp_path_factory.mktemp("one") / "model"
-    done = run("train", recipe, "training.devices=1", f"model_dir={model_dir}")
-    assert done.returncode == 0, done.stderr
+    train(recipe, 1, model_dir)
     return model_dir
+
+
+def train(recipe, devices, model_dir, *more, **options):
+    begin = run_here if devices == 1 else run
+    command = ("train", recipe, f"training.devices={devices}", f"model_dir={model_dir}", *more)
+    done = begin(*command, **options)
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def assert_same_training(model_dir, other):
@@ -96,33 +104,24 @@ def two(recipe, tmp_path_factory) -> Path:
     (folder / "other" / "job.pickle").write_bytes(b"mine")
     (folder / "model" / ".workers").symlink_to(folder / "other")
     with open(folder / "log", "w") as log:
-        options = {"stdout": log, "stderr": log}
-        model_dir = folder / "model"
-        done = run("train", recipe, "training.devices=2", f"model_dir={model_dir}", **options)
-    assert done.returncode == 0, (folder / "log").read_text(encoding="utf-8")
+        train(recipe, 2, folder / "model", stdout=log, stderr=log)
     return folder
 
 
 def test_two_processes_train_the_same_model_as_one(two, one):
     assert_same_training(two / "model", one)
+    # Nothing that others left is read or followed.
+    assert not (two / "model" / ".workers").is_symlink()
+    assert (two / "other" / "job.pickle").read_bytes() == b"mine"
+    assert os.listdir(two / "other") == ["job.pickle"]
 
 
 @pytest.mark.slow
 def test_a_divided_state_is_saved_whole(recipe, one, tmp_path):
     """Two processes that share the optimiser's state train a half; one process trains the rest."""
-    model_dir = f"model_dir={tmp_path / 'model'}"
-    half = ["training.devices=2", "training.sharding=true", "training.max_steps=3"]
-    done = run("train", recipe, *half, model_dir)
-    assert done.returncode == 0, done.stderr
-    done = run("train", recipe, "training.devices=1", model_dir)
-    assert done.returncode == 0, done.stderr
+    train(recipe, 2, tmp_path / "model", "training.sharding=true", "training.max_steps=3")
+    train(recipe, 1, tmp_path / "model")
     assert_same_training(tmp_path / "model", one)
-
-
-def test_nothing_that_others_left_is_read_or_followed(two):
-    assert not (two / "model" / ".workers").is_symlink()
-    assert (two / "other" / "job.pickle").read_bytes() == b"mine"
-    assert os.listdir(two / "other") == ["job.pickle"]
 
 
 @pytest.mark.slow
@@ -154,15 +153,7 @@ def test_two_machines_train_the_same_model_as_one(recipe, one, tmp_path):
 
 def test_a_log_file_has_everything_in_its_order(two):
     text = (two / "log").read_text(encoding="utf-8")
-    marks = [
-        "training pairs",
-        "training into",
-        "step 1/6",
-        "dev smoothed loss",
-        "step 6/6",
-        "done in",
-        "Next",
-    ]
+    marks = ["training pairs", "training into", "step 1/6", "dev smoothed loss", "step 6/6", "Next"]
     places = [text.index(mark) for mark in marks]
     assert places == sorted(places)
     # train.log has the same lines, after their times.
@@ -170,24 +161,13 @@ def test_a_log_file_has_everything_in_its_order(two):
     assert sorted(line[21:] for line in own) == sorted(text.splitlines())
 
 
-@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_ctrl_c_saves_and_is_told_by_the_exit_code(recipe, tmp_path, devices):
-    process = start(
-        *("train", recipe, f"training.devices={devices}", "training.max_steps=100000"),
-        f"model_dir={tmp_path / 'model'}",
-    )
-    for line in process.stderr:
-        if line.startswith("step 3/"):
-            process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 130
-    (saved,) = (tmp_path / "model" / "checkpoints").iterdir()
-    assert int(saved.name.removeprefix("step_")) >= 3
-
-
 def test_a_killed_process_ends_the_run_with_its_reason(recipe, tmp_path):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     process = start(
         *("train", recipe, "training.devices=2", "training.max_steps=100000"),
         f"model_dir={tmp_path / 'model'}",
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
     )
     workers: list[int] = []
     messages = []
@@ -204,6 +184,7 @@ def test_a_killed_process_ends_the_run_with_its_reason(recipe, tmp_path):
     assert len(workers) == 2
     assert not any(os.path.exists(f"/proc/{worker}") for worker in workers)
     assert messages[-1] == errors[0], messages  # and nothing of the other process' end
+    assert not list(temporary.glob("transformer_mt-*"))
 
 
 # Of every process that the tests start: in the second worker, the first validation fails.
@@ -228,9 +209,7 @@ def test_a_validation_that_fails_in_one_process_leaves_the_checkpoint(recipe, on
     done = run(*command, env=os.environ | {"PYTHONPATH": path, "LC_ALL": "C.UTF-8"})
     assert done.returncode == 1 and "could not broadcast" in done.stderr
     assert os.listdir(tmp_path / "model" / "checkpoints") == ["step_3"]
-    done = run(*command)
-    assert done.returncode == 0, done.stderr
-    assert "going on from" in done.stderr
+    assert "going on from" in train(recipe, 2, tmp_path / "model").stderr
     assert_same_training(tmp_path / "model", one)
 
 
@@ -254,13 +233,8 @@ def test_the_workers_run_the_package_that_started_them(recipe, tmp_path):
     with open(copy / "training" / "parallel.py", "a") as file:
         file.write(IS_READ.format(folder=str(readers)))
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = run(
-        *("train", recipe, "training.devices=2", f"model_dir={tmp_path / 'model'}"),
-        cwd=tmp_path,
-        env=environment | {"LC_ALL": "C.UTF-8"},
-        is_fresh=True,
-    )
-    assert done.returncode == 0, done.stderr
+    environment |= {"LC_ALL": "C.UTF-8"}
+    train(recipe, 2, tmp_path / "model", cwd=tmp_path, env=environment, is_fresh=True)
     assert {path.name for path in readers.iterdir()} == {"parent", "0", "1"}
 
 
@@ -272,27 +246,6 @@ def test_installed_packages_do_not_come_before_the_standard_library(tmp_path, mo
     ):
         monkeypatch.setattr(transformer_mt, "__file__", f"{folder}/transformer_mt/__init__.py")
         assert launch._import_path() == path
-
-
-@pytest.mark.slow
-def test_nothing_is_left_of_a_killed_run(recipe, tmp_path):
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    model_dir = tmp_path / "model"
-    process = start(
-        *("train", recipe, "training.devices=2", "training.max_steps=100000"),
-        f"model_dir={model_dir}",
-        env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
-    )
-    for line in process.stderr:
-        if line.startswith("step 3/"):
-            process.kill()
-    process.wait(timeout=TIMEOUT)
-    assert not list(temporary.glob("transformer_mt-*"))
-    assert (model_dir / ".workers").stat().st_mode & 0o777 == 0o700
-    done = run("train", recipe, "training.devices=1", f"model_dir={model_dir}")
-    assert done.returncode == 0, done.stderr
-    assert not (model_dir / ".workers").exists()
 
 
 def test_a_worker_reads_only_what_its_run_has_written(tmp_path):

@@ -7,19 +7,16 @@ fits together, and that the scores are those that sacreBLEU's own command gives.
 import json
 import os
 import shutil
-import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.support import (
-    TIMEOUT,
     demo_pairs,
     make_config,
     run,
+    run_here,
     sacrebleu,
-    start,
     write_lines,
     write_pairs,
 )
@@ -29,14 +26,8 @@ from transformer_mt.translator import Translator
 PAIRS = demo_pairs(360)
 STEPS = 60
 TRAINING = {
-    "max_steps": STEPS,
-    "batch_tokens": 1000,
-    "device_tokens": 500,
-    "log_every": 10,
-    "validate_every": 30,
-    "save_every": 20,
-    "keep_last": 2,
-    "devices": 1,
+    **{"max_steps": STEPS, "batch_tokens": 1000, "device_tokens": 500, "devices": 1},
+    **{"log_every": 10, "validate_every": 30, "save_every": 20, "keep_last": 2},
 }
 MODEL = {"d_model": 32, "num_heads": 4, "d_ff": 64, "dropout": 0.1}
 
@@ -77,6 +68,14 @@ def trained(folder):
     return done
 
 
+def assert_scored_as_sacrebleu_does(model, reference, *options):
+    (tested,) = [line for line in metrics(model) if line["kind"] == "test"]
+    command = sacrebleu(model / "test.hypothesis", reference, *options, "-w", "10", "--confidence")
+    assert tested["bleu"] == pytest.approx(command["score"], abs=1e-9)
+    assert tested["signature"] == f"BLEU|{command['signature']}"
+    return tested
+
+
 def test_training_ends_with_the_score_of_the_test_set(folder, trained):
     model = folder / "model"
     wanted = {"config.yaml", "format_version", "subword.model", "checkpoints", "best",
@@ -88,13 +87,8 @@ def test_training_ends_with_the_score_of_the_test_set(folder, trained):
     for name in (best, f"step_{STEPS}"):
         assert (model / "checkpoints" / name / "model.safetensors").is_file()
 
-    (tested,) = [line for line in metrics(model) if line["kind"] == "test"]
+    tested = assert_scored_as_sacrebleu_does(model, folder / "text" / "test.de")
     assert tested["checkpoint"] == best and tested["lines"] == 40
-    command = sacrebleu(
-        model / "test.hypothesis", folder / "text" / "test.de", "-w", "10", "--confidence"
-    )
-    assert tested["bleu"] == pytest.approx(command["score"], abs=1e-9)
-    assert tested["signature"] == f"BLEU|{command['signature']}"
 
     # The score, some translations beside their references, and what to type next.
     assert f"BLEU {tested['bleu']:.2f}" in trained.stdout and tested["signature"] in trained.stdout
@@ -111,16 +105,7 @@ def test_what_is_reported_on_the_way(folder, trained):
     assert logged[-1]["nll"] < logged[0]["nll"] - 0.5  # it learns
     assert [line["step"] for line in lines if line["kind"] == "dev"] == [30, 60]
     # There is no terminal here: plain lines.
-    for words in (
-        "step 10/60",
-        "loss",
-        "ppl",
-        "lr",
-        "tokens/s",
-        " s left",
-        "dev smoothed loss",
-        "300",
-    ):
+    for words in ("step 10/60", "loss", "ppl", "tokens/s", " s left", "dev smoothed loss"):
         assert words in trained.stderr
     assert "\r" not in trained.stderr and "Traceback" not in trained.stderr
     assert "Warning" not in trained.stderr
@@ -129,13 +114,13 @@ def test_what_is_reported_on_the_way(folder, trained):
 def test_translating_and_evaluating(folder, trained, tmp_path):
     source, reference = (folder / "text" / f"test.{lang}" for lang in ("en", "de"))
     output, scores = tmp_path / "out.de", tmp_path / "scores.json"
-    done = run("translate", folder / "model", "--input", source, "--output", output)
+    done = run_here("translate", folder / "model", "--input", source, "--output", output)
     assert done.returncode == 0 and done.stdout == "", done.stderr
     # The same model, the same search, the same words: there is one way to translate.
     assert output.read_bytes() == (folder / "model" / "test.hypothesis").read_bytes()
 
-    done = run("evaluate", folder / "model", "--source", source, "--reference", reference,
-               "--output", output, "--json", scores)  # fmt: skip
+    done = run_here("evaluate", folder / "model", "--source", source, "--reference", reference,
+                    "--output", output, "--json", scores)  # fmt: skip
     assert done.returncode == 0, done.stderr
     command = sacrebleu(output, reference, "-w", "10")
     found = json.loads(scores.read_text())
@@ -154,57 +139,6 @@ def test_a_moved_model_translates_as_before(folder, trained, tmp_path):
         hidden.rename(folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout == (moved / "test.hypothesis").read_text(encoding="utf-8")
-
-
-def trained_lines(model) -> list[dict]:
-    return [line for line in metrics(model) if line["kind"] == "train"]
-
-
-def wait_for_metrics(process, model, old=()):
-    """Waits until a run has logged updates that are not those of an earlier one, `old`."""
-    deadline = time.monotonic() + TIMEOUT
-    while trained_lines(model) in ([], old):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def test_interrupted_training_leaves_a_usable_model(folder, tmp_path):
-    recipe, model = folder / "recipe.yaml", tmp_path / "model"
-    arguments = ["train", recipe, f"model_dir={model}", "training.max_steps=100000"]
-    log = []
-    for number, code, extra in [(signal.SIGINT, 130, []), (signal.SIGTERM, 143, ["--restart"])]:
-        process = start(*arguments, *extra)
-        wait_for_metrics(process, model, log)
-        process.send_signal(number)
-        output, messages = process.communicate(timeout=TIMEOUT)
-        assert process.returncode == code, messages
-        assert "Traceback" not in messages and output == ""
-        assert "scripts/translate.sh" in messages  # what can be done with it
-        log = trained_lines(model)
-        last = log[-1]["step"]
-        saved = [path.name for path in (model / "checkpoints").iterdir()]
-        assert all(name.startswith("step_") for name in saved)
-        # Nothing of what was trained is lost.
-        assert max(int(name.removeprefix("step_")) for name in saved) >= last
-        translations = list(Translator.load(model).translate(["A dog runs.", "", "Two men."]))
-        assert len(translations) == 3 and translations[1] == ""
-    # And --restart has begun anew: the log is that of the second run alone.
-    assert trained_lines(model)[0]["step"] == 10
-
-
-def test_ctrl_c_during_the_preparation_leaves_nothing(folder, tmp_path):
-    """A corpus that takes some seconds to train subwords on: every pair a hundred times."""
-    write_pairs(tmp_path / "text", "train", PAIRS[:300] * 100)
-    recipe = write_recipe(tmp_path, data={"held_out": 0}, subword={"vocab_size": 700})
-    process = start("train", recipe)
-    while "subword model" not in (line := process.stderr.readline()):
-        assert line, "it ended before there was anything to interrupt"
-    process.send_signal(signal.SIGINT)
-    _, messages = process.communicate(timeout=TIMEOUT)
-    assert process.returncode == 130, messages
-    assert messages.endswith("interrupted\n") and "Traceback" not in messages
-    assert not (tmp_path / "model").exists()
 
 
 # ---- WMT14's layout: BPE'd text with its vocabulary ----
@@ -235,18 +169,15 @@ def test_bpe_is_removed_and_the_tokenised_text_scored(wmt_root, tmp_path):
     training = {**TRAINING, "max_steps": 30, "validate_every": 15}
     recipe = write_recipe(tmp_path, data=data, subword={"type": "vocabulary"}, training=training)
     recipe.write_text(recipe.read_text().replace("  vocab_size: 200\n", ""))
-    done = run("train", recipe)
+    done = run_here("train", recipe)
     assert done.returncode == 0, done.stderr
     hypotheses = tmp_path / "model" / "test.hypothesis"
     assert len(lines_of(hypotheses)) == 25 and "@@" not in hypotheses.read_text("utf-8")
 
-    (tested,) = [line for line in metrics(tmp_path / "model") if line["kind"] == "test"]
     reference = wmt_root / TEXT / "newstest2014.tok.de"
-    command = sacrebleu(
-        hypotheses, reference, "--tokenize", "none", "--force", "--confidence", "-w", "10"
-    )
-    assert tested["bleu"] == pytest.approx(command["score"], abs=1e-9)
-    assert tested["signature"] == f"BLEU|{command['signature']}" and "tok:none" in done.stdout
+    options = ("--tokenize", "none", "--force")
+    assert_scored_as_sacrebleu_does(tmp_path / "model", reference, *options)
+    assert "tok:none" in done.stdout
     assert "BPE removed" in done.stdout and "tokenised reference" in done.stdout
 
     # It reads text with its BPE applied, and without the layout: its vocabulary is its own.
@@ -271,17 +202,11 @@ def test_chinese_is_scored_as_chinese(shared_data, tmp_path):
         subword={"vocab_size": 1500, "joint": False, "type": "unigram"},
         training={**TRAINING, "max_steps": 20, "validate_every": 20},
     )
-    done = run("train", recipe)
+    done = run_here("train", recipe)
     assert done.returncode == 0, done.stderr
     model = tmp_path / "model"
     assert "tok:zh" in done.stdout
-    (tested,) = [line for line in metrics(model) if line["kind"] == "test"]
-    reference = tmp_path / "text" / "test.zh"
-    command = sacrebleu(
-        model / "test.hypothesis", reference, "--tokenize", "zh", "--confidence", "-w", "10"
-    )
-    assert tested["bleu"] == pytest.approx(command["score"], abs=1e-9)
-    assert tested["signature"] == f"BLEU|{command['signature']}"
+    assert_scored_as_sacrebleu_does(model, tmp_path / "text" / "test.zh", "--tokenize", "zh")
     # No dev set is named: pairs are held out of the training text, and kept beside the model.
     held_out = {path.name for path in (model / "held_out").iterdir()}
     assert held_out == {"dev.en", "dev.zh", "SHA256SUMS"}

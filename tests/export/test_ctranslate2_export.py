@@ -85,19 +85,6 @@ def test_an_export(model_dir, capsys):
     assert pieces == subwords.source.pieces(range(subwords.source.size))
 
 
-def test_two_vocabularies(tmp_path):
-    config = make_config(tmp_path, subword={"joint": False}, model={"tie_embeddings": False})
-    directory = make_model_directory(tmp_path / "model", PAIRS, config)
-    run_command("export", directory.path, format="ctranslate2", output=tmp_path / "out")
-    subwords = ModelDirectory(tmp_path / "out").load_subwords()
-    for name, side in (("source", subwords.source), ("target", subwords.target)):
-        pieces = json.loads((tmp_path / "out" / f"{name}_vocabulary.json").read_text())
-        assert pieces == side.pieces(range(side.size))
-    found = Ctranslate2Engine(tmp_path / "out", subwords, 1).log_probs([[9, 8]], [[7, 6, 5]])
-    expected = paddle_engine(directory).log_probs([[9, 8]], [[7, 6, 5]])
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
-
-
 def paddle_engine(directory, checkpoint=None):
     return find(directory.path, checkpoint=checkpoint, device="cpu").load()
 
@@ -180,17 +167,8 @@ def test_shared_weights_are_written_once(tmp_path):
 def test_odd_subwords(tmp_path):
     """Every piece is a word of its own to CTranslate2, whatever characters it has."""
     odd = [
-        "a\rb",
-        "\u2028",
-        "\u00a0",
-        '"',
-        "\\",
-        "\u0301",
-        "👩‍👩‍👧",
-        "</s",
-        "<blank>",
-        "\ufeff",
-        "x y",
+        *("a\rb", "\u2028", "\u00a0", '"', "\\", "\u0301"),
+        *("👩‍👩‍👧", "</s", "<blank>", "\ufeff", "x y"),
     ]
     vocabulary = WordVocabulary([*odd, *(f"w{i}" for i in range(10))])
     subwords = Subwords(vocabulary, vocabulary)

@@ -62,12 +62,9 @@ def causal(length):
     return np.triu(np.ones((1, 1, length, length), bool), 1)
 
 
+# tests/test_parity.py exports models of all other kinds.
 VARIANTS = {
-    "pre": ({}, {}),
-    "post": ({"norm": "post"}, {}),
     "no-bias": ({"bias": False, "num_encoder_layers": 2, "num_decoder_layers": 3}, {}),
-    "untied": ({"tie_embeddings": False}, {}),
-    "apart": ({"num_layers": 2}, {"joint": False}),
     "untied-apart": ({"tie_embeddings": False, "norm": "post"}, {"joint": False}),
     "odd-width": ({"d_model": 15, "num_heads": 3}, {}),
 }
@@ -92,16 +89,7 @@ def write(folder, model, **settings):
     paddle_inference.write_model(folder, model, config, None)
 
 
-# tests/backends/test_inference_engine.py exports the others too.
-ALWAYS = ("post", "no-bias", "untied-apart", "odd-width")
-
-
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(name, marks=() if name in ALWAYS else pytest.mark.slow) for name in VARIANTS
-    ],
-)
+@pytest.fixture(scope="module", params=VARIANTS)
 def exported(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("programs")
     model = wide(folder, *VARIANTS[request.param])
@@ -141,41 +129,27 @@ def test_a_whole_target_at_once(exported, source_ids):
     np.testing.assert_array_equal(encoded[0][:, 0, 0], source_ids == exported.model.source_pad_id)
 
 
-def test_step_by_step(exported, source_ids):
-    """One hypothesis a sentence, and after three steps without the second sentence."""
-    source_ids = padded_as(exported.model, source_ids)
-    target_ids = np.random.default_rng(7).integers(4, 190, (3, 6))
-    expected = exported.model(paddle.to_tensor(source_ids), paddle.to_tensor(target_ids)).numpy()
-    encoded = run(exported.encoder, {"source_ids": source_ids})
-    past = nothing_past(encoded)
-    rows = np.arange(3)
-    for position in range(6):
-        if position == 3:
-            rows = np.array([0, 2])
-            encoded, past = [x[rows] for x in encoded], [x[rows] for x in past]
-        ids = target_ids[rows, position : position + 1]
-        logits, _, past = decode(
-            exported, encoded, past, ids, np.array([position]), np.zeros((1, 1, 1, 1), bool)
-        )
-        np.testing.assert_allclose(logits[:, 0], expected[rows, position], atol=TOLERANCE)
-
-
 def test_hypotheses_side_by_side(exported, source_ids):
-    """Two of each sentence, of which the second goes on from the first at the third step."""
+    """Two of each sentence, of which the second goes on from the first at the third step, where the
+    second sentence leaves."""
     source_ids = padded_as(exported.model, source_ids)
     one, two = np.random.default_rng(8).integers(4, 190, (2, 3, 3))
     encoded = run(exported.encoder, {"source_ids": source_ids})
     past = nothing_past(encoded)
     forks = [[0, 1], [0, 1], [0, 0]]
     seen = np.zeros((2, 0), bool)
+    rows = np.arange(3)
     for position, parents in enumerate(forks):
-        ids = np.stack([one[:, position], two[:, position]], axis=1)
+        if position == 2:
+            rows = np.array([0, 2])
+            encoded, past = [x[rows] for x in encoded], [x[rows] for x in past]
+        ids = np.stack([one[rows, position], two[rows, position]], axis=1)
         seen = np.concatenate([seen[parents], np.eye(2, dtype=bool)], axis=1)
-        forbidden = np.broadcast_to(~seen, (3, 1, *seen.shape))
+        forbidden = np.broadcast_to(~seen, (len(rows), 1, *seen.shape))
         logits, _, past = decode(exported, encoded, past, ids, np.array([position]), forbidden)
     for place, target_ids in enumerate((one, np.concatenate([one[:, :2], two[:, 2:]], axis=1))):
         expected = exported.model(paddle.to_tensor(source_ids), paddle.to_tensor(target_ids))
-        np.testing.assert_allclose(logits[:, place], expected.numpy()[:, -1], atol=TOLERANCE)
+        np.testing.assert_allclose(logits[:, place], expected.numpy()[rows, -1], atol=TOLERANCE)
 
 
 def test_there_is_no_last_position(exported):
@@ -212,25 +186,11 @@ def test_all_that_can_not_be_exported_is_listed(tmp_path):
     positions = model.positional_encoding
     with pytest.raises(UserError) as caught:
         write(folder, model)
-    first, *listed = str(caught.value).split("\n")
-    assert first == "the model can't be exported to Paddle Inference:"
-    assert sorted(line.strip() for line in listed) == [
-        "encoder.norm.bias: not all of its values are finite",
-        "extra.bias: neither program reads it",
-        "extra.weight: neither program reads it",
-        "generator.copies.weight: neither program reads it",
-    ]
+    listed = [line.strip().partition(":")[0] for line in str(caught.value).split("\n")[1:]]
+    expected = ["encoder.norm.bias", "extra.bias", "extra.weight", "generator.copies.weight"]
+    assert sorted(listed) == expected
     assert list(folder.iterdir()) == []
     assert model.positional_encoding is positions
-
-
-def test_a_model_that_copies_is_refused_with_the_reason(tmp_path):
-    folder = tmp_path / "programs"
-    folder.mkdir()
-    model = wide(tmp_path, {"copying": True}, {})
-    with pytest.raises(UserError, match=r"Inference:\n  model\.copying: True: .* can't copy them$"):
-        write(folder, model, copying=True)
-    assert list(folder.iterdir()) == []
 
 
 def test_a_file_that_is_not_written_whole(tmp_path):

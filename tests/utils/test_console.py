@@ -17,10 +17,8 @@ from transformer_mt import cli
 from transformer_mt.commands import train
 from transformer_mt.export import registry as engines
 from transformer_mt.training import finish
-from transformer_mt.training.run import checked_state
 from transformer_mt.utils import console
 from transformer_mt.utils.errors import UsageError
-from transformer_mt.utils.folders import write_checksums
 
 # Clears the screen, sets the title, and shows what follows from right to left.
 EVIL = "\x1b[2J\x1b]0;title\x07\x9b31m\u202e\u2066\u2028\r\x00"
@@ -75,16 +73,6 @@ def model(tmp_path_factory):
     return make_model_directory(folder / "model", demo_pairs(100), make_config(folder))
 
 
-def test_a_format_version(model, tmp_path, capsys):
-    path = tmp_path / "model"
-    path.mkdir()
-    (path / "config.yaml").write_bytes((model.path / "config.yaml").read_bytes())
-    (path / "format_version").write_text(f"1{EVIL}\n")
-    assert cli.main(["translate", str(path), "--input", str(path / "config.yaml")]) == 2
-    shown = capsys.readouterr().err
-    assert is_harmless(shown) and "format version 1\\x1b[2J" in shown
-
-
 def test_samples_of_the_test_set(model, tmp_path, capsys):
     evil = PairList([(f"A {EVIL} dog.", f"Ein {EVIL} Hund.")] * 3)
     config = make_config(tmp_path, evaluation={"samples": 3})
@@ -102,8 +90,7 @@ def test_samples_of_the_test_set(model, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["a", "b_c-1.2", "a b", "R&D", "it's", "$HOME", "~", "-rf", "--help", "a\nb", "ü", "*"],
+    "path", ["a", "b_c-1.2", "a b", "R&D", "it's", "$HOME", "~", "-rf", "--help", "a\nb", "ü", "*"]
 )
 def test_a_quoted_path_can_be_typed(path, tmp_path):
     (tmp_path / path).write_text("")
@@ -124,22 +111,6 @@ def test_commands_that_are_advised(model, capsys):
         engines.find(model.path, "ctranslate2")
     command = str(caught.value).partition("Make it with: ")[2]
     assert shlex.split(command)[:5] == ["python", "-m", "transformer_mt", "export", path]
-    with pytest.raises(Exception, match="was trained on another text") as caught:
-        data = prepared(model.load_config(), demo_pairs(5), model.load_subwords())
-        checked_state(with_corpus(model), data, model)
-    command = str(caught.value).rpartition(" with ")[2]
-    assert shlex.split(command) == [f"training.init_from={path}", "model_dir=FOLDER"]
-
-
-def with_corpus(model):
-    """A checkpoint that tells what text it was trained on."""
-    checkpoint = model.saved_checkpoints()[-1]
-    (checkpoint / "state.json").write_text(
-        '{"corpus": "another", '
-        '"progress": {"plan": [1, 400], "best": [], "losses": [], "meter": {}}}'
-    )
-    write_checksums(checkpoint)
-    return checkpoint
 
 
 # ---- Warnings that repeat, and the log of a run ----

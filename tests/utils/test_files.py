@@ -4,16 +4,14 @@ import bz2
 import errno
 import gzip
 import hashlib
-import io
 import lzma
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
-import tarfile
 import threading
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -169,33 +167,17 @@ def test_compressed_text_is_known_by_its_content(tmp_path, name, compress):
             assert content_of(path).line_count == len(expected)
 
 
-def _as_zip(content: bytes) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("text", content)
-    return file.getvalue()
-
-
-def _as_tar(content: bytes) -> bytes:
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as archive:
-        archive.addfile(tarfile.TarInfo("text"))
-    return file.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("content", "ending"),
-    [
-        (b"\x28\xb5\x2f\xfd" + bytes(20), r"\.zst"),
-        (b"7z\xbc\xaf\x27\x1c" + bytes(20), r"\.7z"),
-        (_as_zip(b"text"), r"\.zip"),
-        (_as_tar(b"text"), r"\.tar"),
-        (gzip.compress(_as_tar(b"text")), r"\.tar"),
-    ],
-    ids=["zst", "7z", "zip", "tar", "tar.gz"],  # the bytes hold the time
-)
-def test_what_can_not_be_decompressed_is_named_with_a_command(tmp_path, content, ending):
-    (tmp_path / "text").write_bytes(content)
+@pytest.mark.parametrize("ending", ["zst", "7z", "zip", "tar", "gztar"])
+def test_what_can_not_be_decompressed_is_named_with_a_command(tmp_path, ending):
+    begins = {"zst": b"\x28\xb5\x2f\xfd", "7z": b"7z\xbc\xaf\x27\x1c"}
+    if ending in begins:
+        (tmp_path / "text").write_bytes(begins[ending] + bytes(20))
+    else:
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "folder" / "text").write_text("text")
+        made = shutil.make_archive(str(tmp_path / "archive"), ending, tmp_path / "folder")
+        os.rename(made, tmp_path / "text")
+    ending = rf"\.{ending.removeprefix('gz')}"
     with pytest.raises(UserError, match=f"text: a {ending} file.* Unpack it: .*/text > NEW_FILE"):
         list(byte_lines(tmp_path / "text"))
 
@@ -236,17 +218,16 @@ def test_the_content_appears_when_it_is_whole(tmp_path):
     path = tmp_path / "out"
     path.write_text("old")
     with atomic(path) as file:
-        file.write(f"ä\r\n{NO_ENDS}\n")
+        file.write(f"ä\r\n{NO_ENDS}\n\udcff")  # Python's place of a byte that is not UTF-8
         file.flush()
         assert path.read_text() == "old"
-    assert path.read_bytes() == f"ä\r\n{NO_ENDS}\n".encode()
+    assert path.read_bytes() == f"ä\r\n{NO_ENDS}\n\\udcff".encode()
     with atomic(path, "wb") as file:
         file.write(b"\xff\n")
     assert path.read_bytes() == b"\xff\n"
     assert names(tmp_path) == ["out"]
 
 
-@pytest.mark.parametrize("old", [None, "old"])
 @pytest.mark.parametrize(
     "error",
     [
@@ -256,47 +237,28 @@ def test_the_content_appears_when_it_is_whole(tmp_path):
         # The trouble of another file, which is none of this one's.
         FileNotFoundError(errno.ENOENT, "No such file or directory", "elsewhere"),
         BrokenPipeError(errno.EPIPE, "Broken pipe"),
+        # As a write would fail, which is about this file.
+        OSError(errno.ENOSPC, "No space left on device"),
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_an_error_inside_is_passed_on_and_leaves_no_trace(tmp_path, error, old):
+def test_an_error_inside_is_passed_on_and_leaves_no_trace(tmp_path, error):
+    is_ours = type(error) is OSError
     path = tmp_path / "out"
-    if old:
-        path.write_text(old)
-    with pytest.raises(type(error)) as caught, atomic(path) as file:
-        file.write("new")
-        raise error
-    assert caught.value is error
-    assert names(tmp_path) == (["out"] if old else [])
-    assert not old or path.read_text() == old
-
-
-def test_a_write_that_fails_is_about_this_file(tmp_path):
-    path = tmp_path / "out"
-    with pytest.raises(UserError) as caught, atomic(path) as file:
-        file.write("new")
-        raise OSError(errno.ENOSPC, "No space left on device")  # as a write would
-    assert str(caught.value) == f"{path}: can't be written: No space left on device"
-    assert caught.value.exit_code == 1 and names(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    "path, reason",
-    [
-        ("no/out", "No such file or directory"),
-        ("file/out", "Not a directory"),
-        ("folder", "Is a directory"),
-        (".", "Is a directory"),
-        ("x" * 300, "File name too long"),
-    ],
-)
-def test_where_nothing_can_be_written(tmp_path, monkeypatch, path, reason):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").touch()
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(UserError, match=f"can't be written: {reason}"), atomic(path) as file:
-        file.write("x")
-    assert names(tmp_path) == ["file", "folder"]
+    for old in ([], ["out"]):
+        with pytest.raises(UserError if is_ours else type(error)) as caught, atomic(path) as file:
+            file.write("new")
+            raise error
+        if is_ours:
+            assert str(caught.value) == f"{path}: can't be written: No space left on device"
+        else:
+            assert caught.value is error
+        assert names(tmp_path) == old
+        path.write_text("old")
+    for place in ("no/out", "out/out", ".", "x" * 300):
+        with pytest.raises(UserError, match="can't be written"), atomic(tmp_path / place) as file:
+            file.write("x")
+    assert names(tmp_path) == ["out"] and path.read_text() == "old"
 
 
 def test_devices_and_pipes_stay_what_they_are(tmp_path):
@@ -446,12 +408,3 @@ def test_what_was_killed_leaves_nothing_for_long(tmp_path):
         assert living.wait(timeout=60) == 0
     assert path.read_text() == "from another process"
     assert names(tmp_path) == sorted([*others, "out"])
-
-
-def test_half_a_surrogate_pair_is_written_as_its_escape(tmp_path):
-    """Python has it in the place of a byte of a name that is not UTF-8."""
-    files.write_atomically(tmp_path / "whole", '"a\udcff"\n')
-    with atomic(tmp_path / "text") as file:
-        file.write('"a\udcff"\n')
-    written = [(tmp_path / name).read_bytes() for name in ("whole", "text")]
-    assert written == [b'"a\\udcff"\n'] * 2
