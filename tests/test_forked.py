@@ -15,7 +15,6 @@ from tests.support import (
     python,
     run,
     run_python,
-    write_pairs,
 )
 from transformer_mt.cli import COMMANDS
 
@@ -98,11 +97,10 @@ def test_every_command_works_in_a_fresh_process(tmp_path):
     """Without what the other commands have imported; those of the README are run as it shows them
     in tests/docs/test_first_hour.py."""
     in_readme = {"new", "train", "translate", "serve", "evaluate", "report", "attention", "export"}
-    for name in ("train", "dev"):
-        write_pairs(tmp_path / "text", name, demo_pairs(60))
-    config = make_config(tmp_path, data={"dev": "dev"})
-    make_model_directory(tmp_path / "model", demo_pairs(60), config)
-    model, source, target = "model", "text/dev.en", "text/dev.de"
+    model, source, target = "model", "model/dev/source", "model/dev/reference"
+    directory = make_model_directory(tmp_path / model, demo_pairs(60), make_config(tmp_path))
+    for name, lines in zip(("source", "reference"), zip(*demo_pairs(9), strict=True), strict=True):
+        directory.write_lines(f"dev/{name}", lines)
     text = ("--source", source, "--target", target)
     jobs = {
         "augment": ("pairs", "--forward", model, "--source", source),
