@@ -13,10 +13,9 @@ from pydantic import Field
 import write_reference
 from tests.support import ROOT
 from transformer_mt.cli import COMMANDS
-from transformer_mt.config.rules import RULES, training_rules
+from transformer_mt.config.rules import RULES
 from transformer_mt.config.schema import SECTIONS
 from transformer_mt.config.section import PositiveFloat, PositiveInt, Section, at_least, at_most
-from transformer_mt.training.schedule import SCHEDULES
 
 CONFIG = (ROOT / "docs" / "config.md").read_text("utf-8")
 
@@ -115,14 +114,3 @@ def test_a_rule_names_its_keys(rule):
     texts = {str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     keys = {text for text in texts if re.fullmatch(rf"({'|'.join(SECTIONS)})\.\w+", text)}
     assert keys and all(key in rule.__doc__ for key in keys)
-
-
-def test_the_rules_name_the_schedules_that_they_are_about():
-    lines = {}
-    for line in inspect.getdoc(training_rules).replace("\n  ", " ").splitlines():
-        if needed := re.search(r"training\.schedule.* need `training\.(\w+)`", line):
-            lines[needed[1]] = line
-    for name, schedule in SCHEDULES.items():
-        assert (f"{name}`" in lines["warmup_steps"]) == schedule.needs_warmup
-        assert (f"{name}`" in lines["learning_rate"]) == (schedule.default_peak is None)
-        assert (f"{name}`" in lines["decay_steps"]) == schedule.ends
