@@ -74,6 +74,8 @@ MECHANISMS = {
     "non-autoregressive, length": {"model": {"non_autoregressive": "length"}},
     "non-autoregressive, end": {"model": {"non_autoregressive": "end"}},
 }  # fmt: skip
+# Those whose models decode with operations of their own; how they were trained does not matter.
+SEARCHED = ("plain", "copying", "non-autoregressive, length", "non-autoregressive, end")
 SEARCHES = {
     "beam": {"beam_size": 4},
     "greedy": {"beam_size": 1},
@@ -126,8 +128,9 @@ def operations_used() -> dict[str, set[str]]:
             for what, run in (("model", model_passes), ("training", updates)):
                 for operation in traced(partial(run, updater_of(sections))):
                     used[operation].add(what)
-            for operation in traced(partial(searches, name)):
-                used[operation].add("decoding")
+            if name in SEARCHED:
+                for operation in traced(partial(searches, sections)):
+                    used[operation].add("decoding")
     for operation in exported():
         used[operation].add("export")
     return dict(used)
@@ -187,9 +190,10 @@ def updates(updater) -> None:
         updater.apply(small_update(step), step)
 
 
-def searches(name: str) -> None:
-    """Translates in every way, with one model and with two, with prefixes; scores and aligns."""
-    updater = updater_of(MECHANISMS[name])
+def searches(sections: dict) -> None:
+    """Makes a model, and translates with it in every way, with one model and with two, with
+    prefixes; scores and aligns."""
+    updater = updater_of(sections)
     engine = engine_of([updater.model], examples.subwords())
     sources = examples.make_sources(SEED, 4)
     sentences = [Sentence(source, source[:1], number) for number, source in enumerate(sources)]

@@ -1,4 +1,4 @@
-"""What a newcomer types: all commands of the first page and of the tutorials, in their order.
+"""What a newcomer types: all commands of the first page and of the tutorial, in their order.
 
 Each page is followed in a folder of its own that looks like a fresh clone whose environment is
 ready. The commands are typed as they stand. The recipes in that folder train for a few steps only,
@@ -10,14 +10,13 @@ import re
 import shutil
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.conftest import SHARED_DATA
 from tests.docs.pages import ROOT, Page, commands, find_page, parse, project_files
+from tests.support import demo_pairs, write_lines, write_pairs
 
 # In place of the recipe's own values, where it has these keys. With fewer steps, there would not be
 # as many checkpoints as the recipes average.
@@ -30,20 +29,12 @@ SHORT = {
     "validate_every": 20,
     "save_every": 8,
 }
-PAIRS = 400
 # The demo corpus, shortened.
-DEMO_LINES = {"train": PAIRS, "dev": 20, "test": 20}
+LINES = {"train": 400, "dev": 20, "test": 20}
 TIMEOUT = 300
 MADE = {
-    "README.md": [
-        "runs/demo/test.hypothesis",
-        "runs/demo/export/ctranslate2_int8",
-        "translated.de",
-        "runs/my/test.hypothesis",
-    ],
-    "docs/text-to-page.md": ["runs/my/report.html", "runs/my/export/ctranslate2_int8/card.json"],
+    "README.md": ["runs/demo/test.hypothesis", "translated.de", "runs/my/test.hypothesis"],
     "docs/tutorial.md": ["runs/my/test.hypothesis", "attention.html", "dev.en", "deployed.en"],
-    "docs/tutorial.zh.md": ["runs/my/test.hypothesis", "attention.html", "dev.en", "deployed.en"],
 }
 
 
@@ -71,19 +62,11 @@ class Newcomer:
         assert "Traceback" not in output, f"{command[-1]}\n{output}"
 
     def serve(self, command: str) -> None:
-        """Starts a service on a free port, opens its page, and stops it."""
+        """Starts a service on a free port, and stops it."""
         with self.started(["bash", "-c", f"exec {command} --port 0"]) as process:
-            try:
-                line = process.stdout.readline().decode()
-                match = re.search(r"http://\S+:(\d+) serves", line)
-                assert match, f"{command}\n{line}"
-                with urllib.request.urlopen(f"http://127.0.0.1:{match[1]}/", timeout=60) as page:
-                    assert b"<html" in page.read()
-                process.terminate()
-                process.communicate(timeout=60)
-            finally:
-                process.kill()
-        assert process.returncode == 0, command
+            line = process.stdout.readline().decode()
+            process.kill()
+        assert re.search(r"http://\S+:\d+ serves", line), f"{command}\n{line}"
 
     def started(self, command: list[str]) -> subprocess.Popen:
         unwanted = ("PYTHON", "TESTS_", "TRANSFORMER_MT_", "FLAGS_", "OMP_", "OPENBLAS_")
@@ -107,7 +90,9 @@ class Newcomer:
         `new RECIPE`, shortens its training."""
         words = command.split()
         if words[0] == "cp" and words[1].startswith("configs/"):
-            edit_recipe(self.folder / words[2], asked_edits(page))
+            edits = asked_edits(page)
+            assert edits
+            edit_recipe(self.folder / words[2], edits)
         elif "new" in words[:4]:
             edit_recipe(self.folder / words[words.index("new") + 1], {})
 
@@ -146,9 +131,10 @@ def make_clone(folder: Path) -> None:
             shutil.copy(ROOT / name, folder / name)
     for recipe in (folder / "configs").glob("*.yaml"):
         edit_recipe(recipe, {})
-    for split, count in DEMO_LINES.items():
+    for split, count in LINES.items():
         for lang in ("en", "de"):
-            shorten(folder / "data" / "demo" / f"{split}.{lang}", count)
+            path = folder / "data" / "demo" / f"{split}.{lang}"
+            write_lines(path, path.read_text(encoding="utf-8").split("\n")[:count])
     (folder / ".venv").mkdir()
     for entry in Path(sys.prefix).iterdir():
         if entry.name not in (".setup_stamp", "setup.log", "tmp"):
@@ -164,76 +150,41 @@ def make_clone(folder: Path) -> None:
     assert done.stdout == "ready \n", done.stdout + done.stderr
 
 
-def shorten(path: Path, count: int) -> None:
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    path.write_text("".join(lines[:count]), encoding="utf-8")
-
-
-def add_corpus(folder: Path, source_lang: str) -> None:
-    """What a newcomer has: corpus/train.LANG and corpus/train.en, and pairs.tsv with four columns,
-    as Tatoeba gives it. Without the real corpora, the demo corpus is used for every language."""
-    corpus = SHARED_DATA / f"tatoeba_{source_lang}-en"
-    paths = [corpus / f"train.{lang}" for lang in (source_lang, "en")]
-    if not corpus.is_dir():
-        paths = [ROOT / "data" / "demo" / f"train.{lang}" for lang in ("de", "en")]
-    sides = [path.read_text(encoding="utf-8").split("\n")[:PAIRS] for path in paths]
-    (folder / "corpus").mkdir()
-    for lang, lines in zip((source_lang, "en"), sides, strict=True):
-        text = "".join(f"{line}\n" for line in lines)
-        (folder / "corpus" / f"train.{lang}").write_text(text, encoding="utf-8")
-    rows = [
-        f"{number}\t{source}\t{number + 7}\t{target}\n"
-        for number, (source, target) in enumerate(zip(*sides, strict=True))
-    ]
-    (folder / "pairs.tsv").write_text("".join(rows), encoding="utf-8")
-
-
-needs_environment = pytest.mark.skipif(
-    not (Path(sys.prefix) / "pyvenv.cfg").exists(), reason="not in a virtual environment"
-)
+def add_corpus(folder: Path) -> None:
+    """What a newcomer has: corpus/train.de and corpus/train.en, and pairs.tsv with four columns, as
+    Tatoeba gives it."""
+    pairs = demo_pairs(LINES["train"])
+    write_pairs(folder / "corpus", "train", pairs)
+    rows = [f"{number}\t{de}\t{number + 7}\t{en}" for number, (en, de) in enumerate(pairs)]
+    write_lines(folder / "pairs.tsv", rows)
 
 
 @pytest.mark.slow
-@needs_environment
-@pytest.mark.parametrize(
-    ("name", "lang"),
-    [
-        ("README.md", "de"),
-        ("docs/text-to-page.md", "de"),
-        ("docs/tutorial.md", "de"),
-        ("docs/tutorial.zh.md", "zh"),
-    ],
+@pytest.mark.skipif(
+    not (Path(sys.prefix) / "pyvenv.cfg").exists(), reason="not in a virtual environment"
 )
-def test_the_commands_of_a_page_work(name, lang, tmp_path):
+@pytest.mark.parametrize("name", MADE)
+def test_the_commands_of_a_page_work(name, tmp_path):
     folder = tmp_path / "transformer_mt"
     folder.mkdir()
     make_clone(folder)
-    add_corpus(folder, lang)
+    add_corpus(folder)
     Newcomer(folder).follow(find_page(name))
     assert [made for made in MADE[name] if not (folder / made).exists()] == []
 
 
-@pytest.mark.parametrize("text", ["ls b", "echo Traceback"])
-def test_commands_that_fail_are_noticed(text, tmp_path):
-    Newcomer(tmp_path).follow(parse("```bash\necho a > b\nls b\n```"))
-    (tmp_path / "b").unlink()
-    with pytest.raises(AssertionError):
-        Newcomer(tmp_path).follow(parse(f"```bash\n{text}\n```"))
+def test_the_tutorials_have_the_same_commands():
+    """Except for the languages. So the Chinese one is not followed."""
+
+    def commands_of(name: str) -> list[str]:
+        blocks = find_page(name).blocks_in("bash")
+        found = [command for block in blocks for command in commands(block.text)]
+        return [re.sub(r'\.(zh|de)\b|_zh_en|"[^"]*"', "", command) for command in found]
+
+    assert commands_of("docs/tutorial.md") == commands_of("docs/tutorial.zh.md")
 
 
-@needs_environment
-def test_a_clone_is_ready_and_its_recipes_are_edited(tmp_path):
-    make_clone(tmp_path)
-    code = "import transformer_mt as t; print(t.__file__)"
-    path = subprocess.check_output([".venv/bin/python", "-c", code], cwd=tmp_path, text=True)
-    assert path.strip() == str(tmp_path / "transformer_mt" / "__init__.py")
-    page = parse(
-        "| key | default |\n| --- | --- |\n| `a` | none |\n\n"
-        "| key | what | here |\n| --- | --- | --- |\n"
-        "| `model_dir` | x | `runs/x` |\n| `data.dev` | y | `null` |\n"
-    )
-    Newcomer(tmp_path).follow(parse("```bash\ncp configs/template.yaml my.yaml\n```"))
-    Newcomer(tmp_path).edit(page, "cp configs/template.yaml my.yaml")
-    values = yaml.safe_load((tmp_path / "my.yaml").read_text("utf-8"))
-    assert values["model_dir"] == "runs/x" and values["data"]["dev"] is None
-    assert values["training"]["max_steps"] == 40
+def test_commands_that_fail_are_noticed(tmp_path):
+    for text in ("ls b", "echo Traceback"):
+        with pytest.raises(AssertionError):
+            Newcomer(tmp_path).follow(parse(f"```bash\n{text}\n```"))

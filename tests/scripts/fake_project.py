@@ -30,6 +30,7 @@ case "$*" in
 "-m transformer_mt "* | "-m pytest"*) echo "in $PWD:"; for a in "$@"; do echo "<$a>"; done ;;
 "-I -m pip"*)
     echo "$*" >>"$HOME/pip.txt"
+    cp .venv/tmp/*.txt "$HOME/given/"
     i=0
     while [ -e "$HOME/pip-waits" ] && [ $i -lt 300 ]; do sleep 0.2; i=$((i + 1)); done
     if [ -e "$HOME/pip-fails" ]; then cat "$HOME/pip-fails"; exit 1; fi
@@ -46,7 +47,7 @@ class Project:
         self.bin = folder / "bin"
         self.home = folder / "home"
         self.elsewhere = folder / "else where"
-        for made in (self.root, self.bin, self.home, self.elsewhere):
+        for made in (self.root, self.bin, self.home / "given", self.elsewhere):
             made.mkdir(parents=True)
         shutil.copytree(ROOT / "scripts", self.root / "scripts")
         for name in REQUIREMENTS:
@@ -79,6 +80,10 @@ class Project:
         process = self.start(script, *args, **env)
         process.stdout_text, process.stderr_text = process.communicate(timeout=60)
         return process
+
+    def given(self, name):
+        """A list of packages as pip found it in .venv/tmp."""
+        return (self.home / "given" / name).read_text()
 
     def pip_calls(self):
         path = self.home / "pip.txt"

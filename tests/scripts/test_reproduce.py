@@ -163,35 +163,10 @@ def test_folders_with_odd_names(tmp_path, name):
     assert config.model_dir == f"{tmp_path}/{name}/odd/seed_1" == str(odd.model_of(here, 1))
 
 
-@pytest.mark.slow
-def test_a_row_of_synthetic_pairs(results, tmp_path):
-    """It starts from the model of another row, and trains on text that one of its steps writes."""
-    text = (ROOT / "data/demo/test.en").read_text("utf-8")
-    few = write_lines(tmp_path / "few.en", text.splitlines()[:9])
-    model = "'{runs:small}/seed 1'"
-    augment = f"augment '{{runs}}/pairs' --resume --forward {model} --source '{few}'"
-    train = f"{TRAIN} data.root={{data}} 'data.train=[train,{{runs}}/pairs]'"
-    commands = [augment, f"{train} training.init_from={model}"]
-    add_row(
-        results / "results",
-        "more",
-        {**ROW, "seeds": [1], "needs": {"small": [1]}, "steps": commands},
-    )
-    more = row.find("more")
-    where = row.Places(results / "the runs", ROOT / "data" / "demo")
-    assert reproduce.reproduce(more, where, [1], True) == 0
-    found = record.recorded(more)
-    # The pairs are no corpus: another computer makes others.
-    assert set(found["data"]) == set(record.recorded(row.find("small"))["data"])
-    text = (more.folder / "config.yaml").read_text()
-    assert str(results) not in text and str(ROOT) not in text
-    config = yaml.safe_load(text)
-    assert config["data"]["train"] == ["train", "more/pairs"]
-    assert config["training"]["init_from"] == "small/seed 1"
-    # The time of the other row's model counts too.
-    runs = [*steps.runs_of(where.of("more")), *steps.runs_of(where.of("small"))]
-    seconds = sum(run.seconds for run in runs if "training.seed=2" not in run.command)
-    assert found["seeds"]["1"]["seconds"] == round(seconds)
+def test_texts_and_models_of_other_steps_are_named_by_their_places_among_the_runs():
+    config = {"data": {"train": ["train", "/a/runs/more/pairs"]}, "init_from": "/a/runs/small/1"}
+    expected = {"data": {"train": ["train", "more/pairs"]}, "init_from": "small/1"}
+    assert record._relative(config, "/a/runs/") == expected
 
 
 @pytest.mark.slow
