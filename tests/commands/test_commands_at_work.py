@@ -20,7 +20,7 @@ from tests.support import (
     start,
     write_lines,
 )
-from transformer_mt.evaluation.metrics import DEFAULT_METRICS, METRICS
+from transformer_mt.scoring.metrics import DEFAULT_METRICS, METRICS
 
 PAIRS = demo_pairs(200)
 

@@ -12,8 +12,8 @@ import sacrebleu
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 from tests.support import demo_pairs, make_config, make_model_directory, run_command, write_lines
-from transformer_mt.evaluation.groups import by_length, by_rare_words, word_counts
-from transformer_mt.evaluation.metrics import METRICS, score
+from transformer_mt.scoring.groups import by_length, by_rare_words, word_counts
+from transformer_mt.scoring.metrics import METRICS, score
 from transformer_mt.utils.errors import UsageError, UserError
 
 PAIRS = demo_pairs(120)

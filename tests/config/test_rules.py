@@ -13,8 +13,7 @@ from transformer_mt.config.rules import LANGUAGES, RULES, SPLITS
 from transformer_mt.config.schema import SECTIONS, ModelConfig, TrainingConfig
 from transformer_mt.config.text import DataConfig, SubwordConfig
 from transformer_mt.data.datasets import DATASETS
-from transformer_mt.evaluation.metrics import METRICS
-from transformer_mt.evaluation.tokenizers import TOKENIZERS
+from transformer_mt.scoring.metrics import METRICS, TOKENIZERS
 from transformer_mt.training.schedule import SCHEDULES
 
 VALID = """\

@@ -19,7 +19,7 @@ from transformer_mt import cli
 from transformer_mt.config import file as config_file
 from transformer_mt.config import yaml_text
 from transformer_mt.config.schema import SECTIONS
-from transformer_mt.evaluation.metrics import METRICS
+from transformer_mt.scoring.metrics import METRICS
 from transformer_mt.utils.errors import UsageError
 
 PROGRAM = r"(bash scripts/|transformer-mt |\.venv/bin/python |python3? (-m |scripts/|data/|tests/))"

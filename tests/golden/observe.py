@@ -26,7 +26,7 @@ from safetensors.numpy import load_file
 
 from tests.golden import recipes
 from transformer_mt.cli import main
-from transformer_mt.evaluation.metrics import METRICS
+from transformer_mt.scoring.metrics import METRICS
 
 # Updates that are recorded of a new training, and of one that goes on.
 UPDATES = 3

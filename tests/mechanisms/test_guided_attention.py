@@ -26,7 +26,7 @@ from transformer_mt.data.batches import collate
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.line_translator import LineTranslator
 from transformer_mt.decoding.paddle_engine import PaddleEngine
-from transformer_mt.evaluation import alignment_error_rate as error_rate
+from transformer_mt.scoring import alignment_error_rate as error_rate
 from transformer_mt.training import run
 from transformer_mt.training import setup as assembly
 from transformer_mt.training.objective import Objective

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.reports.elements import Elements, visit
 from tests.support import demo_pairs
-from transformer_mt.evaluation.comparison import Comparison, compare
-from transformer_mt.evaluation.groups import groupings
 from transformer_mt.reports.comparison import as_page
+from transformer_mt.scoring.comparison import Comparison, compare
+from transformer_mt.scoring.groups import groupings
 from transformer_mt.utils.console import visible
 
 HOSTILE = [

@@ -7,9 +7,9 @@ import pytest
 from tests.fabricated_run import STEPS, fabricate, train, validation, write_metrics
 from tests.support import demo_pairs, make_config, write_lines
 from transformer_mt.config import file as config_file
-from transformer_mt.evaluation.metrics import score
 from transformer_mt.reports import record as records
 from transformer_mt.reports.record import number, read
+from transformer_mt.scoring.metrics import score
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.folders import sealed
 

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks import invented_languages as benchmark
-from transformer_mt.evaluation.alignment_error_rate import read_gold
+from transformer_mt.scoring.alignment_error_rate import read_gold
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.small_trainers import DEV, SHORT, TRAIN, set_losses, update_once, weights
 from transformer_mt.data.batches import Update
-from transformer_mt.evaluation.metrics import DEFAULT_METRICS, METRICS, Scores, score
+from transformer_mt.scoring.metrics import DEFAULT_METRICS, METRICS, Scores, score
 from transformer_mt.training import loop as trainer_module
 from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.state import perplexity

@@ -32,9 +32,9 @@ from transformer_mt.commands.arguments import (
 from transformer_mt.commands.line_files import reading_pairs, require_equal
 from transformer_mt.commands.model_choice import add_model_choice
 from transformer_mt.data import pharaoh
-from transformer_mt.evaluation import alignment_error_rate
-from transformer_mt.evaluation.alignment_error_rate import AlignmentScores
 from transformer_mt.model_directory import require_safe_outputs
+from transformer_mt.scoring import alignment_error_rate
+from transformer_mt.scoring.alignment_error_rate import AlignmentScores
 from transformer_mt.utils.errors import UserError
 from transformer_mt.utils.files import content_of
 

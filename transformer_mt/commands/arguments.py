@@ -6,8 +6,7 @@ import math
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from transformer_mt.evaluation.metrics import DEFAULT_METRICS
-from transformer_mt.evaluation.tokenizers import TOKENIZERS
+from transformer_mt.scoring.metrics import DEFAULT_METRICS, TOKENIZERS
 from transformer_mt.utils.errors import UsageError
 
 MODEL_OR_EXPORT = "the model directory that `train` wrote, or an export"

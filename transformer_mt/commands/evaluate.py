@@ -40,10 +40,20 @@ from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.languages import taken_for
 from transformer_mt.data.lc_norm_tok import LC_NORM_TOK, lc_norm_tok, looks_tokenized
 from transformer_mt.decoding.lines import input_lines
-from transformer_mt.evaluation.comet import Comet
-from transformer_mt.evaluation.groups import groupings
-from transformer_mt.evaluation.metrics import METRICS
-from transformer_mt.evaluation.scoring import (
+from transformer_mt.export.registry import EngineSpec
+from transformer_mt.model_directory import require_safe_outputs
+from transformer_mt.scoring.groups import groupings
+from transformer_mt.scoring.metrics import METRICS, Comet
+from transformer_mt.scoring.suspicions import TOKENIZED_LINES, merged, suspicions
+from transformer_mt.scoring.systems import (
+    Measures,
+    System,
+    as_text,
+    evaluate,
+    numbers,
+    sentence_table,
+)
+from transformer_mt.scoring.tokenizers import (
     LC_NORM_TOK_NOTE,
     SACREBLEU,
     has_spaces_in,
@@ -53,17 +63,6 @@ from transformer_mt.evaluation.scoring import (
     tokenizer_for_language,
     tokenizer_for_text,
 )
-from transformer_mt.evaluation.sentences import sentence_table
-from transformer_mt.evaluation.suspicions import TOKENIZED_LINES, merged, suspicions
-from transformer_mt.evaluation.systems import (
-    Measures,
-    System,
-    as_text,
-    evaluate,
-    numbers,
-)
-from transformer_mt.export.registry import EngineSpec
-from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.utils.console import warn
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.files import lines, write_atomically

@@ -20,10 +20,10 @@ from transformer_mt.config import yaml_text
 from transformer_mt.config.schema import Config
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.languages import primary
-from transformer_mt.evaluation.metrics import METRICS
 from transformer_mt.model_directory import MODEL_CARD, ModelDirectory
 from transformer_mt.reports.page import render
 from transformer_mt.reports.record import Record, interval, number, read
+from transformer_mt.scoring.metrics import METRICS
 from transformer_mt.utils.console import duration, visible
 from transformer_mt.utils.errors import UserError
 from transformer_mt.utils.folders import sealed

@@ -5,12 +5,18 @@ import json
 from collections.abc import Iterator
 from textwrap import wrap
 
-from transformer_mt.evaluation.comparison import SENTENCE_METRIC, Comparison, Contrast, Example
-from transformer_mt.evaluation.differences import Piece, Shares, differences
-from transformer_mt.evaluation.metrics import METRICS
-from transformer_mt.evaluation.paired_tests import SIGNIFICANCE, MetricComparison
-from transformer_mt.evaluation.verdict import p_number
 from transformer_mt.reports.page import Table, render
+from transformer_mt.scoring.comparison import (
+    SENTENCE_METRIC,
+    Comparison,
+    Contrast,
+    Example,
+    Piece,
+    Shares,
+    differences,
+)
+from transformer_mt.scoring.metrics import METRICS
+from transformer_mt.scoring.significance import SIGNIFICANCE, MetricComparison, p_number
 from transformer_mt.utils import console
 from transformer_mt.utils.console import visible
 

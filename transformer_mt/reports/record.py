@@ -14,11 +14,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from transformer_mt.config.schema import Config
 from transformer_mt.data.languages import has_spaces
-from transformer_mt.evaluation.groups import Group, by_length, spread
-from transformer_mt.evaluation.metrics import DEFAULT_METRICS, METRICS, Scores, score
-from transformer_mt.evaluation.scoring import note_for, tokenizer_for, tokenizer_for_text
-from transformer_mt.evaluation.sentences import sentence_scores
 from transformer_mt.model_directory import DATA_FACTS, HYPOTHESIS, LOG, ModelDirectory, entries
+from transformer_mt.scoring.groups import Group, by_length, spread
+from transformer_mt.scoring.metrics import DEFAULT_METRICS, METRICS, Scores, score, sentence_scores
+from transformer_mt.scoring.tokenizers import note_for, tokenizer_for, tokenizer_for_text
 from transformer_mt.utils import files
 from transformer_mt.utils.errors import UsageError, UserError, describe
 

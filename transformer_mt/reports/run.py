@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import SECTIONS, Config
-from transformer_mt.evaluation.metrics import METRICS, Scores
 from transformer_mt.model_directory import require_safe_outputs, texts
 from transformer_mt.reports import attention, charts
 from transformer_mt.reports.attention import Side
@@ -16,6 +15,7 @@ from transformer_mt.reports.charts import Bars, Figure, Line, shown_number
 from transformer_mt.reports.page import Table, render
 from transformer_mt.reports.record import Quality, Record, judge, number, read
 from transformer_mt.reports.texts import data_facts, samples, translated_texts
+from transformer_mt.scoring.metrics import METRICS, Scores
 from transformer_mt.utils.console import duration
 from transformer_mt.utils.errors import UsageError, UserError, describe
 from transformer_mt.utils.files import write_atomically

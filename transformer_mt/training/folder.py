@@ -16,7 +16,6 @@ from typing import Any
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config
 from transformer_mt.data.subword import Subwords
-from transformer_mt.evaluation.metrics import METRICS
 from transformer_mt.model_directory import (
     CONFIG,
     DATA_FACTS,
@@ -33,6 +32,7 @@ from transformer_mt.model_directory import (
     named,
     texts,
 )
+from transformer_mt.scoring.metrics import METRICS
 from transformer_mt.training.state import Progress
 from transformer_mt.utils import console
 from transformer_mt.utils.console import say, warn

@@ -14,9 +14,9 @@ import numpy as np
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Update, read_ahead, read_update
 from transformer_mt.data.prepare import PreparedData
-from transformer_mt.evaluation.groups import spread
 from transformer_mt.model import operations
 from transformer_mt.model_directory import ModelDirectory
+from transformer_mt.scoring.groups import spread
 from transformer_mt.training import checkpoint
 from transformer_mt.training.folder import EventFiles, RunDirectory
 from transformer_mt.training.plan import Plan

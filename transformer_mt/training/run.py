@@ -17,10 +17,10 @@ from transformer_mt.config import file as config_file
 from transformer_mt.config.problems import printable
 from transformer_mt.config.schema import SECTIONS, Config
 from transformer_mt.data.prepare import PreparedData
-from transformer_mt.evaluation.groups import spread
-from transformer_mt.evaluation.scoring import require_tokenizer
 from transformer_mt.model.costs import VocabularySizes, parts
 from transformer_mt.model_directory import DATA_FACTS, subwords_to_keep
+from transformer_mt.scoring.groups import spread
+from transformer_mt.scoring.tokenizers import require_tokenizer
 from transformer_mt.training import folder, launch, resume
 from transformer_mt.training.advice import advice
 from transformer_mt.training.finish import finish

@@ -11,13 +11,13 @@ from typing import Any, Literal
 from transformer_mt.config import file as config_file
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.schema import Config
-from transformer_mt.evaluation.groups import Group, spread
-from transformer_mt.evaluation.metrics import MANY_LINES, METRICS, Metric, Scores
-from transformer_mt.evaluation.paired_tests import Difference, paired_tests
-from transformer_mt.evaluation.scoring import require_tokenizer, score_for, tokenizer_for
 from transformer_mt.export import registry
 from transformer_mt.export.registry import EngineSpec
 from transformer_mt.model_directory import CONFIG, TUNING, ModelDirectory
+from transformer_mt.scoring.groups import Group, spread
+from transformer_mt.scoring.metrics import MANY_LINES, METRICS, Metric, Scores
+from transformer_mt.scoring.significance import Difference, paired_tests
+from transformer_mt.scoring.tokenizers import require_tokenizer, score_for, tokenizer_for
 from transformer_mt.training.validate import metrics_of
 from transformer_mt.translator import translator_of
 from transformer_mt.utils import signals

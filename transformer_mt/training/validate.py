@@ -14,13 +14,13 @@ from transformer_mt.decoding.engine import default_at_once
 from transformer_mt.decoding.line_translator import LineTranslator
 from transformer_mt.decoding.memory import sentences_in_free_memory
 from transformer_mt.decoding.paddle_engine import engine_of
-from transformer_mt.evaluation.metrics import (
+from transformer_mt.scoring.metrics import (
     DEFAULT_METRICS,
     METRICS,
     NEAR_ZERO_BLEU,
     Scores,
 )
-from transformer_mt.evaluation.scoring import score_for
+from transformer_mt.scoring.tokenizers import score_for
 from transformer_mt.training.state import perplexity
 from transformer_mt.training.update import Updater
 from transformer_mt.utils import signals

@@ -14,16 +14,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support import TIMEOUT, demo_pairs, write_lines
-from transformer_mt.evaluation.comparison import compare, letter_of
-from transformer_mt.evaluation.groups import groupings
-from transformer_mt.evaluation.paired_tests import (
+from transformer_mt.reports.comparison import as_text
+from transformer_mt.scoring.comparison import compare, letter_of
+from transformer_mt.scoring.groups import groupings
+from transformer_mt.scoring.significance import (
     Difference,
     cautious_p,
+    caveats,
     lines_needed,
+    p_number,
+    p_text,
     paired_tests,
+    verdict,
 )
-from transformer_mt.evaluation.verdict import caveats, p_number, p_text, verdict
-from transformer_mt.reports.comparison import as_text
 
 
 def perturbed(lines, share, seed, words=("der", "eine", "mit", "steht")):

@@ -1,13 +1,14 @@
 """The evaluation of systems: models that have translated a text, or files of translations."""
 
+import csv
+import io
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from transformer_mt.evaluation.comet import Comet
-from transformer_mt.evaluation.groups import Group
-from transformer_mt.evaluation.metrics import METRICS, Scores, metric_of, score
-from transformer_mt.evaluation.sentences import sentence_scores
+from transformer_mt.scoring.groups import Group, length_of
+from transformer_mt.scoring.metrics import METRICS, Comet, Scores, metric_of, score, sentence_scores
 from transformer_mt.utils.console import table
 
 
@@ -178,3 +179,41 @@ def _cells(scores: Scores) -> list[str]:
 def _rows(groups: dict[str, Scores]) -> Iterator[list[str]]:
     for name, scores in groups.items():
         yield [name, *_cells(scores), f"{scores.lines:,}"]
+
+
+# What would start another cell or line in some reader of tables.
+_SEPARATORS = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
+
+
+def sentence_table(
+    scores: dict[str, list[float]],
+    sources: list[str] | None,
+    hypotheses: list[str],
+    references: Sequence[list[str]],
+    spaces: bool,
+) -> str:
+    """Returns a table with a header line and one line per sentence, whose cells are separated by
+    tabs: the number of the line from 1, the length of the source, each score, the source, the
+    hypothesis and the references.
+
+    Separators in the texts become spaces. A text with double quotes is written as spreadsheets do.
+
+    Args:
+        scores: the scores of the lines per metric.
+        sources: None leaves the cells of the source empty.
+        spaces: whether spaces separate the words of the source. Without them, its length is in
+            characters.
+    """
+    count = len(references)
+    names = ["reference"] if count == 1 else [f"reference_{i}" for i in range(1, count + 1)]
+    file = io.StringIO()
+    writer = csv.writer(file, "excel-tab", lineterminator="\n")
+    writer.writerow(["line", "source_length", *scores, "source", "hypothesis", *names])
+    for index, hypothesis in enumerate(hypotheses):
+        source = "" if sources is None else sources[index]
+        texts = [source, hypothesis, *(reference[index] for reference in references)]
+        length = "" if sources is None else length_of(source, spaces)
+        numbers = [f"{values[index]:.4f}" for values in scores.values()]
+        cells = [_SEPARATORS.sub(" ", text) for text in texts]
+        writer.writerow([index + 1, length, *numbers, *cells])
+    return file.getvalue()

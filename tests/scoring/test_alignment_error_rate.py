@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import write_lines
-from transformer_mt.evaluation.alignment_error_rate import read_gold, score
+from transformer_mt.scoring.alignment_error_rate import read_gold, score
 from transformer_mt.utils.errors import UserError
 
 LINKS = st.sets(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=8)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from transformer_mt.data.lc_norm_tok import looks_tokenized
-from transformer_mt.evaluation.metrics import NEAR_ZERO_BLEU, Scores
-from transformer_mt.evaluation.scoring import tokenizer_for_text
+from transformer_mt.scoring.metrics import NEAR_ZERO_BLEU, Scores
+from transformer_mt.scoring.tokenizers import tokenizer_for_text
 
 # A few lines, such as names and numbers, may be the same in both languages.
 SAME_LINES = 0.01

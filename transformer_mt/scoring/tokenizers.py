@@ -16,7 +16,7 @@ from transformer_mt.data.languages import (
     primary,
 )
 from transformer_mt.data.normalization import normalized
-from transformer_mt.evaluation.metrics import METRICS, Scores, score
+from transformer_mt.scoring.metrics import METRICS, Scores, score
 
 # The name of the protocol that scores text as it is.
 SACREBLEU = "sacrebleu"

@@ -5,9 +5,10 @@ import io
 
 import pytest
 
-from tests.evaluation.test_metrics import german
+from tests.scoring.test_metrics import german
 from tests.support import sacrebleu, write_lines
-from transformer_mt.evaluation.sentences import sentence_scores, sentence_table
+from transformer_mt.scoring.metrics import sentence_scores
+from transformer_mt.scoring.systems import sentence_table
 from transformer_mt.utils.errors import UserError
 
 

@@ -6,8 +6,8 @@ import unicodedata
 import pytest
 
 from tests.support import demo_pairs
-from transformer_mt.evaluation.metrics import Scores
-from transformer_mt.evaluation.suspicions import suspicions
+from transformer_mt.scoring.metrics import Scores
+from transformer_mt.scoring.suspicions import suspicions
 
 SOURCES, TARGETS = map(list, zip(*demo_pairs(200), strict=True))
 

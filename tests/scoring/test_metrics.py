@@ -9,9 +9,9 @@ import sentencepiece
 
 from tests.docs.pages import example
 from tests.support import demo_pairs, make_config, sacrebleu, write_lines
-from transformer_mt.evaluation import metrics as metrics_module
-from transformer_mt.evaluation.metrics import METRICS, score
-from transformer_mt.evaluation.scoring import (
+from transformer_mt.scoring import metrics as metrics_module
+from transformer_mt.scoring.metrics import METRICS, score
+from transformer_mt.scoring.tokenizers import (
     require_package_of,
     require_tokenizer,
     score_for,

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from transformer_mt.evaluation.groups import Group, by_length, by_rare_words, word_counts
+from transformer_mt.scoring.groups import Group, by_length, by_rare_words, word_counts
 
 LENGTHS = {
     "0 words": (0, 0),

@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_mt.evaluation.differences import Piece, differences, most_changed, shares
+from transformer_mt.scoring.comparison import Piece, differences, most_changed, shares
 
 TEXT = st.text(st.sampled_from("ab c."), max_size=20)
 SCORES = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=30)
