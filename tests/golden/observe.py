@@ -13,12 +13,10 @@ import json
 import math
 import re
 import shutil
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import yaml
@@ -89,19 +87,8 @@ def output_of(*arguments: object) -> list[str]:
     return lines
 
 
-def is_cut(name: str) -> bool:
-    """Whether a model reads text whose subwords are marked."""
-    return recipes.config(name)["subword"].get("type") == "vocabulary"
-
-
-def _text(name: str, file: str) -> str:
-    """A file of `corpus.write`, in the form that a model reads."""
-    return f"{file}.cut" if is_cut(name) else file
-
-
-def _pairs(name: str) -> list[object]:
-    """The arguments that name lines and their translations."""
-    return ["--source", _text(name, "pairs.source"), "--target", _text(name, "pairs.target")]
+# The arguments that name lines and their translations.
+PAIRS = ("--source", "pairs.source", "--target", "pairs.target")
 
 
 def engine_options(name: str, engine: str) -> list[object]:
@@ -123,7 +110,7 @@ def recorded_logits(name: str) -> list[list[list[float]]]:
 
 def translations(name: str, engine: str, *options: object) -> list[Any]:
     """As `translate` writes them: text, or with --format what the line says."""
-    arguments = [*engine_options(name, engine), "--input", _text(name, "source"), *options]
+    arguments = [*engine_options(name, engine), "--input", "source", *options]
     lines = output_of("translate", *arguments)
     if "jsonl" in options:
         return [[_short(output) for output in json.loads(line)["outputs"]] for line in lines]
@@ -133,12 +120,12 @@ def translations(name: str, engine: str, *options: object) -> list[Any]:
 
 
 def scores(name: str, engine: str, *options: object) -> list[float]:
-    arguments = [*engine_options(name, engine), *_pairs(name), *options]
+    arguments = [*engine_options(name, engine), *PAIRS, *options]
     return [float(line) for line in output_of("score", *arguments)]
 
 
 def alignments(name: str, engine: str) -> list[str]:
-    return output_of("align", *engine_options(name, engine), *_pairs(name))
+    return output_of("align", *engine_options(name, engine), *PAIRS)
 
 
 def alignment_error_rate(name: str) -> list[float]:
@@ -173,20 +160,13 @@ def attention(name: str) -> list[dict[str, Any]]:
     ]
 
 
-def information(name: str) -> list[float]:
-    """The numbers that `info` prints, of this model and of one with other settings."""
-    return _numbers(command("info", name)) + _numbers(
-        command("info", name, "model.d_model=64", "training.recompute=true", "--length", 10)
-    )
-
-
 def python_interface(name: str) -> dict[str, Any]:
     """What `transformer_mt.Translator` gives, with settings in place of the config's."""
     from transformer_mt import Translator
 
     translator = Translator.load(name, "last", beam_size=2)
     sources, targets = (
-        Path(_text(name, file)).read_text(encoding="utf-8").split("\n")[:-1]
+        Path(file).read_text(encoding="utf-8").split("\n")[:-1]
         for file in ("pairs.source", "pairs.target")
     )
     return {
@@ -207,7 +187,7 @@ def average(name: str) -> dict[str, Any]:
     return {
         "checkpoint": Path(path).name,
         "weights": _summary(Path(path)),
-        "translations": output_of("translate", copy, *options, "--input", _text(name, "source")),
+        "translations": output_of("translate", copy, *options, "--input", "source"),
     }
 
 
@@ -233,18 +213,6 @@ def continuation(name: str, part: str) -> Any:
     return _trained(name, f"{name}_continued", steps + UPDATES)[part]
 
 
-def plan(name: str) -> list[float]:
-    """The numbers of the report that `train --check` prints."""
-    # It measures updates for ten seconds, of a clock that runs faster here.
-    clock = time.perf_counter
-    with mock.patch("time.perf_counter", lambda: 50 * clock()):
-        text = command("train", recipe(name), "--check", "--verbose", f"model_dir={name}_planned")
-    facts, config, _ = text.split("\n\n", 2)
-    # What the code of the records did not print yet.
-    facts = re.sub(r", [\d.]+ per (word|character)|\n  rare .*", "", facts)
-    return _numbers(f"{yaml.safe_load(config)['evaluation']['samples']}\n{facts}")
-
-
 @functools.cache
 def _trained(name: str, model_dir: str, steps: int) -> dict[str, Any]:
     """What a training up to a step leaves."""
@@ -263,7 +231,7 @@ def _trained(name: str, model_dir: str, steps: int) -> dict[str, Any]:
 
 
 def recipe(name: str) -> Path:
-    """Writes the config of a model or a beginning."""
+    """Writes the config of a model."""
     path = Path(f"{name}.yaml")
     path.write_text(yaml.safe_dump(recipes.config(name)), encoding="utf-8")
     return path
@@ -352,8 +320,8 @@ def of_model(name: str) -> dict[str, Observation]:
     found: dict[str, Observation] = {
         "logits": recorded_logits,
         "evaluation": evaluation,
-        "information": information,
-        **_beginning(),
+        "beginning: metrics": partial(beginning, part="metrics"),
+        "beginning: weights": partial(beginning, part="weights"),
     }
     if name in recipes.CONTINUED:
         for part in ("metrics", "state", "weights", "hypotheses"):
@@ -395,17 +363,11 @@ def of_model(name: str) -> dict[str, Observation]:
         add(translations, "earlier checkpoint", ("paddle",), "--checkpoint", recipes.EARLIER)
         found["Translator"] = python_interface
         found["average"] = average
-        found["plan"] = plan
     if name in ("plain", "alignment"):
         found["alignment error rate"] = alignment_error_rate
     if name in ("plain", "apart"):
         found["attention"] = attention
     return found
-
-
-def _beginning() -> dict[str, Observation]:
-    parts = ("metrics", "weights")
-    return {f"beginning: {part}": partial(beginning, part=part) for part in parts}
 
 
 def _call(function, name: str, engine: str, options: tuple[object, ...]) -> Any:
@@ -421,5 +383,4 @@ def observe(name: str, observation: Observation) -> Any:
 
 
 def all_observations() -> dict[str, dict[str, Observation]]:
-    models = {name: of_model(name) for name in recipes.MODELS}
-    return models | {name: _beginning() for name in recipes.BEGINNINGS}
+    return {name: of_model(name) for name in recipes.MODELS}

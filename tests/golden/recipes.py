@@ -1,4 +1,4 @@
-"""The configs of the golden models, and of trainings that only begin.
+"""The configs of the golden models.
 
 Paths are relative: training runs in a folder that `corpus.write` has filled.
 """
@@ -93,71 +93,12 @@ MODELS: dict[str, Recipe] = {
 # Those that keep the optimizer, so that training can go on.
 CONTINUED = ("plain", "apart")
 
-# Trainings of which only the first updates are recorded.
-BEGINNINGS: dict[str, Recipe] = {
-    "vocabulary": {
-        "data": {"root": "cut"},
-        "subword": {"type": "vocabulary", "vocabulary": "cut/vocabulary"},
-        "model": {"norm": "post"},
-    },
-    "end": {
-        "subword": {"type": "word"},
-        "model": {"non_autoregressive": "end"},
-        "training": {"max_steps": 1200},
-        "decoding": {"max_length_ratio": 1.5, "max_length_extra": 4, "iterations": 3},
-    },
-    "scheduled": {
-        "scheduled_sampling": {
-            "decay": "exponential",
-            "start": 250,
-            "minimum": 0.5,
-            "mixing": "sampled",
-            "passes": 3,
-        },
-    },
-    "diagonal": {
-        "model": {"num_decoder_layers": 2},
-        "guided_attention": {"by": "diagonal", "heads": 2},
-    },
-    "copying": {"model": {"copying": True}},
-    "top_k": {
-        "scheduled_sampling": {
-            "decay": "linear",
-            "k": 0.5,
-            "mixing": "top_k",
-            "top_k": 3,
-            "backpropagate": True,
-        },
-    },
-    "argmax_copying": {
-        "model": {"copying": True},
-        "scheduled_sampling": {"decay": "inverse_sigmoid", "k": 2.0},
-    },
-    "sgd": {"training": {"optimizer": "sgd", "schedule": "constant", "clip_norm": None}},
-    "fine_tuning": {"training": {"init_from": "plain"}},
-    "characters": {
-        "data": {"max_length": 60},
-        "subword": {"type": "char"},
-        "training": {"label_smoothing": 0.0},
-    },
-    "unigram": {
-        "data": {"max_length": 60},
-        "subword": {"type": "unigram", "sampling": 0.2, "vocab_size": 60},
-    },
-    # Gradients are added up over several batches, too.
-    "sampled": {
-        "subword": {"sampling": 0.1},
-        "model": {"num_layers": 2},
-        "training": {"recompute": True, "device_tokens": 200},
-    },
-}
-
 
 def config(name: str) -> dict[str, Any]:
-    """The whole config of a model or a beginning, as YAML has it; its model_dir is its name."""
-    own = (MODELS | BEGINNINGS)[name]
-    sections = {key: {**BASE.get(key, {}), **own.get(key, {})} for key in {**BASE, **own}}
-    return {"model_dir": name, **sections}
+    """The whole config of a model, as YAML has it; its model_dir is its name."""
+    changes = MODELS[name]
+    keys = {**BASE, **changes}
+    return {"model_dir": name} | {key: BASE.get(key, {}) | changes.get(key, {}) for key in keys}
 
 
 def is_non_autoregressive(name: str) -> bool:
