@@ -24,13 +24,9 @@ from safetensors.numpy import load_file
 
 from tests.golden import recipes
 from transformer_mt.cli import main
-from transformer_mt.scoring.metrics import METRICS
 
 # Updates that are recorded of a new training, and of one that goes on.
 UPDATES = 3
-# The metrics that the program had when the records were made. Those that were added later have no
-# record.
-RECORDED_METRICS = ("bleu", "chrf")
 
 
 def logits(model_dir: Path) -> np.ndarray:
@@ -139,7 +135,7 @@ def evaluation(name: str) -> dict[str, Any]:
     arguments = ["--source", root / "test.en", "--reference", root / "test.de"]
     path = Path("scores.json")
     command("evaluate", *engine_options(name, "paddle"), *arguments, "--json", path)
-    return _recorded(_timeless(json.loads(path.read_text())))
+    return _timeless(json.loads(path.read_text()))
 
 
 def attention(name: str) -> list[dict[str, Any]]:
@@ -195,14 +191,10 @@ def beginning(name: str, part: str) -> Any:
     """A part of what the first updates of a new training leave. How such a model translates is
     left out: nothing of that is sure yet, and rounding decides."""
     found = _trained(name, f"{name}_new", UPDATES)[part]
-    if part != "metrics":
-        return found
-    by_text = ("bleu", "chrf")
-    return [
-        {key: value for key, value in line.items() if key not in by_text}
-        for line in found
-        if line["kind"] in ("train", "dev")
-    ]
+    if part == "metrics":
+        found = [line for line in found if line["kind"] in ("train", "dev")]
+        found = [{k: v for k, v in line.items() if k not in ("bleu", "chrf")} for line in found]
+    return found
 
 
 def continuation(name: str, part: str) -> Any:
@@ -223,7 +215,7 @@ def _trained(name: str, model_dir: str, steps: int) -> dict[str, Any]:
     lines = [line for line in lines if line["kind"] in ("train", "dev", "test")]
     checkpoint = directory / "checkpoints" / f"step_{steps}"
     return {
-        "metrics": [_known(line) for line in lines if line.get("step", steps) > steps - UPDATES],
+        "metrics": [_timeless(line) for line in lines if line.get("step", steps) > steps - UPDATES],
         "state": _timeless(json.loads((checkpoint / "state.json").read_text())),
         "weights": _summary(checkpoint),
         "hypotheses": (directory / "test.hypothesis").read_text().splitlines(),
@@ -276,18 +268,6 @@ def _timeless(value: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _known(line: dict[str, Any]) -> dict[str, Any]:
-    """A line of metrics.jsonl without what is another number in every run."""
-    return _recorded(_timeless(line))
-
-
-def _recorded(line: dict[str, Any]) -> dict[str, Any]:
-    """Without the scores and signatures of metrics that have no record."""
-    new = [metric for key, metric in METRICS.items() if key not in RECORDED_METRICS]
-    later = {*(METRICS.keys() - RECORDED_METRICS), *(metric.signature_key for metric in new)}
-    return {key: part for key, part in line.items() if key not in later}
-
-
 def _numbers(text: str) -> list[float]:
     """All numbers of a text for people, whose wording may change."""
     return [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", text)]
@@ -295,12 +275,8 @@ def _numbers(text: str) -> list[float]:
 
 def _short(output: dict[str, Any]) -> list[Any]:
     """An output of jsonl with less to store: subwords as one text, and no names."""
-    pieces = " ".join(output["pieces"])
-    return [
-        output["text"],
-        pieces,
-        *(value for key, value in output.items() if key not in ("text", "pieces", "parts")),
-    ]
+    rest = (value for key, value in output.items() if key not in ("text", "pieces", "parts"))
+    return [output["text"], " ".join(output["pieces"]), *rest]
 
 
 def _value(column: str) -> float | str:

@@ -43,12 +43,12 @@ from typing import Any
 
 from transformer_mt import __version__
 from transformer_mt.commands.arguments import add_files
+from transformer_mt.commands.line_files import find_model
 from transformer_mt.commands.model_choice import (
     add_model_choice,
     made_from,
     translating,
 )
-from transformer_mt.commands.translations import find_model
 from transformer_mt.config.decoding import SEARCH_KEYS
 from transformer_mt.data.synthetic_pairs import Counts, MergedPair, SyntheticPairs
 from transformer_mt.decoding.lines import WINDOW, in_windows, input_lines

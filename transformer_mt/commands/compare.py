@@ -28,9 +28,8 @@ from transformer_mt.commands.arguments import (
     is_readable,
     require_files,
 )
-from transformer_mt.commands.line_files import require_equal
+from transformer_mt.commands.line_files import find_model, require_equal, translate
 from transformer_mt.commands.model_choice import add_model_choice
-from transformer_mt.commands.translations import find_model, translate
 from transformer_mt.config.decoding import SEARCH_KEYS
 from transformer_mt.decoding.lines import input_lines
 from transformer_mt.export.registry import EngineSpec, split_model

@@ -32,9 +32,8 @@ from transformer_mt.commands.arguments import (
     add_score_options,
     require_files,
 )
-from transformer_mt.commands.line_files import require_equal
+from transformer_mt.commands.line_files import find_model, require_equal, translate
 from transformer_mt.commands.model_choice import add_model_choice
-from transformer_mt.commands.translations import find_model, translate
 from transformer_mt.config.decoding import SEARCH_KEYS
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.languages import taken_for

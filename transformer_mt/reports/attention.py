@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
@@ -107,6 +107,11 @@ def find(folder: Path, checkpoint: str | None = None, device: str | None = None)
     spec = registry.find(folder, "paddle", checkpoint, device=device)
     registry.require_possible(spec, spec.config.decoding, ["attention"])
     return spec
+
+
+def load(spec: EngineSpec) -> PaddleEngine:
+    """Loads the engine that `find` has given."""
+    return cast("PaddleEngine", spec.load())
 
 
 def draw(spec: EngineSpec, engine: PaddleEngine, source: Side, target: Side) -> str:

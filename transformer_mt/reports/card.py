@@ -33,6 +33,8 @@ CARD = "card.json"
 # What ISO 639 has as the code of a language.
 _LANGUAGE = re.compile(r"[a-z]{2,3}")
 
+_DATASET = f"^({'|'.join(name for name in DATASETS if name != 'files')})$"
+
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -54,7 +56,7 @@ class Training(BaseModel):
     """
 
     pairs: Annotated[int, Field(ge=0)] | None = None
-    dataset: Literal[tuple(sorted(set(DATASETS) - {"files"}))] | None = None
+    dataset: Annotated[str, Field(pattern=_DATASET)] | None = None
     test: Score | None = None
 
 
@@ -83,9 +85,9 @@ def of_export(folder: Path) -> Training:
 
 def _score(line: dict[str, Any]) -> Score | None:
     """The score of a line of metrics.jsonl."""
-    bleu, half = number(line.get("bleu")), _half_width(line, "bleu")
-    if bleu is None:
+    if (bleu := number(line.get("bleu"))) is None:
         return None
+    half = _half_width(line, "bleu")
     return Score(score=round(bleu, 2), interval=None if half is None else round(half, 2))
 
 

@@ -10,7 +10,7 @@ from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
 from transformer_mt.scoring.groups import Group
-from transformer_mt.scoring.metrics import DEFAULT_METRICS, Scores, score, sentence_scores
+from transformer_mt.scoring.metrics import DEFAULT_METRICS, METRICS, Scores, score, sentence_scores
 from transformer_mt.scoring.significance import MetricComparison, caveats, paired_tests, verdict
 from transformer_mt.scoring.suspicions import merged, suspicions
 from transformer_mt.scoring.tokenizers import has_spaces_in
@@ -192,24 +192,11 @@ class Comparison:
         """Returns the comparison for JSON."""
         result = asdict(self)
         del result["spaces"]  # which is for showing the examples
-        result["metrics"] = {
-            key: {
-                "signatures": metric.signatures,
-                "seed": metric.seed,
-                "samples": metric.samples,
-                "higher_is_better": metric.metric.higher_is_better,
-                "systems": {
-                    letter: {
-                        "score": own.value,
-                        "mean": own.mean,
-                        "ci": own.margin,
-                        "difference": own.difference and asdict(own.difference),
-                    }
-                    for letter, own in zip(self.systems, metric.scores, strict=True)
-                },
-            }
-            for key, metric in self.metrics.items()
-        }
+        for metric in result["metrics"].values():
+            metric["higher_is_better"] = METRICS[metric.pop("key")].higher_is_better
+            metric["systems"] = dict(zip(self.systems, metric.pop("scores"), strict=True))
+            for system in metric["systems"].values():
+                system["score"], system["ci"] = system.pop("value"), system.pop("margin")
         return result
 
 
@@ -266,41 +253,32 @@ def compare(
             lines,
             is_identical=texts[number] == texts[0],
         )
-        groups = {
-            title: [
-                GroupResult(
-                    group.name,
-                    in_first_metric(group, texts[0]),
-                    in_first_metric(group, texts[number]),
-                    **vars(shares(group.of(before), group.of(after))),
-                )
-                for group in grouping
-            ]
-            for title, grouping in groupings.items()
-            if result.outcome != "identical"
-        }
+        groups: dict[str, list[GroupResult]] = {}
+        for title, grouping in groupings.items() if result.outcome != "identical" else ():
+            groups[title] = []
+            for group in grouping:
+                scored = [in_first_metric(group, text) for text in (texts[0], texts[number])]
+                counts = vars(shares(group.of(before), group.of(after)))
+                groups[title].append(GroupResult(group.name, scored[0], scored[1], **counts))
         better, worse = (
             [
                 Example(
-                    line=line + 1,
-                    source=sources[line] if sources else None,
-                    references=[reference[line] for reference in references],
-                    baseline=texts[0][line],
-                    system=texts[number][line],
-                    baseline_score=before[line],
-                    system_score=after[line],
+                    line + 1,
+                    sources[line] if sources else None,
+                    [reference[line] for reference in references],
+                    *(texts[0][line], texts[number][line], before[line], after[line]),
                 )
                 for line in changed
             ]
             for changed in most_changed(before, after, examples)
         )
         comparisons[letters[number]] = Contrast(
-            result.outcome, str(result), shares(before, after), groups, better, worse
+            result.outcome, result.text, shares(before, after), groups, better, worse
         )
     suspicious = []
+    signatures = {metric.key: metric.signatures["bootstrap"] for metric in tests}
     for number, (letter, text) in enumerate(zip(letters, texts, strict=True)):
         values = {metric.key: metric.scores[number].value for metric in tests}
-        signatures = {metric.key: metric.signatures["bootstrap"] for metric in tests}
         scores = Scores(values, signatures, None, lines)
         suspicious.append((letter, suspicions(sources, text, references, scores)))
     return Comparison(

@@ -1,7 +1,7 @@
 """Metrics of translation, computed by sacreBLEU, with the signatures that say how.
 
-To add a metric, add an entry to `METRICS`, and describe it in config/schema.py. This module
-is light to import, because the config's schema takes the choices of training.best_metric from it.
+To add a metric, add an entry to `METRICS`, and describe it in config/schema.py. sacreBLEU and COMET
+are imported only when a text is scored.
 """
 
 import contextlib
@@ -78,24 +78,17 @@ def _bleu(library: Any, tokenize: str, lowercase: bool) -> Any:
 METRICS = {
     "bleu": Metric("BLEU", "signature", _bleu),
     "chrf": Metric(
-        "chrF",
-        "chrf_signature",
-        lambda library, tokenize, lowercase: library.CHRF(lowercase=lowercase),
+        "chrF", "chrf_signature", lambda library, _, lower: library.CHRF(lowercase=lower)
     ),
     "chrf++": Metric(
         "chrF++",
         "chrf++_signature",
-        lambda library, tokenize, lowercase: library.CHRF(word_order=2, lowercase=lowercase),
+        lambda library, _, lower: library.CHRF(word_order=2, lowercase=lower),
     ),
-    "ter": Metric(
-        "TER",
-        "ter_signature",
-        # sacreBLEU's own default: upper and lower case are the same, whatever `lowercase` is.
-        lambda library, tokenize, lowercase: library.TER(),
-        higher_is_better=False,
-    ),
+    # sacreBLEU's own default for TER: upper and lower case are the same, whatever `lowercase` is.
+    "ter": Metric("TER", "ter_signature", lambda library, *_: library.TER(), False),
 }
-# Is optional; scoring/metrics.py computes it.
+# Is optional; `Comet` computes it.
 COMET = Metric("COMET", "comet_signature", None, digits=4)
 # These are computed unless others are chosen.
 DEFAULT_METRICS = ("bleu", "chrf")

@@ -70,11 +70,12 @@ class Evaluation:
         return None if seconds is None else self.scores.lines / max(1e-9, seconds)
 
     def as_dict(self) -> dict[str, Any]:
+        result = self.scores.as_dict()
         if self.system.seconds is None:
-            result = {"hypothesis": self.system.name, **self.scores.as_dict()}
+            result = {"hypothesis": self.system.name, **result}
         else:
             speed = {"seconds": self.system.seconds, "lines_per_second": self.lines_per_second}
-            result = {"model": self.system.name, **self.scores.as_dict(), **speed}
+            result = {"model": self.system.name, **result, **speed}
         groups = {
             kind: [{"name": name, **scores.as_dict()} for name, scores in scored.items()]
             for kind, scored in self.groups.items()
@@ -146,7 +147,8 @@ def as_text(evaluations: list[Evaluation]) -> Iterator[str]:
         for kind, groups in one.groups.items():
             yield ""
             yield kind if len(evaluations) == 1 else f"{one.system.name}, {kind}"
-            yield from table([_header(one.scores, "lines"), *_rows(groups)], indent="  ")
+            rows = [[name, *_cells(own), f"{own.lines:,}"] for name, own in groups.items()]
+            yield from table([_header(one.scores, "lines"), *rows], indent="  ")
 
 
 def numbers(evaluation: Evaluation) -> str:
@@ -174,11 +176,6 @@ def _header(scores: Scores, *last: str) -> list[str]:
 def _cells(scores: Scores) -> list[str]:
     ratio = [] if scores.length_ratio is None else [f"{scores.length_ratio:.3f}"]
     return [*map(scores.shown, scores.values), *ratio]
-
-
-def _rows(groups: dict[str, Scores]) -> Iterator[list[str]]:
-    for name, scores in groups.items():
-        yield [name, *_cells(scores), f"{scores.lines:,}"]
 
 
 # What would start another cell or line in some reader of tables.
