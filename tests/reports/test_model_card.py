@@ -21,6 +21,7 @@ OVERRIDES = [
     *("training.max_steps=2", "training.validate_every=1", "training.save_every=1"),
     *("training.devices=1", "training.seed=7", "model.num_layers=1", "model.num_heads=2"),
     *("model.d_model=16", "model.d_ff=16", f"data.root={ROOT / 'data/demo'}"),
+    *("decoding.beam_size=1", "decoding.max_length_ratio=0.1"),
 ]
 
 
