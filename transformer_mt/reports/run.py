@@ -160,7 +160,7 @@ def report_page(
 
 
 def _glance(records: Sequence[Record], judged: Sequence[Quality]) -> Table:
-    columns = [dict(_facts(*pair)) for pair in zip(records, judged, strict=True)]
+    columns = [dict(facts) for facts in map(_facts, records, judged)]
     names = list(dict.fromkeys(name for column in columns for name in column))
     rows = [[name, *(column.get(name, "–") for column in columns)] for name in names]
     return Table(["", *(record.name for record in records)], rows, sides="<")
@@ -282,9 +282,8 @@ def _scores(records: Sequence[Record], judged: Sequence[Quality]) -> dict[str, A
         for run in runs
     ]
     what = " and ".join(f"the {split} set" for split in sorted({_split(r.quality) for r in runs}))
-    figures = [
-        charts.bars(f"Scores of {what}", [METRICS[key].label for key in keys], "score", bars)
-    ]
+    labels = [METRICS[key].label for key in keys]
+    figures = [charts.bars(f"Scores of {what}", labels, "score", bars)]
     if any(run.quality.groups for run in runs):
         figures.append(_by_length(runs))
     rows = []

@@ -1,7 +1,6 @@
 """What a report shows of the texts of runs: facts about the data, the translations from worst to
 best, and those of a few sentences over time."""
 
-import json
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from statistics import fmean
@@ -182,10 +181,14 @@ def _cut(text: str) -> str:
 
 def data_facts(records: Sequence[Record]) -> list[Facts]:
     """Returns what is known about the data of runs; runs with the same data are together."""
-    names: dict[str, list[str]] = {}
+    distinct: list[dict[str, Any]] = []
     for record in records:
-        names.setdefault(json.dumps(record.facts), []).append(record.name)
-    return [_facts(json.loads(facts), together) for facts, together in names.items()]
+        if record.facts not in distinct:
+            distinct.append(record.facts)
+    return [
+        _facts(facts, [record.name for record in records if record.facts == facts])
+        for facts in distinct
+    ]
 
 
 def _facts(facts: dict[str, Any], names: list[str]) -> Facts:
