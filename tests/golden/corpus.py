@@ -21,8 +21,6 @@ TIMES = {"today": "heute", "tomorrow": "morgen", "often": "oft", "never": "nie"}
 SIZES = {"train": 400, "dev": 12, "test": 8}
 # Longest sentence of the golden models in subwords, so that a long line is translated in parts.
 MAX_LENGTH = 14
-# Words longer than this are cut in the text that has its subwords marked.
-STEM = 3
 
 
 def pairs() -> list[tuple[list[str], list[str], str]]:
@@ -46,30 +44,16 @@ def pairs() -> list[tuple[list[str], list[str], str]]:
     return found
 
 
-def cut(word: str) -> str:
-    """A word as text with applied BPE has it: in pieces that "@@" joins."""
-    return word if len(word) <= STEM else f"{word[:STEM]}@@ {word[STEM:]}"
-
-
 def write(folder: Path) -> None:
-    """Writes `text/`, `cut/` (the same with subwords marked, and their vocabulary), `links`, and
-    the files that the golden models read, into an empty folder."""
+    """Writes `text/`, `links`, and the files that the golden models read, into an empty folder."""
     all_pairs = pairs()
-    types: dict[str, None] = {}
-    for kind in ("text", "cut"):
-        (folder / kind).mkdir()
-        first = 0
-        for name, count in SIZES.items():
-            part = all_pairs[first : first + count]
-            first += count
-            for side, lang in enumerate(("en", "de")):
-                words = [pair[side] for pair in part]
-                if kind == "cut":
-                    words = [[cut(word) for word in line] for line in words]
-                    types |= dict.fromkeys(" ".join(map(" ".join, words)).split(" "))
-                _write(folder / kind / f"{name}.{lang}", [" ".join(line) for line in words])
-    # PaddleNLP's vocabularies begin with these three.
-    _write(folder / "cut" / "vocabulary", ["<s>", "<e>", "<unk>", *sorted(types)])
+    (folder / "text").mkdir()
+    first = 0
+    for name, count in SIZES.items():
+        part = all_pairs[first : first + count]
+        first += count
+        for side, lang in enumerate(("en", "de")):
+            _write(folder / "text" / f"{name}.{lang}", [" ".join(pair[side]) for pair in part])
     _write(folder / "links", [links for _, _, links in all_pairs[: SIZES["train"]]])
 
     test = [[" ".join(side) for side in pair[:2]] for pair in all_pairs[-SIZES["test"] :]]
@@ -84,8 +68,6 @@ def write(folder: Path) -> None:
     }
     for name, lines in files.items():
         _write(folder / name, lines)
-        cut_lines = [" ".join(map(cut, line.split(" "))) for line in lines]
-        _write(folder / f"{name}.cut", cut_lines)
     # Some translations are to begin with this word, which may be wrong.
     _write(folder / "prefix", ["heute" if i % 2 else "" for i in range(len(files["source"]))])
 

@@ -66,9 +66,8 @@ def main() -> None:
         corpus.write(Path(folder))
         if not options.record:
             for name in names:
-                if name in recipes.MODELS:
-                    train(name)
-                    print("trained", name, flush=True)
+                train(name)
+                print("trained", name, flush=True)
         for path in MODELS.iterdir():
             shutil.copytree(path, path.name, dirs_exist_ok=True)
         for name in names:

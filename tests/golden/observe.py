@@ -24,13 +24,9 @@ from safetensors.numpy import load_file
 
 from tests.golden import recipes
 from transformer_mt.cli import main
-from transformer_mt.scoring.metrics import METRICS
 
 # Updates that are recorded of a new training, and of one that goes on.
 UPDATES = 3
-# The metrics that the program had when the records were made. Those that were added later have no
-# record.
-RECORDED_METRICS = ("bleu", "chrf")
 
 
 def logits(model_dir: Path) -> np.ndarray:
@@ -87,19 +83,8 @@ def output_of(*arguments: object) -> list[str]:
     return lines
 
 
-def is_cut(name: str) -> bool:
-    """Whether a model reads text whose subwords are marked."""
-    return recipes.config(name)["subword"].get("type") == "vocabulary"
-
-
-def _text(name: str, file: str) -> str:
-    """A file of `corpus.write`, in the form that a model reads."""
-    return f"{file}.cut" if is_cut(name) else file
-
-
-def _pairs(name: str) -> list[object]:
-    """The arguments that name lines and their translations."""
-    return ["--source", _text(name, "pairs.source"), "--target", _text(name, "pairs.target")]
+# The arguments that name lines and their translations.
+PAIRS = ("--source", "pairs.source", "--target", "pairs.target")
 
 
 def engine_options(name: str, engine: str) -> list[object]:
@@ -121,7 +106,7 @@ def recorded_logits(name: str) -> list[list[list[float]]]:
 
 def translations(name: str, engine: str, *options: object) -> list[Any]:
     """As `translate` writes them: text, or with --format what the line says."""
-    arguments = [*engine_options(name, engine), "--input", _text(name, "source"), *options]
+    arguments = [*engine_options(name, engine), "--input", "source", *options]
     lines = output_of("translate", *arguments)
     if "jsonl" in options:
         return [[_short(output) for output in json.loads(line)["outputs"]] for line in lines]
@@ -131,12 +116,18 @@ def translations(name: str, engine: str, *options: object) -> list[Any]:
 
 
 def scores(name: str, engine: str, *options: object) -> list[float]:
-    arguments = [*engine_options(name, engine), *_pairs(name), *options]
+    arguments = [*engine_options(name, engine), *PAIRS, *options]
     return [float(line) for line in output_of("score", *arguments)]
 
 
 def alignments(name: str, engine: str) -> list[str]:
-    return output_of("align", *engine_options(name, engine), *_pairs(name))
+    return output_of("align", *engine_options(name, engine), *PAIRS)
+
+
+def alignment_error_rate(name: str) -> list[float]:
+    sides = [Path(recipes.config(name)["data"]["root"], f"train.{lang}") for lang in ("en", "de")]
+    arguments = ["--source", sides[0], "--target", sides[1], "--reference", "links"]
+    return _numbers(command("align", *engine_options(name, "paddle"), *arguments))
 
 
 def evaluation(name: str) -> dict[str, Any]:
@@ -144,7 +135,44 @@ def evaluation(name: str) -> dict[str, Any]:
     arguments = ["--source", root / "test.en", "--reference", root / "test.de"]
     path = Path("scores.json")
     command("evaluate", *engine_options(name, "paddle"), *arguments, "--json", path)
-    return _recorded(_timeless(json.loads(path.read_text())))
+    return _timeless(json.loads(path.read_text()))
+
+
+def attention(name: str) -> list[dict[str, Any]]:
+    """The maps of the page, their weights as numbers from 0 to 1."""
+    path = Path("page.html")
+    command("attention", name, "--text", "Anna sees the old house today .", "--output", path)
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text())
+    maps = json.loads(found[1])["maps"]
+    # Weights are rounded to whole numbers there, and rows of them add up to nearly the whole.
+    whole = round(np.mean([np.sum(one["weights"], axis=-1).mean() for one in maps]), -1)
+    return [
+        {
+            "queries": [token[0] for token in one["queries"]["tokens"]],
+            "keys": [token[0] for token in one["keys"]["tokens"]],
+            "weights": (np.array(one["weights"]) / whole).tolist(),
+        }
+        for one in maps
+    ]
+
+
+def python_interface(name: str) -> dict[str, Any]:
+    """What `transformer_mt.Translator` gives, with settings in place of the config's."""
+    from transformer_mt import Translator
+
+    translator = Translator.load(name, "last", beam_size=2)
+    sources, targets = (
+        Path(file).read_text(encoding="utf-8").split("\n")[:-1]
+        for file in ("pairs.source", "pairs.target")
+    )
+    return {
+        "translations": translator.translate(sources),
+        "scores": list(translator.scores(zip(sources, targets, strict=True))),
+        "alignments": [
+            one._asdict()
+            for one in translator.alignments(zip(sources[:8], targets[:8], strict=True))
+        ],
+    }
 
 
 def average(name: str) -> dict[str, Any]:
@@ -155,7 +183,7 @@ def average(name: str) -> dict[str, Any]:
     return {
         "checkpoint": Path(path).name,
         "weights": _summary(Path(path)),
-        "translations": output_of("translate", copy, *options, "--input", _text(name, "source")),
+        "translations": output_of("translate", copy, *options, "--input", "source"),
     }
 
 
@@ -163,14 +191,10 @@ def beginning(name: str, part: str) -> Any:
     """A part of what the first updates of a new training leave. How such a model translates is
     left out: nothing of that is sure yet, and rounding decides."""
     found = _trained(name, f"{name}_new", UPDATES)[part]
-    if part != "metrics":
-        return found
-    by_text = ("bleu", "chrf")
-    return [
-        {key: value for key, value in line.items() if key not in by_text}
-        for line in found
-        if line["kind"] in ("train", "dev")
-    ]
+    if part == "metrics":
+        found = [line for line in found if line["kind"] in ("train", "dev")]
+        found = [{k: v for k, v in line.items() if k not in ("bleu", "chrf")} for line in found]
+    return found
 
 
 def continuation(name: str, part: str) -> Any:
@@ -191,14 +215,15 @@ def _trained(name: str, model_dir: str, steps: int) -> dict[str, Any]:
     lines = [line for line in lines if line["kind"] in ("train", "dev", "test")]
     checkpoint = directory / "checkpoints" / f"step_{steps}"
     return {
-        "metrics": [_known(line) for line in lines if line.get("step", steps) > steps - UPDATES],
+        "metrics": [_timeless(line) for line in lines if line.get("step", steps) > steps - UPDATES],
+        "state": _timeless(json.loads((checkpoint / "state.json").read_text())),
         "weights": _summary(checkpoint),
         "hypotheses": (directory / "test.hypothesis").read_text().splitlines(),
     }
 
 
 def recipe(name: str) -> Path:
-    """Writes the config of a model or a beginning."""
+    """Writes the config of a model."""
     path = Path(f"{name}.yaml")
     path.write_text(yaml.safe_dump(recipes.config(name)), encoding="utf-8")
     return path
@@ -243,26 +268,15 @@ def _timeless(value: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _known(line: dict[str, Any]) -> dict[str, Any]:
-    """A line of metrics.jsonl without what is another number in every run."""
-    return _recorded(_timeless(line))
-
-
-def _recorded(line: dict[str, Any]) -> dict[str, Any]:
-    """Without the scores and signatures of metrics that have no record."""
-    new = [metric for key, metric in METRICS.items() if key not in RECORDED_METRICS]
-    later = {*(METRICS.keys() - RECORDED_METRICS), *(metric.signature_key for metric in new)}
-    return {key: part for key, part in line.items() if key not in later}
+def _numbers(text: str) -> list[float]:
+    """All numbers of a text for people, whose wording may change."""
+    return [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", text)]
 
 
 def _short(output: dict[str, Any]) -> list[Any]:
     """An output of jsonl with less to store: subwords as one text, and no names."""
-    pieces = " ".join(output["pieces"])
-    return [
-        output["text"],
-        pieces,
-        *(value for key, value in output.items() if key not in ("text", "pieces", "parts")),
-    ]
+    rest = (value for key, value in output.items() if key not in ("text", "pieces", "parts"))
+    return [output["text"], " ".join(output["pieces"]), *rest]
 
 
 def _value(column: str) -> float | str:
@@ -282,10 +296,11 @@ def of_model(name: str) -> dict[str, Observation]:
     found: dict[str, Observation] = {
         "logits": recorded_logits,
         "evaluation": evaluation,
-        **_beginning(),
+        "beginning: metrics": partial(beginning, part="metrics"),
+        "beginning: weights": partial(beginning, part="weights"),
     }
     if name in recipes.CONTINUED:
-        for part in ("metrics", "weights", "hypotheses"):
+        for part in ("metrics", "state", "weights", "hypotheses"):
             found[f"continuation: {part}"] = partial(continuation, part=part)
 
     def add(function, title: str, engines: tuple[str, ...], *options: object) -> None:
@@ -322,13 +337,13 @@ def of_model(name: str) -> dict[str, Observation]:
         add(translations, "ensemble", ("paddle",), *BEAM, *earlier)
         add(scores, "ensemble scores", ("paddle",), *earlier)
         add(translations, "earlier checkpoint", ("paddle",), "--checkpoint", recipes.EARLIER)
+        found["Translator"] = python_interface
         found["average"] = average
+    if name in ("plain", "alignment"):
+        found["alignment error rate"] = alignment_error_rate
+    if name in ("plain", "apart"):
+        found["attention"] = attention
     return found
-
-
-def _beginning() -> dict[str, Observation]:
-    parts = ("metrics", "weights")
-    return {f"beginning: {part}": partial(beginning, part=part) for part in parts}
 
 
 def _call(function, name: str, engine: str, options: tuple[object, ...]) -> Any:
@@ -344,5 +359,4 @@ def observe(name: str, observation: Observation) -> Any:
 
 
 def all_observations() -> dict[str, dict[str, Observation]]:
-    models = {name: of_model(name) for name in recipes.MODELS}
-    return models | {name: _beginning() for name in recipes.BEGINNINGS}
+    return {name: of_model(name) for name in recipes.MODELS}

@@ -10,19 +10,16 @@ import paddle
 import pytest
 
 from tests.device_path import use_device_path
-from transformer_mt.commands import examples
 from transformer_mt.commands.check_device import Device
 from transformer_mt.commands.examples import relative_error
-from transformer_mt.decoding.engine import Sentence
 from transformer_mt.kernels import gpu
 from transformer_mt.model import operations
-from transformer_mt.model.attention import MultiHeadAttention, ScaledDotProductAttention
+from transformer_mt.model.attention import ScaledDotProductAttention
 from transformer_mt.model.basic_layers import Dropout
 from transformer_mt.model.copying import mixture
 from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
 from transformer_mt.model.layers import ResidualNorm
 from transformer_mt.training.objective import LabelSmoothedCrossEntropy
-from transformer_mt.training.terms.guided_attention import alignment_loss, diagonal_loss
 from transformer_mt.utils import device as devices
 
 HAS_GPU = paddle.is_compiled_with_cuda() and paddle.device.cuda.device_count() > 0
@@ -203,30 +200,6 @@ def test_fused_attention_is_the_plain_one(device, precision, half, width, kind):
         assert relative_error(fused.astype("float32").numpy(), plain.numpy()) < LIMITS[half]
 
 
-def test_attention_of_several_heads(device, precision):
-    layer = MultiHeadAttention(24, 3)
-    own = {n: drawn(*p.shape, seed=6) / 4 for n, p in layer.named_parameters()}
-    for name, parameter in layer.named_parameters():
-        parameter.set_value(own[name].astype("float32"))
-    mask = ~np.tri(4, dtype=bool)
-
-    def project(x, name):
-        return x @ own[f"{name}_projection.weight"] + own[f"{name}_projection.bias"]
-
-    def split(x, name):
-        return project(x, name).reshape(2, 4, 3, 8).transpose(0, 2, 1, 3)
-
-    def expected(x, memory):
-        mixed = attention_of(split(x, "query"), split(memory, "key"), split(memory, "value"), mask)
-        return project(mixed.transpose(0, 2, 1, 3).reshape(2, 4, 24), "output")
-
-    def operation(x, memory):
-        return layer(x, memory, memory, paddle.to_tensor(mask), need_weights=False)[0]
-
-    inputs = {"x": drawn(2, 4, 24), "memory": drawn(2, 4, 24, seed=7)}
-    compare(device, precision, operation, expected, inputs)
-
-
 def test_embedding_and_positions(device, precision):
     """The embedding of ids, of which some occur several times, with positions added."""
     ids = np.array([[5, 7, 5, PAD], [7, 7, 2, 5]])
@@ -281,23 +254,6 @@ def test_mixture_of_copying(device, precision):
     compare(device, precision, operation, expected, inputs, factor=2.0)
 
 
-def test_losses_of_guided_attention(device, precision):
-    links = (np.random.default_rng(9).random((2, 3, 4)) < 0.4).astype("float32")
-    inputs = {"weights": softmax(drawn(2, 2, 3, 4))}
-    for operation, expected in (
-        (alignment_loss, lambda weights: -(links * np.log(weights).mean(axis=1)).sum()),
-        (diagonal_loss, lambda weights: (links * weights.mean(axis=1)).sum()),
-    ):
-        # The objective computes them outside of auto_cast.
-        compare(
-            device,
-            "float32",
-            lambda weights, operation=operation: operation(weights, paddle.to_tensor(links)),
-            expected,
-            inputs,
-        )
-
-
 @pytest.mark.parametrize("rate", [0.1, 0.3])
 def test_dropout(device, precision, rate):
     """The share of zeros, the scale of the others, the mask of the gradient, and the seed."""
@@ -317,34 +273,3 @@ def test_dropout(device, precision, rate):
     assert relative_error(value[value != 0], 1 / (1 - rate)) < 5e-3
     assert ((value == 0) == (gradient == 0)).all()
     assert (dropped()[0] == value).all()
-
-
-def test_sampling_draws_by_the_probabilities(device, precision):
-    """The share of each first id, by a chi-squared test; the outputs depend on the seed alone."""
-    limits = {"max_length_ratio": 0.01, "max_length_extra": 1}
-    config = examples.make_config(decoding={"sampling": True, "n_best": 40, **limits})
-    updater = examples.make_updater(config)
-    examples.randomised(updater)
-    source = examples.make_sources(11, 2)[1]
-    sentences = [Sentence(source, number=number) for number in range(50)]
-    engine = examples.make_engine(updater)
-    found = engine.search(sentences, config.decoding)
-    firsts = [h.ids[0] if h.ids else examples.EOS for own in found for h in own]
-    ids = paddle.to_tensor([[*source, examples.EOS]])
-    start = paddle.to_tensor([[examples.BOS]])
-    updater.model.eval()
-    with paddle.no_grad():
-        logits = updater.model.logits(start, updater.model.encode(ids), ids)
-    special = [examples.PAD, examples.UNK, examples.BOS]
-    expected = np.delete(softmax(logits.astype("float64").numpy()[0, -1]), special)
-    expected *= len(firsts) / expected.sum()
-    counts = np.bincount(firsts, minlength=examples.VOCABULARY)
-    assert counts[special].sum() == 0
-    observed, rare = np.delete(counts, special), expected < 5
-    pooled = np.append(expected[~rare], expected[rare].sum())
-    drawn_ = np.append(observed[~rare], observed[rare].sum())
-    squares = ((drawn_ - pooled) ** 2 / np.maximum(pooled, 1.0)).sum()
-    freedom = max(1, len(pooled) - 1)
-    assert (squares - freedom) / np.sqrt(2 * freedom) < 5
-    again = engine.search(sentences, config.decoding)
-    assert [[h.ids for h in own] for own in found] == [[h.ids for h in own] for own in again]

@@ -93,8 +93,17 @@ def test_the_template_is_installed_with_the_package(monkeypatch):
 # What someone does on the page, and what is to be seen of it each time.
 VISIT = """<script>
 const seen = {};
+const pixels = canvas => {
+  const {data} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  return weights().map((row, i) => row.map((_, j) => {
+    const start = (i * canvas.width + j) * 4;
+    return [...data.slice(start, start + 4)];
+  }));
+};
 const texts = selector => [...document.querySelectorAll(selector)].map(one => one.textContent);
+const direction = element => getComputedStyle(element).direction;
 const note = name => {
+  const thumbnail = document.querySelector('#heads [aria-pressed="true"] canvas');
   seen[name] = {
     name: byId("name").textContent,
     value: byId("value").textContent,
@@ -103,6 +112,9 @@ const note = name => {
     columns: texts("#columns .token"),
     on: [texts("#rows .on"), texts("#columns .on")],
     maps: texts('#kinds [aria-pressed="true"]'),
+    canvas: pixels(document.querySelector("#cells canvas")),
+    thumbnail: pixels(thumbnail),
+    directions: [byId("queries"), byId("keys"), ...document.querySelectorAll("dd")].map(direction),
   };
 };
 const over = element => element.dispatchEvent(new PointerEvent("pointerover", {bubbles: true}));
@@ -114,6 +126,8 @@ byId("heads").querySelectorAll("button")[8].click();  // three of each layer, on
 note("thumbnail");
 over(document.querySelectorAll("#columns .token")[1]);
 note("column");
+over(document.querySelectorAll("#rows .token")[1]);
+note("row");
 const canvas = document.querySelector("#cells canvas");
 const box = canvas.getBoundingClientRect();
 canvas.dispatchEvent(new PointerEvent("pointermove", {
@@ -122,9 +136,12 @@ canvas.dispatchEvent(new PointerEvent("pointermove", {
   clientY: box.top + box.height * 1.5 / 2,
 }));
 note("cell");
+key("ArrowLeft");
+note("left");
 key("ArrowUp");
 key("ArrowUp");
-for (let i = 0; i < 9; i++) key("ArrowRight");
+key("ArrowLeft");
+key("x");
 note("edge");
 byId("kinds").firstElementChild.click();
 note("other map");
@@ -174,14 +191,29 @@ def test_a_head_is_chosen_by_its_small_map(seen):
     assert chosen["value"] == f"{LIBRARY} attends most to {STATION} 1.000"
 
 
+def test_weights_have_their_colours(seen):
+    """Those of 0, 0.25 and 1, and at sqrt(0.5) what is between the latter two."""
+    low, middle, high = (255, 255, 255), (0x74, 0xAA, 0xDB), (0x08, 0x30, 0x6B)
+    place = 2 * 0.5**0.5 - 1
+    half = [a + (b - a) * place for a, b in zip(middle, high, strict=True)]
+    expected = np.array([[low, high, low, low], [middle, middle, half, low]])
+    for shown in (seen["thumbnail"]["canvas"], seen["thumbnail"]["thumbnail"]):
+        np.testing.assert_allclose(np.array(shown)[:, :, :3], expected, atol=1)
+        assert (np.array(shown)[:, :, 3] == 255).all()
+
+
 @pytest.mark.parametrize(
     ("after", "on", "value"),
     [
+        # A label of a column and of a row.
         ("column", [[], [STATION]],
          f"{STATION} is attended to most by {LIBRARY} 1.000, {END} 0.250"),
+        ("row", [[END], []],
+         f"{END} attends most to {BOLD} 0.500, <s> 0.250, {STATION} 0.250"),
+        # A cell, and others that arrow keys lead to; not beyond the edges.
         ("cell", [[END], [STATION]], f"{END} attends to {STATION} with 0.250"),
-        # Arrow keys lead to other cells, and not beyond the edges.
-        ("edge", [[LIBRARY], [END]], f"{LIBRARY} attends to {END} with 0.000"),
+        ("left", [[END], ["<s>"]], f"{END} attends to <s> with 0.250"),
+        ("edge", [[LIBRARY], ["<s>"]], f"{LIBRARY} attends to <s> with 0.000"),
     ],
 )  # fmt: skip
 def test_pointer_and_keys_choose_what_is_told(seen, after, on, value):
@@ -200,3 +232,10 @@ def test_another_map(seen):
     assert back["maps"] == ["Last"] and back["rows"] == [LIBRARY, END]
     # Its row, too, is the first again.
     assert back["on"] == [[LIBRARY], []]
+
+
+def test_subwords_run_in_the_direction_of_their_text(seen):
+    """Which special ones, such as the Latin one that comes first here, do not tell."""
+    queries, keys, source, target = seen["first"]["directions"]
+    assert (queries, keys) == ("ltr", "rtl")
+    assert (source, target) == ("rtl", "ltr")

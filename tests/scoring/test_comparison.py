@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 
 from tests.support import TIMEOUT, demo_pairs, write_lines
 from transformer_mt.reports.comparison import as_text
-from transformer_mt.scoring.compare import compare
+from transformer_mt.scoring.comparison import (
+    Piece,
+    compare,
+    differences,
+    letter_of,
+    most_changed,
+)
 from transformer_mt.scoring.groups import groupings
 from transformer_mt.scoring.significance import (
     Difference,
@@ -44,8 +50,8 @@ def perturbed(lines, share, seed, words=("der", "eine", "mit", "steht")):
         yield " ".join(result)
 
 
-REFERENCES = [target for _, target in demo_pairs(300)]
-SOURCES = [source for source, _ in demo_pairs(300)]
+REFERENCES = [target for _, target in demo_pairs(120)]
+SOURCES = [source for source, _ in demo_pairs(120)]
 SYSTEMS = [list(perturbed(REFERENCES, share, seed)) for seed, share in enumerate((0.3, 0.2, 0.29))]
 
 
@@ -55,58 +61,37 @@ def compared(systems, reference, sources=None, names="abc", tokenize="13a", **op
     return compare(named, [reference], sources, tokenize=tokenize, groupings=groups, **options)
 
 
-def command(tmp_path, systems, references, *options):
-    """What sacreBLEU's own command says for files of these lines."""
-    paths = [
-        [write_lines(tmp_path / f"{name}{number}", lines) for number, lines in enumerate(texts)]
-        for name, texts in (("reference", references), ("system", systems))
-    ]
-    arguments = [sys.executable, "-m", "sacrebleu", *paths[0], "-i", *paths[1], *options]
-    done = subprocess.run(arguments, check=True, capture_output=True, text=True, timeout=TIMEOUT)
-    return json.loads(done.stdout)
-
-
-def require_equal_to_the_command(tmp_path, systems, references, metrics, *options, **own):
-    """Compares `paired_tests` with both tests of sacreBLEU's command, to the last digit."""
-    compared = paired_tests(systems, references, "13a", metrics, **own)
+def test_equals_the_sacrebleu_command(tmp_path):
+    """Both tests, to the last digit, with two references, upper and lower case the same."""
+    references = [REFERENCES, list(perturbed(REFERENCES, 0.1, 6))]
+    systems = SYSTEMS[:2]
+    tests = paired_tests(systems, references, "13a", ["bleu", "chrf", "ter"], lowercase=True)
     names = {"bleu": "BLEU", "chrf": "chrF2", "ter": "TER"}
+    texts = enumerate([*references, *systems])
+    files = [write_lines(tmp_path / str(number), lines) for number, lines in texts]
+    flags = ("-m", "bleu", "chrf", "ter", "--lowercase", "--chrf-lowercase")
     for test, flag in (("bootstrap", "--paired-bs"), ("randomisation", "--paired-ar")):
-        rows = command(tmp_path, systems, references, flag, "-m", *metrics, *options)
-        for one in compared:
-            shown = [row[names[one.key]] for row in rows]
-            assert [row["score"] for row in shown] == [own.value for own in one.scores]
-            p_values = [getattr(own.difference, f"{test}_p") for own in one.scores[1:]]
+        done = subprocess.run(
+            [sys.executable, "-m", "sacrebleu", *files[:2], "-i", *files[2:], flag, *flags],
+            **{"check": True, "capture_output": True, "text": True, "timeout": TIMEOUT},
+        )
+        rows = json.loads(done.stdout)
+        for metric in tests:
+            shown = [row[names[metric.key]] for row in rows]
+            assert [row["score"] for row in shown] == [system.value for system in metric.scores]
+            p_values = [getattr(system.difference, f"{test}_p") for system in metric.scores[1:]]
             assert [row["p_value"] for row in shown] == [None, *p_values]
             if test == "bootstrap":
-                intervals = [(own.mean, own.margin) for own in one.scores]
+                intervals = [(system.mean, system.margin) for system in metric.scores]
                 assert [(row["mean"], row["ci"]) for row in shown] == intervals
-    return compared
-
-
-def test_equals_the_sacrebleu_command(tmp_path):
-    compared = require_equal_to_the_command(
-        tmp_path, SYSTEMS[:2], [REFERENCES], ["bleu", "chrf", "ter"]
-    )
-    for one in compared:
-        assert one.seed == 12345 and one.samples == {"bootstrap": 1000, "randomisation": 10_000}
-        assert "|bs:1000|seed:12345|" in one.signatures["bootstrap"]
-        assert "|ar:10000|seed:12345|" in one.signatures["randomisation"]
+    for metric in tests:
+        assert metric.seed == 12345
+        assert metric.samples == {"bootstrap": 1000, "randomisation": 10_000}
+        assert "|bs:1000|seed:12345|" in metric.signatures["bootstrap"]
+        assert "|ar:10000|seed:12345|" in metric.signatures["randomisation"]
     # System 1 has fewer errors than the baseline: its TER is lower, which is a gain.
-    _, _, ter = compared
-    difference = ter.scores[1].difference
+    difference = tests[2].scores[1].difference
     assert difference.value < 0 < difference.gain == -difference.value
-
-
-@pytest.mark.slow
-def test_equals_the_sacrebleu_command_on_real_text(tmp_path, shared_data):
-    """Two references, and upper and lower case the same."""
-    path = shared_data / "multi30k" / "test2016.de"
-    references = path.read_text("utf-8").split("\n")[:400]
-    systems = [list(perturbed(references, share, 5)) for share in (0.3, 0.25, 0.29)]
-    others = list(perturbed(references, 0.1, 6))
-    options = ("--lowercase", "--chrf-lowercase")
-    both = [references, others]
-    require_equal_to_the_command(tmp_path, systems, both, ["chrf"], *options, lowercase=True)
 
 
 def test_the_interval_of_the_difference_is_of_the_same_samples():
@@ -136,6 +121,14 @@ def test_the_lines_needed_have_the_power_that_is_promised():
     z = draws.mean(axis=1) / (draws.std(axis=1, ddof=1) / needed**0.5)
     # 0.8, with three standard errors of 4,000 draws and the rounding to two digits.
     assert (abs(z) > 1.96).mean() == pytest.approx(0.8, abs=0.03)
+
+
+def test_lines_needed_do_not_depend_on_the_set_in_hand():
+    """The deviation of a set of four times the size is half as large."""
+    assert lines_needed(250, 0.8, 0.6) == lines_needed(1000, 0.8, 0.3) == 1100
+    assert lines_needed(1000, -0.8, 0.3) == 1100
+    assert lines_needed(1000, 0.0, 0.3) is None
+    assert lines_needed(1, 0.8, 0.0) is None
 
 
 # ---- p-values of few lines ----
@@ -204,7 +197,12 @@ FEW = Difference(9.0, 9.0, (0.0, 9.0), 5.0, 0.1, 0.1, 4, 0.125, 6)
 def test_verdicts(first, lines, outcome, parts):
     result = said(first, lines=lines)
     assert result.outcome == outcome
-    assert [part for part in parts if part not in str(result)] == []
+    assert [part for part in parts if part not in result.text] == []
+
+
+def test_identical_systems():
+    result = said(is_identical=True)
+    assert result.outcome == "identical" and "1,000" in result.text
 
 
 @pytest.mark.parametrize(
@@ -221,13 +219,13 @@ def test_verdicts(first, lines, outcome, parts):
 )
 def test_metrics_that_agree_or_not(first, second, sentence, disagree):
     result = said(first, second)
-    assert result.others[0].startswith(sentence)
-    assert ("The metrics disagree" in str(result)) == disagree
+    assert sentence in result.text
+    assert ("The metrics disagree" in result.text) == disagree
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(-90, 90), st.floats(-90, 90))
 def test_equality_is_never_claimed(p, other_p, value, other):
-    text = str(said(difference(value, p, 9000), difference(other, other_p, 9000)))
+    text = said(difference(value, p, 9000), difference(other, other_p, 9000)).text
     assert ("unlikely to be chance" in text) == (p < 0.05 and value != 0)
     # "the same BLEU" says what the numbers are, and what that does not show.
     claim = re.sub("does not show that they are equally good", "", text)
@@ -304,7 +302,7 @@ def test_groups_hold_every_line_once(comparison):
 def test_the_text_says_it_all(comparison):
     text = as_text(comparison)
     assert "\x1b" not in text
-    assert "A  one  (baseline)\nB  two\nC  same\n300 lines" in text
+    assert "A  one  (baseline)\nB  two\nC  same\n120 lines" in text
     for contrast in comparison.comparisons.values():
         assert contrast.verdict in " ".join(text.split())
     best = comparison.comparisons["B"].better[0]
@@ -333,3 +331,64 @@ def test_texts_without_spaces_are_compared_by_characters():
     result = compared([other, references], references, tokenize="zh", metrics=["bleu"])
     assert not result.spaces
     assert "他喜欢喝[水]。" in as_text(result)
+
+
+def test_letters_go_on_after_z():
+    letters = [letter_of(number) for number in range(1000)]
+    assert letters[:3] == ["A", "B", "C"] and letters[24:28] == ["Y", "Z", "AA", "AB"]
+    assert len(set(letters)) == 1000
+
+
+# ---- Where two systems differ ----
+
+TEXT = st.text(st.sampled_from("ab c."), max_size=20)
+SCORES = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=30)
+
+
+@given(TEXT, TEXT, st.booleans())
+def test_the_pieces_give_the_texts_back(first, second, spaces):
+    glue = " " if spaces else ""
+    pieces = differences(first, second, spaces)
+    for text, own in zip((first, second), pieces, strict=True):
+        assert glue.join(piece.text for piece in own) == text
+    # What does not differ is the same in both.
+    one, other = ([piece.text for piece in own if not piece.differs] for own in pieces)
+    assert one == other
+    if first == second:
+        assert not any(piece.differs for own in pieces for piece in own)
+    elif first and second:
+        assert any(piece.differs for own in pieces for piece in own)
+
+
+def test_words_and_characters():
+    assert differences("Ein Hund rennt", "Ein Mann rennt schnell") == (
+        [Piece("Ein", False), Piece("Hund", True), Piece("rennt", False)],
+        [Piece("Ein", False), Piece("Mann", True), Piece("rennt", False), Piece("schnell", True)],
+    )
+    assert differences("图书馆", "图书店", spaces=False) == (
+        [Piece("图书", False), Piece("馆", True)],
+        [Piece("图书", False), Piece("店", True)],
+    )
+
+
+@given(SCORES, st.integers(0, 10))
+def test_most_changed_are_the_extremes(pairs, count):
+    before, after = zip(*pairs, strict=True)
+    risen, fallen = most_changed(before, after, count)
+    changes = [new - old for old, new in pairs]
+    for own, sign in ((risen, 1), (fallen, -1)):
+        all_of_them = sorted(sign * change for change in changes if sign * change > 0)[::-1]
+        assert [sign * changes[line] for line in own] == all_of_them[:count]
+        assert len(set(own)) == len(own)
+        # Equal changes come in the order of the lines.
+        assert own == sorted(own, key=lambda line: (-abs(changes[line]), line))
+
+
+def test_long_texts_are_compared_in_full():
+    """A word that is frequent in a long text is compared too; difflib would leave it out."""
+    generator = random.Random(3)
+    # Few enough pairs of equal words: more are not compared at all.
+    words = [generator.choice(["der", *map(str, range(60))]) for _ in range(400)]
+    other = [*words[:200], "neu", *words[200:]]
+    _, pieces = differences(" ".join(words), " ".join(other))
+    assert [piece.text for piece in pieces if piece.differs] == ["neu"]

@@ -9,11 +9,10 @@ import sentencepiece
 from tests.docs.pages import example
 from tests.support import demo_pairs, make_config, sacrebleu, write_lines
 from transformer_mt.scoring import metrics as metrics_module
-from transformer_mt.scoring.metrics import (
-    METRICS,
+from transformer_mt.scoring.metrics import METRICS, score
+from transformer_mt.scoring.tokenizers import (
     require_package_of,
     require_tokenizer,
-    score,
     score_for,
     tokenizer_for,
     tokenizer_for_text,
@@ -38,7 +37,7 @@ def worsen(lines):
 
 def german() -> tuple[list[str], list[list[str]]]:
     """Translations, and two sets of references."""
-    references = [target for _, target in demo_pairs(300)]
+    references = [target for _, target in demo_pairs(100)]
     other = [line.replace("Der ", "Dieser ").replace(" und ", " sowie ") for line in references]
     return [line.upper() if i % 5 == 0 else line for i, line in enumerate(worsen(references))], [
         references,
@@ -80,17 +79,6 @@ def assert_same(scores, said):
     assert list(scores.signatures.values()) == [f"{one['name']}|{one['signature']}" for one in said]
 
 
-def test_the_scores_of_the_command(tmp_path):
-    hypotheses, (reference, _) = german()
-    said = command_says(tmp_path, hypotheses, [reference], "-m", "bleu", "chrf", "ter")
-    scores = score(hypotheses, [reference], "13a", metrics=["bleu", "chrf", "ter"])
-    assert_same(scores, said)
-    assert f"ratio = {scores.length_ratio:.3f} " in said[0]["verbose_score"]
-    assert scores.lines == len(reference) and scores.intervals == {}
-    assert "|tok:13a|" in scores.signatures["bleu"] and "|case:mixed|" in scores.signatures["bleu"]
-    assert all(5 < value < 95 for value in scores.values.values())
-
-
 def test_the_scores_of_the_command_with_every_option(tmp_path):
     """Several references, lower case, chrF++, and confidence intervals."""
     hypotheses, references = german()
@@ -99,13 +87,14 @@ def test_the_scores_of_the_command_with_every_option(tmp_path):
     keys = ["bleu", "chrf++", "ter"]
     scores = score(hypotheses, references, "13a", metrics=keys, lowercase=True, confidence=True)
     assert_same(scores, said)
+    assert f"ratio = {scores.length_ratio:.3f} " in said[0]["verbose_score"]
+    assert scores.lines == len(hypotheses) and f"{scores.lines} lines" in str(scores)
     for key, one in zip(keys, said, strict=True):
-        ends = (
-            one["confidence_mean"] - one["confidence_var"],
-            one["confidence_mean"] + one["confidence_var"],
-        )
+        mean, half = one["confidence_mean"], one["confidence_var"]
+        ends = mean - half, mean + half
         assert scores.intervals[key] == pytest.approx(ends, abs=1e-9)
-        assert f"{scores.values[key]:.2f} ± {one['confidence_var']:.2f}" in str(scores)
+        assert f"{scores.values[key]:.2f} ± {half:.2f}" in str(scores)
+        assert scores.signatures[key] in str(scores)
         assert "nrefs:2|bs:1000|seed:12345|case:lc|" in scores.signatures[key]
     assert scores.as_dict()["intervals"]["ter"] == list(scores.intervals["ter"])
     assert scores.values["bleu"] > score(hypotheses, references[:1], "13a").values["bleu"]
@@ -171,24 +160,16 @@ def test_a_missing_package(tmp_path, monkeypatch, tokenize, module, packages):
     message = f"{tokenize} cannot be used.*pip install {packages}.*--tokenize char"
     with pytest.raises(UserError, match=message):
         score(["a"], [["a"]], tokenize)
-    with pytest.raises(UserError, match=message):
-        require_tokenizer(make_config(tmp_path, data={"target_lang": language}))
+    config = make_config(tmp_path, data={"target_lang": language})
+    for start in (lambda: train(config, "cpu", False), lambda: check(config, "cpu")):
+        with pytest.raises(UserError, match=message):
+            start()
+    assert not list(tmp_path.iterdir())
     # It is not needed for other metrics, for another tokeniser, and without a dev and test set.
     assert score(["abc"], [["abc"]], tokenize, metrics=["chrf"]).values == {"chrf": 100}
     other = {"evaluation": {"tokenize": "char"}}
     require_tokenizer(make_config(tmp_path, data={"target_lang": language}, **other))
     require_tokenizer(make_config(tmp_path, data={"target_lang": language, "held_out": 0}))
-
-
-def test_training_needs_the_tokeniser_from_the_start(tmp_path, monkeypatch):
-    from sacrebleu.tokenizers import tokenizer_ja_mecab
-
-    monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
-    config = make_config(tmp_path, data={"target_lang": "ja"})
-    for start in (lambda: train(config, "cpu", False), lambda: check(config, "cpu")):
-        with pytest.raises(UserError, match="ja-mecab"):
-            start()
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_metric_is_one_entry(monkeypatch):
@@ -213,6 +194,14 @@ def test_numbers_of_lines_must_match():
         score(["a", "b"], [["a", "b", "c"]], "13a")
     with pytest.raises(UserError, match="empty"):
         score([], [[]], "13a")
+
+
+def test_everything_and_nothing_is_right():
+    lines = ["a b c d", "e f g h"]
+    for hypotheses, expected, ratio in ((lines, 100, 1), (["", ""], 0, 0)):
+        scores = score(hypotheses, [lines], "13a")
+        assert scores.values == pytest.approx({"bleu": expected, "chrf": expected})
+        assert scores.length_ratio == ratio and scores.intervals == {}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pytest
 
 from tests.scoring.test_metrics import german
 from tests.support import sacrebleu, write_lines
-from transformer_mt.scoring.differences import sentence_scores, sentence_table
+from transformer_mt.scoring.metrics import sentence_scores
+from transformer_mt.scoring.systems import sentence_table
 from transformer_mt.utils.errors import UserError
 
 

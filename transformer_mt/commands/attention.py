@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> None:
     if options.target is not None:
         target, target_ids = _read("--target", options.target, subwords.target, limit)
 
-    engine = spec.load()
+    engine = attention.load(spec)
     label = "Translation, given"
     if options.target is None:
         label = "Translation, found by the model"

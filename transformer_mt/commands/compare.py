@@ -35,17 +35,16 @@ from transformer_mt.decoding.lines import input_lines
 from transformer_mt.export.registry import EngineSpec, split_model
 from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.reports.comparison import as_json, as_page, as_text
-from transformer_mt.scoring.compare import compare
+from transformer_mt.scoring.comparison import compare
 from transformer_mt.scoring.groups import groupings
-from transformer_mt.scoring.metrics import (
-    MANY_LINES,
-    METRICS,
+from transformer_mt.scoring.metrics import MANY_LINES, METRICS
+from transformer_mt.scoring.significance import TESTS
+from transformer_mt.scoring.tokenizers import (
     note_for,
     require_package_of,
     tokenizer_for,
     tokenizer_for_text,
 )
-from transformer_mt.scoring.significance import TESTS
 from transformer_mt.utils.console import progress, say, warn
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.files import lines, write_atomically

@@ -41,19 +41,19 @@ from transformer_mt.data.normalization import LC_NORM_TOK, lc_norm_tok, looks_to
 from transformer_mt.decoding.lines import input_lines
 from transformer_mt.export.registry import EngineSpec
 from transformer_mt.model_directory import require_safe_outputs
-from transformer_mt.scoring.comet import Comet
-from transformer_mt.scoring.compare import (
+from transformer_mt.scoring.groups import groupings
+from transformer_mt.scoring.metrics import METRICS, Comet
+from transformer_mt.scoring.suspicions import TOKENIZED_LINES, merged, suspicions
+from transformer_mt.scoring.systems import (
     Measures,
     System,
     as_text,
     evaluate,
     numbers,
+    sentence_table,
 )
-from transformer_mt.scoring.differences import sentence_table
-from transformer_mt.scoring.groups import groupings
-from transformer_mt.scoring.metrics import (
+from transformer_mt.scoring.tokenizers import (
     LC_NORM_TOK_NOTE,
-    METRICS,
     SACREBLEU,
     has_spaces_in,
     note_for,
@@ -62,7 +62,6 @@ from transformer_mt.scoring.metrics import (
     tokenizer_for_language,
     tokenizer_for_text,
 )
-from transformer_mt.scoring.suspicions import TOKENIZED_LINES, merged, suspicions
 from transformer_mt.utils.console import warn
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.files import lines, write_atomically

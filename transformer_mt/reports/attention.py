@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
 from transformer_mt.data.subword import Vocabulary
-from transformer_mt.decoding.engine import Engine
 from transformer_mt.export import registry
 from transformer_mt.export.registry import EngineSpec
 from transformer_mt.reports.page import render
 from transformer_mt.utils.errors import UsageError
+
+if TYPE_CHECKING:
+    from transformer_mt.decoding.paddle_engine import PaddleEngine
 
 # Weights are written as integers, in units of 1 / PRECISION. Three digits are more than a reader
 # can distinguish by colour, and most weights are then a single character.
@@ -107,11 +109,13 @@ def find(folder: Path, checkpoint: str | None = None, device: str | None = None)
     return spec
 
 
-def draw(spec: EngineSpec, engine: Engine, source: Side, target: Side) -> str:
-    """Returns the page, as HTML, for a source and its translation by the engine of `spec`."""
-    from transformer_mt.decoding.paddle_engine import PaddleEngine  # imports Paddle
+def load(spec: EngineSpec) -> PaddleEngine:
+    """Loads the engine that `find` has given."""
+    return cast("PaddleEngine", spec.load())
 
-    assert isinstance(engine, PaddleEngine)  # as `find` makes sure
+
+def draw(spec: EngineSpec, engine: PaddleEngine, source: Side, target: Side) -> str:
+    """Returns the page, as HTML, for a source and its translation by the engine of `spec`."""
     attention = engine.attention(source.ids, target.ids)
     data, subwords = spec.config.data, spec.subwords
     source_axis = Axis(_tokens(attention.source, subwords.source), data.source_lang)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from transformer_mt.config import file as config_file
 from transformer_mt.config import yaml_text
@@ -33,6 +33,8 @@ CARD = "card.json"
 # What ISO 639 has as the code of a language.
 _LANGUAGE = re.compile(r"[a-z]{2,3}")
 
+_DATASET = f"^({'|'.join(name for name in DATASETS if name != 'files')})$"
+
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -45,12 +47,6 @@ class Score(BaseModel):
     interval: Number | None = None
 
 
-def _known_dataset(name: str) -> str:
-    if name not in DATASETS or name == "files":
-        raise ValueError("not the name of a dataset")
-    return name
-
-
 class Training(BaseModel):
     """What is known about the training of a model.
 
@@ -60,7 +56,7 @@ class Training(BaseModel):
     """
 
     pairs: Annotated[int, Field(ge=0)] | None = None
-    dataset: Annotated[str, AfterValidator(_known_dataset)] | None = None
+    dataset: Annotated[str, Field(pattern=_DATASET)] | None = None
     test: Score | None = None
 
 
@@ -89,9 +85,9 @@ def of_export(folder: Path) -> Training:
 
 def _score(line: dict[str, Any]) -> Score | None:
     """The score of a line of metrics.jsonl."""
-    bleu, half = number(line.get("bleu")), _half_width(line, "bleu")
-    if bleu is None:
+    if (bleu := number(line.get("bleu"))) is None:
         return None
+    half = _half_width(line, "bleu")
     return Score(score=round(bleu, 2), interval=None if half is None else round(half, 2))
 
 

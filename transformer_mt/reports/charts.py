@@ -12,13 +12,15 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from transformer_mt.reports.page import Table
 from transformer_mt.utils.console import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+Item = TypeVar("Item")
 
 WIDTH, HEIGHT = 360, 240  # in pixels where the page is as wide as a phone
 SERIES = 6  # the colours --series-1 and so on; further series begin again with the first
@@ -34,18 +36,12 @@ _SETTINGS = {
     "path.simplify_threshold": 0.5,
     "font.size": 12,
     "axes.labelsize": 11.5,
-    "axes.edgecolor": _LINE,
-    "axes.labelcolor": _QUIET,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
     "axes.axisbelow": True,
-    "grid.color": _LINE,
     "grid.linewidth": 0.7,
     "text.color": _INK,
-    "xtick.color": _LINE,
-    "ytick.color": _LINE,
-    "xtick.labelcolor": _QUIET,
-    "ytick.labelcolor": _QUIET,
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
+    **dict.fromkeys(("axes.edgecolor", "grid.color", "xtick.color", "ytick.color"), _LINE),
+    **dict.fromkeys(("axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), _QUIET),
 }
 # The most rows of a line in the table behind a figure.
 _ROWS = 30
@@ -117,34 +113,27 @@ def lines(
     """
     with _axes(HEIGHT) as axes:
         for line in drawn:
-            xs = [at for at, _ in line.points]
-            ys = [
-                math.nan if value is None or (log and value <= 0) else value
-                for _, value in line.points
-            ]
+            xs, values = zip(*line.points, strict=True) if line.points else ((), ())
+            ys = [math.nan if y is None or (log and y <= 0) else y for y in values]
             style: dict[str, Any] = {"marker": "o", "markersize": 3} if len(xs) <= 25 else {}
             if len(xs) == 1:
-                style = {"marker": "o", "markersize": 8, "markerfacecolor": "none"}
-            style["linestyle"] = (0, (2.5, 1.5)) if line.dashed else "-"
-            axes.plot(xs, ys, color=_colour(line.series), linewidth=1.5, **style)
+                style |= {"markersize": 8, "markerfacecolor": "none"}
+            dash = (0, (2.5, 1.5)) if line.dashed else "-"
+            axes.plot(xs, ys, color=_colour(line.series), linewidth=1.5, linestyle=dash, **style)
         axes.set(xlabel=x, ylabel=y)
         axes.grid(axis="y")
-        values = [value for line in drawn for _, value in line.points if value is not None]
-        _set_ticks(axes, [value for value in values if value > 0] if log else [])
+        points = [y for line in drawn for _, y in line.points if y is not None and y > 0]
+        _set_ticks(axes, points if log else [])
         # Matplotlib's own layout would measure every text, which takes as long as drawing. A digit
         # is 7.7 pixels wide.
         left = 28 + 7.7 * max((len(shown_number(tick)) for tick in axes.get_yticks()), default=0)
         axes.figure.subplots_adjust(left / WIDTH, 44 / HEIGHT, 1 - 24 / WIDTH, 1 - 8 / HEIGHT)
         svg = _svg(axes)
-    described = "; ".join(_description(line) for line in drawn)
-    kinds = [
-        "ring" if len(line.points) == 1 else "dashed" * line.dashed or "line" for line in drawn
-    ]
-    legend = [
-        Key(line.label, _COLOURS[_colour(line.series)], kind)
-        for line, kind in zip(drawn, kinds, strict=True)
-    ]
-    described = f"{title}. {y} over {x}. {described}"
+    legend = []
+    for line in drawn:
+        kind = "ring" if len(line.points) == 1 else "dashed" if line.dashed else "line"
+        legend.append(Key(line.label, _COLOURS[_colour(line.series)], kind))
+    described = f"{title}. {y} over {x}. {'; '.join(map(_description, drawn))}"
     return Figure(title, svg, described, legend, _values(x, drawn), note)
 
 
@@ -237,22 +226,23 @@ def shown_number(value: float | None) -> str:
     return f"{value:.4g}"
 
 
+def thinned(items: Sequence[Item], most: int) -> list[Item]:
+    """Returns at most `most` of the items, spread evenly, the first and the last among them."""
+    last = len(items) - 1
+    if last < most:
+        return list(items)
+    return [items[round(place * last / (most - 1))] for place in range(most)]
+
+
 def _values(x: str, drawn: Sequence[Line]) -> Table:
     """Returns the table behind a figure of lines."""
     columns = []
     for line in drawn:
-        points = list(line.points)
-        if len(points) > _ROWS:
-            places = {round(i * (len(points) - 1) / (_ROWS - 1)) for i in range(_ROWS)}
-            points = [points[place] for place in sorted(places)]
-        columns.append(dict(points))
-    rows = [
-        [
-            shown_number(at),
-            *(shown_number(column[at]) if at in column else "" for column in columns),
-        ]
-        for at in sorted({at for column in columns for at in column})
-    ]
+        columns.append(dict(thinned(line.points, _ROWS)))
+    rows = []
+    for at in sorted({at for column in columns for at in column}):
+        cells = (shown_number(column[at]) if at in column else "" for column in columns)
+        rows.append([shown_number(at), *cells])
     return Table([x, *(line.label for line in drawn)], rows, sides=">")
 
 

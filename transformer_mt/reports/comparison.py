@@ -6,8 +6,15 @@ from collections.abc import Iterator
 from textwrap import wrap
 
 from transformer_mt.reports.page import Table, render
-from transformer_mt.scoring.compare import SENTENCE_METRIC, Comparison, Contrast, Example
-from transformer_mt.scoring.differences import Piece, Shares, differences
+from transformer_mt.scoring.comparison import (
+    SENTENCE_METRIC,
+    Comparison,
+    Contrast,
+    Example,
+    Piece,
+    Shares,
+    differences,
+)
 from transformer_mt.scoring.metrics import METRICS
 from transformer_mt.scoring.significance import SIGNIFICANCE, MetricComparison, p_number
 from transformer_mt.utils import console

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from transformer_mt.scoring.differences import differences
+from transformer_mt.scoring.comparison import differences
 from transformer_mt.utils.console import visible
 
 if TYPE_CHECKING:

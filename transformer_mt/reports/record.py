@@ -1,13 +1,13 @@
 """What a run has recorded in its model directory, and how good its translations are. A directory
 can be read while the run trains.
 
-Nothing is locked, and any file may be missing or damaged. What can't be
+Nothing is locked, and any file may be missing, damaged, or of an earlier version. What can't be
 read is left out, and `Record.problems` says why.
 """
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -15,17 +15,9 @@ from typing import Any, NamedTuple, TypeVar
 from transformer_mt.config.schema import Config
 from transformer_mt.data.languages import has_spaces
 from transformer_mt.model_directory import DATA_FACTS, HYPOTHESIS, LOG, ModelDirectory, entries
-from transformer_mt.scoring.differences import sentence_scores
 from transformer_mt.scoring.groups import Group, by_length, spread
-from transformer_mt.scoring.metrics import (
-    DEFAULT_METRICS,
-    METRICS,
-    Scores,
-    note_for,
-    score,
-    tokenizer_for,
-    tokenizer_for_text,
-)
+from transformer_mt.scoring.metrics import DEFAULT_METRICS, METRICS, Scores, score, sentence_scores
+from transformer_mt.scoring.tokenizers import note_for, tokenizer_for, tokenizer_for_text
 from transformer_mt.utils import files
 from transformer_mt.utils.errors import UsageError, UserError, describe
 
@@ -87,24 +79,26 @@ class Record:
     ) -> list[tuple[float, float | None]]:
         """Returns (x * scale, value) of each line of a kind that has the key, in the order of x;
         the value is None if it is not a finite number."""
-        found = {}
-        for line in self.lines(kind):
-            at = number(line.get(x))
-            if at is not None and key in line:
-                found[at * scale] = number(line[key])
-        return sorted(found.items())
+        values = {
+            at * scale: number(line[key])
+            for line in self.lines(kind)
+            if key in line and (at := number(line.get(x))) is not None
+        }
+        return sorted(values.items())
 
     @property
     def seconds(self) -> float | None:
-        """The seconds of training so far; None if no line tells."""
-        known = [number(line.get("seconds")) for lines in self.logged.values() for line in lines]
-        return max((seconds for seconds in known if seconds is not None), default=None)
+        """The seconds of training so far; None if none are recorded."""
+        return self._largest("seconds", self.logged)
 
     @property
     def step(self) -> int:
         """The number of updates so far."""
-        steps = [number(line.get("step")) for kind in ("train", "dev") for line in self.lines(kind)]
-        return int(max((step for step in steps if step is not None), default=0))
+        return int(self._largest("step", ("train", "dev")) or 0)
+
+    def _largest(self, key: str, kinds: Iterable[str]) -> float | None:
+        values = [number(line.get(key)) for kind in kinds for line in self.lines(kind)]
+        return max((value for value in values if value is not None), default=None)
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -184,60 +178,33 @@ def _facts(directory: ModelDirectory) -> dict[str, Any]:
 
 
 def _translations(directory: ModelDirectory, record: Record) -> Translations | None:
-    """Returns the translations of the test set; those of the dev set if the test set has not been
-    scored; None if there are neither."""
-    found = None
-    if record.lines("test") or not record.lines("dev"):
-        found = _of_test_set(directory, record)
-    return found or _of_dev_set(directory) or _of_test_set(directory, record)
+    """Returns the translations of the test set, or the newest ones of the dev set if the test set
+    has not been scored; None if there are neither.
 
-
-def _of_test_set(directory: ModelDirectory, record: Record) -> Translations | None:
-    sources, references, hypotheses = (
-        _lines(directory, f"test.{kind}") for kind in ("source", "reference", "hypothesis")
-    )
-    if hypotheses is None or references is None:
-        return None
-    checkpoint = str(record.last("test").get("checkpoint", ""))
-    return _checked("test", checkpoint, sources, references, hypotheses)
-
-
-def _of_dev_set(directory: ModelDirectory) -> Translations | None:
-    folder = directory.own("dev")
-    matches = [HYPOTHESIS.fullmatch(path.name) for path in entries(folder)]
-    steps = [int(match[1]) for match in matches if match]
-    sources, references = _lines(directory, "dev/source"), _lines(directory, "dev/reference")
-    if not steps or references is None:
-        return None
-    name = f"step_{max(steps)}"
-    hypotheses = list(files.lines(directory.own(f"dev/{name}.hypothesis")))
-    return _checked("dev", name, sources, references, hypotheses)
-
-
-def _lines(directory: ModelDirectory, name: str) -> list[str] | None:
-    """Returns the lines of a file; None if it does not exist."""
-    path = directory.own(name)
-    return list(files.lines(path)) if path.is_file() else None
-
-
-def _checked(
-    split: str,
-    checkpoint: str,
-    sources: list[str] | None,
-    references: list[str],
-    hypotheses: list[str],
-) -> Translations | None:
-    """
     Raises:
         UserError: the numbers of lines differ.
     """
-    counts = {len(text) for text in (sources, references, hypotheses) if text is not None}
-    if len(counts) > 1:
-        raise UserError(
-            f"the {split} set: its sources, references and translations have different numbers of "
-            f"lines: {', '.join(f'{count:,}' for count in sorted(counts))}"
-        )
-    return Translations(split, checkpoint, sources, references, hypotheses) if hypotheses else None
+    matches = [HYPOTHESIS.fullmatch(path.name) for path in entries(directory.own("dev"))]
+    newest = f"step_{max((int(match[1]) for match in matches if match), default=0)}"
+    checkpoint = str(record.last("test").get("checkpoint", ""))
+    splits = {"test": (checkpoint, "test."), "dev": (newest, "dev/")}
+    if record.lines("dev") and not record.lines("test"):
+        splits = dict(reversed(splits.items()))
+    for split, (name, start) in splits.items():
+        hypothesis = "test.hypothesis" if split == "test" else f"dev/{name}.hypothesis"
+        paths = map(directory.own, (f"{start}source", f"{start}reference", hypothesis))
+        found = [list(files.lines(path)) if path.is_file() else None for path in paths]
+        sources, references, hypotheses = found
+        if references is None or not hypotheses:
+            continue
+        counts = sorted({len(text) for text in found if text is not None})
+        if len(counts) > 1:
+            raise UserError(
+                f"the {split} set: its sources, references and translations have different numbers "
+                f"of lines: {', '.join(f'{count:,}' for count in counts)}"
+            )
+        return Translations(split, name, sources, references, hypotheses)
+    return None
 
 
 class GroupScore(NamedTuple):
@@ -311,8 +278,7 @@ def judge(record: Record) -> Quality:
 def _logged_scores(record: Record) -> Scores | None:
     """Returns the scores of the test set that the run has logged."""
     line = record.last("test")
-    values = {key: number(line.get(key)) for key in METRICS}
-    values = {key: value for key, value in values.items() if value is not None}
+    values = {key: value for key in METRICS if (value := number(line.get(key))) is not None}
     if not values:
         return None
     intervals = {key: ends for key in values if (ends := interval(line, key)) is not None}

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,7 +102,7 @@ def write_report(model_dirs: Sequence[str | Path], output: str | Path) -> None:
     folders = [Path(folder) for folder in model_dirs]
     require_safe_outputs({"--output": Path(output)}, {})
     records = [read(folder, name) for folder, name in zip(folders, _names(folders), strict=True)]
-    judged = [_judged(record) for record in records]
+    judged = list(map(_judged, records))
     write_atomically(output, report_page(records, judged, *_attention_pages(records, judged)))
 
 
@@ -159,7 +160,7 @@ def report_page(
 
 
 def _glance(records: Sequence[Record], judged: Sequence[Quality]) -> Table:
-    columns = [dict(_facts(*pair)) for pair in zip(records, judged, strict=True)]
+    columns = [dict(facts) for facts in map(_facts, records, judged)]
     names = list(dict.fromkeys(name for column in columns for name in column))
     rows = [[name, *(column.get(name, "–") for column in columns)] for name in names]
     return Table(["", *(record.name for record in records)], rows, sides="<")
@@ -169,12 +170,10 @@ def _facts(record: Record, quality: Quality) -> Iterator[tuple[str, str]]:
     """Yields what is most important about a run: a name and a value of each fact."""
     start = record.last("start")
     total = number(start.get("total_steps"))
-    if total and record.step >= total:
-        yield "state", "finished"
-    elif record.lines("test"):
-        yield "state", "finished early" if total else "finished"
-    else:
-        yield "state", "training, or stopped: no end is recorded"
+    state = "training, or stopped: no end is recorded"
+    if (total and record.step >= total) or record.lines("test"):
+        state = "finished early" if total and record.step < total else "finished"
+    yield "state", state
     yield "steps", f"{record.step:,}" + (f" of {total:,.0f}" if total else "")
     every = [line for lines in record.logged.values() for line in lines]
     epochs = [number(line.get("epoch")) for line in every if "seconds" in line]
@@ -228,13 +227,12 @@ def _lines(records: Sequence[Record], curve: Curve, x: str, scale: float) -> lis
             points = [(at, None if y is None else y * curve.scale) for at, y in points]
             if not any(y is not None for _, y in points):
                 continue
+            is_second = kind == "train" and len(curve.kinds) > 1
             if len(records) > 1:
                 label = f"{record.name}, {kind}" if len(curve.kinds) > 1 else record.name
-                is_dashed = kind == "train" and len(curve.kinds) > 1
-                drawn.append(Line(label, points, place, is_dashed))
+                drawn.append(Line(label, points, place, is_second))
                 continue
-            series = 2 if kind == "train" and len(curve.kinds) > 1 else 1
-            drawn.append(Line(kind, points, series))
+            drawn.append(Line(kind, points, 2 if is_second else 1))
             if kind == "dev" and (best := _best(record, curve, x, scale)):
                 drawn.append(best)
     return drawn
@@ -242,10 +240,10 @@ def _lines(records: Sequence[Record], curve: Curve, x: str, scale: float) -> lis
 
 def _best(record: Record, curve: Curve, x: str, scale: float) -> Line | None:
     """Returns the place of the best checkpoint on a curve, if it is known."""
-    chosen = [line for line in record.lines("dev") if line.get("best") is True]
-    if not chosen:
-        return None
-    step, at, value = (number(chosen[-1].get(key)) for key in ("step", x, curve.key))
+    best: dict[str, Any] = next(
+        (line for line in reversed(record.lines("dev")) if line.get("best") is True), {}
+    )
+    step, at, value = (number(best.get(key)) for key in ("step", x, curve.key))
     if step is None or at is None or value is None:
         return None
     return Line(f"best checkpoint (step {step:,.0f})", [(at * scale, value * curve.scale)], 3)
@@ -284,9 +282,8 @@ def _scores(records: Sequence[Record], judged: Sequence[Quality]) -> dict[str, A
         for run in runs
     ]
     what = " and ".join(f"the {split} set" for split in sorted({_split(r.quality) for r in runs}))
-    figures = [
-        charts.bars(f"Scores of {what}", [METRICS[key].label for key in keys], "score", bars)
-    ]
+    labels = [METRICS[key].label for key in keys]
+    figures = [charts.bars(f"Scores of {what}", labels, "score", bars)]
     if any(run.quality.groups for run in runs):
         figures.append(_by_length(runs))
     rows = []
@@ -352,23 +349,21 @@ def _attention(record: Record, quality: Quality, is_only: bool) -> Iterator[Atte
     if not pairs:
         raise UserError("it has not kept translations with their sources")
     spec = attention.find(record.path)
-    sides = (spec.subwords.source, spec.subwords.target)
+    labels, vocabularies = ("Source", "Translation"), (spec.subwords.source, spec.subwords.target)
     chosen: list[list[Side]] = []
     for place in PLACES if is_only else (0.5,):
         first = int(place * len(pairs))
         for pair in pairs[first:] + pairs[:first]:
-            own = [
-                Side(label, text, vocabulary.encode(text))
-                for label, text, vocabulary in zip(
-                    ("Source", "Translation"), pair, sides, strict=True
-                )
+            found = [
+                Side(label, text, subwords.encode(text))
+                for label, text, subwords in zip(labels, pair, vocabularies, strict=True)
             ]
-            if own not in chosen and all(0 < len(side.ids) <= LONGEST for side in own):
-                chosen.append(own)
+            if found not in chosen and all(0 < len(side.ids) <= LONGEST for side in found):
+                chosen.append(found)
                 break
     if not chosen:
         raise UsageError(f"no sentence has from 1 to {LONGEST} subwords on both sides")
-    engine = spec.load()
+    engine = attention.load(spec)
     for source, target in chosen:
         title = f"{record.name}: {source.text}"
         yield AttentionPage(title, attention.draw(spec, engine, source, target))
@@ -415,16 +410,12 @@ def _config(records: Sequence[Record]) -> dict[str, Any]:
 
 def _default(name: str) -> str:
     section, _, key = name.partition(".")
-    if not key or SECTIONS[section].model_fields[key].is_required():
-        return "–"
-    return _shown(SECTIONS[section].model_fields[key].default)
+    field = SECTIONS[section].model_fields[key] if key else None
+    return "–" if field is None or field.is_required() else _shown(field.default)
 
 
 def _value(config: Config, name: str) -> str:
-    value: Any = config
-    for part in name.split("."):
-        value = getattr(value, part)
-    return _shown(value)
+    return _shown(attrgetter(name)(config))
 
 
 def _shown(value: Any) -> str:

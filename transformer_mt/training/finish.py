@@ -10,9 +10,10 @@ from transformer_mt.data.corpus import Split
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.scoring.groups import Group, spread
-from transformer_mt.scoring.metrics import MANY_LINES, METRICS, Scores, score_for, tokenizer_for
+from transformer_mt.scoring.metrics import MANY_LINES, METRICS, Scores
 from transformer_mt.scoring.significance import paired_tests
 from transformer_mt.scoring.suspicions import suspicions
+from transformer_mt.scoring.tokenizers import score_for, tokenizer_for
 from transformer_mt.training import checkpoint, tune
 from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.validate import metrics_of

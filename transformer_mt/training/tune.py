@@ -15,15 +15,9 @@ from transformer_mt.export import registry
 from transformer_mt.export.registry import EngineSpec
 from transformer_mt.model_directory import CONFIG, TUNING, ModelDirectory
 from transformer_mt.scoring.groups import Group, spread
-from transformer_mt.scoring.metrics import (
-    MANY_LINES,
-    METRICS,
-    Scores,
-    require_tokenizer,
-    score_for,
-    tokenizer_for,
-)
+from transformer_mt.scoring.metrics import MANY_LINES, METRICS, Scores
 from transformer_mt.scoring.significance import paired_tests
+from transformer_mt.scoring.tokenizers import require_tokenizer, score_for, tokenizer_for
 from transformer_mt.training.validate import metrics_of
 from transformer_mt.translator import translator_of
 from transformer_mt.utils import signals

@@ -19,8 +19,8 @@ from transformer_mt.scoring.metrics import (
     METRICS,
     NEAR_ZERO_BLEU,
     Scores,
-    score_for,
 )
+from transformer_mt.scoring.tokenizers import score_for
 from transformer_mt.training.state import perplexity
 from transformer_mt.training.update import Updater
 from transformer_mt.utils import signals
