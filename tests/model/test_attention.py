@@ -14,6 +14,7 @@ from transformer_mt.model.attention import (
     KeyValueCache,
     MultiHeadAttention,
     ScaledDotProductAttention,
+    causal_mask,
 )
 
 
@@ -154,6 +155,10 @@ class TestMultiHeadAttention:
         attention = MultiHeadAttention(10, 3, d_k=4, d_v=4)
         assert attention.query_projection.weight.shape == [10, 12]
         assert attention(x, x, x)[0].shape == [1, 2, 10]
+
+
+def test_causal_mask_hides_what_comes_later():
+    np.testing.assert_array_equal(causal_mask(3), np.triu(np.ones((3, 3), bool), 1))
 
 
 class TestKeyValueCache:

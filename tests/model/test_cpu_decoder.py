@@ -62,7 +62,6 @@ KINDS = {
     "post": {},
     "pre": {"norm": "pre"},
     "untied": {"tie_embeddings": False},
-    "apart": {"share_source_embedding": False},
     "dropout": {"dropout": 0.3, "attention_dropout": 0.3, "recompute": True},
     "copying": {"kind": CopyingTransformer},
     "copying, pre": {"kind": CopyingTransformer, "norm": "pre", "bias": False},
