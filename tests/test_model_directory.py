@@ -7,9 +7,7 @@ import subprocess
 from datetime import datetime
 
 import numpy as np
-import paddle
 import pytest
-from safetensors.numpy import load_file
 
 from tests.support import (
     make_config,
@@ -289,20 +287,6 @@ def test_the_last_takes_the_place_of_a_best_that_is_not_there(
     assert directory.checkpoint().name == "step_3"
     said = capsys.readouterr().err
     assert f"best: {problem}; the last checkpoint takes its place" in said
-
-
-def test_sha256sum_reads_what_names_the_best_and_paddle_its_own_file(tmp_path, config):
-    directory = make_model_directory(tmp_path / "run", PAIRS, config)
-    path = tmp_path / "step_10.pdparams"
-    run_command("export", directory.path, format="pdparams", checkpoint="step_10", output=path)
-    expected = load_file(directory.checkpoints / "step_10" / "model.safetensors")
-    tensors = paddle.load(str(path))
-    assert tensors.keys() == expected.keys()
-    for name, tensor in tensors.items():
-        np.testing.assert_array_equal(tensor.numpy(), expected[name], err_msg=name)
-    command = ["sha256sum", "--check", "--strict", "best", "SHA256SUMS"]
-    done = subprocess.run(command, cwd=directory.path, capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.count(": OK") == 2
 
 
 def test_an_export_of_another_checkpoint_is_told_of(tmp_path, config, capsys):

@@ -57,24 +57,6 @@ def test_each_line_has_a_name_and_a_number_that_no_other_split_has(corpus):
     assert not found["dev"] & found["test"]
 
 
-def test_all_other_words_of_dev_and_test_are_in_train(corpus):
-    def others(pairs, side):
-        return {
-            word for pair in pairs for word in pair[side].split()
-            if word not in names_and_numbers(pair[1])
-        }  # fmt: skip
-
-    for side in (0, 1):
-        assert others(corpus["dev"] + corpus["test"], side) <= others(corpus["train"], side)
-
-
-def test_the_vocabulary_lists_every_word_once(corpus):
-    words = {
-        w for pairs in corpus.values() for pair in pairs for text in pair for w in text.split()
-    }
-    assert read("vocabulary") == ["<pad>", "<s>", "<e>", "<unk>", *sorted(words)]
-
-
 def test_an_english_sentence_has_one_translation(corpus):
     translations = {}
     for pairs in corpus.values():

@@ -123,17 +123,6 @@ def test_an_unknown_option_names_the_nearest(translator, folder, name, hint):
         assert f"has no argument '{name}'; {hint}" in str(error.value)
 
 
-def test_an_argument_of_another_function_is_told(translator, folder):
-    with pytest.raises(TypeError, match=r"'alignment'; it is an argument of .*translate_full"):
-        translator.translate(LINES, alignment=True)
-    with pytest.raises(TypeError, match=r"'align'; did you mean alignment"):
-        translator.translate_full(LINES, align=True)
-    with pytest.raises(TypeError, match=r"'threads'; it is an argument of Translator\.load"):
-        translator.translate(LINES, threads=2)
-    with pytest.raises(TypeError, match=r"'thread'; did you mean threads"):
-        Translator.load(folder, thread=1)
-
-
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [

@@ -181,17 +181,6 @@ def test_wrong_arguments(tmp_path, arguments, message):
     assert error.value.exit_code == 2 and not os.listdir(tmp_path)
 
 
-def test_wrong_names_of_the_output(tmp_path):
-    for prefix in (".", "..", tmp_path / "new/..", f"{tmp_path}/new/"):
-        with pytest.raises(UsageError, match=r"the first part of a file's name, as in .*back"):
-            make(prefix, "--forward a --source train.en")
-    assert not os.listdir(tmp_path)
-    before = Path("train.en").read_bytes()
-    with pytest.raises(UsageError, match="are the same file"):
-        make("train", "--forward a --source train.en")
-    assert Path("train.en").read_bytes() == before
-
-
 # ---- Interrupted ----
 
 

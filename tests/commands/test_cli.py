@@ -237,14 +237,6 @@ def test_a_model_that_cannot_be_used(call, broken_model, folder, name, spoil, co
 # ---- Arguments ----
 
 
-def test_the_home_folder_is_expanded_where_a_shell_leaves_it(monkeypatch):
-    monkeypatch.setenv("HOME", "/home/me")
-    options = cli.parse(["translate", "~/m", "~", "x~/y", "--output=~/out.de", "--prefix", "~/p"])
-    assert options.model_dir == "/home/me/m" and options.input_by_position == "~"
-    assert str(options.output) == "/home/me/out.de" and str(options.prefix) == "/home/me/p"
-    assert options.output_by_position == "x~/y"
-
-
 def test_options_and_names_in_any_order():
     options = cli.parse(
         ["translate", "--threads", "2", "m", "--format", "tsv", "in", "--n-best", "3", "out"]

@@ -14,7 +14,7 @@ from sacremoses import MosesPunctNormalizer, MosesTokenizer
 from tests.support import demo_pairs, make_config, make_model_directory, run_command, write_lines
 from transformer_mt.scoring.groups import by_length, by_rare_words, word_counts
 from transformer_mt.scoring.metrics import METRICS, score
-from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.errors import UserError
 
 PAIRS = demo_pairs(120)
 SOURCES, TARGETS = map(list, zip(*PAIRS, strict=True))
@@ -76,22 +76,6 @@ def test_the_tokeniser(evaluate, folder, flags, tokenize):
     _, messages, scores = evaluate(**files, **flags)
     assert f"|tok:{tokenize}|" in scores["signature"]
     assert ("cn is taken for zh" in messages) == (flags.get("target_lang") == "cn")
-
-
-def test_files_side_by_side(evaluate, folder):
-    files = [*("--hypothesis", folder / "worse", "--hypothesis", folder / "other")]
-    files += ["--reference", folder / "reference"]
-    output, _, scores = evaluate(*files, "--confidence")
-    header, *rows, bleu, chrf = output.splitlines()
-    assert header.split() == ["BLEU", "chrF", "length", "ratio"]
-    assert bleu.startswith("  BLEU|") and chrf.startswith("  chrF2|")
-    for row, one, lines in zip(rows, scores, (WORSE, OTHER), strict=True):
-        expected = score(lines, [TARGETS], "13a", confidence=True)
-        assert one == {"hypothesis": one["hypothesis"], **expected.as_dict()}
-        assert row.startswith(one["hypothesis"] + " ") and expected.shown("bleu") in row
-    # Numbers for scripts.
-    output, _, scores = evaluate(*files, "--metric-only", "--metrics", "chrf", "ter", "--groups")
-    assert output == "".join(f"{one['chrf']:.4f}\t{one['ter']:.4f}\n" for one in scores)
 
 
 @pytest.mark.parametrize("training_text", [None, "other"])
@@ -158,16 +142,6 @@ def test_a_model_by_position(evaluate, folder, few, tmp_path):
     assert "warning: BLEU is" in messages and "source and target are swapped" in messages
 
 
-def test_warnings_name_their_system(evaluate, folder, tmp_path):
-    marked = write_lines(tmp_path / "marked", ["▁" + line for line in WORSE])
-    _, messages, _ = evaluate(
-        *("--hypothesis", folder / "worse", "--hypothesis", marked),
-        *("--source", folder / "reference", "--reference", folder / "reference"),
-    )
-    assert "warning: 120 of 120 lines of the reference are identical" in messages
-    assert f"warning: {marked}: 120 of 120 translations contain" in messages
-
-
 # ---- Errors ----
 
 
@@ -208,13 +182,6 @@ def test_arguments_that_do_not_fit(folder, monkeypatch, arguments, words):
     with pytest.raises(UserError, match=words):
         run_command("evaluate", *arguments.split(), "--reference", "few.reference")
     assert sorted(folder.iterdir()) == before
-
-
-@pytest.mark.parametrize("arguments", ["model", "model few.source"])
-def test_positions_that_are_missing(folder, monkeypatch, arguments):
-    monkeypatch.chdir(folder)
-    with pytest.raises(UsageError, match="give MODEL_DIR SOURCE REFERENCE"):
-        run_command("evaluate", *arguments.split())
 
 
 def test_a_missing_tokeniser_is_reported_before_a_model_translates(few, tmp_path, monkeypatch):

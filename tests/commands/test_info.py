@@ -105,24 +105,7 @@ def test_a_vocabulary_that_is_there_is_counted(info, recipe, tmp_path):
     assert f"Vocabulary: 5, joint (of {path})\n" in info(BASE, f"data.root={tmp_path / 'wmt'}")
 
 
-def test_fine_tuning_has_the_subwords_of_the_first_model(info, call, recipe, small, tmp_path):
-    size = ModelDirectory(small).load_subwords().target.size
-    text = info(recipe, f"training.init_from={small}", "subword.vocab_size=5000")
-    assert f"Vocabulary: {size:,}, joint (of training.init_from)\n" in text
-    config = make_config(tmp_path, subword={"joint": False})
-    other = make_model_directory(tmp_path / "other", demo_pairs(60), config).path
-    done = call("info", recipe, f"training.init_from={other}", "model.copying=true")
-    words = f"training.init_from: {other}: its subwords", "model.copying: True: needs subword.joint"
-    assert_refused(done, 2, *words)
-
-
 # ---- FLOPs and time ----
-
-
-def test_a_beam_is_that_of_the_config(info, recipe):
-    assert "beam of 7" in info(recipe, "decoding.beam_size=7")
-    for override in ("decoding.beam_size=1", "decoding.sampling=true"):
-        assert "beam of" not in info(recipe, override)
 
 
 # ---- What is not known ----
@@ -161,16 +144,6 @@ def test_passes_of_scheduled_sampling_are_counted(info, recipe):
 
 
 # ---- Memory ----
-
-
-def test_memory_is_of_the_batch_of_a_process(info):
-    for devices, tokens in ((1, "3,125"), (8, "3,125"), (16, "196")):
-        text = info(BASE, f"training.devices={devices}")
-        assert f"batches of {tokens} target tokens\n" in text
-    # 33,709 x 512 and 44,138,496 for the layers; 4 bytes each; Adam has two more.
-    memory = tables(text)["Memory"]
-    assert memory["weights"] == ["246 MB", "246 MB"] == memory["gradients"]
-    assert memory["optimiser (adam)"] == ["491 MB", "491 MB"]
 
 
 def test_memory_of_usual_and_of_the_longest_sentences(info, recipe):

@@ -1,7 +1,6 @@
 """`new` writes a recipe that fits the text, which trains without a warning."""
 
 import os
-import random
 from functools import partial
 from pathlib import Path
 
@@ -71,19 +70,6 @@ def test_a_small_tsv_file(capsys, folder):
     assert (config.data.root, config.data.train) == (".", "my pairs.tsv")
     assert config.data.dev is config.data.test is None
     assert "dev pairs       5" in check_without_warning(capsys)
-
-
-def test_languages_with_other_letters(capsys, folder):
-    """Each word of the demo is one of 600 Chinese characters; pairs that training leaves out do
-    not count."""
-    draw = random.Random(1)
-    characters = [chr(0x4E00 + number) for number in range(600)]
-    pairs = [("".join(draw.choices(characters, k=9)), target) for _, target in demo_pairs(1000)]
-    pairs += [*[("", "empty")] * 300]
-    write_pairs(folder / "corpus", "train", pairs, ("zh", "en"))
-    config = make(languages=("zh", "en"))
-    assert not config.subword.joint and config.subword.character_coverage < 1
-    assert "300: empty on a side" in check_without_warning(capsys)
 
 
 def test_more_time_gives_more_steps_and_odd_text_is_reported(folder, capsys):
@@ -248,9 +234,3 @@ def test_the_questions(folder, monkeypatch, capsys):
     data = config_file.load(folder / "my.yaml").data
     assert (data.root, data.train, data.dev, data.test) == ("corpus", "train", "valid", None)
     assert (data.source_lang, data.target_lang) == ("en", "de")
-
-
-def test_no_answer(folder, monkeypatch):
-    with pytest.raises(UsageError, match="nothing was written"):
-        ask(monkeypatch, ["corpus/train"])
-    assert not (folder / "my.yaml").exists()

@@ -19,7 +19,7 @@ from tests.support import ROOT, TIMEOUT, demo_pairs, important, run_command
 from transformer_mt import cli
 from transformer_mt.commands import prompt
 from transformer_mt.translator import Translator
-from transformer_mt.utils.errors import Interrupted, UsageError
+from transformer_mt.utils.errors import UsageError
 
 SENTENCES = [source for source, _ in demo_pairs(4)]
 QUICK = ("--threads", "1", "--beam-size", "2")
@@ -178,16 +178,6 @@ def test_formats_and_alternatives_at_the_prompt(typed):
     output = typed(f"\x1b[2J {SENTENCES[0]}", format="tsv", n_best=2, alignment=True).out
     assert output.count("\t") == 6 and "\x1b" not in output
     assert len(typed(SENTENCES[0], n_best=2).out.strip().splitlines()) == 2
-
-
-def test_two_interruptions_count_only_in_a_row(typed):
-    stop = Interrupted(signal.SIGINT)
-    typed(stop, SENTENCES[0], stop, ":help", stop)
-    with pytest.raises(Interrupted):
-        typed(SENTENCES[0], stop, stop)
-    with pytest.raises(Interrupted) as end:
-        typed(Interrupted(signal.SIGTERM))
-    assert end.value.exit_code == 143
 
 
 def test_wrong_lines_and_options(typed):

@@ -117,13 +117,6 @@ def test_while_it_trains(runs, tmp_path):
     assert page.count("<iframe") == 3
 
 
-def test_a_run_that_ended_early(runs, tmp_path):
-    folder = shutil.copytree(runs[0], tmp_path / "run")
-    lines = metrics_of(folder)
-    write_metrics(folder, [one for one in lines if one["kind"] == "test" or one["step"] <= 700])
-    assert "finished early" in written(folder, output=tmp_path / "page")
-
-
 def test_what_is_missing_or_damaged_is_told_on_the_page(runs, tmp_path):
     folder = tmp_path / "nothing"
     folder.mkdir()

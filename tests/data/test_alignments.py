@@ -14,7 +14,7 @@ from transformer_mt.data import encoded as encoded_module
 from transformer_mt.data.alignments import encoded_alignments
 from transformer_mt.data.batches import collate, read_update
 from transformer_mt.data.encoded import Limits, encoded_corpus
-from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.errors import UserError
 
 PAIRS = demo_pairs(200)
 SUBWORDS = train_subwords(PAIRS, 400)
@@ -137,23 +137,6 @@ def test_each_process_has_the_links_of_its_rows(tmp_path):
     assert all(batch.alignment is None for batch in plain.batches)
 
 
-def test_subwords_of_a_language_without_spaces_are_words(tmp_path):
-    chinese = [("我们 走", "wir gehen"), ("走", "los geht es")]
-    subwords = train_subwords(chinese, 60, type="char", joint=False)
-    corpus = encode(chinese, tmp_path, subwords=subwords)
-    source = subwords.source.pieces(corpus.source[0])
-    assert source == ["▁", "我", "们", "▁", "走"]
-    path = write_lines(tmp_path / "links", ["1-0 4-1", ""])
-    found = align(path, corpus, tmp_path, subwords, ("zh-CN", "de"))
-    target = subwords.target.pieces(corpus.target[0])
-    links = [tuple(link) for link in found[0].tolist()]
-    assert {i for i, _ in links} == {1, 4}
-    assert "".join(target[j] for i, j in links if i == 1).strip("▁") == "wir"
-    assert "".join(target[j] for i, j in links if i == 4).strip("▁") == "gehen"
-    with pytest.raises(UserError, match="line 1: 4-1: there are 2 words in the source"):
-        align(path, corpus, tmp_path / "other", subwords, ("en", "de"))
-
-
 def test_it_is_made_once(tmp_path, monkeypatch):
     corpus = encode(PAIRS, tmp_path)
     lines = random_links(PAIRS)
@@ -220,11 +203,6 @@ def test_what_is_wrong_is_looked_for_where_text_is_left_out_too(tmp_path):
     assert refused(tmp_path, corpus, ["0-0", "x", ""]).startswith(", line 2: 'x' is no link")
     path = write_lines(tmp_path / "links", ["0-0", "500-500", "0-0"])
     assert align(path, corpus, tmp_path / "cache").facts["links"] == 2
-
-
-def test_no_such_file(tmp_path, corpus):
-    with pytest.raises(UsageError, match=r"guided_attention\.alignments: .*no: there is no such"):
-        align(tmp_path / "no", corpus, tmp_path)
 
 
 @settings(max_examples=20)

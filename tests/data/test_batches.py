@@ -1,7 +1,6 @@
 """Batches hold every sentence once, waste little, and follow from (seed, epoch) alone."""
 
 import gc
-import hashlib
 import threading
 
 import numpy as np
@@ -72,21 +71,6 @@ def test_batches_against_one_sentence_after_the_other(lengths, max_tokens):
     cuts = cut_one_by_one(np.maximum(source + 1, target + 1)[order].tolist(), max_tokens)
     expected = [order[start:end] for start, end in cuts]
     assert as_lists(ordered_batches(source, target, max_tokens)) == expected
-
-
-def test_no_sentence_no_batch():
-    none = np.zeros(0, np.int32)
-    assert epoch_batches(none, none, 100, 1, 0) == ordered_batches(none, none, 100) == []
-
-
-def test_the_batches_of_an_epoch_stay_what_they_were():
-    """A run that was begun with an earlier version is resumed with the same batches."""
-    rng = np.random.default_rng(1)
-    source = rng.integers(1, 60, 3000).astype(np.int32)
-    target = np.maximum(1, source + rng.integers(-5, 5, 3000)).astype(np.int32)
-    batches = epoch_batches(source, target, 1000, 3, 2)
-    digest = hashlib.sha256(b"|".join(batch.astype("<i8").tobytes() for batch in batches))
-    assert (len(batches), digest.hexdigest()[:16]) == (107, "02bec4765002b831")
 
 
 # -------------------------------------------------------------------------- updates and shares
@@ -279,23 +263,6 @@ alive = threading.active_count
 def test_read_ahead_keeps_the_order():
     assert list(read_ahead(lambda n: n * n, range(20))) == [(n, n * n) for n in range(20)]
     assert list(read_ahead(str, [])) == []
-
-
-def test_the_next_is_read_while_the_caller_works():
-    begun = [threading.Event() for _ in range(5)]
-    before = alive()
-
-    def read(number: int) -> threading.Thread:
-        begun[number].set()
-        return threading.current_thread()
-
-    for number, thread in read_ahead(read, range(5)):
-        assert thread is not threading.current_thread()
-        if number < 4:
-            assert begun[number + 1].wait(60)  # though this one is not done with
-        if number < 3:
-            assert not begun[number + 2].is_set()  # one alone, for each takes memory
-    assert alive() == before
 
 
 def test_an_error_of_reading_comes_at_its_turn():

@@ -67,14 +67,6 @@ def test_an_error_of_the_disk_names_the_cache(tmp_path):
         entry(tmp_path / "file" / "b" / "a", write)
 
 
-def test_an_error_of_another_file_is_its_own(tmp_path):
-    def make(folder: Path) -> None:
-        (tmp_path / "elsewhere").read_text()
-
-    with pytest.raises(FileNotFoundError):
-        entry(tmp_path / "cache" / "a", make)
-
-
 # ---------------------------------------------------------------------------- several processes
 
 # Makes the entry of its first argument; while it does, it waits for the file `go` beside it.

@@ -1,7 +1,6 @@
 """The facts about a corpus, against counts by other means; from the cache, they are the same."""
 
 import json
-import unicodedata
 from collections import Counter
 
 import numpy as np
@@ -9,10 +8,9 @@ import pytest
 
 from tests.support import demo_pairs, make_config, write_pairs
 from transformer_mt.config.decoding import DecodingConfig
-from transformer_mt.data.facts import EXAMPLES, LONGEST_EXAMPLE, histogram
+from transformer_mt.data.facts import EXAMPLES
 from transformer_mt.data.prepare import prepare
 from transformer_mt.training.setup import decided
-from transformer_mt.utils.errors import UserError
 
 PAIRS = demo_pairs(300)
 
@@ -101,24 +99,6 @@ def test_unknown_text_of_all_sets_is_counted(facts, tmp_path):
     assert found["unknown"] == 12
 
 
-def test_unknown_characters_are_examples(facts):
-    """A decomposed accent is shown by its code point. Spaces are no known subwords."""
-    apart = [("¡Él está aquí!", "中文 中")]
-    apart = [tuple(unicodedata.normalize("NFD", side) for side in pair) for pair in apart]
-    found, _ = facts(dev=apart, test=apart)
-    dev = found["unknown_text"]["dev"]
-    assert "U+0301" in dev["source"]["examples"] and 0 < dev["source"]["share"] < 1
-    assert dev["target"] == {"share": 1.0, "examples": ["中", "文"]}
-    assert found["unknown_text"]["train"]["target"]["share"] == 0
-
-
-def test_nothing_but_unknown_text_is_not_trained_on(facts, tmp_path):
-    (tmp_path / "types").write_text("Hund\n")
-    vocabulary = {"type": "vocabulary", "vocabulary": str(tmp_path / "types")}
-    with pytest.raises(UserError, match=r"100% of .* the source are unknown, such as a\."):
-        facts([("a", "Hund")] * 20, [("a", "Hund")], [("a", "Hund")], subword=vocabulary)
-
-
 def test_the_parts_of_words_with_bpe_are_one_word(facts, tmp_path):
     (tmp_path / "types").write_text("a\nb@@\nc\n")
     pairs = [("a b@@ b@@ c", "c b@@ a a")] * 3
@@ -203,25 +183,6 @@ def test_the_overlap_follows_the_dev_set(facts):
     assert facts()[0]["overlap"]["dev"]["lines"] == 0
     assert facts(dev=PAIRS[:7])[0]["overlap"]["dev"]["pairs"] == 7
     assert facts(test=PAIRS[:5])[0]["overlap"]["test"]["pairs"] == 5
-
-
-def test_copies_of_the_source(facts):
-    copies = [(source, source) for source, _ in PAIRS[100:105]]
-    found, data = facts([*PAIRS[:100], *copies])
-    assert found["copies"] == {"count": 5, "examples": list(map(list, copies[:3]))}
-    assert "  copies        5: the target is the same text as the source" in list(data.report())
-
-
-def test_examples_are_short(facts):
-    found, _ = facts([*PAIRS[:100], ("word " * 5000, "Wort")])
-    (example,) = found["dropped"]["longer than 256 subwords"]["examples"]
-    assert example == [("word " * 5000)[: LONGEST_EXAMPLE - 1] + "…", "Wort"]
-
-
-def test_histograms():
-    by_one = histogram(np.array([1, 2, 2, 4]), 1)
-    assert by_one == [[1, 1, 1], [2, 2, 2], [3, 3, 0], [4, 4, 1]]
-    assert histogram(np.array([0, 5, 6, 10, 11]), 5) == [[1, 5, 2], [6, 10, 2], [11, 15, 1]]
 
 
 # ---- What decides how the model is decoded ----

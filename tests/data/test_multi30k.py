@@ -45,18 +45,6 @@ def test_plain_files_of_the_real_corpus(shared_data):
         assert split.text[1] == [target for _, target in pairs]
 
 
-def test_gzipped_files_under_their_own_names(tmp_path):
-    names = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
-    for split, name in names.items():
-        for side, lang in enumerate(("en", "de")):
-            text = "".join(f"{pair[side]}\n" for pair in TEXT[split])
-            (tmp_path / f"{name}.{lang}.gz").write_bytes(gzip.compress(text.encode()))
-    corpus = open_corpus(config(root=str(tmp_path)))
-    assert {split.name: list(split) for split in corpus} == TEXT
-    other_way = open_corpus(config(root=str(tmp_path), source_lang="de", target_lang="en"))
-    assert list(other_way.train) == [(target, source) for source, target in TEXT["train"]]
-
-
 def test_a_folder_without_the_file(tmp_path):
     with pytest.raises(UsageError, match=r"data\.root: there is no file train\.en .*: files"):
         open_corpus(config(root=str(tmp_path)))
@@ -132,12 +120,3 @@ def test_another_file_than_it_should_be(server, home):
 def test_only_what_is_named_is_downloaded(server, home):
     open_corpus(config(dev=None, test=None))
     assert files(home) == ["Multi30k/train.de.gz", "Multi30k/train.en.gz"]
-
-
-def test_a_kept_file_that_was_damaged_is_removed(server, home):
-    find("train", "en", None)
-    (home / "Multi30k" / "train.en.gz").write_bytes(b"damaged")
-    with pytest.raises(UserError, match=r"train\.en\.gz .*is not the file it should be"):
-        find("train", "en", None)
-    assert files(home) == []
-    assert find("train", "en", None).is_file()

@@ -156,18 +156,6 @@ def test_the_same_text_twice_is_warned_of(tmp_path, text, capsys):
     assert both.startswith("data.test is the same text as data.dev")
 
 
-def test_blank_text_is_warned_of(tmp_path, text, capsys):
-    write(text, "dev", [("", "eins"), (" ", "zwei")])
-    assert warnings_of(tmp_path, capsys) == ["data.dev: all lines of the source are blank"]
-    write(text, "dev", [("", ""), (" ", "")])
-    assert warnings_of(tmp_path, capsys) == [
-        "data.dev: all lines of the source are blank",
-        "data.dev: all lines of the target are blank",
-    ]
-    write(text, "dev", [("", "eins"), ("one", "")])
-    assert warnings_of(tmp_path, capsys) == []
-
-
 def subword_entries(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "cache").glob("subword-*"))
 
@@ -237,20 +225,6 @@ def test_held_out_pairs_are_not_trained_on(tmp_path, text, capsys):
     assert data.subwords.content() == expected.content()
 
 
-def test_other_held_out_sets_do_not_overwrite_each_other(tmp_path, text):
-    """A run that still trains reads its test set at its end."""
-    both = prepare(config(tmp_path, data={"dev": None, "test": None}))
-    before = {path: path.read_bytes() for path in both.held_out_files}
-    others = [
-        prepare(config(tmp_path, data={"test": None})),
-        prepare(config(tmp_path, data={"dev": None, "test": None, "held_out": 7})),
-        prepare(config(tmp_path, data={"dev": None, "test": None}, training={"seed": 5})),
-    ]
-    assert {path: path.read_bytes() for path in both.held_out_files} == before
-    drawn = [list(both.test_split), *(list(o.test_split) for o in others)]
-    assert len({tuple(pairs) for pairs in drawn}) == len(drawn)
-
-
 def test_what_is_held_out_is_noticed_with_the_same_subwords(tmp_path, text):
     """A vocabulary file is the same whatever is trained on."""
     path = tmp_path / "types"
@@ -274,13 +248,6 @@ def test_long_dev_pairs_have_no_loss(tmp_path, text, capsys):
         warnings = [line for line in capsys.readouterr().err.splitlines() if "data.dev" in line]
         assert len(warnings) == 1
         assert "line 10 has" in warnings[0] and "(data.max_length)" in warnings[0]
-
-
-def test_neither_dev_nor_test(tmp_path, text):
-    data = prepare(config(tmp_path, data={"dev": None, "test": None, "held_out": 0}))
-    assert data.dev is None and data.dev_split is None and data.test_split is None
-    assert len(data.train) == 300
-    assert not any(line.startswith(("dev", "test")) for line in data.report())
 
 
 # -------------------------------------------------------------------------------------- errors

@@ -35,13 +35,6 @@ def test_pairs_follow_one_another(folder):
         assert [(one["source"], one["target"]) for one in split.examples()] == pairs
 
 
-def test_the_content_changes_with_the_order(folder):
-    names = (["news", "more"], ["more", "news"], ["news"], ["news", "news"])
-    contents = [open_corpus(data_config(folder, train=some)).train.content() for some in names]
-    assert len(set(contents)) == 4
-    assert open_corpus(data_config(folder, train="news")).train.content() == contents[2]
-
-
 def test_prepared_data_is_that_of_one_text(folder):
     def prepared(train):
         data = {"root": str(folder), "train": train, "held_out": 4}
@@ -92,16 +85,6 @@ def test_wrong_lists(recipe, text):
         config_file.load(recipe, [f"data.train={text}"])
 
 
-def test_only_the_training_text_can_be_a_list(recipe):
-    # For other keys, this is the name of a file, as it is for all keys that hold one text.
-    config = config_file.load(recipe, ["data.train=news", "data.dev=[a,b]"])
-    with pytest.raises(UsageError, match=r"no file \[a,b\]\.en .* Only data\.train can be a list"):
-        open_corpus(config.data)
-    recipe.write_text(recipe.read_text().replace("dev: null", "dev: [a, b]"))
-    with pytest.raises(UsageError, match=r"data\.dev: \['a', 'b'\]: expected text"):
-        config_file.load(recipe)
-
-
 @pytest.mark.parametrize("dataset", ["multi30k", "wmt14ende"])
 def test_several_splits_of_a_dataset(tmp_path, dataset):
     names = {"multi30k": ("train", "val"), "wmt14ende": ("train.tok.clean", "newstest2013.tok")}
@@ -112,11 +95,3 @@ def test_several_splits_of_a_dataset(tmp_path, dataset):
     train = ["train", {"text": "dev", "tag": "<bt>", "reverse": True}]
     split = open_corpus(data_config(tmp_path, dataset=dataset, train=train)).train
     assert list(split) == NEWS + [(f"<bt> {target}", source) for source, target in WEB]
-
-
-def test_the_texts_of_a_dataset_are_its_splits(recipe):
-    config = config_file.load(recipe, ["data.dataset=multi30k", "data.train=[train,dev]"])
-    assert config.data.train == ["train", "dev"]
-    for text in ("[train,news]", "[train, {text: news}]"):
-        with pytest.raises(UsageError, match="multi30k has the splits train, dev, test"):
-            config_file.load(recipe, ["data.dataset=multi30k", f"data.train={text}"])

@@ -1,14 +1,9 @@
 """Subwords come from the training text, are the same each time, and give the text back."""
 
-import hashlib
 import io
-import random
-import subprocess
-import sys
 import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from pathlib import Path
 
 import pytest
 import sentencepiece
@@ -17,7 +12,7 @@ from hypothesis import strategies as st
 
 from transformer_mt.config.text import SubwordConfig
 from transformer_mt.data.normalization import INVISIBLE, normalized
-from transformer_mt.data.subword import TRAINING_LINES, Subwords, WordVocabulary, seeded
+from transformer_mt.data.subword import Subwords, WordVocabulary, seeded
 from transformer_mt.utils.errors import Interrupted, UsageError, UserError
 
 # Characters that a tokeniser or a reader of lines may well lose, in text that SentencePiece knows.
@@ -127,25 +122,6 @@ def test_no_text_at_all():
 # --------------------------------------------------------------------------------- determinism
 
 
-def model_and_draws(kind: str) -> str:
-    """Of a model that is trained on a sample of its text."""
-    TRAINING_LINES[kind] = 500
-    rng = random.Random(1)
-    lines = ["".join(rng.choices("abcdefgh ", k=30)) for _ in range(3000)]
-    vocabulary = train([(line, line) for line in lines], type=kind, vocab_size=200).source
-    draws = [draw(vocabulary, 0.2, *seed) for seed in ((5,), (1, 2, 3))]
-    return hashlib.sha256(vocabulary.content() + repr(draws).encode()).hexdigest()
-
-
-def test_processes_make_the_same_model_and_draw_the_same():
-    """Processes of one training run rely on it."""
-    root = Path(__file__).parents[2]
-    code = "from tests.data.test_subword import *; print(*map(model_and_draws, ('bpe', 'unigram')))"
-    command = [sys.executable, "-c", code]
-    first, second = (subprocess.check_output(command, text=True, cwd=root) for _ in range(2))
-    assert first == second and len(first) == 130
-
-
 # ------------------------------------------------------------------------------------ sampling
 
 
@@ -201,20 +177,6 @@ def test_a_draw_follows_from_its_seed(models, kind):
     assert again[::-1] == first
     with ThreadPoolExecutor(len(seeds)) as pool:
         assert list(pool.map(lambda seed: draw(vocabulary, 0.1, *seed), seeds)) == first
-
-
-def test_an_error_while_sampling_surfaces(bpe):
-    for _ in range(2):
-        with pytest.raises(UsageError, match=r"subword\.sampling: null is needed"):
-            seeded((1,), lambda: bpe.source.sample("the ca@@ t", 0.1))
-
-
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word"])
-def test_many_texts_at_once(models, kind):
-    vocabulary = models[kind].source
-    texts = ["", *TEXTS, "  中 "]
-    assert vocabulary.encode_all(texts) == [vocabulary.encode(text) for text in texts]
-    assert vocabulary.encode_all([]) == []
 
 
 # -------------------------------------------------------------------------------- save and load
@@ -417,9 +379,3 @@ def test_unknown_parts_of_a_text(models):
     assert vocabulary.unknown("the 中文 cat Жa") == ["中文", "Ж"]
     words = WordVocabulary(["a", "b"])
     assert words.unknown("a c b dd") == ["c", "dd"]
-
-
-def test_long_lines_are_learnt_from():
-    """SentencePiece's own default leaves out lines above 4,192 bytes, and says nothing."""
-    vocabulary = train([*SENTENCES, ("Quark " * 2000, "")]).source
-    assert vocabulary.unk not in vocabulary.encode("Quark")

@@ -1,6 +1,5 @@
 """Training texts with weights and tags, and texts that are reversed."""
 
-import hashlib
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
@@ -75,14 +74,6 @@ def test_every_epoch_draws_anew_and_every_pair_equally_often():
     assert epoch_sentences(texts, 4, 0).tolist() != epochs[0]
 
 
-def test_the_draw_stays_what_it_was():
-    """A run that was begun with an earlier version is resumed with the same batches."""
-    texts = [WeightedText(300, 2.0), WeightedText(700, 0.3), WeightedText(100, 1.25)]
-    numbers = epoch_sentences(texts, 5, 2).astype("<i8")
-    digest = hashlib.sha256(numbers.tobytes()).hexdigest()[:16]
-    assert (len(numbers), digest) == (935, "bee22e02d4c8b5e1")
-
-
 # ---- From the files to the batches ----
 
 
@@ -137,12 +128,6 @@ def test_tags_and_reversed_texts(folder):
     ]
 
 
-def test_weights_do_not_encode_anew(folder):
-    plain = [{**text, "weight": 1} if isinstance(text, dict) else text for text in TEXTS]
-    first, second = prepare(config_of(folder, TEXTS)), prepare(config_of(folder, plain))
-    assert first.key == second.key and first.texts != second.texts
-
-
 @pytest.mark.parametrize(
     "change", [{"tag": "<bt>"}, {"tag": None}, {"reverse": True}], ids=["other", "none", "reverse"]
 )
@@ -195,11 +180,6 @@ def test_a_held_out_source_leaks_behind_no_tag(folder):
     assert data.texts[1].pairs == sum(source not in held for source, _ in NEWS)
 
 
-def test_only_texts_with_tags_hold_out_nothing(folder):
-    data = prepare(config_of(folder, [{"text": "news", "tag": "<bt>"}], data={"held_out": 6}))
-    assert data.dev is None and data.test_split is None and len(data.train) == 120
-
-
 @pytest.mark.parametrize("settings", [{"tag": "<bt>"}, {"reverse": True}])
 def test_text_of_the_dev_set_is_found_in_every_form(folder, settings):
     write_pairs(folder, "dev", [*WEB[:7], ("nowhere", "nirgends")])
@@ -243,25 +223,6 @@ def test_wrong_mappings(recipe, text, message):
     with pytest.raises(UsageError) as error:
         config_file.load(recipe, [f"data.train=[news, {text}]"])
     assert message in str(error.value) and "1 problem\n" in str(error.value)
-
-
-def test_which_subwords_need_the_tags(recipe):
-    tag = "data.train=[{text: news, tag: <new>}]"
-    config_file.load(recipe, [tag, "subword.user_symbols=[<new>]"])
-    config_file.load(recipe, [tag, "training.init_from=runs/other"])
-    config_file.load(recipe, [tag, "subword.type=word", "subword.user_symbols=[]"])
-    types = "subword.type=vocabulary", "subword.vocabulary=file", "subword.user_symbols=[]"
-    config_file.load(recipe, [tag, *types])
-    with pytest.raises(UsageError, match=r"needs subword\.type: bpe, unigram or char"):
-        config_file.load(recipe, ["subword.type=word"])
-
-
-def test_no_alignments_of_text_with_tags(recipe):
-    guided = ["guided_attention.by=alignment", "guided_attention.alignments=links"]
-    config_file.load(recipe, [*guided, "data.train=[{text: news, weight: 2}]"])
-    for settings in ("tag: <bt>", "reverse: true"):
-        with pytest.raises(UsageError, match="links count the words of text without tags"):
-            config_file.load(recipe, [*guided, f"data.train=[{{text: news, {settings}}}]"])
 
 
 # ---- Subwords ----

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from tests.support import demo_pairs, train_subwords, words
 from transformer_mt.data.alignments import NONE, Words, word_count
-from transformer_mt.data.subword import WordVocabulary
 
 PAIRS = demo_pairs(300)
 TYPES = {
@@ -58,12 +57,6 @@ def test_words_of_subwords(pieces, expected):
     assert word_count(np.array(expected, np.int64)) == max(expected, default=NONE) + 1
 
 
-def test_words_of_text_with_its_bpe_applied():
-    bpe = WordVocabulary(["<s>", "<e>", "<unk>", "a", "b", "a@@", "b@@"])
-    ids = np.array(bpe.encode("a b@@ a@@ b a"))
-    assert Words(bpe, "de").numbers(ids).tolist() == [0, 1, 1, 1, 2]
-
-
 def test_where_all_subwords_are_words_an_unknown_one_is_too():
     # Three words, and the special ones.
     vocabulary = train_subwords([("A man in", "in A man")] * 20, 7, type="word").source
@@ -87,25 +80,3 @@ def test_words_are_what_stands_between_spaces(kind, text):
     # Unknown characters, several of which may be one subword, can't be read in the pieces.
     for word, own in zip(expected, spelt, strict=True):
         assert own == word or "<unk>" in own
-
-
-@given(texts=st.lists(TEXT, max_size=5))
-def test_many_sentences_at_once(texts):
-    """Also empty ones, at any place."""
-    vocabulary = TYPES["bpe"]
-    words = Words(vocabulary, "de")
-    rows = [np.array(vocabulary.encode(text), np.int64) for text in texts]
-    flat = np.concatenate([np.zeros(0, np.int64), *rows])
-    lengths = np.array([len(row) for row in rows], np.int32)
-    one_by_one = [words.numbers(row) for row in rows]
-    numbers = words.numbers(flat, lengths)
-    assert numbers.tolist() == [number for own in one_by_one for number in own]
-
-    spans = words.spans(flat, lengths)
-    assert spans.counts.tolist() == [word_count(own) for own in one_by_one]
-    places = [
-        np.flatnonzero(own == number) for own in one_by_one for number in range(word_count(own))
-    ]
-    assert spans.starts.tolist() == [own[0] for own in places]
-    assert spans.lengths.tolist() == [len(own) for own in places]
-    assert all(len(own) == own[-1] - own[0] + 1 for own in places)  # without a gap

@@ -339,17 +339,6 @@ def test_the_words_of_both_sides_have_their_places(model, config, lines):
                     assert i < len(source) and j < len(output.words)
 
 
-def test_each_subword_of_a_language_without_spaces_is_a_word(model, config):
-    ids = model[1].target.encode("ab c")
-    translator = LineTranslator(Says([ids]), model[1], config.decoding, 3, "zh-CN", "ja")
-    (translation,) = translator.stream(line_windows(["Two men."]), need_alignment=True)
-    shown = [piece.replace("\u2581", "") for piece in translation.source_pieces]
-    assert at(translation.source, translation.source_words) == shown
-    shown = [piece.replace("\u2581", "") for piece in translation.pieces]
-    assert at(translation.text, translation.words) == shown
-    assert len(shown) > 1 and translation.alignment[:3] == [(0, 1), (0, 2), (1, 0)]
-
-
 # ---- Over-long lines ----
 
 
@@ -453,14 +442,6 @@ def test_bpe_is_removed_from_the_output_and_missed_in_the_input(words, config, c
     translator = translator_with(Says([said]), words[1], config)
     assert translator.translate(["w1", "Plain text, w1"]) == ["wxw1 w2 ww3 x"] * 2
     assert "warning: line 2: 2 of 3 tokens are not in the voc" in capsys.readouterr().err
-
-
-def test_to_warm_up_says_nothing(words, config, capsys):
-    """Of an unknown word neither, for it is no line of anyone's."""
-    engine = Recorded(PaddleEngine([words[0]], words[1]))
-    translator_with(engine, words[1], config).warm_up(3)
-    assert [len(batch) for batch in engine.batches] == [1, 1, 1]
-    assert capsys.readouterr() == ("", "")
 
 
 # ---- Several sentences on a line, and tags and prefixes before them ----

@@ -115,30 +115,3 @@ def test_commands_in_recipes_and_benchmarks_are_understood(scripts):
     found = [command for text in texts for command in commands_of_text(text)]
     assert len(found) > len(texts)
     check_all(found, scripts)
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "bash scripts/train.sh configs/nothing.yaml",
-        "bash scripts/train.sh my.yaml training.max_step=20",
-        "bash scripts/retrain.sh",
-        "bash scripts/setup.sh --devel",
-        "A=1 echo 'a; b' 2> x | bash scripts/translate.sh runs/demo --beam 5 > y",
-        "transformer-mt info runs/demo model.d_modell=3",
-        ".venv/bin/python scripts/benchmark_data.py --data FOLDER --pears N",
-        "python -c 'from transformer_mt import Nothing'",
-        "cd a && cp configs/templates.yaml my.yaml",
-    ],
-)
-def test_wrong_commands_are_found(command, scripts):
-    with pytest.raises(Wrong):
-        check_command(command, scripts)
-
-
-def test_commands_are_found_in_text():
-    text = "# A recipe:\n#\n#     bash scripts/train.sh a.yaml   # why\n# bash it\nkey: 1\n"
-    assert commands_of_text(text) == ["bash scripts/train.sh a.yaml"]
-    here, quoted = "cat <<'END' > y\n# a\nEND", 'python -c "\n1\n"'
-    found = commands(f'# only\nls \\\n  x # why\necho "a # b"\n{here}\n{quoted}')
-    assert found == ["ls    x", 'echo "a # b"', here, quoted]

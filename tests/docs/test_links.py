@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from tests.docs.pages import Page, find_page, pages, parse, project_files
+from tests.docs.pages import Page, find_page, pages, project_files
 
 # Folders of the project whose files are named in the pages, and what is in them only later.
 TOP = ("configs", "docs", "scripts", "tests", "transformer_mt", "data/demo", "data/names")
@@ -58,14 +58,3 @@ def test_every_page_is_linked_from_the_index():
     links = {f"docs/{link.partition('#')[0]}" for link in find_page("docs/README.md").links}
     names = {name for name in pages() if re.fullmatch(r"docs/[^/]*", name)}
     assert names - links == {"docs/README.md"}
-
-
-def test_wrong_links_and_paths_are_found():
-    files = {"docs/a.md", "docs/b.md", "transformer_mt/data/corpus.py"}
-    right = ["b.md#one-two", "#own", "https://arxiv.org/abs/1"]
-    wrong = ["b.md#two", "#other", "B.md", "/docs/b.md", "http://arxiv.org/"]
-    text = "`data/corpus.py` `data/corpse.py` " + "".join(f"[x]({link}) " for link in right + wrong)
-    page = parse(f"# Own\n{text}", "docs/a.md")
-    others = {"docs/a.md": page, "docs/b.md": parse("# One, two")}
-    assert wrong_links(page, others, files) == wrong
-    assert wrong_paths(page, files) == ["data/corpse.py"]

@@ -8,13 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import transformer_mt
 from tests.support import (
     ROOT,
     TIMEOUT,
@@ -236,16 +234,6 @@ def test_the_workers_run_the_package_that_started_them(recipe, tmp_path):
     environment |= {"LC_ALL": "C.UTF-8"}
     train(recipe, 2, tmp_path / "model", cwd=tmp_path, env=environment, is_fresh=True)
     assert {path.name for path in readers.iterdir()} == {"parent", "0", "1"}
-
-
-def test_installed_packages_do_not_come_before_the_standard_library(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", "another")
-    for folder, path in (
-        (tmp_path, f"{tmp_path}:another"),
-        (sysconfig.get_path("purelib"), "another"),
-    ):
-        monkeypatch.setattr(transformer_mt, "__file__", f"{folder}/transformer_mt/__init__.py")
-        assert launch._import_path() == path
 
 
 def test_a_worker_reads_only_what_its_run_has_written(tmp_path):

@@ -14,7 +14,7 @@ from tests.support import ROOT, as_if_trained, make_config, wide_model
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords, WordVocabulary
-from transformer_mt.decoding.engine import Search, Sentence, length_limits, length_penalty
+from transformer_mt.decoding.engine import Sentence, length_limits, length_penalty
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.export.ctranslate2 import write_model
 from transformer_mt.export.ctranslate2_engine import POSITIONS, Ctranslate2Engine
@@ -328,16 +328,6 @@ def test_samples_follow_the_probabilities(one_kind):
     np.testing.assert_allclose(shares, expected, atol=4 * (0.25 / 2000) ** 0.5)
 
 
-def test_nearly_no_choice_and_more_than_there_is(one_kind):
-    sentences = one_kind.sentences()
-    greedy = one_kind.engine.search(sentences, SETTINGS.model_copy(update={"beam_size": 1}))
-    for changes in ({"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-3}, {"top_k": 10_000}):
-        settings = SAMPLING.model_copy(update={"n_best": 1, **changes})
-        found = one_kind.engine.search(sentences, settings)
-        same = [own[0].ids for own in found] == [own[0].ids for own in greedy]
-        assert same == (changes != {"top_k": 10_000})
-
-
 # ---- Batches and threads ----
 
 
@@ -348,15 +338,6 @@ def test_the_number_of_threads_changes_nothing(one_kind, changes):
     found = one_kind.engine.search(sentences, settings)
     engine = Ctranslate2Engine(one_kind.folder, one_kind.subwords, 3)
     assert engine.search(sentences, settings) == found
-
-
-def test_nothing_and_next_to_nothing(one_kind):
-    assert one_kind.engine.search([], SETTINGS) == []
-    assert one_kind.engine.search([], SAMPLING) == []
-    for settings in (SETTINGS, SAMPLING, SETTINGS.model_copy(update={"beam_size": 1})):
-        (found,) = Search([Sentence([])], settings, need_attention=True)(one_kind.engine)
-        assert found[0].ids == [] and found[0].attention.shape == (0, 0)
-        assert found[0].log_prob == pytest.approx(one_kind.engine.log_probs([[]], [[]])[0])
 
 
 # ---- What can be wrong ----
@@ -417,18 +398,6 @@ def test_a_model_that_ctranslate2_can_not_load(one_kind, copy):
             Ctranslate2Engine(copy, one_kind.subwords, 1)
         seal(copy)
         with pytest.raises(UserError, match=r"CTranslate2 .* can't load the model"):
-            Ctranslate2Engine(copy, one_kind.subwords, 1)
-
-
-def test_settings_that_are_none(one_kind, copy):
-    numbers = [b"null", b'"9"', b"9.5", b"true", b"0", b"9" * 5000]
-    for content in (
-        *(b"", b"{", b"[]", b"{}", b"\xff", b"[" * 100_000),
-        *(b'{"transformer_mt_positions": ' + number + b"}" for number in numbers),
-    ):
-        (copy / "config.json").write_bytes(content)
-        seal(copy)
-        with pytest.raises(UserError, match=r"config\.json"):
             Ctranslate2Engine(copy, one_kind.subwords, 1)
 
 

@@ -1,7 +1,5 @@
 """What a non-autoregressive model is trained on: masks, lengths, losses; and that it learns."""
 
-import math
-
 import numpy as np
 import paddle
 import pytest
@@ -13,10 +11,8 @@ from tests.support import (
     learn,
     log_softmax,
     make_config,
-    take_steps,
     wide_model,
 )
-from transformer_mt.config.decoding import LONGEST_TARGET
 from transformer_mt.data.batches import collate
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.engine import length_limits
@@ -145,17 +141,6 @@ def test_empty_targets_may_be_alone_in_a_batch(make_trainer, subwords, kind):
     assert float(objective.losses(among)[1]) > nll
 
 
-def test_a_target_that_is_longer_than_any_length(make_trainer, subwords):
-    objective = make_trainer("length").updater.objective
-    objective.model.eval()
-    batch = batch_of(subwords, [[5, 6]], [[7] * (LONGEST_TARGET + 1)])
-    logits = objective.model.encode_with_lengths(paddle.to_tensor(batch.source))[1]
-    assert logits.shape[1] == LONGEST_TARGET
-    loss = objective.length_loss(logits, np.array([LONGEST_TARGET + 1]))
-    assert float(loss) == pytest.approx(-log_softmax(logits.numpy())[0, -1], rel=1e-5)
-    assert math.isfinite(float(objective.losses(batch)[0]))
-
-
 @pytest.mark.parametrize("step", [1, None])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_decoder_reads_nothing_of_what_is_masked(make_trainer, subwords, kind, step):
@@ -187,32 +172,7 @@ def test_the_decoder_reads_nothing_of_what_is_masked(make_trainer, subwords, kin
     np.testing.assert_array_equal(target[~masked], labels[~masked])
 
 
-def test_masks_follow_from_the_seed_and_the_step(make_trainer):
-    """Whatever was drawn before: a stopped run goes on as if it had not been stopped."""
-    weights = []
-    for _ in range(2):
-        trainer = make_trainer("length", max_steps=3)
-        take_steps(trainer, 3)
-        np.random.random_sample(7)
-        weights.append(trainer.model.generator.weight.numpy())
-    np.testing.assert_array_equal(*weights)
-
-
 # ---- A run ----
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_batches_are_no_larger_than_they_may_be(make_trainer, kind):
-    """With what the decoder reads, which with `end` is more than there are words."""
-    trainer = make_trainer(kind)
-    most = trainer.config.training.device_tokens
-    corpus, objective = trainer.data.train, trainer.updater.objective
-    batches = [rows for update in trainer.plan.epoch_updates(0) for rows in update]
-    assert sum(map(len, batches)) == len(corpus) and len(batches) > 3
-    for rows in batches:
-        batch = collate(corpus, rows, trainer.data.subwords)
-        sizes = objective.labels(batch).size, batch.source.size
-        assert max(sizes) <= most or len(rows) == 1
 
 
 def test_it_begins_with_the_weights_of_a_teacher(make_trainer, run_in):

@@ -100,14 +100,6 @@ def test_training_is_that_of_paddles_own_layers(monkeypatch):
     assert flops.total == 3 * forward
 
 
-def test_many_sentences_at_once():
-    source_len, target_len = np.array([2.0, 5.0, 1.0]), np.array([3.0, 1.0, 4.0])
-    flops = FlopCounter(TINY, 5, source_len, target_len).training()
-    lengths = zip(source_len, target_len, strict=True)
-    alone = [FlopCounter(TINY, 5, *both).training() for both in lengths]
-    np.testing.assert_array_equal(np.stack(flops, axis=1), alone)
-
-
 def test_recompute_goes_through_the_layers_once_more(monkeypatch):
     """But through those whose attention is read."""
     source_ids, target_ids = ids(1, 5), ids(1, 7)

@@ -93,13 +93,6 @@ def test_attention_without_a_kernel_is_computed_by_plain_operations(warnings, mo
     assert "RuntimeError: no kernel for this" in message and "attention" in message
 
 
-@pytest.mark.parametrize("shape", [(2, 2, 3, 7), (2, 3, 8)])
-def test_other_shapes_are_not_even_tested(warnings, monkeypatch, normal, shape):
-    monkeypatch.setattr(gpu, "can_attend", lambda query: True)
-    x = normal(*shape)
-    assert not gpu.has_attention(x, x) and warnings == []
-
-
 # ---- Dropout, residual sum and norm ----
 
 

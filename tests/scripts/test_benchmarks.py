@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import benchmark_copying
-from benchmarks import harness, invented_languages
+from benchmarks import harness
 from benchmarks.paddlenlp_competitor import example_batches
 from tests.support import (
     ROOT,
@@ -22,7 +22,6 @@ from tests.support import (
     run_command,
     write_pairs,
 )
-from transformer_mt.scoring.alignment_error_rate import read_gold
 
 PAIRS = demo_pairs(600)
 TINY = [
@@ -181,23 +180,3 @@ def test_the_batches_of_paddlenlps_example():
     for batch, following in pairwise(in_order):
         more = np.concatenate([batch, following[:8]])
         assert longer[more].max() * len(more) > 4096
-
-
-def test_links_of_the_invented_languages_are_the_dictionarys(tmp_path):
-    """Every link joins a word and its translation, and every word that has a translation is linked.
-    The other words are the articles and the mark of the object."""
-    invented_languages.make_corpus(tmp_path, 3)
-    lexicon = invented_languages.Languages(3).lexicon
-    entries = [entry for kind in lexicon.values() for entry in kind]
-    translations = {word: set(target) for source, target in entries for word in source}
-    texts = [(tmp_path / f"test.{side}").read_text().splitlines() for side in ("src", "tgt")]
-    gold = read_gold(tmp_path / "test.links")
-    for *lines, (sure, _) in zip(*texts, gold, strict=True):
-        source, target = (line.split() for line in lines)
-        assert all(target[j] in translations[source[i]] for i, j in sure)
-        left = [
-            set(range(len(side))) - {link[n] for link in sure}
-            for n, side in enumerate((source, target))
-        ]
-        assert {source[i] for i in left[0]} <= set(invented_languages.ARTICLES)
-        assert {target[j] for j in left[1]} == {invented_languages.OBJECT}

@@ -65,21 +65,6 @@ def test_a_key_on_the_page():
     )
 
 
-@pytest.mark.parametrize(
-    ("key", "line"),
-    [
-        ("size", "whole number · at least 1 · default: `3`"),
-        ("rate", "number or `null` · above 0 · default: `null`"),
-        ("pair", "list of 2 numbers · above 0 · default: `[0.5, 2.0]`"),
-        ("share", "number · at least 0.5 (why) · at most 2 (so) · default: `1.0e-9`"),
-        ("is_on", "`true`, `false` · required"),
-        ("name", "text · default: `x`"),
-    ],
-)
-def test_the_values_of_a_key(key, line):
-    assert write_reference._key("## h", Example, key)[1] == f"{line}\n"
-
-
 def test_what_is_beyond_a_range_of_the_page_is_refused():
     """The page's ranges are tried on the schema."""
     tried = 0

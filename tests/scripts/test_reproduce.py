@@ -16,7 +16,6 @@ import reproduce
 from published import record, row, steps
 from tests.forked import ForkedProcess
 from tests.support import ROOT, write_lines
-from transformer_mt.config import file as config_file
 from transformer_mt.utils.errors import UsageError, UserError
 
 TRAIN = (
@@ -112,33 +111,6 @@ def test_scores_that_are_not_the_recorded_ones(results, capsys, monkeypatch):
     assert printed.count("OUTSIDE of its interval") == 1 and "train.en differ" in messages
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [("config.yaml", "max_steps: 2", "max_steps: 3"), ("scores.json", '"train.en": "', '"new": "')],
-)
-def test_seeds_that_do_not_belong_together(results, name, old, new):
-    path = results / "results" / "small" / name
-    then = path.read_text()
-    path.write_text(then.replace(old, new))
-    try:
-        with pytest.raises(UserError, match="than these runs"):
-            reproduce.reproduce(row.find("small"), places(results), [1], True)
-        assert path.read_text() == then.replace(old, new) != then
-    finally:
-        path.write_text(then)
-
-
-def test_the_table_has_the_seeds_and_the_computers(monkeypatch):
-    small = row.find("small")
-    found = record.recorded(small)
-    monkeypatch.setattr(record, "recorded", lambda row: found)
-    for seed, name in zip(("1", "2"), ("Intel(R) Xeon(R) Processor", "AMD EPYC"), strict=True):
-        found["seeds"][seed]["machine"]["device_name"] = name
-    line = record.table_line(small)
-    assert " × 2 |" in line and line.endswith("| AMD EPYC, Intel Xeon Processor |")
-    assert " × 2 of 3 |" in record.table_line(dataclasses.replace(small, seeds=[1, 2, 3]))
-
-
 def test_wrong_arguments(tmp_path):
     small = row.find("small")
     assert reproduce.seeds_of(small, None) == [1, 2]
@@ -150,23 +122,6 @@ def test_wrong_arguments(tmp_path):
         reproduce.require_data(dataclasses.replace(small, downloads=False), None)
     with pytest.raises(UsageError, match="there is no such folder"):
         reproduce.require_data(small, tmp_path / "none")
-
-
-@pytest.mark.parametrize("name", ["a, b", "c]", "{seed}", "e: 'f' #", "中"])
-def test_folders_with_odd_names(tmp_path, name):
-    step = "train configs/demo.yaml data.train=[train,{runs}/more] model_dir={runs}/seed_{seed}"
-    odd = row.Row("odd", "", "", "", [1], [step], "{runs}/seed_{seed}")
-    here = row.Places(tmp_path / name, tmp_path)
-    ((_, path, *overrides),) = odd.commands(here, [1])
-    config = config_file.load(ROOT / path, overrides)
-    assert [part.text for part in config.data.texts] == ["train", f"{tmp_path}/{name}/odd/more"]
-    assert config.model_dir == f"{tmp_path}/{name}/odd/seed_1" == str(odd.model_of(here, 1))
-
-
-def test_texts_and_models_of_other_steps_are_named_by_their_places_among_the_runs():
-    config = {"data": {"train": ["train", "/a/runs/more/pairs"]}, "init_from": "/a/runs/small/1"}
-    expected = {"data": {"train": ["train", "more/pairs"]}, "init_from": "small/1"}
-    assert record._relative(config, "/a/runs/") == expected
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import transformer_mt
-from tests.scripts.fake_project import REQUIREMENTS, STAMP, requirements
+from tests.scripts.fake_project import STAMP, requirements
 from tests.support import ROOT, demo_pairs, make_config, write_pairs
 from transformer_mt.config.file import dump
 
@@ -97,15 +97,6 @@ def test_the_gpu_list_has_the_paddle_of_the_lock():
     (paddle,) = (r for r in requirements("requirements.txt") if r.name == "paddlepaddle")
     (gpu,) = requirements("requirements-gpu.txt")
     assert gpu.name == "paddlepaddle-gpu" and gpu.specifier == paddle.specifier
-
-
-def test_mirrors_are_respected():
-    """No file names a package index, except Paddle's own for the GPU, which has no mirrors."""
-    for path in [*(ROOT / "scripts").glob("*.sh"), *(ROOT / name for name in REQUIREMENTS)]:
-        found = re.findall(r"(?m)^.*(?:://|index-url).*$", path.read_text())
-        index = "--extra-index-url https://www.paddlepaddle.org.cn/"
-        assert [line for line in found if not line.startswith(index)] == []
-        assert not found or path.name == "requirements-gpu.txt"
 
 
 @pytest.mark.skipif(

@@ -4,13 +4,9 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
-
-from tests.scripts.fake_project import STAMP, Project
-from tests.support import ROOT
 
 READY = ".venv is ready (Python 3.11, cpu).\n"
 BASE = [
@@ -59,22 +55,6 @@ def test_nothing_is_made(project, answer, setting, words):
     run = project.run("setup.sh", **setting)
     assert run.returncode == (2 if "must be" in words else 1) and run.stdout_text == ""
     assert words in run.stderr_text and not (project.root / ".venv").exists()
-
-
-@pytest.mark.parametrize(
-    ("given", "answer"),
-    [
-        ("sys.version_info = (3, 9, 18)", "is Python 3.9.18"),
-        ("sys.version_info = (3, 13, 0)", "is Python 3.13.0"),
-        ("sys.version_info = (3, 10, 1)", "ok 3.10"),
-        ("sys.modules['ensurepip'] = None", "lacks ensurepip"),
-        ("import ctypes; ctypes.CDLL = open", "lacks libstdc++.so.6, lacks libgomp.so.1"),
-    ],
-)
-def test_what_a_python_is_asked(given, answer):
-    command = ["bash", "-c", '. "$1"; echo "$base_code"', "x", ROOT / "scripts/setup.sh"]
-    code = f"import sys\n{given}\n" + subprocess.check_output(command, text=True)
-    assert subprocess.check_output([sys.executable, "-c", code], text=True) == answer + "\n"
 
 
 # ---- Once, twice, interrupted, broken ----
@@ -203,43 +183,6 @@ def snapshot(folder):
     }
 
 
-def test_a_link_to_an_empty_folder_is_taken(project, tmp_path):
-    project.python("python3")
-    other = tmp_path / "larger disk"
-    other.mkdir()
-    (project.root / ".venv").symlink_to(other)
-    run = project.run("setup.sh")
-    assert run.returncode == 0 and "because it is empty" in run.stderr_text
-    assert project.run("setup.sh").stderr_text == READY
-    # It is mended as any other.
-    (other / "bin/has").write_text("3.12")
-    assert "and now has 3.12" in project.run("setup.sh").stderr_text
-    assert (project.root / ".venv").is_symlink() and (other / "bin/python").exists()
-
-
-def test_the_environment_of_another_copy_runs_the_code_of_this_one_and_is_not_changed(
-    ready, tmp_path
-):
-    linked = Project(tmp_path / "other")
-    linked.python("python3")
-    linked.home = ready.home  # where pip is counted
-    (linked.root / ".venv").symlink_to(ready.root / ".venv")
-    run = linked.run("translate.sh", "model")
-    assert run.returncode == 0 and run.stderr_text == "" and "<model>" in run.stdout_text
-    command = ["bash", "-c", '. "$1"; setup; exec "$python" -m transformer_mt path', "x"]
-    for outer in ([], ["/some/where"]):
-        env = {"PATH": str(linked.bin), "HOME": str(linked.home), "PYTHONPATH": ":".join(outer)}
-        for folder, expected in ((linked, [str(linked.root), *outer]), (ready, outer)):
-            output = subprocess.check_output([*command, folder.root / "scripts/setup.sh"], env=env)
-            assert output.decode().strip() == ":".join(expected)
-    (linked.root / "requirements.txt").write_text("x==1\n")
-    before = snapshot(ready.root)
-    run = linked.run("train.sh")
-    assert run.returncode == 1 and run.stdout_text == ""
-    assert f"a link to the environment of {ready.root}, which does not suit" in run.stderr_text
-    assert snapshot(ready.root) == before and ready.pip_calls() == BASE + CHECK
-
-
 # ---- However it is called ----
 
 
@@ -248,21 +191,6 @@ def test_other_shells_start_bash(project, shell):
     project.python("python3")
     run = project.run("translate.sh", "my model", shell=shell)
     assert run.returncode == 0 and "<my model>" in run.stdout_text
-
-
-def test_a_link_to_a_script(project, tmp_path):
-    project.python("python3")
-    (tmp_path / "train.sh").symlink_to(project.root / "scripts" / "train.sh")
-    run = project.run(tmp_path / "train.sh")
-    assert run.stdout_text.startswith(f"in {project.root}:\n"), run.stderr_text
-
-
-def test_the_variable_CDPATH(project):
-    project.python("python3")
-    (project.elsewhere / "scripts").mkdir()
-    env = {"PATH": str(project.bin), "HOME": str(project.home), "CDPATH": str(project.elsewhere)}
-    subprocess.run(["bash", "scripts/setup.sh"], cwd=project.root, env=env, check=True)
-    assert (project.root / STAMP).exists()
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

@@ -73,11 +73,6 @@ class Browser:
     def attach(self, target: str) -> str:
         return self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
 
-    def tabs(self, page: Page) -> list[dict]:
-        """What is open beside a page in its context."""
-        found = self.call("Target.getTargets")["targetInfos"]
-        return [one for one in found if one.get("browserContextId") == page.context]
-
     def add(self, page: Page) -> None:
         self._pages[page.session] = page
 

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.support import ROOT, demo_pairs, make_config, make_model_directory, run_command
-from transformer_mt.reports import card
 from transformer_mt.serving.batching import Limits, Ticket
 from transformer_mt.serving.models import serving
 from transformer_mt.utils.errors import UsageError
@@ -143,25 +142,6 @@ def test_an_export_is_served_without_paddle_and_says_what_it_was_trained_on(dire
         assert len(ask(served, LINES[:20])) == 20
         with pytest.raises(UsageError, match="does not give the weights"):
             served.attention_page("a", "b", Ticket(60))
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "[]",
-        '{"pairs": "x", "dataset": "<b>", "test": 3}',
-        '{"test": {"score": 1e999}}',
-        "[" * 9999,
-        '{"dataset": ["multi30k"]}',
-        '{"dataset": "files"}',
-        '{"pairs": -1}',
-        '{"test": {"score": "NaN"}}',
-    ],
-)
-def test_a_damaged_card_says_nothing(tmp_path, content):
-    (tmp_path / card.CARD).write_text(content)
-    assert card.of_export(tmp_path) == card.Training()
 
 
 def test_a_folder_without_a_model_is_reported():

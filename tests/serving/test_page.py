@@ -138,14 +138,6 @@ def test_a_text_that_is_too_long_is_refused_here_and_a_sentence_by_the_server(op
     assert page.text("#problem") is None
 
 
-def test_the_model_is_described(opened):
-    page = opened()
-    about = page.text("#about")
-    assert "from English into German. It has 11.3 million parameters." in about
-    assert "39.1 ± 1.6 BLEU" in about and "one kind of text: words, 29,000 pairs" in about
-    assert "it invents" in about
-
-
 # ---- Alternatives and words ----
 
 
@@ -227,31 +219,6 @@ def test_words_that_belong_together_are_lit(opened):
     page.until("document.querySelector('.lit')?.textContent === 'Yes!'")
 
 
-@pytest.mark.parametrize("width", [360, 1200])
-def test_the_copy_behind_the_text_field_has_its_lines_in_the_same_places(opened, width):
-    page = opened(width=width)
-    write(page, "A dog   runs. " * 30 + "\n\n" + "x" * 200 + " y\n日本語のテキスト" * 20 + "\n")
-    page.until("document.querySelectorAll('#mirror [data-word]').length > 100")
-    sizes = page.run("[source.scrollHeight, source.clientHeight, mirror.offsetHeight, "
-                     "source.clientWidth - mirror.offsetWidth]")  # fmt: skip
-    assert sizes[0] == sizes[1] == sizes[2] and sizes[3] == 0
-    assert page.run("document.documentElement.scrollWidth") == width
-
-
-def test_a_map_is_opened_in_a_tab(opened, browser):
-    page = opened()
-    write(page, "A dog")
-    is_translated(page, "DOG A")
-    page.click("#translation [role=button]")
-    page.until("document.querySelector('#others .map')")
-    page.click("#others .map")
-
-    def titles():
-        return [tab["title"] for tab in browser.tabs(page) if tab["type"] == "page"]
-
-    wait_for(lambda: "map of A dog and DOG A" in titles())
-
-
 # ---- Models, languages, sizes ----
 
 
@@ -267,16 +234,6 @@ def test_models_are_chosen_and_swapped(opened):
     assert page.text("#swap") is None and page.text("#target-language") == "Arabic"
     page.until("getComputedStyle(document.querySelector('#translation p')).direction === 'rtl'")
     assert page.run("document.title") == "English → Arabic · Translation"
-
-
-def test_text_from_right_to_left(opened):
-    page = opened("#model=en_ar&text=one+two%0A%0Athree")
-    is_translated(page, "TWO ONE", "", "THREE")
-    write(page, "שלום עולם")
-    is_translated(page, "עולם שלום")
-    at = page.run("""[document.querySelector("#mirror [data-word]").getBoundingClientRect().right,
-                      mirror.getBoundingClientRect().right]""")
-    assert 0 < at[1] - at[0] < 30
 
 
 def test_the_interface_in_chinese(opened):
@@ -336,30 +293,6 @@ def test_hostile_text_stays_text(opened):
 # ---- Sharing, copying, files ----
 
 
-def test_a_link_holds_the_model_and_the_text(opened):
-    page = opened()
-    write(page, "Ein Hund & eine <Katze>.\n100 % + mehr #1")
-    page.run("model.value = 'de_en'; model.dispatchEvent(new Event('change'))")
-    lines = "<KATZE>. EINE & HUND EIN", "#1 MEHR + % 100"
-    is_translated(page, *lines)
-    assert page.run("location.hash") == ""
-    page.browser.call("Browser.grantPermissions", browserContextId=page.context,
-                      permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])  # fmt: skip
-    page.click("#share")
-    page.until("share.textContent.startsWith('Link copied')")
-    link = page.run("navigator.clipboard.readText()")
-    assert link == page.run("location.href")
-    page.click("#copy")
-    page.until("copy.textContent === 'Copied'")
-    assert page.run("navigator.clipboard.readText()") == "\n".join(lines)
-    other = opened(link[link.index("#") :])
-    is_translated(other, *lines)
-    assert other.run("model.value") == "de_en"
-    other.click("#source")
-    other.type("!")
-    assert other.run("location.hash") == ""
-
-
 def test_files_are_translated_line_by_line(opened, models, tmp_path):
     source = (
         "one two\r\n\r\nthree. Four five!\n" + "".join(f"line {i}\n" for i in range(300)) + "end"
@@ -378,23 +311,6 @@ def test_files_are_translated_line_by_line(opened, models, tmp_path):
     expected = "".join(line + end for line, end in zip(lines, ends, strict=False))
     assert downloaded(page, tmp_path, "letter.de.txt") == expected
     assert max(map(len, asked(page))) <= 100 and models[0].busy == 0
-
-
-def test_a_file_can_be_cancelled_and_a_line_may_be_refused(opened, models, tmp_path):
-    models[0].held["slow"] = held = threading.Event()
-    (tmp_path / "first").write_text("a slow line\n" * 5)
-    (tmp_path / "second").write_text("short\nTOOLONG\nlast")
-    page = opened()
-    page.drop(tmp_path / "first", tmp_path / "second")
-    page.until("document.querySelector('#files progress')?.max === 5")
-    assert page.texts("#files li [role=status]") == ["0 of 5 lines", "Waiting"]
-    page.click("#files li button")
-    page.until("document.querySelector('#files a:not([hidden])')")
-    held.set()
-    status, *more = page.texts("#files li [role=status]")
-    assert status.startswith("3 lines translated Line 2 was not translated and is empty: the text")
-    assert more == []
-    assert downloaded(page, tmp_path, "second.de") == "SHORT\n\nLAST"
 
 
 # ---- A server that refuses, or goes away ----
@@ -438,11 +354,3 @@ def test_a_server_that_goes_away_and_comes_back(opened, service):
     service.start()
     is_translated(page, "RUNS. DOG A MORE. AND")
     page.until("document.querySelector('#state').hidden")
-
-
-def test_a_server_that_is_busy_is_asked_again(opened, models):
-    models[0].busy = 1
-    page = opened("#text=A+dog")
-    page.until("document.querySelector('#state').textContent.includes('busy')")
-    is_translated(page, "DOG A")
-    assert page.text("#state") is None

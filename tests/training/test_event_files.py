@@ -67,24 +67,6 @@ def test_both_kinds_hold_the_lines(tmp_path):
     assert ("train/loss", 100) not in [event[:2] for event in events]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        {"kind": "dev", "step": 1, "samples": [1, None]},
-        {"kind": "samples", "step": 0, "source": {"a": 1}, "reference": "text"},
-        {"kind": "train", "step": 1, "loss": "high", "padding": [], "time": 5},
-        {"kind": "train", "step": 2**70, "loss": 1.0},
-        {"kind": ["train"], "step": 1},
-        {"kind": "train", "step": 50, "loss": 1.0, "epoch": 0},
-    ],
-)
-def test_lines_of_somebody_else(tmp_path, line):
-    """metrics.jsonl may come from anybody; a line that makes no sense stops no training."""
-    files = EventFiles({kind: tmp_path / kind for kind in ("visualdl", "tensorboard")}, [line])
-    files.add({"kind": "dev", "step": 2, "samples": ["x"]})
-    files.close()
-
-
 def test_a_resumed_run_has_no_step_twice(make_trainer, run_in):
     """The files are written again from metrics.jsonl, also those that a killed run has left."""
     trainer = make_trainer(dev=True, **SHORT, log_to=["visualdl"])

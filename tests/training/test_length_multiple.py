@@ -63,18 +63,6 @@ def test_losses_and_gradients_are_the_same(tmp_path, monkeypatch, sections):
     assert_same_weights(wider_gradients, gradients, 1e-4 * largest)
 
 
-@pytest.mark.parametrize("kind", ["length", "end"])
-def test_what_a_non_autoregressive_decoder_reads_is_rounded_too(tmp_path, kind):
-    trainer = trainer_of(tmp_path, model={"non_autoregressive": kind})
-    objective = trainer.updater.objective
-    for rows in np.array_split(np.arange(60), 7):
-        plain = objective.labels(collate(trainer.data.train, rows, SUBWORDS))
-        labels = objective.labels(collate(trainer.data.train, rows, SUBWORDS, multiple=8))
-        assert labels.shape[1] == -(-plain.shape[1] // 8) * 8
-        np.testing.assert_array_equal(labels[:, : plain.shape[1]], plain)
-        assert (labels[:, plain.shape[1] :] == PAD).all()
-
-
 @pytest.mark.parametrize("sampling", [None, 0.1])
 def test_rounded_batches_fit_and_their_padding_is_counted(tmp_path, sampling):
     sections = {"training": {"length_multiple": 8}, "subword": {"sampling": sampling}}

@@ -72,19 +72,6 @@ def test_what_a_run_leaves(make_trainer, run_in, capsys):
             assert f"{reference}  translation  {visible(sample)}" in said
 
 
-def test_a_run_of_epochs_without_a_dev_set(make_trainer, run_in, capsys):
-    sizes = {"batch_tokens": 1500, "device_tokens": 1500, "label_smoothing": 0.0}
-    trainer = make_trainer(**SHORT | sizes | {"max_steps": None, "max_epochs": 2})
-    an_epoch = len(trainer.plan.epoch_updates(0))
-    assert an_epoch > 1
-    directory, lines = run_in(trainer)
-    assert {line["kind"] for line in lines} == {"train"} and lines[-1]["epoch"] == 2
-    assert directory.best() is None
-    assert directory.checkpoint().name == f"step_{2 * an_epoch}"
-    # Without smoothing the loss has its plain name.
-    assert "  loss: the training objective, nats per subword" in capsys.readouterr().err
-
-
 # ---- What is not finite ----
 
 

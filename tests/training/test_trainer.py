@@ -145,26 +145,6 @@ def test_an_update_reports_the_loss_before_it(make_trainer):
     assert line["padding"] == pytest.approx(padding) and 0 < padding < 1
 
 
-def test_the_rate_is_the_schedules(make_trainer, monkeypatch):
-    trainer = make_trainer(schedule="noam", warmup_steps=4, learning_rate=None, max_steps=4)
-    rates = []
-    optimizer = trainer.updater.optimizer.paddles
-    set_rate = optimizer.set_lr
-    monkeypatch.setattr(optimizer, "set_lr", lambda v: rates.append(v) or set_rate(v))
-    take_steps(trainer, 6)
-    paper = [16**-0.5 * min(step**-0.5, step * 4**-1.5) for step in range(1, 7)]
-    assert rates == pytest.approx(paper, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("batch_tokens", "device_tokens", "plan"),
-    [(4096, 8192, (1, 4096)), (25000, 4096, (7, 3571)), (100, 99, (2, 50))],
-)
-def test_accumulation_follows_from_the_two_sizes(make_trainer, batch_tokens, device_tokens, plan):
-    trainer = make_trainer(batch_tokens=batch_tokens, device_tokens=device_tokens)
-    assert trainer.config.training.batch_plan == plan
-
-
 def test_an_epoch_trains_on_every_pair_once(make_trainer):
     trainer = make_trainer(batch_tokens=600, device_tokens=200)
     orders = []

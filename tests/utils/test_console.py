@@ -1,8 +1,6 @@
 """What people read: no control characters, and paths that can be typed."""
 
-import dataclasses
 import io
-import shlex
 import subprocess
 import sys
 import unicodedata
@@ -12,13 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.support import PairList, demo_pairs, make_config, make_model_directory, prepared
+from tests.support import demo_pairs, make_config, make_model_directory
 from transformer_mt import cli
-from transformer_mt.commands import train
-from transformer_mt.export import registry as engines
-from transformer_mt.training import finish
 from transformer_mt.utils import console
-from transformer_mt.utils.errors import UsageError
 
 # Clears the screen, sets the title, and shows what follows from right to left.
 EVIL = "\x1b[2J\x1b]0;title\x07\x9b31m\u202e\u2066\u2028\r\x00"
@@ -73,19 +67,6 @@ def model(tmp_path_factory):
     return make_model_directory(folder / "model", demo_pairs(100), make_config(folder))
 
 
-def test_samples_of_the_test_set(model, tmp_path, capsys):
-    evil = PairList([(f"A {EVIL} dog.", f"Ein {EVIL} Hund.")] * 3)
-    config = make_config(tmp_path, evaluation={"samples": 3})
-    config = config.model_copy(update={"model_dir": str(model.path)})
-    data = prepared(config, evil, model.load_subwords())
-    data = dataclasses.replace(data, test_split=evil)
-    finish.score_test(config, data, model)
-    shown = capsys.readouterr()
-    assert is_harmless(shown.out) and is_harmless(shown.err)
-    assert shown.out.count("source      A \\x1b[2J") == 3
-    assert shown.out.count("reference   Ein \\x1b[2J") == 3
-
-
 # ---- Paths in commands ----
 
 
@@ -97,20 +78,6 @@ def test_a_quoted_path_can_be_typed(path, tmp_path):
     command = f"ls -d {console.quoted(path)}"
     done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout in (f"{path}\n", f"./{path}\n")
-
-
-def test_commands_that_are_advised(model, capsys):
-    """Each takes the path as one word."""
-    train._next_steps(model)
-    commands = capsys.readouterr().out.strip().split("\n")[1:]
-    path = str(model.path)
-    assert len(commands) == 2
-    for command in commands:
-        assert shlex.split(command, comments=True)[2] == path
-    with pytest.raises(UsageError) as caught:
-        engines.find(model.path, "ctranslate2")
-    command = str(caught.value).partition("Make it with: ")[2]
-    assert shlex.split(command)[:5] == ["python", "-m", "transformer_mt", "export", path]
 
 
 # ---- Warnings that repeat, and the log of a run ----

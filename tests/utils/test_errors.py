@@ -27,14 +27,6 @@ def test_a_lost_connection_is_known_by_where_it_comes_from(error, is_lost):
     assert ("another of the training processes has ended" in describe(error)) == is_lost
 
 
-def test_no_temporary_folder_names_the_folders():
-    error = FileNotFoundError(
-        errno.ENOENT, "No usable temporary directory found in ['/full', '/var/tmp']"
-    )
-    said = describe(error)
-    assert "/full" in said and "TMPDIR" in said and "should not happen" not in said
-
-
 def test_a_missing_package_is_named():
     """As in an environment without Paddle, where only some commands work."""
     with pytest.raises(ModuleNotFoundError) as caught:
