@@ -83,15 +83,3 @@ def recipe(folder):
 def test_wrong_lists(recipe, text):
     with pytest.raises(UsageError, match=r"data\.train(?s:.*)expected text, or a list of texts"):
         config_file.load(recipe, [f"data.train={text}"])
-
-
-@pytest.mark.parametrize("dataset", ["multi30k", "wmt14ende"])
-def test_several_splits_of_a_dataset(tmp_path, dataset):
-    names = {"multi30k": ("train", "val"), "wmt14ende": ("train.tok.clean", "newstest2013.tok")}
-    ending = {"multi30k": "", "wmt14ende": ".bpe.33708"}[dataset]
-    folder = tmp_path / {"multi30k": "", "wmt14ende": "wmt14_ende_data_bpe"}[dataset]
-    for name, pairs in zip(names[dataset], (NEWS, WEB), strict=True):
-        write_pairs(folder, name + ending, pairs)
-    train = ["train", {"text": "dev", "tag": "<bt>", "reverse": True}]
-    split = open_corpus(data_config(tmp_path, dataset=dataset, train=train)).train
-    assert list(split) == NEWS + [(f"<bt> {target}", source) for source, target in WEB]

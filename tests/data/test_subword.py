@@ -317,11 +317,6 @@ def test_a_damaged_saved_vocabulary(bpe, tmp_path):
             Subwords.load(tmp_path)
 
 
-def test_other_normalisation_is_sentencepieces():
-    vocabulary = train([("ﬁne Ａ①", "ﬁne Ａ①")] * 9, normalization="nmt_nfkc").source
-    assert vocabulary.decode(vocabulary.encode("ﬁne Ａ①")) == "fine A1"
-
-
 ACCENTS = "Mädchen café Ångström tiếng Việt ộ ᾂ й안녕 각가 が क़ नी שּׁ ﬁ ① ö­x Å ﻿a‍b"
 
 

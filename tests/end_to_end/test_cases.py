@@ -22,7 +22,7 @@ pytestmark = [
 def demo(tmp_path_factory):
     """The demo's model, after fewer steps than usual."""
     folder = tmp_path_factory.mktemp("demo")
-    steps = [f"training.{key}=400" for key in ("max_steps", "validate_every", "save_every")]
+    steps = [f"training.{key}=300" for key in ("max_steps", "validate_every", "save_every")]
     changes = [f"model_dir={folder / 'model'}", f"data.cache={folder / 'cache'}", *steps]
     run_command(
         "train", ROOT / "configs" / "demo.yaml", f"data.root={ROOT / 'data/demo'}", *changes

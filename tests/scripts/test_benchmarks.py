@@ -81,6 +81,8 @@ def program(*arguments, quiet=False):
     return output.getvalue()
 
 
+# These train models of their own.
+MECHANISMS = ("copying", "alignment", "non_autoregressive")
 # What makes each benchmark small.
 SMALL = {
     "benchmark_training": {"SIZES": {"tiny": TINY_MODEL}, "VOCAB_SIZE": 300, "LOSS_VOCAB_SIZE": 99},
@@ -116,7 +118,9 @@ SMALL = {
          [["teacher, beam 5", "teacher, beam 1", "length", "length"]]),
     ],
 )  # fmt: skip
-def test_a_benchmark_runs(folder, tmp_path, monkeypatch, name, arguments, heads):
+def test_a_benchmark_runs(folder, tmp_path, monkeypatch, name, arguments, heads, pytestconfig):
+    if name in MECHANISMS and not pytestconfig.getoption("--attack"):
+        pytest.skip("runs with --attack")
     benchmark = import_module(f"benchmark_{name}")
     monkeypatch.setattr(benchmark, "Worker", Here, raising=False)
     monkeypatch.setattr(harness, "program", program)
