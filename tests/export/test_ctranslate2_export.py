@@ -289,22 +289,30 @@ def test_a_full_disk(model_dir, monkeypatch):
         assert names(folder.parent) == {"ctranslate2"}
 
 
-def test_a_killed_process(model_dir):
-    """What is under the name is whole, and the next export does not mind what was left."""
+@pytest.mark.parametrize("is_aside", [False, True])
+def test_a_killed_process(model_dir, monkeypatch, is_aside):
+    """What is under the name is whole, or is put back by the next export, even if that fails."""
     run_command("export", model_dir, format="ctranslate2")
     folder = model_dir / "export" / "ctranslate2"
     before = content(folder)
     code = f"""
-import os, signal
-from transformer_mt.utils import folders
+import os, pathlib, signal
 from tests.support import run_command
-def end(*arguments):
-    os.kill(os.getpid(), signal.SIGKILL)
-folders.replace = end
+rename = pathlib.Path.rename
+def rename_or_end(path, target):
+    if {is_aside} <= (target.name == "ctranslate2"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return rename(path, target)
+pathlib.Path.rename = rename_or_end
 run_command("export", {str(model_dir)!r}, format="ctranslate2")
 """
     done = run_python("-c", code)
     assert done.returncode == -signal.SIGKILL
+    assert folder.exists() != is_aside
+    with monkeypatch.context() as context:
+        context.setattr(folders, "write_checksums", full)
+        with pytest.raises(UserError, match="can't be written"):
+            run_command("export", model_dir, format="ctranslate2")
     assert content(folder) == before
     run_command("export", model_dir, format="ctranslate2")
     assert content(folder) == before

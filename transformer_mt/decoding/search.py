@@ -15,8 +15,8 @@ DONE_SHARE = 1 / 8
 
 
 class NextLogProbs(Protocol):
-    """What a search asks of `log_probs.LogProbs`: one of these, once per step. On a GPU, each call
-    waits for the device."""
+    """What a search asks of `kernels.scores.LogProbs`: one of these, once per step. On a GPU, each
+    call waits for the device."""
 
     def best(
         self, scores: np.ndarray, count: int, asked: np.ndarray

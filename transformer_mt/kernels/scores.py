@@ -401,7 +401,7 @@ class DeviceLogProbs:
 
 
 def device_mixture(all_logits: list[Tensor]) -> Tensor:
-    """As `scores.mixture`."""
+    """As `mixture`."""
     if len(all_logits) == 1:
         return all_logits[0]
     log_probs = paddle.stack([F.log_softmax(logits.astype("float32")) for logits in all_logits])

@@ -185,7 +185,7 @@ class State:
 
     @classmethod
     def restore(cls, checkpoint: Path) -> State:
-        """Reads what `save` wrote.
+        """Reads what `save` wrote, in this version of the program or an earlier one.
 
         Checkpoints in `best` that no longer exist are left out.
 

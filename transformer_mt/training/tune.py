@@ -35,7 +35,8 @@ COARSE: dict[Kind, tuple[float, ...]] = {
 # The distance of the finer exponents from the best one.
 FINE = 0.25
 BEAM_SIZES = (1, 2, 4, 5, 8, 12)
-MOST_SETTINGS = 1 + 8 + 4 + len(BEAM_SIZES)  # and usually fewer
+# The recipe's setting, the coarse ones, two finer ones of each kind, and the beam sizes.
+MOST_SETTINGS = 1 + sum(map(len, COARSE.values())) + 2 * len(COARSE) + len(BEAM_SIZES)
 # Scores that are equal to this number of digits count as equal.
 DIGITS = 2
 # The columns of the table of settings.

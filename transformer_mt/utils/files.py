@@ -225,18 +225,20 @@ def _open_directly(path: Path) -> IO[bytes]:
 
 
 def clear_leftovers(folder: Path, name: str | None = None) -> None:
-    """Deletes what killed processes have left in a folder: each `.NAME.PID.tmp` and
-    `.NAME.PID.old.tmp` that no process has locked.
+    """Deletes what killed processes have left in a folder: each `.NAME.PID.tmp` that no process has
+    locked, and each `.NAME.PID.old.tmp` whose place NAME has taken (see `folders.replace`).
 
     Args:
         name: NAME; None: any name.
     """
-    pattern = re.compile(rf"\.{'.+' if name is None else re.escape(name)}\.\d+(\.old)?\.tmp")
+    pattern = re.compile(rf"\.({'.+' if name is None else re.escape(name)})\.\d+(\.old)?\.tmp")
     try:
-        left = [path for path in folder.iterdir() if pattern.fullmatch(path.name)]
+        matches = {path: pattern.fullmatch(path.name) for path in folder.iterdir()}
     except OSError:
         return
-    for path in left:
+    for path, match in matches.items():
+        if match is None or (match[2] and not os.path.lexists(folder / match[1])):
+            continue
         with suppress(OSError):  # it is locked, or already gone, or may not be deleted
             descriptor = open_locked(path, os.O_RDONLY | os.O_NONBLOCK)
             try:

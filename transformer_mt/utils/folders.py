@@ -5,6 +5,7 @@ that may be replaced while others read it cannot be in such a list, because file
 change at the same moment. If it is a text file, a comment at its end holds its checksum.
 """
 
+import glob
 import hashlib
 import os
 import re
@@ -110,8 +111,8 @@ def published(path: Path) -> Iterator[Path]:
     """Yields a new folder for the block to write into. When the block ends, checksums of its files
     are added, and it replaces `path`. If the block fails, the new folder is deleted.
 
-    An earlier `path` stays complete until it is replaced. What a killed process has left of such a
-    new folder is deleted.
+    An earlier `path` stays complete until it is replaced. If the process is killed while it is, the
+    next call for `path` puts it back. What a killed process has left of a new folder is deleted.
 
     Raises:
         OSError: the folder can't be written.
@@ -122,6 +123,7 @@ def published(path: Path) -> Iterator[Path]:
     descriptor = None
     try:
         new.parent.mkdir(parents=True, exist_ok=True)
+        _put_back(final)
         clear_leftovers(final.parent, final.name)
         new.mkdir()
         descriptor = open_locked(new, os.O_RDONLY, wait=True, optional=True)
@@ -138,6 +140,13 @@ def published(path: Path) -> Iterator[Path]:
         if parent_is_new:
             with suppress(OSError):  # it is not empty
                 final.parent.rmdir()
+
+
+def _put_back(final: Path) -> None:
+    """Gives a folder its name again that a killed process had put aside (see `replace`)."""
+    pattern = f".{glob.escape(final.name)}.*.old.tmp"
+    for aside in [] if final.exists() else sorted(final.parent.glob(pattern))[:1]:
+        aside.rename(final)
 
 
 def replace(new: Path, final: Path) -> None:
