@@ -204,7 +204,7 @@ def group_tables(comparison: Comparison, letter: str) -> list[Table]:
 def share_text(shares: Shares) -> str:
     """Returns, for example, "better 40 (40.0 %), worse 35 (35.0 %), unchanged 25 (25.0 %)"."""
     return ", ".join(
-        f"{name} {count:,} ({100 * count / shares.total:.1f} %)"
+        f"{name} {count:,} ({100 * count / shares.lines:.1f} %)"
         for name, count in vars(shares).items()
     )
 

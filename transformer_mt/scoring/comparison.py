@@ -70,7 +70,7 @@ class Shares:
     unchanged: int
 
     @property
-    def total(self) -> int:
+    def lines(self) -> int:
         return self.better + self.worse + self.unchanged
 
 
@@ -117,24 +117,16 @@ class Example:
 
 
 @dataclass(frozen=True)
-class GroupResult:
-    """The lines of a group.
+class GroupResult(Shares):
+    """The lines of a group, by their sentence scores.
 
     Attributes:
         baseline, system: their scores of the group in the first metric.
-        better, worse, unchanged: how many lines are, by their sentence scores.
     """
 
     name: str
     baseline: float
     system: float
-    better: int
-    worse: int
-    unchanged: int
-
-    @property
-    def lines(self) -> int:
-        return self.better + self.worse + self.unchanged
 
 
 @dataclass(frozen=True)
@@ -142,7 +134,7 @@ class Contrast:
     """A system beside the baseline.
 
     Attributes:
-        outcome, verdict: see `verdict.Verdict`.
+        outcome, verdict: see `significance.Verdict`.
         groups: what the lines are grouped by, and the groups; empty for identical systems.
         better, worse: the lines that changed most, the largest change first.
     """
@@ -259,7 +251,9 @@ def compare(
             for group in grouping:
                 scored = [in_first_metric(group, text) for text in (texts[0], texts[number])]
                 counts = vars(shares(group.of(before), group.of(after)))
-                groups[title].append(GroupResult(group.name, scored[0], scored[1], **counts))
+                groups[title].append(
+                    GroupResult(**counts, name=group.name, baseline=scored[0], system=scored[1])
+                )
         better, worse = (
             [
                 Example(

@@ -202,8 +202,11 @@ def _with(config: Config, setting: Setting) -> Config:
 def _recorded(directory: ModelDirectory) -> tuple[Setting, Setting] | None:
     """Returns the recipe's setting and the chosen one of tune.json; None if there are none. The
     file may come from anybody."""
+    path = directory.own(TUNING)
+    if not path.is_file():  # a pipe would wait for a writer
+        return None
     try:
-        record = json.loads(directory.own(TUNING).read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"))
         recipe, chosen = (
             Setting.of(config_file.with_changes(DecodingConfig(), asdict(Setting(**record[name]))))
             for name in ("recipe", "chosen")
