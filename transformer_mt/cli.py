@@ -52,10 +52,10 @@ COMMANDS = {
     "export": "Write a model for another library: CTranslate2, which translates on a CPU without "
     "Paddle, or Paddle Inference. The export is a folder that holds everything that is needed, and "
     "that can be moved. Or write the weights alone as Paddle's own file.",
-    "info": "Count the parameters, FLOPs and memory of a model, and the hours of its training, "
-    "without reading data.",
-    "check-device": "Check a GPU, or the CPU: whether all that training and translation compute "
-    "is right on it, and how fast it is. No data is needed.",
+    "info": "Count the parameters, FLOPs and memory of a model and of its training, without "
+    "reading data.",
+    "check-device": "Check a GPU, or the CPU: whether training and translation compute the right "
+    "numbers on it, and how fast it is. No data is needed.",
 }
 
 EXIT_CODES = """\

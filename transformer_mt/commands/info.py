@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=positive,
         help="the number of subwords of a usual sentence on either side, including its end "
-        "(default: 30)",
+        f"(default: {USUAL_LENGTH})",
     )
 
 
