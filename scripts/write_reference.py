@@ -21,7 +21,7 @@ from pydantic import AfterValidator
 from pydantic.fields import FieldInfo
 
 from transformer_mt.cli import COMMANDS, EXIT_CODES, parsers_of
-from transformer_mt.commands.model_choice import MODEL_GROUP, SETTINGS_GROUP
+from transformer_mt.commands.arguments import MODEL_GROUP, SETTINGS_GROUP
 from transformer_mt.config.rules import RULES
 from transformer_mt.config.schema import SECTIONS, Config
 from transformer_mt.config.section import Bound, Section, parts

@@ -72,9 +72,9 @@ def test_odd_names(call, model, folder):
 @pytest.mark.parametrize(
     ("arguments", "code", "word"),
     [
-        ("source --input=source", 2, "source: INPUT was also given as --input"),
-        ("- out --output=other", 2, "out: OUTPUT was also given as --output"),
-        ("loop out", 2, "loop: a link that leads to no file"),
+        ("source --input=source", 2, "source: INPUT and --input cannot be used together"),
+        ("- out --output=other", 2, "out: OUTPUT and --output cannot be used together"),
+        ("loop out", 2, "loop: can't be read: Too many levels"),
         ("source no/out", 1, "no/out: can't be written"),
     ],
 )

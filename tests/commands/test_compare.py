@@ -94,7 +94,7 @@ def test_suspicious_input_is_warned_of(files, tmp_path, capsys):
     ("systems", "flags", "error", "message"),
     [
         (["worse", "absent"], {}, UsageError, "absent: there is no such file or model directory"),
-        (["worse", "better"], {"reference": "absent"}, UsageError, "--reference: "),
+        (["worse", "better"], {"reference": "absent"}, UsageError, "absent: there is no such file"),
         (["worse", "shorter"], {}, UserError, "shorter has 59"),
         (["worse", "better"], {"source": "shorter"}, UserError, "shorter has 59"),
         (["worse", "empty"], {}, UserError, "empty is empty"),

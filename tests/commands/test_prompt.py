@@ -17,7 +17,7 @@ import pytest
 
 from tests.support import ROOT, TIMEOUT, demo_pairs, important, run_command
 from transformer_mt import cli
-from transformer_mt.commands import prompt
+from transformer_mt.commands.translate import wants_prompt
 from transformer_mt.translator import Translator
 from transformer_mt.utils.errors import UsageError
 
@@ -195,8 +195,8 @@ def test_without_a_terminal_there_is_no_prompt(monkeypatch, name):
     for stream in ("stdin", "stdout"):
         monkeypatch.setattr(getattr(sys, stream), "isatty", lambda: True, raising=False)
     options = cli.parse(["translate", "m"])
-    assert prompt.is_wanted(options)
+    assert wants_prompt(options)
     monkeypatch.setattr(getattr(sys, name), "isatty", lambda: False, raising=False)
-    assert not prompt.is_wanted(options)
+    assert not wants_prompt(options)
     monkeypatch.setattr(sys, name, None)
-    assert not prompt.is_wanted(options)
+    assert not wants_prompt(options)

@@ -10,8 +10,7 @@ import paddle
 import pytest
 
 from tests.device_path import use_device_path
-from transformer_mt.commands.check_device import Device
-from transformer_mt.commands.examples import relative_error
+from transformer_mt.commands.check_device import Device, relative_error
 from transformer_mt.kernels import gpu
 from transformer_mt.model import operations
 from transformer_mt.model.attention import ScaledDotProductAttention
@@ -80,7 +79,7 @@ def compare(device, precision, operation, expected, inputs, factor=1.0):
     with casting(precision):
         found = operation(**tensors)
     (found.astype("float32") * paddle.to_tensor(slopes.astype("float32"))).sum().backward()
-    limit = factor * LIMITS[device.rounding(precision)]
+    limit = factor * LIMITS[device.rounding[precision]]
     assert relative_error(found.astype("float32").numpy(), value) < limit
     for name, tensor in tensors.items():
         arrays = {key: x.astype(np.float64) for key, x in inputs.items()}
@@ -213,7 +212,7 @@ def test_embedding_and_positions(device, precision):
     with casting(precision):
         found = positions(layer(paddle.to_tensor(ids)))
     (found.astype("float32") * paddle.to_tensor(slopes.astype("float32"))).sum().backward()
-    limit = LIMITS[device.rounding(precision)]
+    limit = LIMITS[device.rounding[precision]]
     assert relative_error(found.astype("float32").numpy(), 4 * weight[ids] + table) < limit
     assert relative_error(layer.weight.grad.numpy(), gradient) < limit
 

@@ -19,27 +19,31 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformer_mt.commands.arguments import (
     MODEL_OR_EXPORT,
     add_files,
+    add_model_choice,
     add_model_dir,
-    require_files,
 )
-from transformer_mt.commands.line_files import reading_pairs, require_equal
-from transformer_mt.commands.model_choice import add_model_choice
+from transformer_mt.commands.translating import (
+    Pairs,
+    content,
+    require_equal,
+    write_for_pairs,
+)
 from transformer_mt.data import alignments
 from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.scoring import alignment_error_rate
 from transformer_mt.scoring.alignment_error_rate import AlignmentScores
 from transformer_mt.utils.errors import UserError
-from transformer_mt.utils.files import content_of
 
 if TYPE_CHECKING:
     from transformer_mt.decoding.output import Aligned
+    from transformer_mt.translator import Translator
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,28 +61,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    require_files(options, "source", "target", "reference")
     if options.reference is None:
-        _align(options, options.output)
+        _align(options, options.output, lambda aligned: None)
     else:
         print(scores(options))
 
 
 def _align(
-    options: argparse.Namespace,
-    output: Path | None,
-    seen: Callable[[Aligned], object] = lambda aligned: None,
+    options: argparse.Namespace, output: Path | None, seen: Callable[[Aligned], object]
 ) -> None:
     """Writes the links of each line, in Pharaoh's format, into a file (None: stdout).
 
     Args:
         seen: is called with what is written of each line.
     """
-    with reading_pairs(options, output, "aligning", "attention") as opened:
-        translator, pairs, bar, write_line = opened
-        for aligned in translator.alignments(pairs, bar.update):
-            write_line(alignments.write(aligned.links))
+
+    def links(
+        translator: Translator, pairs: Pairs, finished: Callable[[int], object]
+    ) -> Iterator[str]:
+        for aligned in translator.alignments(pairs, finished):
             seen(aligned)
+            yield alignments.write(aligned.links)
+
+    write_for_pairs(options, output, "aligning", "attention", links)
 
 
 def scores(options: argparse.Namespace) -> AlignmentScores:
@@ -91,8 +96,8 @@ def scores(options: argparse.Namespace) -> AlignmentScores:
     read = {"--source": source, "--target": options.target, "--reference": reference}
     require_safe_outputs({"--output": options.output}, read)
     gold = alignment_error_rate.read_gold(reference)
-    if source.is_file():
-        require_equal(source, content_of(source).line_count, reference, len(gold))
+    if text := content(source):
+        require_equal(source, text.line_count, reference, len(gold))
     found: list[Aligned] = []
     _align(options, options.output or Path(os.devnull), found.append)
     require_equal(source, len(found), reference, len(gold))

@@ -2,14 +2,22 @@
 
 import argparse
 import contextlib
-import math
-from collections.abc import Collection, Sequence
+import os
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
+from transformer_mt.config.decoding import SEARCH_KEYS, DecodingConfig
+from transformer_mt.config.section import one_line
 from transformer_mt.scoring.metrics import DEFAULT_METRICS, TOKENIZERS
-from transformer_mt.utils.errors import UsageError
 
 MODEL_OR_EXPORT = "the model directory that `train` wrote, or an export"
+# The titles of groups of options in `--help`.
+MODEL_GROUP = "options for the model"
+SETTINGS_GROUP = (
+    "decoding settings (default: those of the model, the section `decoding` of its config)"
+)
+SETTINGS = DecodingConfig.model_fields
 
 
 def add_model_dir(
@@ -28,12 +36,47 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_files(
+    parser: argparse.ArgumentParser, required: Collection[str] = (), **files: str
+) -> None:
+    """Adds options with a file each, by their names and help; some of them are required."""
+    for name, help in files.items():
+        parser.add_argument(
+            f"--{name}", metavar="FILE", type=Path, required=name in required, help=help
+        )
+
+
+# ---- How a model is used ----
+
+
+def add_engine(parser: argparse._ActionsContainer) -> None:
+    from transformer_mt.export.registry import BACKENDS  # imports NumPy, which `info` spares
+
+    parser.add_argument(
+        "--engine",
+        choices=tuple(BACKENDS),
+        help="the library that runs the model. For a model directory, paddle reads its "
+        "checkpoints, and the others use its export in MODEL_DIR/export (default: paddle for a "
+        "model directory, and for an export the engine that it was made for)",
+    )
+
+
 def add_checkpoint(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--checkpoint",
         metavar="NAME",
         help="the checkpoint to use: best, last, step_N, or average_... for one that `average` "
         "made (default: best, or last if there is no best one yet)",
+    )
+
+
+def add_threads(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--threads",
+        metavar="N",
+        type=positive,
+        default=len(os.sched_getaffinity(0)),
+        help="the number of CPU cores to use (default: all)",
     )
 
 
@@ -46,25 +89,67 @@ def add_device(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def add_files(
-    parser: argparse.ArgumentParser, required: Collection[str] = (), **files: str
+def add_model_choice(
+    parser: argparse.ArgumentParser, settings: Iterable[str] = SEARCH_KEYS, *, ensemble: bool = True
 ) -> None:
-    """Adds options with a file each, by their names and help; some of them are required."""
-    for name, help in files.items():
-        parser.add_argument(
-            f"--{name}", metavar="FILE", type=Path, required=name in required, help=help
+    """Adds the arguments that say how to use a model; `translating.find_engine` reads them.
+
+    Args:
+        settings: the keys of the config's decoding section that get a flag.
+        ensemble: whether several models can be used together.
+    """
+    group = parser.add_argument_group(MODEL_GROUP)
+    add_engine(group)
+    add_checkpoint(group)
+    if ensemble:
+        group.add_argument(
+            "--ensemble",
+            metavar="DIR[:NAME]",
+            action="append",
+            default=[],
+            help="another model directory, and optionally one of its checkpoints. The models "
+            "translate together, with the mean of their probabilities. They must have the same "
+            "subwords. May be repeated",
+        )
+    else:
+        parser.set_defaults(ensemble=[])
+    add_threads(group)
+    add_device(group)
+    group = parser.add_argument_group(SETTINGS_GROUP)
+    for name in settings:
+        is_switch = SETTINGS[name].annotation in (bool, bool | None)
+        form: dict[str, Any] = {"metavar": "X", "type": _setting}
+        group.add_argument(
+            "--" + name.replace("_", "-"),
+            default=argparse.SUPPRESS,
+            help=one_line(SETTINGS[name].description),
+            **({"action": argparse.BooleanOptionalAction} if is_switch else form),
         )
 
 
+# ---- How translations are scored ----
+
+
+def add_references(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    parser.add_argument(
+        "--reference",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        required=required,
+        help="the reference translations, one for each line that is scored. May be repeated, if "
+        "there are several per line",
+    )
+
+
 def add_score_options(
-    parser: argparse._ActionsContainer, metrics: Sequence[str], metrics_help: str, counted_by: str
+    parser: argparse._ActionsContainer, metrics: Sequence[str], metrics_help: str
 ) -> None:
     """Adds the options that say how translations are scored.
 
     Args:
         metrics: the choices of --metrics.
         metrics_help: what the metrics do.
-        counted_by: what counts words in --training-text.
     """
     parser.add_argument(
         "--metrics",
@@ -90,59 +175,33 @@ def add_score_options(
         "--training-text",
         metavar="FILE",
         type=Path,
-        help=f"the target side of the training text, in which {counted_by} to find the rare ones "
-        "(default: the reference)",
+        help="the target side of the training text, in which words are counted to find the rare "
+        "ones (default: the reference)",
     )
 
 
-def add_references(parser: argparse.ArgumentParser, required: bool = True) -> None:
-    parser.add_argument(
-        "--reference",
-        metavar="FILE",
-        type=Path,
-        action="append",
-        required=required,
-        help="the reference translations, one for each line that is scored. May be repeated, if "
-        "there are several per line",
-    )
-
-
-def require_files(options: argparse.Namespace, *names: str) -> None:
-    """
-    Raises:
-        UsageError: one of these options, which may be repeated, names a file that does not exist.
-    """
-    for name in names:
-        value = getattr(options, name)
-        for path in value if isinstance(value, list) else [value]:
-            if path is not None and not is_readable(path):
-                what = (
-                    "a link that leads to no file" if path.is_symlink() else "there is no such file"
-                )
-                raise UsageError(f"--{name.replace('_', '-')}: {path}: {what}")
-
-
-def is_readable(path: Path) -> bool:
-    """Whether the path is a file, a pipe or a device."""
-    return path.exists() and not path.is_dir()
-
-
-# ------------------------------------------------------------------------------------------- types
+# ---- Types ----
 
 
 def positive(text: str) -> int:
     # Nothing that is counted here has more than nine digits. Python reads at most 4,300 digits.
     if not text.isdecimal() or len(text) > 9 or int(text) < 1:
-        shown = repr(text if len(text) <= 12 else f"{text[:9]}...")
-        raise argparse.ArgumentTypeError(f"{shown}: expected a whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r:.20}: expected a whole number from 1 on")
     return int(text)
 
 
 def positive_number(text: str) -> float:
-    number = math.nan
+    """A number of minutes of at most 60 days, or of seconds of at most one day."""
     with contextlib.suppress(ValueError):
-        number = float(text)
-    # Far beyond what anybody means, numbers overflow, or become 0, where they are computed with.
-    if not 1e-6 <= number <= 1e12:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0 (from 1e-6 to 1e12)")
-    return number
+        # Far beyond, numbers overflow, or become 0, where they are computed with.
+        if 1e-6 <= (number := float(text)) <= 86_400:
+            return number
+    raise argparse.ArgumentTypeError(f"{text!r}: expected a number from 0.000001 to 86400")
+
+
+def _setting(text: str) -> int | float | str | None:
+    """A value as in a config; the schema decides whether it is a valid one."""
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return None if text == "null" else text

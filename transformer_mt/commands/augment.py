@@ -42,16 +42,12 @@ from pathlib import Path
 from typing import Any
 
 from transformer_mt import __version__
-from transformer_mt.commands.arguments import add_files
-from transformer_mt.commands.model_choice import (
-    add_model_choice,
-    find_model,
-    made_from,
-    translating,
-)
+from transformer_mt.commands.arguments import add_files, add_model_choice
+from transformer_mt.commands.translating import find_engine, made_from, translating
 from transformer_mt.config.decoding import SEARCH_KEYS
 from transformer_mt.data.synthetic_pairs import Counts, SyntheticPairs
 from transformer_mt.decoding.lines import WINDOW, in_windows, input_lines
+from transformer_mt.decoding.output import Line
 from transformer_mt.decoding.resumable import ResumableFile, resumable_file
 from transformer_mt.export.registry import EngineSpec
 from transformer_mt.model_directory import require_safe_outputs
@@ -101,8 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume", action="store_true", help="continue a command that was interrupted"
     )
-    settings = [key for key in SEARCH_KEYS if key != "n_best"]
-    add_model_choice(parser, settings, ensemble=False)
+    add_model_choice(parser, [key for key in SEARCH_KEYS if key != "n_best"], ensemble=False)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -127,15 +122,26 @@ def run(options: argparse.Namespace) -> None:
     made: dict[str, Any] = {f"--{side}": text.content.sha256 for side, text in texts.items()}
     for model in models:
         made |= {f"{model.title}: {key}": value for key, value in made_from(model.spec).items()}
-        made[f"{model.title}: name"] = model.names
+        made[f"{model.title}: name"] = _names(model.spec)
     Path(prefix).parent.mkdir(parents=True, exist_ok=True)
     # The translations of all models stand in one file, which is deleted at the end.
-    path = Path(f"{prefix}.translations")
-    with resumable_file(path, made, WINDOW, options.resume) as file:
+    with resumable_file(Path(f"{prefix}.translations"), made, WINDOW, options.resume) as file:
         _translate(models, file)
         counts = _write(models, texts, languages, file.written(), outputs)
         file.delete()
-    _show(texts, counts, outputs)
+    show(f"made      {counts.made:,} pairs")
+    for reason, count in (
+        ("empty on a side", counts.empty),
+        ("pairs of the parallel text itself", counts.original),
+        ("repeated", counts.repeated),
+    ):
+        if count:
+            show(f"left out  {count:,}: {reason}")
+    if len(texts) == 2 and not _are_parallel(texts):
+        show("          --source and --target have not as many lines, so they are no parallel text")
+    show(f"written   {counts.pairs:,} pairs of {counts.sources:,} sources:")
+    for path in outputs.values():
+        show(f"          {path}")
 
 
 # ---- What is asked for ----
@@ -155,23 +161,20 @@ class _Text:
 
 @dataclass(frozen=True)
 class _Model:
-    """A model, or an ensemble, and the text that it translates.
-
-    Attributes:
-        title: its direction and its number.
-        names: the model directory and the checkpoint of each of its models. An export has no
-            checkpoint.
-    """
+    """A model, or an ensemble, and the text that it translates. `title` is the direction and the
+    number of the model."""
 
     direction: str
     title: str
     spec: EngineSpec
     text: _Text
 
-    @property
-    def names(self) -> list[tuple[str, str]]:
-        checkpoints = [(str(path.parent.parent), path.name) for path in self.spec.checkpoints]
-        return checkpoints or [(str(self.spec.folder), "")]
+
+def _names(spec: EngineSpec) -> list[tuple[str, str]]:
+    """The model directory and the checkpoint of each model of an engine. An export has no
+    checkpoint."""
+    checkpoints = [(str(path.parent.parent), path.name) for path in spec.checkpoints]
+    return checkpoints or [(str(spec.folder), "")]
 
 
 def _texts(options: argparse.Namespace) -> dict[str, _Text]:
@@ -180,20 +183,20 @@ def _texts(options: argparse.Namespace) -> dict[str, _Text]:
     Raises:
         UsageError: a text is missing, or is not needed.
     """
+    if not options.forward and not options.backward:
+        raise UsageError("give --forward MODEL --source FILE, or --backward MODEL --target FILE")
     texts = {}
     for direction, side in TEXT_OF.items():
         path = getattr(options, side)
+        if path is None and getattr(options, direction):
+            raise UsageError(f"--{direction} needs the text that it translates: give --{side} FILE")
         if path is not None and not path.is_file():
             raise UsageError(f"--{side}: {path}: there is no such file (a pipe can't be used here)")
         if path is not None:
             texts[side] = _Text(path, content_of(path))
-        elif getattr(options, direction):
-            raise UsageError(f"--{direction} needs the text that it translates: give --{side} FILE")
     for direction, side in TEXT_OF.items():
         if side in texts and not getattr(options, direction) and not _are_parallel(texts):
             raise UsageError(f"--{side}: there is no --{direction} model to translate it")
-    if not options.forward and not options.backward:
-        raise UsageError("give --forward MODEL --source FILE, or --backward MODEL --target FILE")
     return texts
 
 
@@ -215,7 +218,7 @@ def _models(
     languages: tuple[str, str] = ("", "")
     for direction, side in TEXT_OF.items():
         names = getattr(options, direction)
-        specs = [find_model(options, name) for name in names]
+        specs = [find_engine(options, name, n_best=1) for name in names]
         for name, spec in zip(names, specs, strict=True):
             own = spec.config.data.source_lang, spec.config.data.target_lang
             pair = own if direction == "forward" else own[::-1]
@@ -231,11 +234,8 @@ def _models(
             raise UsageError(f"--{direction}: the same model is given twice")
         if options.as_ensemble and names:
             # An export, which has no checkpoint, is refused.
-            others = [
-                ":".join((str(s.folder), *(c.name for c in s.checkpoints))) for s in specs[1:]
-            ]
-            together = argparse.Namespace(**vars(options) | {"ensemble": others})
-            specs = [find_model(together, names[0])]
+            others = [":".join(filter(None, _names(spec)[0])) for spec in specs[1:]]
+            specs = [find_engine(options, names[0], ensemble=others, n_best=1)]
         for number, spec in enumerate(specs, 1):
             models.append(_Model(direction, f"{direction} {number}", spec, texts[side]))
     return models, languages
@@ -246,8 +246,6 @@ def _models(
 
 def _translate(models: list[_Model], file: ResumableFile) -> None:
     """Writes the translations of one model after the other, from where the file was left."""
-    from transformer_mt.decoding.output import Line  # which help does not need
-
     start = 0
     for model in models:
         text = model.text
@@ -257,8 +255,7 @@ def _translate(models: list[_Model], file: ResumableFile) -> None:
             continue
         say(f"{model.title}: translating {total:,} lines of {text.path}")
         with translating(model.spec, model.title, total, done) as (translator, bar):
-            windows = in_windows(input_lines(text.path, done))
-            lines = ([Line(line) for line in window] for window in windows)
+            lines = in_windows(map(Line, input_lines(text.path, done)))
             for translation in translator.stream(lines, finished=bar.update, first=done + 1):
                 file.write_line(translation.text)
         for _ in range(text.padding):
@@ -287,7 +284,7 @@ def _write(
         # They get their names from the last to the first.
         files = {name: stack.enter_context(atomic(path)) for name, path in outputs.items()}
         columns = [
-            "\t".join([model.direction, *map(" + ".join, zip(*model.names, strict=True))])
+            "\t".join([model.direction, *map(" + ".join, zip(*_names(model.spec), strict=True))])
             for model in models
         ]
         for source, target, made_by in progress(
@@ -296,7 +293,31 @@ def _write(
             files["source"].write(as_line(source))
             files["target"].write(as_line(target))
             files["origin"].write("\t".join(columns[number] for number in made_by) + "\n")
-        facts = _description(models, texts, languages, counts)
+        facts = {
+            "version": __version__,
+            "languages": {"source": languages[0], "target": languages[1]},
+            "texts": {
+                side: {
+                    "file": str(text.path),
+                    "lines": text.content.line_count,
+                    "sha256": text.content.sha256,
+                }
+                for side, text in texts.items()
+            },
+            "parallel": _are_parallel(texts),
+            "models": [
+                {
+                    "direction": model.direction,
+                    "names": [
+                        {"model_dir": folder, "checkpoint": checkpoint or None}
+                        for folder, checkpoint in _names(model.spec)
+                    ],
+                    "made_from": made_from(model.spec),
+                }
+                for model in models
+            ],
+            "counts": asdict(counts),
+        }
         files["description"].write(json.dumps(facts, indent=2) + "\n")
         for file in files.values():
             file.flush()  # A full disk must be noticed while the files of before are there.
@@ -312,47 +333,3 @@ def _lines(path: Path) -> Iterator[str]:
     for number, line in enumerate(byte_lines(path)):
         text = line.decode("utf-8", errors="replace")
         yield text if number else text.removeprefix("\ufeff")
-
-
-def _description(
-    models: list[_Model], texts: dict[str, _Text], languages: tuple[str, str], counts: Counts
-) -> dict[str, Any]:
-    """Returns the content of PREFIX.json."""
-    return {
-        "version": __version__,
-        "languages": dict(zip(("source", "target"), languages, strict=True)),
-        "texts": {
-            side: {"file": str(text.path), "lines": text.content.line_count}
-            | {"sha256": text.content.sha256}
-            for side, text in texts.items()
-        },
-        "parallel": _are_parallel(texts),
-        "models": [
-            {
-                "direction": model.direction,
-                "names": [
-                    {"model_dir": folder, "checkpoint": checkpoint or None}
-                    for folder, checkpoint in model.names
-                ],
-                "made_from": made_from(model.spec),
-            }
-            for model in models
-        ],
-        "counts": asdict(counts),
-    }
-
-
-def _show(texts: dict[str, _Text], counts: Counts, outputs: dict[str, Path]) -> None:
-    show(f"made      {counts.made:,} pairs")
-    for reason, count in (
-        ("empty on a side", counts.empty),
-        ("pairs of the parallel text itself", counts.original),
-        ("repeated", counts.repeated),
-    ):
-        if count:
-            show(f"left out  {count:,}: {reason}")
-    if len(texts) == 2 and not _are_parallel(texts):
-        show("          --source and --target have not as many lines, so they are no parallel text")
-    show(f"written   {counts.pairs:,} pairs of {counts.sources:,} sources:")
-    for path in outputs.values():
-        show(f"          {path}")

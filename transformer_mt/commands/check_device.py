@@ -29,14 +29,16 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from transformer_mt import __version__
-from transformer_mt.commands import examples
 from transformer_mt.commands.arguments import add_device, add_files
+from transformer_mt.config.schema import Config
+from transformer_mt.data.batches import Batch, Update, collate
+from transformer_mt.decoding.engine import Sentence
 from transformer_mt.model import costs
 from transformer_mt.model.costs import VocabularySizes
 from transformer_mt.model_directory import require_safe_outputs
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
     from transformer_mt.training.update import Updater
 
 Result = TypeVar("Result")
-PRECISIONS = ("float32", "bfloat16", "float16")
+VOCABULARY, PAD, UNK, BOS, EOS = 400, 0, 1, 2, 3
 # The largest error of losses and gradients, as a share of the largest expected number. From the
 # architecture Ampere on, Paddle lets GPUs round the factors of float32 products to the 10 bits of
 # TF32, so that float32 has the limit of TF32 there.
@@ -94,10 +96,10 @@ def run(options: argparse.Namespace) -> None:
         show(f"{title:<9}  {value}")
     show("\nEach line shows the largest error that was found, and in brackets its limit.\n")
     all_checks = checks(device)
-    for check in all_checks:
-        line = result(device, check)
+    for name, check in all_checks.items():
+        line = result(device, name, check)
         lines.append(line)
-        show(f"{line['verdict']:<6}  {check.name:<33}  {line['found']}")
+        show(f"{line['verdict']:<6}  {name:<33}  {line['found']}")
         report["finished"] = len(lines) == len(all_checks)
         if options.json:  # if the process dies in the next check, the file has the others
             write_atomically(options.json, json.dumps(report, indent=2) + "\n")
@@ -106,11 +108,6 @@ def run(options: argparse.Namespace) -> None:
     show(f"\n{len(lines) - failed} ok, {failed} failed, in {took}")
     if failed:
         raise UserError("a check has failed; docs/check-device.md says what to do")
-
-
-class Check(NamedTuple):
-    name: str
-    run: Callable[[Device], Found]
 
 
 class Found(NamedTuple):
@@ -124,45 +121,41 @@ class Found(NamedTuple):
     text: str = ""
 
 
-def checks(device: Device) -> list[Check]:
-    """Lists all checks that apply to a device, in the order in which they run."""
-    precisions = [name for name in PRECISIONS if device.lacks(name) is None]
-    sizes = SIZES if device.is_gpu else ["tiny"]
-    found = []
+def checks(device: Device) -> dict[str, Callable[[], Found]]:
+    """All checks that apply to a device by their names, in the order in which they run."""
+    found: dict[str, Callable[[], Found]] = {}
 
     def add(name: str, check: Callable[..., Found], *arguments: str) -> None:
-        name = ", ".join((name, *arguments))
-        found.append(Check(name, lambda device: check(device, *arguments)))
+        found[", ".join((name, *arguments))] = lambda: check(device, *arguments)
 
-    for precision in precisions:
+    for precision in device.rounding:
         for kind in KINDS:
-            add("gradients", forward_and_backward, kind, precision)
+            add("gradients", gradients, kind, precision)
         add("ten updates", ten_updates, precision)
     for kind in KINDS:
         add("a beam of 5", beam, kind)
     add("memory of an update", memory_of_an_update)
-    for size in sizes:
-        for precision in precisions:
+    for size in SIZES if device.is_gpu else ["tiny"]:
+        for precision in device.rounding:
             add("speed of training", training_speed, size, precision)
         add("speed of decoding", decoding_speed, size)
     return found
 
 
-def result(device: Device, check: Check) -> dict[str, Any]:
+def result(device: Device, name: str, check: Callable[[], Found]) -> dict[str, Any]:
     """Runs a check and returns its line of the report. Whatever it raises is its own failure, so
     that the others run."""
     started = time.perf_counter()
-    line: dict[str, Any] = {"check": check.name, "verdict": "ok", "errors": {}, "limit": None}
+    line: dict[str, Any] = {"check": name, "verdict": "ok", "errors": {}, "limit": None}
     try:
         with signals.undisguised():
-            errors, limit, text = check.run(device)
+            errors, limit, text = check()
             device.synchronize()  # what a GPU has still to report belongs to this check
         if limit is not None:
             errors = {what: math.inf if math.isnan(e) else e for what, e in errors.items()}
             what, worst = max(errors.items(), key=lambda item: item[1])
-            passes = worst <= limit
-            line["verdict"] = "ok" if passes else "FAILED"
-            shown = f"{worst:.2g} (limit {limit:.2g})" + ("" if passes else f", {what}")
+            line["verdict"] = "ok" if worst <= limit else "FAILED"
+            shown = f"{worst:.2g} (limit {limit:.2g})" + (f", {what}" if worst > limit else "")
             text = "; ".join(filter(None, [shown, text]))
         # JSON has no infinite numbers.
         finite = {what: e if math.isfinite(e) else str(e) for what, e in errors.items()}
@@ -180,6 +173,11 @@ def result(device: Device, check: Check) -> dict[str, Any]:
 class Device:
     """The device that is checked.
 
+    Attributes:
+        rounding: the values of training.precision that it has, and for each of them the key of its
+            limits.
+        lacking: why it does not have the others.
+
     Args:
         name: as `utils.device.use` returns it. It must be selected already.
     """
@@ -187,26 +185,20 @@ class Device:
     def __init__(self, name: str) -> None:
         import paddle
 
-        self.name = name
         self.is_gpu = name != "cpu"
         self.place = paddle.get_device()  # such as gpu:0
         random = np.random.default_rng(1)
         a, b = (random.standard_normal(s).astype("float32") for s in ((256, 2048), (2048, 256)))
         product = paddle.matmul(paddle.to_tensor(a), paddle.to_tensor(b)).numpy()
-        error = examples.relative_error(product, a.astype(np.float64) @ b.astype(np.float64))
-        self.float32 = "TF32" if error > TF32_ERROR else "float32"
-
-    def lacks(self, precision: str) -> str | None:
-        """Returns why a value of training.precision can't be used; None if it can."""
-        try:
-            devices.require_precision(precision, self.name)
-        except UsageError as error:
-            return str(error).partition(": ")[2]
-        return None
-
-    def rounding(self, precision: str) -> str:
-        """The key of the limits for a value of training.precision."""
-        return self.float32 if precision == "float32" else precision
+        error = relative_error(product, a.astype(np.float64) @ b.astype(np.float64))
+        self.rounding = {"float32": "TF32" if error > TF32_ERROR else "float32"}
+        self.lacking = []
+        for precision in ("bfloat16", "float16"):
+            try:
+                devices.require_precision(precision, name)
+                self.rounding[precision] = precision
+            except UsageError as error:
+                self.lacking.append(str(error).partition(": ")[2])
 
     def synchronize(self) -> None:
         """Waits until the device has done all work that was queued. Errors of that work are raised
@@ -215,18 +207,6 @@ class Device:
 
         if self.is_gpu:
             paddle.device.synchronize()
-
-    def seconds(self, work: Callable[[], object]) -> float:
-        """Measures how long `work` takes, for about a second, after a call that is not counted."""
-        work()
-        self.synchronize()
-        started, repeats = time.perf_counter(), 0
-        while repeats == 0 or time.perf_counter() - started < 1.0:
-            for _ in range(10 if self.is_gpu else 1):  # a GPU lags behind what is queued
-                work()
-                repeats += 1
-            self.synchronize()
-        return (time.perf_counter() - started) / repeats
 
     @contextmanager
     def on_cpu(self) -> Iterator[None]:
@@ -255,18 +235,46 @@ class Device:
         """
         from transformer_mt.model import operations
 
-        config = examples.make_config(**sections)
+        config = make_config(**sections)
         with self.on_cpu():
-            reference = examples.make_updater(config)
+            reference = make_updater(config)
             with operations.plain():
                 prepare(reference)
                 parameters = reference.model.named_parameters()
                 weights = {name: weight.numpy().astype("float32") for name, weight in parameters}
                 expected = work(reference)
         training = config.training.model_copy(update={"precision": precision})
-        updater = examples.make_updater(config.model_copy(update={"training": training}))
-        examples.set_weights(updater, weights)
+        updater = make_updater(config.model_copy(update={"training": training}))
+        for name, parameter in updater.model.named_parameters():
+            parameter.set_value(weights[name])
         return expected, work(updater)
+
+    def speed(self, unit: str, has_factor: bool, prepare: Callable[[], tuple[int, Any]]) -> Found:
+        """Measures the speed of work, for about a second.
+
+        Args:
+            has_factor: whether a GPU's speed is also shown as a multiple of the CPU's.
+            prepare: returns how much the work is, in `unit`, and the work.
+        """
+
+        def per_second() -> float:
+            amount, work = prepare()
+            work()  # is not counted
+            self.synchronize()
+            started, repeats = time.perf_counter(), 0
+            while repeats == 0 or time.perf_counter() - started < 1.0:
+                for _ in range(10 if self.is_gpu else 1):  # a GPU lags behind what is queued
+                    work()
+                    repeats += 1
+                self.synchronize()
+            return amount * repeats / (time.perf_counter() - started)
+
+        speed = per_second()
+        text = f"{speed:,.{0 if speed > 100 else 1}f} {unit}/s"
+        if self.is_gpu and has_factor:
+            with self.on_cpu():
+                text += f", {speed / per_second():.1f} times the CPU"
+        return Found({}, None, text)
 
     def allocated(self) -> int:
         """The memory of all tensors, in bytes."""
@@ -281,7 +289,7 @@ class Device:
         """Returns the device and the versions, by their titles."""
         import paddle
 
-        own = devices.description()
+        own, float32 = devices.description(), self.rounding["float32"]
         build = "for CPUs only"
         if paddle.is_compiled_with_cuda():
             build = f"for CUDA {paddle.version.cuda()}, cuDNN {paddle.version.cudnn()}"
@@ -290,7 +298,7 @@ class Device:
             "Program": f"transformer_mt {__version__}, Python {platform.python_version()}",
             "Paddle": f"{paddle.__version__}, {build}",
             "System": f"{system}; {own['cores']} cores, {own['memory_gb']} GB",
-            "Device": f"{self.place}, {own['device_name']}; products of float32 in {self.float32}",
+            "Device": f"{self.place}, {own['device_name']}; products of float32 in {float32}",
         }
         if self.is_gpu:
             gpu = paddle.device.cuda.get_device_properties(self.place)
@@ -298,62 +306,89 @@ class Device:
                 f"compute capability {gpu.major}.{gpu.minor}, {gpu.total_memory / 1e9:.1f} GB; "
                 f"{paddle.device.cuda.device_count()} of them"
             )
-        if reasons := [reason for name in PRECISIONS if (reason := self.lacks(name))]:
-            described["Left out"] = "; ".join(reasons)
+        if self.lacking:
+            described["Left out"] = "; ".join(self.lacking)
         return described
 
 
 # ---- The checks ----
 
 
-def forward_and_backward(device: Device, kind: str, precision: str) -> Found:
+def gradients(device: Device, kind: str, precision: str) -> Found:
     """The loss of a padded batch, and its gradient with respect to every weight."""
-    work = partial(examples.loss_and_gradients, update=examples.make_update(1))
-    (expected_loss, expected), (loss, gradients) = device.compared(
-        work, examples.randomised, precision, model=KINDS[kind]
+    update = make_update(1)
+
+    def loss_and_gradients(updater: Updater) -> tuple[float, dict[str, np.ndarray]]:
+        from transformer_mt.training.update import seed_generators
+
+        seed_generators(1)
+        updater.model.train()
+        total = 0.0
+        for batch in update.batches:
+            loss = updater.losses(batch, 1)[0] / update.target_tokens
+            loss.backward()
+            total += float(loss)
+        found = {}
+        for name, parameter in updater.model.named_parameters():
+            found[name] = np.zeros(parameter.shape, "float32")
+            if parameter.grad is not None:
+                found[name] = parameter.grad.astype("float32").numpy()
+        return total, found
+
+    (expected_loss, expected), (loss, found) = device.compared(
+        loss_and_gradients, randomise, precision, model=KINDS[kind]
     )
     # Gradients that should be 0, such as those of the biases of keys, are only nearly 0, so all
     # errors are shares of the largest number.
     largest = max(float(np.abs(gradient).max()) for gradient in expected.values())
     errors = {
-        f"gradient of {name}": float(np.abs(gradients[name] - gradient).max()) / largest
+        f"gradient of {name}": float(np.abs(found[name] - gradient).max()) / largest
         for name, gradient in expected.items()
     }
     errors["loss"] = abs(loss / expected_loss - 1)
-    return Found(errors, LIMITS[device.rounding(precision)])
+    return Found(errors, LIMITS[device.rounding[precision]])
 
 
 def ten_updates(device: Device, precision: str) -> Found:
-    """The losses of ten updates by Adam, which fall."""
+    """The losses per target token of ten updates by Adam, with three batches in turn; they fall."""
+
+    def losses_of(updater: Updater) -> list[float]:
+        from transformer_mt.training.update import read
+
+        updates = [(step, make_update(step % 3)) for step in range(1, 11)]
+        outcomes = ((update, read([updater.apply(update, step)])[0]) for step, update in updates)
+        return [outcome.loss / update.target_tokens for update, outcome in outcomes]
+
     training = {"optimizer": "adam", "schedule": "constant", "warmup_steps": 0}
     training |= {"learning_rate": 1e-3, "clip_norm": 1.0}
-    expected, losses = device.compared(
-        examples.losses_of_updates, lambda updater: None, precision, training=training
-    )
+    expected, losses = device.compared(losses_of, lambda _: None, precision, training=training)
     errors = {
-        f"loss of update {n}": examples.relative_error(*pair)
+        f"loss of update {n}": relative_error(*pair)
         for n, pair in enumerate(zip(losses, expected, strict=True), 1)
     }
     if not losses[-1] < losses[0]:
         errors["the loss does not fall"] = math.inf
     text = f"the loss falls from {losses[0]:.2f} to {losses[-1]:.2f}"
-    return Found(errors, LOSS_LIMITS[device.rounding(precision)], text)
+    return Found(errors, LOSS_LIMITS[device.rounding[precision]], text)
 
 
 def beam(device: Device, kind: str) -> Found:
-    """The outputs of beam search, or of mask-predict."""
+    """The best outputs of beam search, or of mask-predict, for forty sentences."""
 
     def prepare(reference: Updater) -> None:
-        examples.randomised(reference)
+        randomise(reference)
         reference.model.to(dtype="float64")  # which the fast decoder of a CPU leaves to Paddle
 
+    def outputs(updater: Updater) -> list[list[int]]:
+        return [hypotheses[0].ids for hypotheses in search(updater, make_sources(9, 40))()]
+
     expected, found = device.compared(
-        examples.outputs, prepare, model=KINDS[kind], decoding={"beam_size": 5}
+        outputs, prepare, model=KINDS[kind], decoding={"beam_size": 5}
     )
     different = sum(a != b for a, b in zip(found, expected, strict=True))
     text = f"{len(found) - different} of {len(found)} outputs are the same"
     errors = {"share of outputs that differ": different / len(found)}
-    return Found(errors, DIFFERENT[device.float32], text)
+    return Found(errors, DIFFERENT[device.rounding["float32"]], text)
 
 
 def memory_of_an_update(device: Device) -> Found:
@@ -363,13 +398,11 @@ def memory_of_an_update(device: Device) -> Found:
     """
     size, rows, length = 4000, 32, 24
     sizes = VocabularySizes(size, size, True)
-    config = examples.make_config(
-        {**examples.MODEL, "num_layers": 3, "d_ff": 512}, {"optimizer": "adam"}
-    )
+    config = make_config(model={"num_layers": 3, "d_ff": 512}, training={"optimizer": "adam"})
     gc.collect()
     before = device.allocated()
-    updater = examples.make_updater(config, size)
-    update = examples.full_update(rows, length, size)
+    updater = make_updater(config, size)
+    update = full_update(rows, length, size)
     updater.apply(update, 1)  # the optimiser makes its state
     found: list[int] = []
     hook = updater.objective.criterion.register_forward_post_hook(
@@ -386,42 +419,117 @@ def memory_of_an_update(device: Device) -> Found:
 
 
 def training_speed(device: Device, size: str, precision: str) -> Found:
-    """The target tokens per second of updates; on a GPU also as a multiple of the CPU's."""
+    """The speed of updates of 32 tokens a row."""
+    training = {"optimizer": "adam", "learning_rate": 1e-4, "precision": precision}
+    config = make_config(model=SIZES[size], training=training)
+    update = full_update(128 if device.is_gpu else 32, 32, VOCABULARIES[size])
 
-    def tokens_per_second(precision: str, tokens: int) -> float:
-        training = {"optimizer": "adam", "learning_rate": 1e-4, "precision": precision}
-        updater = examples.make_updater(
-            examples.make_config(SIZES[size], training), VOCABULARIES[size]
-        )
-        update = examples.full_update(tokens // 32, 32, VOCABULARIES[size])
-        return update.target_tokens / device.seconds(lambda: updater.apply(update, 1))
+    def prepare() -> tuple[int, Callable[[], object]]:
+        updater = make_updater(config, VOCABULARIES[size])
+        return update.target_tokens, lambda: updater.apply(update, 1)
 
-    speed = tokens_per_second(precision, 4096 if device.is_gpu else 1024)
-    text = f"{speed:,.0f} target tokens/s"
-    if device.is_gpu and precision == "float32" and size == "tiny":
-        with device.on_cpu():
-            text += f", {speed / tokens_per_second(precision, 1024):.0f} times the CPU"
-    return Found({}, None, text)
+    has_factor = precision == "float32" and size == "tiny"
+    return device.speed("target tokens", has_factor, prepare)
 
 
 def decoding_speed(device: Device, size: str) -> Found:
-    """The sentences per second of a beam of 5, with 20 words on both sides."""
+    """The speed of a beam of 5, with 20 words on both sides."""
     count = 64 if device.is_gpu else 16
     limits = {"min_length_ratio": 1.0, "max_length_ratio": 1.0, "max_length_extra": 0}
-    config = examples.make_config(SIZES[size], decoding={"beam_size": 5, **limits})
-    source = examples.full_update(count, 20, VOCABULARIES[size]).batches[0].source.tolist()
+    config = make_config(model=SIZES[size], decoding={"beam_size": 5, **limits})
+    sources = np.random.default_rng(1).integers(EOS + 1, VOCABULARIES[size], (count, 20)).tolist()
 
-    def sentences_per_second() -> float:
-        engine = examples.make_engine(
-            examples.make_updater(config, VOCABULARIES[size]), VOCABULARIES[size]
-        )
-        return count / device.seconds(
-            lambda: engine.search(examples.numbered(source), config.decoding)
-        )
+    def prepare() -> tuple[int, Callable[[], object]]:
+        return count, search(make_updater(config, VOCABULARIES[size]), sources)
 
-    speed = sentences_per_second()
-    text = f"{speed:,.1f} sentences/s, {count} at once, 20 words each"
-    if device.is_gpu and size == "tiny":
-        with device.on_cpu():
-            text += f", {speed / sentences_per_second():.1f} times the CPU"
-    return Found({}, None, text)
+    found = device.speed("sentences", size == "tiny", prepare)
+    return found._replace(text=f"{found.text}; {count} at once, 20 words each")
+
+
+# ---- Small models, and random sentences whose translation is the source reversed ----
+
+
+def make_config(**sections: dict[str, Any]) -> Config:
+    """A config of a small model, with the values of sections as given.
+
+    Nothing is read from the paths in it, and nothing is written.
+    """
+    model = {"num_layers": 2, "d_model": 128, "num_heads": 4, "d_ff": 256, "dropout": 0.0}
+    values: dict[str, Any] = {
+        "model_dir": "check-device",
+        "data": {"root": "check-device", "source_lang": "a", "target_lang": "b"},
+        "model": model,
+        "training": {"max_steps": 50},
+        "decoding": {"max_length_ratio": 1.0, "max_length_extra": 3},
+    }
+    for name, section in sections.items():
+        values[name] = {**values.get(name, {}), **section}
+    return Config.model_validate(values)
+
+
+def make_subwords(size: int = VOCABULARY) -> Any:
+    """What models, objectives and engines read of a vocabulary that both sides share."""
+    vocabulary = SimpleNamespace(size=size, pad=PAD, unk=UNK, bos=BOS, eos=EOS)
+    return SimpleNamespace(source=vocabulary, target=vocabulary, joint=True)
+
+
+def make_updater(config: Config, size: int = VOCABULARY) -> Updater:
+    """The updater of a config, on the device that is selected."""
+    from transformer_mt.training import setup
+
+    return setup.make_updater(config, make_subwords(size))
+
+
+def search(updater: Updater, sources: list[list[int]]) -> Callable[[], Any]:
+    """Returns a function that translates sentences with the model of an updater."""
+    from transformer_mt.decoding.paddle_engine import engine_of
+
+    # An engine reads only the ids of special tokens.
+    engine = engine_of([updater.model], make_subwords())
+    sentences = [Sentence(ids, number=number) for number, ids in enumerate(sources)]
+    return lambda: engine.search(sentences, updater.config.decoding)
+
+
+def make_sources(seed: int, count: int) -> list[list[int]]:
+    """Random sentences of 2 to 12 ids."""
+    random = np.random.default_rng(seed)
+    lengths = random.integers(2, 13, count)
+    return [random.integers(EOS + 1, VOCABULARY, length).tolist() for length in lengths]
+
+
+def make_batch(sources: list[list[int]], targets: list[list[int]]) -> Batch:
+    corpus: Any = SimpleNamespace(source=sources, target=targets)
+    return collate(corpus, np.arange(len(sources)), make_subwords())
+
+
+def make_update(seed: int) -> Update:
+    """An update of two padded batches."""
+    sources = [make_sources(2 * seed + number, 16) for number in range(2)]
+    batches = [make_batch(own, [source[::-1] for source in own]) for own in sources]
+    return Update(batches, sum(batch.target_tokens for batch in batches))
+
+
+def full_update(rows: int, length: int, size: int) -> Update:
+    """An update of one batch without padding. The length is with end-of-sentence."""
+    ids = np.random.default_rng(1).integers(EOS + 1, size, (2, rows, length - 1))
+    batch = make_batch(*ids.tolist())
+    return Update([batch], batch.target_tokens)
+
+
+def randomise(updater: Updater) -> None:
+    """Draws all weights at random, also biases and norms.
+
+    They are so small that rounding errors hardly grow from layer to layer, and those of the output
+    layer so large that outputs vary as those of a trained model do.
+    """
+    random = np.random.default_rng(5)
+    for _, parameter in updater.model.named_parameters():
+        value, noise = parameter.numpy(), random.standard_normal(parameter.shape)
+        value = 0.08 * noise if value.ndim > 1 else value + 0.1 * noise
+        parameter.set_value(value.astype("float32"))
+
+
+def relative_error(found: Any, expected: Any) -> float:
+    """The largest difference of two arrays, as a share of the largest expected number."""
+    found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
+    return float(np.abs(found - expected).max() / np.abs(expected).max())

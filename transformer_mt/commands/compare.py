@@ -23,16 +23,13 @@ from pathlib import Path
 
 from transformer_mt.commands.arguments import (
     add_files,
+    add_model_choice,
     add_references,
     add_score_options,
-    is_readable,
-    require_files,
 )
-from transformer_mt.commands.line_files import require_equal
-from transformer_mt.commands.model_choice import add_model_choice, find_model, translate
+from transformer_mt.commands.translating import find_engine, numbered, read_together, translate
 from transformer_mt.config.decoding import SEARCH_KEYS
-from transformer_mt.decoding.lines import input_lines
-from transformer_mt.export.registry import EngineSpec, split_model
+from transformer_mt.export.registry import split_model
 from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.reports.comparison import as_json, as_page, as_text
 from transformer_mt.scoring.comparison import compare
@@ -46,8 +43,8 @@ from transformer_mt.scoring.tokenizers import (
     tokenizer_for_text,
 )
 from transformer_mt.utils.console import progress, say, warn
-from transformer_mt.utils.errors import UsageError, UserError
-from transformer_mt.utils.files import lines, write_atomically
+from transformer_mt.utils.errors import UsageError
+from transformer_mt.utils.files import write_atomically
 
 # What sacreBLEU's bootstrap of chrF holds in memory: 1,000 samples of 18 numbers of 4 bytes.
 BYTES_PER_LINE = 72_000
@@ -76,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: 5)",
     )
     about = f"the metrics to compare, of {', '.join(METRICS)}. The first one decides"
-    add_score_options(parser, tuple(METRICS), about, "the words of the reference are counted")
+    add_score_options(parser, tuple(METRICS), about)
     add_model_choice(parser, [name for name in SEARCH_KEYS if name != "n_best"])
 
 
@@ -87,11 +84,19 @@ def run(options: argparse.Namespace) -> None:
         UserError: the files have different numbers of lines, or something is wrong with a model.
     """
     names = _distinct(options.systems)
-    models = _require_valid(options, names)
-    references = [list(lines(path)) for path in options.reference]
-    sources = list(input_lines(options.source)) if options.source else None
-    translations = {name: list(input_lines(Path(name))) for name in names if name not in models}
-    _require_as_many_lines(options, references, sources, translations)
+    _require_consistent(options, names)
+    models = {name: find_engine(options, name, n_best=1) for name in names if _is_model(name)}
+    files = {name: Path(name) for name in names if name not in models}
+    texts = read_together(options.reference, [options.source, *files.values()])
+    references = [texts[path] for path in options.reference]
+    sources = texts.get(options.source)
+    translations = {name: texts[path] for name, path in files.items()}
+    if (count := len(references[0])) > MANY_LINES:
+        warn(
+            f"{count:,} lines are many for sacreBLEU's tests, which take minutes and about "
+            f"{count * BYTES_PER_LINE / 1e9:.1f} GB of memory for them. A random sample of 10,000 "
+            "lines is enough"
+        )
     configs = [spec.config for spec in models.values()]
     tokenize = options.tokenize
     if tokenize is None:
@@ -100,11 +105,11 @@ def run(options: argparse.Namespace) -> None:
     if "bleu" in metrics:
         require_package_of(tokenize)
     for name, spec in models.items():
-        say(f"{name}: translating {len(sources):,} lines")
+        say(f"{name}: translating {count:,} lines")
         translations[name], _ = translate(spec, sources)
     with progress(total=len(metrics) * len(TESTS), title="comparing", unit="tests") as bar:
         comparison = compare(
-            [(_shown(name), translations[name]) for name in names],
+            [(name, translations[name]) for name in names],
             references,
             sources,
             tokenize=tokenize,
@@ -117,7 +122,9 @@ def run(options: argparse.Namespace) -> None:
         )
     for warning in comparison.warnings:
         warn(warning)
-    print(as_text(comparison, colour=_wants_colour()))
+    # https://no-color.org
+    colour = sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    print(as_text(comparison, colour))
     if options.html:
         write_atomically(options.html, as_page(comparison))
     if options.json:
@@ -130,71 +137,38 @@ def _distinct(systems: list[str]) -> list[str]:
     for name in systems:
         path = os.path.realpath(name)
         if path in found:
-            warn(f"{_shown(name)} is given twice. It is compared once")
+            warn(f"{name} is given twice. It is compared once")
         found.setdefault(path, name)
     return list(found.values())
 
 
-def _require_valid(options: argparse.Namespace, names: list[str]) -> dict[str, EngineSpec]:
-    """Checks the arguments. Returns the engine of each of the systems `names` that is a model.
+def _is_model(name: str) -> bool:
+    """Whether a system is a model, and not a file, a pipe or a device."""
+    return Path(name).is_dir() or not Path(name).exists()
 
+
+def _require_consistent(options: argparse.Namespace, names: list[str]) -> None:
+    """
     Raises:
-        UsageError: an argument is wrong, or a file or model does not exist.
-        UserError: a model is damaged.
+        UsageError: the arguments do not fit together, or a system of `names` does not exist.
     """
     if len(names) < 2:
         raise UsageError("compare: give at least two systems, of which the first is the baseline")
     if options.examples < 0:
         raise UsageError(f"--examples: {options.examples}: give a whole number from 0 on")
-    require_files(options, "source", "reference", "training_text")
-    read = {"--source": options.source, "--training-text": options.training_text}
-    read |= {f"--reference {number}": path for number, path in enumerate(options.reference, 1)}
-    read |= {f"SYSTEM {number}": Path(name) for number, name in enumerate(names, 1)}
-    require_safe_outputs({"--html": options.html, "--json": options.json}, read)
-    folders = [name for name in names if not is_readable(Path(name))]
-    for name in folders:
+    require_safe_outputs(
+        {"--html": options.html, "--json": options.json},
+        {"--source": options.source, "--training-text": options.training_text}
+        | numbered("--reference", options.reference)
+        | numbered("SYSTEM", map(Path, names)),
+    )
+    models = [name for name in names if _is_model(name)]
+    for name in models:
         if not Path(split_model(name)[0]).is_dir():
             raise UsageError(f"{name}: there is no such file or model directory")
-    if folders and options.source is None:
+    if models and options.source is None:
         raise UsageError(
-            f"compare: {folders[0]} is a model. Give --source FILE, which it translates"
+            f"compare: {models[0]} is a model. Give --source FILE, which it translates"
         )
-    if options.ensemble and len(folders) != 1:
+    if options.ensemble and len(models) != 1:
         raise UsageError("compare: --ensemble goes together with one SYSTEM that is a model")
-    return {name: find_model(options, name) for name in folders}
-
-
-def _require_as_many_lines(
-    options: argparse.Namespace,
-    references: list[list[str]],
-    sources: list[str] | None,
-    translations: dict[str, list[str]],
-) -> None:
-    """
-    Raises:
-        UserError: a file is empty, or has not as many lines as the reference.
-    """
-    first, *others = zip(options.reference, references, strict=True)
-    files = [first, *others, *translations.items()]
-    files += [] if sources is None else [(options.source, sources)]
-    for path, own in files:
-        if not own:
-            raise UserError(f"{path} is empty: there is nothing to compare")
-        require_equal(first[0], len(first[1]), Path(path), len(own))
-    count = len(references[0])
-    if count > MANY_LINES:
-        warn(
-            f"{count:,} lines are many for sacreBLEU's tests, which take minutes and about "
-            f"{count * BYTES_PER_LINE / 1e9:.1f} GB of memory for them. A random sample of 10,000 "
-            "lines is enough"
-        )
-
-
-def _shown(name: str) -> str:
-    """A path as text; bytes that are not UTF-8 become U+FFFD."""
-    return os.fsencode(name).decode("utf-8", "replace")
-
-
-def _wants_colour() -> bool:
-    """Whether stdout is a terminal, and https://no-color.org is not asked for."""
-    return sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")

@@ -23,22 +23,20 @@ examples:
 import argparse
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from transformer_mt.commands.arguments import (
     add_files,
+    add_model_choice,
     add_references,
     add_score_options,
-    require_files,
 )
-from transformer_mt.commands.line_files import require_equal
-from transformer_mt.commands.model_choice import add_model_choice, find_model, translate
+from transformer_mt.commands.translating import find_engine, numbered, read_together, translate
 from transformer_mt.config.decoding import SEARCH_KEYS
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.languages import taken_for
 from transformer_mt.data.normalization import LC_NORM_TOK, lc_norm_tok, looks_tokenized
-from transformer_mt.decoding.lines import input_lines
 from transformer_mt.export.registry import EngineSpec
 from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.scoring.groups import groupings
@@ -63,8 +61,8 @@ from transformer_mt.scoring.tokenizers import (
     tokenizer_for_text,
 )
 from transformer_mt.utils.console import warn
-from transformer_mt.utils.errors import UsageError, UserError
-from transformer_mt.utils.files import lines, write_atomically
+from transformer_mt.utils.errors import UsageError
+from transformer_mt.utils.files import write_atomically
 
 # What brings a line into the form that the protocol scores; None: lines are scored as they are.
 Form = Callable[[str], str] | None
@@ -96,15 +94,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         json="also writes the scores to this file, as JSON; several models or files give a list",
         sentences="writes the scores of each line to this file, as a table with tabs (TSV)",
     )
-    _add_scoring(parser)
-    settings = [name for name in SEARCH_KEYS if name != "n_best"]
-    add_model_choice(parser, settings)
-
-
-def _add_scoring(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("options for the scores")
     about = f"the scores to compute, of {', '.join(METRICS)} and comet"
-    add_score_options(group, (*METRICS, "comet"), about, "--groups counts words")
+    add_score_options(group, (*METRICS, "comet"), about)
     group.add_argument(
         "--protocol",
         metavar="NAME",
@@ -141,9 +133,7 @@ def _add_scoring(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="the folder of the model that --metrics comet uses",
     )
-
-
-# ---------------------------------------------------------------------------------------- running
+    add_model_choice(parser, [name for name in SEARCH_KEYS if name != "n_best"])
 
 
 def run(options: argparse.Namespace) -> None:
@@ -151,15 +141,11 @@ def run(options: argparse.Namespace) -> None:
     _require_consistent(options)
     # This reports a missing package before anything is computed.
     comet = Comet(options.comet_model) if "comet" in options.metrics else None
-    references = [_content(path, lines) for path in options.reference]
-    sources = _content(options.source, input_lines) if options.source else None
-    first = options.reference[0], len(references[0])
-    for path, reference in zip(options.reference, references, strict=True):
-        require_equal(path, len(reference), *first)
-    if sources is not None:
-        require_equal(options.source, len(sources), *first)
+    texts = read_together(options.reference, [options.source, *(options.hypothesis or [])])
+    references = [texts[path] for path in options.reference]
+    sources = texts.get(options.source)
     # All models are found before the first one translates.
-    specs = [find_model(options, text) for text in options.models]
+    specs = [find_engine(options, name, n_best=1) for name in options.models]
     form = None
     if options.protocol == LC_NORM_TOK:
         form = lc_norm_tok(specs[0].config.data.target_lang if specs else options.target_lang)
@@ -169,11 +155,13 @@ def run(options: argparse.Namespace) -> None:
         lowercase=options.lowercase,
         confidence=options.confidence,
         comet=comet,
-        groups=(groupings(sources, references[0], options.training_text) if options.groups else {}),
+        groups=groupings(sources, references[0], options.training_text) if options.groups else {},
         sentences=options.sentences is not None,
     )
     systems = (
-        _translated(options, specs, sources, form) if specs else _read(options, references[0], form)
+        _translated(options, specs, sources, form)
+        if specs
+        else _given(options, texts, references[0], form)
     )
     evaluations = [evaluate(system, sources, references, measures) for system in systems]
     found = (
@@ -202,17 +190,11 @@ def _take_positions(options: argparse.Namespace) -> None:
         UsageError: they are given in both ways, or in none.
     """
     names = options.models
-    is_by_flag = options.source or options.reference or options.hypothesis
-    if names and not is_by_flag:
-        if len(names) < 3:
-            raise UsageError(
-                "evaluate: give MODEL_DIR SOURCE REFERENCE, or MODEL_DIR with --source and "
-                "--reference"
-            )
+    if len(names) > 2 and not (options.source or options.reference or options.hypothesis):
         *options.models, source, reference = names
         options.source, options.reference = Path(source), [Path(reference)]
     elif options.reference is None:
-        raise UsageError("evaluate: give --reference, the reference translations")
+        raise UsageError("evaluate: give MODEL_DIR SOURCE REFERENCE, or the option --reference")
     elif file := next((name for name in names if Path(name).is_file()), None):
         raise UsageError(
             f"evaluate: {file} is a file, not a model. Give SOURCE and REFERENCE either both "
@@ -223,62 +205,38 @@ def _take_positions(options: argparse.Namespace) -> None:
 def _require_consistent(options: argparse.Namespace) -> None:
     """
     Raises:
-        UsageError: the arguments do not fit together, or a file does not exist.
+        UsageError: the arguments do not fit together.
     """
     models, files = options.models, options.hypothesis or []
-    is_tokenized = options.protocol == LC_NORM_TOK
+    is_tokenized, has_comet = options.protocol == LC_NORM_TOK, "comet" in options.metrics
     for is_wrong, message in (
         (bool(models) == bool(files), "give either MODEL_DIR with --source, or --hypothesis"),
         (models and options.source is None, "MODEL_DIR and --source belong together"),
         (files and options.output, "--output is for what MODEL_DIR translates"),
         (models and options.target_lang, "--target-lang is for --hypothesis; a model knows it"),
-        (
-            len(models) > 1 and options.ensemble,
-            "--ensemble goes together with one MODEL_DIR",
-        ),
-        (
-            len(models) + len(files) > 1 and options.sentences,
-            "--sentences is for one MODEL_DIR or one --hypothesis",
-        ),
+        (len(models) > 1 and options.ensemble, "--ensemble goes together with one MODEL_DIR"),
+        (len(models) + len(files) > 1 and options.sentences,
+         "--sentences is for one MODEL_DIR or one --hypothesis"),
         (options.training_text and not options.groups, "--training-text is for --groups"),
         (is_tokenized and (options.tokenize or options.lowercase),
          f"--protocol {LC_NORM_TOK} includes lower-casing and a tokeniser of its own"),
         (is_tokenized and files and not options.target_lang,
          f"--protocol {LC_NORM_TOK} needs --target-lang, the language of the text, such as de"),
-        (is_tokenized and (options.groups or "comet" in options.metrics),
+        (is_tokenized and (options.groups or has_comet),
          f"--groups and --metrics comet are for raw text, not for --protocol {LC_NORM_TOK}"),
-        ("comet" in options.metrics and not options.comet_model,
-         "--metrics comet needs --comet-model, the folder of a COMET model"),
-        ("comet" in options.metrics and options.source is None,
-         "--metrics comet needs --source, because COMET also reads the source"),
+        (has_comet and not (options.comet_model and options.source),
+         "--metrics comet needs --comet-model, the folder of a COMET model, and --source"),
     ):  # fmt: skip
         if is_wrong:
             raise UsageError(f"evaluate: {message}")
-    require_files(options, "source", "hypothesis", "reference", "training_text")
     require_safe_outputs(
         {"--json": options.json, "--sentences": options.sentences}
-        | _numbered("--output", _outputs(options)),
+        | numbered("--output", _outputs(options)),
         {"--source": options.source, "--training-text": options.training_text}
-        | _numbered("--hypothesis", files)
-        | _numbered("--reference", options.reference)
-        | _numbered("--comet-model", options.comet_model.rglob("*") if options.comet_model else []),
+        | numbered("--hypothesis", files)
+        | numbered("--reference", options.reference)
+        | numbered("--comet-model", options.comet_model.rglob("*") if options.comet_model else []),
     )
-
-
-def _numbered(name: str, files: Iterable[Path | None]) -> dict[str, Path | None]:
-    """Files under distinct names for messages."""
-    return {f"{name} {i}" if i > 1 else name: file for i, file in enumerate(files, 1)}
-
-
-def _content(path: Path, reader) -> list[str]:
-    """
-    Raises:
-        UserError: the file is empty.
-    """
-    content = list(reader(path))
-    if not content:
-        raise UserError(f"{path} is empty. Give a file with one sentence per line")
-    return content
 
 
 def _outputs(options: argparse.Namespace) -> list[Path | None]:
@@ -295,12 +253,12 @@ def _outputs(options: argparse.Namespace) -> list[Path | None]:
         return [folder]
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"evaluate: --output {folder} is a file. Several models need a folder")
-    names: list[str] = []
-    for model in options.models:
-        name = re.sub(r"[^\w.-]+", "_", model).strip("._") or "model"
-        count = sum(name == re.sub(r"\.\d+$", "", other) for other in names)
-        names.append(f"{name}.{count + 1}" if count else name)
-    return [folder / f"{name}.hypothesis" for name in names]
+    names = [re.sub(r"[^\w.-]+", "_", model).strip("._") or "model" for model in options.models]
+    before = [names[:number].count(name) for number, name in enumerate(names)]
+    return [
+        folder / f"{name}{f'.{count + 1}' if count else ''}.hypothesis"
+        for name, count in zip(names, before, strict=True)
+    ]
 
 
 def _translated(
@@ -318,42 +276,41 @@ def _translated(
         for tokenize in set(tokenizers):
             require_package_of(tokenize)
     columns = options.models, specs, tokenizers, _outputs(options)
-    for text, spec, tokenize, output in zip(*columns, strict=True):
+    for name, spec, tokenize, output in zip(*columns, strict=True):
         data = spec.config.data
         # A model of text in this form reads it and writes it.
         is_in_form = form is not None and DATASETS[data.dataset].is_lc_norm_tok
-        text_in = list(map(lc_norm_tok(data.source_lang), sources)) if is_in_form else sources
-        hypotheses, seconds = translate(spec, text_in)
+        text = list(map(lc_norm_tok(data.source_lang), sources)) if is_in_form else sources
+        hypotheses, seconds = translate(spec, text)
         if output is not None:
             output.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(output, "".join(f"{hypothesis}\n" for hypothesis in hypotheses))
-        note = note_for(spec.config)
-        if form is not None:
-            hypotheses = hypotheses if is_in_form else list(map(form, hypotheses))
-            note = LC_NORM_TOK_NOTE
-        yield System(text, hypotheses, tokenize, note, seconds)
+        if form is not None and not is_in_form:
+            hypotheses = list(map(form, hypotheses))
+        note = LC_NORM_TOK_NOTE if form else note_for(spec.config)
+        yield System(name, hypotheses, tokenize, note, seconds)
 
 
-def _read(options: argparse.Namespace, reference: list[str], form: Form) -> Iterator[System]:
-    """Reads the files of translations.
-
-    Raises:
-        UserError: a file is empty, or has not as many lines as the reference.
-    """
-    tokenize = options.tokenize
-    if tokenize is None and options.target_lang:
-        tokenize = tokenizer_for_language(options.target_lang)
-    if options.target_lang and (code := taken_for(options.target_lang)):
-        warn(f"--target-lang: {options.target_lang} is taken for {code}, the code of the language")
+def _given(
+    options: argparse.Namespace,
+    texts: dict[Path | None, list[str]],
+    reference: list[str],
+    form: Form,
+) -> Iterator[System]:
+    """The files of translations, whose lines are `texts`."""
+    tokenize = "none" if form else options.tokenize
+    if options.target_lang:
+        tokenize = tokenize or tokenizer_for_language(options.target_lang)
+        if code := taken_for(options.target_lang):
+            warn(f"--target-lang: {options.target_lang} is taken for {code}")
     for path in options.hypothesis:
-        hypotheses = _content(path, input_lines)
-        require_equal(path, len(hypotheses), options.reference[0], len(reference))
+        hypotheses = texts[path]
         if form is not None:
             if sum(map(looks_tokenized, hypotheses)) >= TOKENIZED_LINES * len(hypotheses):
                 warn(
                     f"{path} seems to be tokenised already, and --protocol {LC_NORM_TOK} is for "
                     "raw text. Score it with --tokenize none, against a reference of its kind"
                 )
-            yield System(str(path), list(map(form, hypotheses)), "none", LC_NORM_TOK_NOTE)
-            continue
-        yield System(str(path), hypotheses, tokenize or tokenizer_for_text(reference))
+            hypotheses = list(map(form, hypotheses))
+        note = LC_NORM_TOK_NOTE if form else ""
+        yield System(str(path), hypotheses, tokenize or tokenizer_for_text(reference), note)

@@ -16,11 +16,10 @@ import argparse
 from transformer_mt.commands.arguments import (
     MODEL_OR_EXPORT,
     add_files,
+    add_model_choice,
     add_model_dir,
-    require_files,
 )
-from transformer_mt.commands.line_files import reading_pairs
-from transformer_mt.commands.model_choice import add_model_choice
+from transformer_mt.commands.translating import write_for_pairs
 from transformer_mt.decoding import output
 
 
@@ -37,8 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    require_files(options, "source", "target")
-    with reading_pairs(options, options.output, "scoring", "scores") as opened:
-        translator, pairs, bar, write_line = opened
-        for value in translator.scores(pairs, bar.update):
-            write_line(output.score(value))
+    write_for_pairs(
+        options,
+        options.output,
+        "scoring",
+        "scores",
+        lambda translator, *pairs: map(output.score, translator.scores(*pairs)),
+    )

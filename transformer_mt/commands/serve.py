@@ -29,8 +29,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformer_mt.commands.arguments import add_device, positive, positive_number
-from transformer_mt.commands.model_choice import MODEL_GROUP, add_engine, add_threads
+from transformer_mt.commands.arguments import (
+    MODEL_GROUP,
+    add_device,
+    add_engine,
+    add_threads,
+    positive,
+    positive_number,
+)
 from transformer_mt.serving.batching import Limits
 from transformer_mt.utils.console import say
 from transformer_mt.utils.errors import UsageError
@@ -39,7 +45,6 @@ if TYPE_CHECKING:
     from transformer_mt.serving.app import Access
 
 TOKEN_VARIABLE = "TRANSFORMER_MT_TOKEN"
-LONGEST_TIMEOUT = 86_400
 # A browser writes a name with other letters as xn--..., and sends no wildcard.
 _ORIGIN = re.compile(r"(https?)://([\w.-]+|\[[0-9a-f:]+])(:\d{1,5})?/?", re.ASCII)
 # The fields of Limits: the name and the meaning of the value.
@@ -76,13 +81,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=8000,
         help="the port to listen at; 0 is any free one (default: 8000)",
     )
-    group.add_argument(
+    exclusive = group.add_mutually_exclusive_group()
+    exclusive.add_argument(
         "--token",
         metavar="TEXT|@FILE",
         help="a secret that requests must have, or the file that holds it (default: the "
         f"environment variable {TOKEN_VARIABLE}, if it is set)",
     )
-    group.add_argument(
+    exclusive.add_argument(
         "--no-token",
         action="store_true",
         help="lets everybody who can reach the service use it; with another --host, either this or "
@@ -111,7 +117,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         group.add_argument(
             f"--{field.name.replace('_', '-')}",
             metavar=unit,
-            type=positive if isinstance(field.default, int) else _seconds,
+            type=positive if isinstance(field.default, int) else positive_number,
             default=field.default,
             help=f"{meaning} (default: {field.default:,})",
         )
@@ -131,7 +137,7 @@ def run(options: argparse.Namespace) -> None:
             options.models,
             limits,
             engine=options.engine,
-            threads=options.threads or len(os.sched_getaffinity(0)),
+            threads=options.threads,
             device=options.device,
             computed=metrics.batch,
         ) as models:
@@ -179,25 +185,21 @@ def read_origin(text: str) -> tuple[str, str]:
 def _token(options: argparse.Namespace) -> str | None:
     """
     Raises:
-        UsageError: the token can't be one, or there is both a token and --no-token.
+        UsageError: the token can't be one.
     """
-    if options.no_token:
-        if options.token is not None:
-            raise UsageError("--token and --no-token cannot be used together")
-        return None
     name, token = "--token", options.token
     if token is None:
         name, token = TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE)
-        if token is None:
-            return None
     elif token.startswith("@"):
         name = token
         try:
             token = Path(token[1:]).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeError):
             raise UsageError(f"--token {name}: the file can't be read") from None
+    if token is None or options.no_token:
+        return None
     # The message does not show the secret.
-    if not token or not all("!" <= character <= "~" for character in token):
+    if not re.fullmatch("[!-~]+", token):
         raise UsageError(
             f"{name}: a token consists of ASCII letters, digits and signs, without spaces. "
             "`openssl rand -hex 16` prints a good one"
@@ -205,16 +207,7 @@ def _token(options: argparse.Namespace) -> str | None:
     return token
 
 
-def _seconds(text: str) -> float:
-    seconds = positive_number(text)
-    if seconds > LONGEST_TIMEOUT:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: expected a number of seconds of at most {LONGEST_TIMEOUT}, which is a day"
-        )
-    return seconds
-
-
 def _port(text: str) -> int:
-    if not text.isdecimal() or not text.isascii() or len(text) > 5 or int(text) > 65535:
+    if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a port, from 0 to 65535")
     return int(text)

@@ -31,47 +31,82 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import locale
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from transformer_mt.commands import line_files, prompt
 from transformer_mt.commands.arguments import (
     MODEL_OR_EXPORT,
     add_files,
-    add_model_dir,
-    require_files,
-)
-from transformer_mt.commands.model_choice import (
     add_model_choice,
+    add_model_dir,
+)
+from transformer_mt.commands.translating import (
+    contents,
     find_engine,
     made_from,
+    opened,
+    paired,
     translating,
+    written,
 )
 from transformer_mt.decoding import output
 from transformer_mt.decoding.lines import WINDOW, arriving, in_windows, input_lines
+from transformer_mt.decoding.output import Line
 from transformer_mt.decoding.resumable import resumable_file
+from transformer_mt.export import registry
+from transformer_mt.export.registry import EngineSpec
 from transformer_mt.model_directory import require_safe_outputs
-from transformer_mt.utils.errors import UsageError
-from transformer_mt.utils.files import content_of, is_replaceable
+from transformer_mt.utils import signals
+from transformer_mt.utils.console import say, visible
+from transformer_mt.utils.errors import Interrupted, UsageError
+from transformer_mt.utils.files import is_replaceable
 
 if TYPE_CHECKING:
-    from transformer_mt.decoding.output import Line
+    from transformer_mt.decoding.line_translator import LineTranslator
+
+CTRL_C = 130  # the exit code
+
+HELP = """\
+Type a sentence and press Enter to translate it. The arrow keys edit it, and bring back what you
+typed before.
+  :n 3     shows the 3 best translations of a sentence, with their scores. :n 1 shows only the best
+  :help    shows this help
+  Ctrl-C   clears the line, or stops the translation. A second Ctrl-C ends the program
+  Ctrl-D   ends the program
+To translate a text that begins with a colon, type a space before it."""
+
+
+class _Once(argparse.Action):
+    """Stores a file that can be given by its position or by an option, but not by both. - is the
+    standard input or output: None."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, text: Any, _=None) -> None:
+        if getattr(namespace, self.dest, None) is not None:
+            parser.error(f"{text}: {self.dest.upper()} and --{self.dest} cannot be used together")
+        setattr(namespace, self.dest, None if text == "-" else Path(text))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_dir(parser, MODEL_OR_EXPORT)
-    for name in ("input", "output"):
+    for name, help in {
+        "input": "the text to translate, one sentence per line (default, or -: the standard input)",
+        "output": "the file for the translations (default, or -: the standard output)",
+    }.items():
         parser.add_argument(
-            f"{name}_by_position", metavar=name.upper(), nargs="?", help=f"the same as --{name}"
+            name,
+            metavar=name.upper(),
+            nargs="?",
+            action=_Once,
+            default=argparse.SUPPRESS,
+            help=f"the same as --{name}",
         )
-    add_files(
-        parser,
-        input="the text to translate, one sentence per line (default, or -: the standard input)",
-        output="the file for the translations (default, or -: the standard output)",
-    )
+        parser.add_argument(f"--{name}", metavar="FILE", action=_Once, help=help)
     parser.add_argument(
         "--resume",
         action="store_true",
@@ -97,41 +132,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    for name in ("input", "output"):
-        by_position, path = getattr(options, f"{name}_by_position"), getattr(options, name)
-        if by_position is not None and path is not None:
-            raise UsageError(
-                f"{by_position}: {name.upper()} was also given as --{name}; give it once"
-            )
-        path = by_position or path  # - stands for the standard input or output
-        setattr(options, name, None if path is None or str(path) == "-" else Path(path))
-    require_files(options, "input", "prefix")
     source, target, prefix = options.input, options.output, options.prefix
     if (source is None and sys.stdin is None) or (target is None and sys.stdout is None):
         raise UsageError("stdin or stdout is closed: give --input FILE and --output FILE")
     read = {"stdin": 0} if source is None else {"--input": source}
-    require_safe_outputs(line_files.written(target), {**read, "--prefix": prefix})
+    require_safe_outputs(written(target), {**read, "--prefix": prefix})
     asked = ["prefix"] * (prefix is not None) + ["alignment"] * options.alignment
     spec = find_engine(options, options.model_dir, *asked)
-    decoding = spec.config.decoding
-    has_prompt = prompt.is_wanted(options) and not options.resume
-    if options.format == "plain" and decoding.n_best > 1 and not has_prompt:
+    n_best = spec.config.decoding.n_best
+    has_prompt = wants_prompt(options) and not options.resume
+    if options.format == "plain" and n_best > 1 and not has_prompt:
         raise UsageError(
-            f"--n-best {decoding.n_best}: plain text has one translation for each line. Add "
-            "--format tsv or --format jsonl, or --n-best 1"
+            f"--n-best {n_best}: plain text has one translation for each line. Add --format tsv or "
+            "--format jsonl, or --n-best 1"
         )
     if options.format == "plain" and options.alignment:
         raise UsageError("--alignment: plain text has no place for it; add --format tsv or jsonl")
     if has_prompt:
-        prompt.run(spec, options.format, options.alignment)
+        prompt(spec, options.format, options.alignment)
         return
-    is_file = source is not None and source.is_file()
+    text, prefixes = contents(source, prefix)
+    is_file = text is not None
     can_resume = is_file and target is not None and is_replaceable(target)
+    can_resume = can_resume and (prefix is None or prefixes is not None)
     if options.resume and not can_resume:
         raise UsageError("--resume: --input and --output must be files")
-    text, prefixes = line_files.content(source), line_files.content(prefix)
-    if text and prefixes:
-        line_files.require_equal(source, text.line_count, prefix, prefixes.line_count)
 
     with contextlib.ExitStack() as stack:
         write_line: Callable[[str], object]
@@ -142,42 +167,42 @@ def run(options: argparse.Namespace) -> None:
                 "--format": options.format,
                 "--alignment": options.alignment,
                 "input": text.sha256,
-                "--prefix": None if prefix is None else (prefixes or content_of(prefix)).sha256,
+                "--prefix": prefixes and prefixes.sha256,
             }
             file = stack.enter_context(resumable_file(target, settings, WINDOW, options.resume))
             write_line, done = file.write_line, file.lines
         else:
-            stream = stack.enter_context(line_files.opened(target))
-            write_line, flush = line_files.line_writer(stream), stream.flush
+            stream = stack.enter_context(opened(target))
+            flush = stream.flush
+
+            def write_line(line: str) -> object:
+                return stream.write(f"{line}\n".encode())
+
         # A file's windows do not depend on how fast it is read, nor does its translation.
-        lines = in_windows(input_lines(source, done)) if is_file else _arriving(source)
+        if is_file:
+            windows = in_windows(input_lines(source, done))
+        else:
+            descriptor = sys.stdin.fileno() if source is None else os.open(source, os.O_RDONLY)
+            windows = arriving(descriptor, str(source or "stdin"))
         total = text and text.line_count
         translator, bar = stack.enter_context(translating(spec, "translating", total, done))
         translations = translator.stream(
-            _flushing(_with_prefixes(lines, source, prefix, done), flush),
+            _flushing(_with_prefixes(windows, source, prefix, done), flush),
             finished=bar.update,
             need_alignment=options.alignment,
             first=done + 1,
         )
-        as_text = output.formatter(options.format, decoding.n_best)
+        as_text = output.formatter(options.format, n_best)
         for translation in translations:
             write_line(as_text(translation))
 
 
-def _arriving(source: Path | None) -> Iterator[list[str]]:
-    if source is None:
-        return arriving(sys.stdin.fileno(), "stdin")
-    return arriving(os.open(source, os.O_RDONLY), str(source))
-
-
 def _with_prefixes(
-    lines: Iterator[list[str]], source: Path | None, prefix: Path | None, done: int
+    windows: Iterator[list[str]], source: Path | None, prefix: Path | None, done: int
 ) -> Iterator[list[Line]]:
-    from transformer_mt.decoding.output import Line
-
     if prefix is None:
-        return ([Line(text) for text in window] for window in lines)
-    pairs = line_files.paired(lines, source, prefix, done)
+        return ([Line(text) for text in window] for window in windows)
+    pairs = paired(windows, source, prefix, done)
     return ([Line(*pair) for pair in window] for window in pairs)
 
 
@@ -186,3 +211,109 @@ def _flushing(lines: Iterator[list[Line]], flush: Callable[[], object]) -> Itera
     for window in lines:
         yield window
         flush()
+
+
+# ---- The prompt: each sentence that is typed is translated at once ----
+
+
+def wants_prompt(options: argparse.Namespace) -> bool:
+    """Whether there is a prompt: the command reads from a terminal, and writes to one."""
+    return options.input is options.output is options.prefix is None and all(
+        stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)
+    )
+
+
+def prompt(spec: EngineSpec, format: str, need_alignment: bool) -> None:
+    """Translates what is typed, until Ctrl-D or a second Ctrl-C.
+
+    Python's `readline` edits the line and keeps the history of the session. No file of it is
+    written.
+
+    Args:
+        format: a name in `output.FORMATS`. With "plain", alternatives are shown with their scores.
+
+    Raises:
+        Interrupted: Ctrl-C was pressed twice in a row, or another signal arrived.
+        UserError: the model can't be loaded.
+    """
+    from transformer_mt.translator import translator_of  # which help does not need
+
+    # In the locale C, Python reads UTF-8 all the same, but readline would edit single bytes.
+    if sys.flags.utf8_mode and locale.nl_langinfo(locale.CODESET) != "UTF-8":
+        os.environ["LC_ALL"] = "C.UTF-8"  # which readline reads for each line
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401 (`input` edits the line then; it reads the locale)
+    say(f"loading {spec.folder} ...")
+    # One process is as fast as several, because sentences come one at a time.
+    spec = replace(spec, threads=1)
+    with translator_of(spec) as translator:
+        say("Type a sentence and press Enter. Ctrl-D ends the program, and :help shows more.")
+        session = _Session(spec, translator, format, need_alignment)
+        is_interrupted = False
+        while True:
+            try:
+                typed = input(f"{visible(spec.config.data.source_lang)}> ")
+                # Text that is pasted may have several lines.
+                for line in re.split(r"\r\n|\r|\n", typed):
+                    is_interrupted = False
+                    with signals.undisguised():
+                        session.answer(line)
+            except EOFError:
+                print()
+                return
+            except UnicodeDecodeError:
+                say("This is not UTF-8. Set the terminal to UTF-8.")
+            except Interrupted as stop:
+                print()
+                if stop.exit_code != CTRL_C or is_interrupted:
+                    raise
+                is_interrupted = True
+                say("To end the program, press Ctrl-D, or Ctrl-C again.")
+
+
+@dataclass
+class _Session:
+    """The settings of a prompt, and the number of its lines so far."""
+
+    spec: EngineSpec
+    translator: LineTranslator
+    format: str
+    need_alignment: bool
+    count: int = 0
+
+    def answer(self, line: str) -> None:
+        if re.fullmatch(r":n +\d{1,9} *", line):
+            self._show_alternatives(int(line.removeprefix(":n")))
+        elif line.startswith(":"):
+            if line.strip() != ":help":
+                say(f"{line}: there is no such command.")
+            say(HELP)
+        elif line.strip():
+            self._translate(line)
+
+    def _show_alternatives(self, count: int) -> None:
+        """Shows this number of translations of each sentence from now on."""
+        decoding = self.spec.config.decoding
+        changes = {"n_best": count}
+        if count > decoding.beam_size and not decoding.sampling:
+            changes["beam_size"] = count
+        try:
+            self.spec = registry.with_decoding(self.spec, changes)
+        except UsageError as error:
+            say(str(error))
+            return
+        self.translator = self.translator.with_settings(self.spec.config.decoding)
+        if "beam_size" in changes:
+            say(f"The beam size is now {count} instead of {decoding.beam_size}.")
+
+    def _translate(self, line: str) -> None:
+        self.count += 1
+        (found,) = self.translator.stream(
+            [[Line(line)]], need_alignment=self.need_alignment, first=self.count
+        )
+        n_best = self.spec.config.decoding.n_best
+        if self.format == "plain" and n_best > 1:
+            text = "\n".join(f"{one.score:9.4f}  {one.text}" for one in found.outputs)
+        else:
+            text = output.formatter(self.format, n_best)(found)
+        print(visible(text), flush=True)

@@ -13,10 +13,13 @@ examples:
 """
 
 import argparse
-import os
 
-from transformer_mt.commands.arguments import add_checkpoint, add_device, add_model_dir
-from transformer_mt.commands.model_choice import add_threads
+from transformer_mt.commands.arguments import (
+    add_checkpoint,
+    add_device,
+    add_model_dir,
+    add_threads,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +42,6 @@ def run(options: argparse.Namespace) -> None:
     if not options.dry_run:
         directory.lock()  # a training would replace the config
     try:
-        threads = options.threads or len(os.sched_getaffinity(0))
-        choose(directory, options.checkpoint, threads, options.device, options.dry_run)
+        choose(directory, options.checkpoint, options.threads, options.device, options.dry_run)
     finally:
         directory.release()
