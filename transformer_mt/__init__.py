@@ -49,13 +49,9 @@ for _message in (
 
 # The modules of the names in __all__, which are imported when somebody asks for one of them.
 _MODULES = {
-    "Aligned": "decoding.output",
-    "Line": "decoding.output",
-    "Output": "decoding.output",
-    "Translation": "decoding.output",
+    **dict.fromkeys(("Aligned", "Line", "Output", "Translation"), "decoding.output"),
     "Translator": "translator",
-    "UsageError": "utils.errors",
-    "UserError": "utils.errors",
+    **dict.fromkeys(("UsageError", "UserError"), "utils.errors"),
 }
 
 

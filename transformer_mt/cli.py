@@ -117,17 +117,19 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
     If the arguments are wrong or ask for help, it ends the program, as argparse does.
     """
-    before = list(itertools.takewhile(lambda text: text.startswith("-"), arguments))
-    command = arguments[len(before)] if len(before) < len(arguments) else None
+    command = next(iter(arguments), "-")
     main_parser, parser = parsers_of(command)
-    _require_known_options(main_parser, before)
-    if command is not None and parser is None:
+    if command.startswith("-"):
+        _require_known_options(main_parser, arguments[:1])
+        main_parser.parse_args(arguments[:1])  # prints the help or the version, or asks for COMMAND
+    if parser is None:
         hint = _did_you_mean(command, COMMANDS) or f"; the commands are {', '.join(COMMANDS)}"
         main_parser.error(f"{command!r}: there is no such command{hint}")
-    if parser is None or before:
-        main_parser.parse_args(before)  # prints the help or the version, or asks for a command
     # A shell does not expand the ~ of --output=~/out.txt.
-    arguments = [_with_home(text) for text in arguments[len(before) + 1 :]]
+    home = os.path.expanduser("~/")
+    arguments = [
+        re.sub(r"^(--[\w-]+=|)~/", lambda match: match[1] + home, text) for text in arguments[1:]
+    ]
     _require_known_options(parser, arguments)
     if "--" in arguments:  # What follows are names of files, which may begin with a dash.
         end = arguments.index("--")
@@ -162,19 +164,13 @@ def _did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def _with_home(argument: str) -> str:
-    """Expands the ~ of a path, which a shell leaves in --output=~/out.txt."""
-    option, path = re.fullmatch(r"(--[\w-]+=|)(.*)", argument, re.DOTALL).groups()
-    return option + os.path.expanduser(path) if path.startswith("~/") else argument
-
-
 def module_of(command: str) -> str:
     """Returns the name of the module of a command."""
     return f"transformer_mt.commands.{command.replace('-', '_')}"
 
 
 def parsers_of(
-    command: str | None,
+    command: str,
 ) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser | None]:
     """The parser of the command line, and the parser of one command with all its arguments (None if
     there is no such command)."""

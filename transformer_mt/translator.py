@@ -173,16 +173,10 @@ def _require_known(method: Callable[..., object], settings: Iterable[str]) -> No
     """
     arguments = list(signature(method).parameters)
     for name in settings:
-        if name in SEARCH_KEYS:
-            continue
-        others: list[Callable[..., object]] = [Translator.load, Translator.translate_full]
-        if owners := [other for other in others if name in signature(other).parameters]:
-            hint = f"it is an argument of {owners[0].__qualname__}"
-        elif near := nearest("decoding", name, arguments):
-            hint = f"did you mean {near}?"
-        else:
-            hint = f"the settings are {', '.join(SEARCH_KEYS)}"
-        raise TypeError(f"{method.__name__}() has no argument {name!r}; {hint}")
+        if name not in SEARCH_KEYS:
+            near = nearest("decoding", name, arguments)
+            hint = f"did you mean {near}?" if near else f"the settings are {', '.join(SEARCH_KEYS)}"
+            raise TypeError(f"{method.__name__}() has no argument {name!r}; {hint}")
 
 
 @contextmanager

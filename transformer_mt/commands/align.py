@@ -19,18 +19,12 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from transformer_mt.commands.arguments import (
-    MODEL_OR_EXPORT,
-    add_files,
-    add_model_choice,
-    add_model_dir,
-)
+from transformer_mt.commands import arguments
 from transformer_mt.commands.translating import (
-    Pairs,
     content,
     require_equal,
     write_for_pairs,
@@ -47,8 +41,8 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_dir(parser, MODEL_OR_EXPORT)
-    add_files(
+    arguments.add_model_dir(parser, arguments.MODEL_OR_EXPORT)
+    arguments.add_files(
         parser,
         required=("source", "target"),
         source="the source text, one sentence per line",
@@ -57,30 +51,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         output="the file for the links (default: the standard output; with --reference, none)",
     )
     # Attention is that of one model.
-    add_model_choice(parser, ("batch_tokens",), ensemble=False)
+    arguments.add_model_choice(parser, ("batch_tokens",), ensemble=False)
 
 
 def run(options: argparse.Namespace) -> None:
     if options.reference is None:
-        _align(options, options.output, lambda aligned: None)
+        _align(options, options.output)
     else:
         print(scores(options))
 
 
 def _align(
-    options: argparse.Namespace, output: Path | None, seen: Callable[[Aligned], object]
+    options: argparse.Namespace, output: Path | None, found: list[Aligned] | None = None
 ) -> None:
-    """Writes the links of each line, in Pharaoh's format, into a file (None: stdout).
+    """Writes the links of each line, in Pharaoh's format, into a file (None: stdout), and appends
+    what is written of each line to `found`, if there is such a list."""
 
-    Args:
-        seen: is called with what is written of each line.
-    """
-
-    def links(
-        translator: Translator, pairs: Pairs, finished: Callable[[int], object]
-    ) -> Iterator[str]:
-        for aligned in translator.alignments(pairs, finished):
-            seen(aligned)
+    def links(translator: Translator, *pairs: Any) -> Iterator[str]:
+        for aligned in translator.alignments(*pairs):
+            if found is not None:
+                found.append(aligned)
             yield alignments.write(aligned.links)
 
     write_for_pairs(options, output, "aligning", "attention", links)
@@ -99,7 +89,7 @@ def scores(options: argparse.Namespace) -> AlignmentScores:
     if text := content(source):
         require_equal(source, text.line_count, reference, len(gold))
     found: list[Aligned] = []
-    _align(options, options.output or Path(os.devnull), found.append)
+    _align(options, options.output or Path(os.devnull), found)
     require_equal(source, len(found), reference, len(gold))
     for number, (line, (_, possible)) in enumerate(zip(found, gold, strict=True), 1):
         for link in sorted(possible):

@@ -3,7 +3,7 @@
 import argparse
 import contextlib
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ SETTINGS_GROUP = (
     "decoding settings (default: those of the model, the section `decoding` of its config)"
 )
 SETTINGS = DecodingConfig.model_fields
+# Those of a command that reads only the best translation.
+ONE_BEST = [key for key in SEARCH_KEYS if key != "n_best"]
 
 
 def add_model_dir(
@@ -36,14 +38,36 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_files(
-    parser: argparse.ArgumentParser, required: Collection[str] = (), **files: str
+def add_switches(parser: argparse._ActionsContainer, **switches: str) -> None:
+    """Adds options without a value, by their names and help."""
+    for name, help in switches.items():
+        parser.add_argument(flag(name), action="store_true", help=help)
+
+
+def add_values(
+    parser: argparse._ActionsContainer,
+    metavar: str,
+    type: Callable[[str], Any] = str,
+    required: Collection[str] = (),
+    **options: str,
 ) -> None:
-    """Adds options with a file each, by their names and help; some of them are required."""
-    for name, help in files.items():
+    """Adds options with a value each, by their names and help; some of them are required."""
+    for name, help in options.items():
         parser.add_argument(
-            f"--{name}", metavar="FILE", type=Path, required=name in required, help=help
+            flag(name), metavar=metavar, type=type, required=name in required, help=help
         )
+
+
+def add_files(
+    parser: argparse._ActionsContainer, required: Collection[str] = (), **files: str
+) -> None:
+    """Adds options with a file each, as `add_values` does."""
+    add_values(parser, "FILE", Path, required, **files)
+
+
+def flag(name: str) -> str:
+    """The option of a name: --beam-size for beam_size."""
+    return "--" + name.replace("_", "-")
 
 
 # ---- How a model is used ----
@@ -62,11 +86,11 @@ def add_engine(parser: argparse._ActionsContainer) -> None:
 
 
 def add_checkpoint(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument(
-        "--checkpoint",
-        metavar="NAME",
-        help="the checkpoint to use: best, last, step_N, or average_... for one that `average` "
-        "made (default: best, or last if there is no best one yet)",
+    add_values(
+        parser,
+        "NAME",
+        checkpoint="the checkpoint to use: best, last, step_N, or average_... for one that "
+        "`average` made (default: best, or last if there is no best one yet)",
     )
 
 
@@ -81,10 +105,10 @@ def add_threads(parser: argparse._ActionsContainer) -> None:
 
 
 def add_device(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument(
-        "--device",
-        metavar="D",
-        help="the device to compute on: cpu, gpu, or gpu:N for the GPU with number N (default: a "
+    add_values(
+        parser,
+        "D",
+        device="the device to compute on: cpu, gpu, or gpu:N for the GPU with number N (default: a "
         "GPU if there is one, otherwise the CPU)",
     )
 
@@ -120,7 +144,7 @@ def add_model_choice(
         is_switch = SETTINGS[name].annotation in (bool, bool | None)
         form: dict[str, Any] = {"metavar": "X", "type": _setting}
         group.add_argument(
-            "--" + name.replace("_", "-"),
+            flag(name),
             default=argparse.SUPPRESS,
             help=one_line(SETTINGS[name].description),
             **({"action": argparse.BooleanOptionalAction} if is_switch else form),
@@ -159,11 +183,7 @@ def add_score_options(
         default=list(DEFAULT_METRICS),
         help=f"{metrics_help} (default: {' '.join(DEFAULT_METRICS)})",
     )
-    parser.add_argument(
-        "--lowercase",
-        action="store_true",
-        help="treats upper and lower case as the same (ter always does)",
-    )
+    add_switches(parser, lowercase="treats upper and lower case as the same (ter always does)")
     parser.add_argument(
         "--tokenize",
         metavar="NAME",
@@ -171,12 +191,10 @@ def add_score_options(
         help=f"BLEU's tokeniser, one of {', '.join(TOKENIZERS)} (default: evaluation.tokenize of "
         "the model, or the tokeniser of the target language)",
     )
-    parser.add_argument(
-        "--training-text",
-        metavar="FILE",
-        type=Path,
-        help="the target side of the training text, in which words are counted to find the rare "
-        "ones (default: the reference)",
+    add_files(
+        parser,
+        training_text="the target side of the training text, in which words are counted to find "
+        "the rare ones (default: the reference)",
     )
 
 

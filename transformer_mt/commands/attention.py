@@ -15,7 +15,7 @@ import argparse
 import os
 from pathlib import Path
 
-from transformer_mt.commands.arguments import add_checkpoint, add_device, add_model_dir
+from transformer_mt.commands import arguments
 from transformer_mt.data.languages import sentences
 from transformer_mt.data.subword import Vocabulary
 from transformer_mt.decoding.engine import Sentence
@@ -27,22 +27,18 @@ from transformer_mt.utils.files import write_atomically
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_dir(parser)
-    parser.add_argument("--text", metavar="TEXT", required=True, help="the source sentence")
-    parser.add_argument(
-        "--target",
-        metavar="TEXT",
-        help="its translation (default: the best one that the model finds)",
+    arguments.add_model_dir(parser)
+    arguments.add_values(
+        parser,
+        "TEXT",
+        required=("text",),
+        text="the source sentence",
+        target="its translation (default: the best one that the model finds)",
     )
-    parser.add_argument(
-        "--output",
-        metavar="FILE",
-        type=Path,
-        default=Path("attention.html"),
-        help="the file for the page (default: attention.html)",
-    )
-    add_checkpoint(parser)
-    add_device(parser)
+    arguments.add_files(parser, output="the file for the page (default: attention.html)")
+    parser.set_defaults(output=Path("attention.html"))
+    arguments.add_checkpoint(parser)
+    arguments.add_device(parser)
 
 
 def run(options: argparse.Namespace) -> None:

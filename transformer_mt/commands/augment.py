@@ -42,25 +42,17 @@ from pathlib import Path
 from typing import Any
 
 from transformer_mt import __version__
-from transformer_mt.commands.arguments import add_files, add_model_choice
+from transformer_mt.commands import arguments
 from transformer_mt.commands.translating import find_engine, made_from, translating
-from transformer_mt.config.decoding import SEARCH_KEYS
 from transformer_mt.data.synthetic_pairs import Counts, SyntheticPairs
 from transformer_mt.decoding.lines import WINDOW, in_windows, input_lines
 from transformer_mt.decoding.output import Line
 from transformer_mt.decoding.resumable import ResumableFile, resumable_file
 from transformer_mt.export.registry import EngineSpec
 from transformer_mt.model_directory import require_safe_outputs
+from transformer_mt.utils import files
 from transformer_mt.utils.console import progress, say, show, warn
 from transformer_mt.utils.errors import UsageError
-from transformer_mt.utils.files import (
-    Content,
-    as_line,
-    atomic,
-    byte_lines,
-    content_of,
-    is_replaceable,
-)
 
 # Which text the models of a direction translate.
 TEXT_OF = {"forward": "source", "backward": "target"}
@@ -82,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=f"models that translate --{side}: MODEL_DIR, MODEL_DIR:CHECKPOINT or an export. "
             "May be repeated",
         )
-    add_files(
+    arguments.add_files(
         parser,
         source="text of the source language, one sentence per line",
         target="text of the target language, one sentence per line",
@@ -94,10 +86,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the models of each direction translate together, with the mean of their "
         "probabilities. They must have the same subwords",
     )
-    parser.add_argument(
-        "--resume", action="store_true", help="continue a command that was interrupted"
-    )
-    add_model_choice(parser, [key for key in SEARCH_KEYS if key != "n_best"], ensemble=False)
+    arguments.add_switches(parser, resume="continue a command that was interrupted")
+    arguments.add_model_choice(parser, arguments.ONE_BEST, ensemble=False)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -150,7 +140,7 @@ def run(options: argparse.Namespace) -> None:
 @dataclass(frozen=True)
 class _Text:
     path: Path
-    content: Content
+    content: files.Content
 
     @property
     def padding(self) -> int:
@@ -193,7 +183,7 @@ def _texts(options: argparse.Namespace) -> dict[str, _Text]:
         if path is not None and not path.is_file():
             raise UsageError(f"--{side}: {path}: there is no such file (a pipe can't be used here)")
         if path is not None:
-            texts[side] = _Text(path, content_of(path))
+            texts[side] = _Text(path, files.content_of(path))
     for direction, side in TEXT_OF.items():
         if side in texts and not getattr(options, direction) and not _are_parallel(texts):
             raise UsageError(f"--{side}: there is no --{direction} model to translate it")
@@ -282,7 +272,7 @@ def _write(
             list(islice(translated, model.text.padding))
         counts, pairs = merged.merge()
         # They get their names from the last to the first.
-        files = {name: stack.enter_context(atomic(path)) for name, path in outputs.items()}
+        streams = {name: stack.enter_context(files.atomic(path)) for name, path in outputs.items()}
         columns = [
             "\t".join([model.direction, *map(" + ".join, zip(*_names(model.spec), strict=True))])
             for model in models
@@ -290,9 +280,9 @@ def _write(
         for source, target, made_by in progress(
             iterable=pairs, total=counts.pairs, title="writing", unit="pairs", unit_scale=True
         ):
-            files["source"].write(as_line(source))
-            files["target"].write(as_line(target))
-            files["origin"].write("\t".join(columns[number] for number in made_by) + "\n")
+            streams["source"].write(files.as_line(source))
+            streams["target"].write(files.as_line(target))
+            streams["origin"].write("\t".join(columns[number] for number in made_by) + "\n")
         facts = {
             "version": __version__,
             "languages": {"source": languages[0], "target": languages[1]},
@@ -318,18 +308,18 @@ def _write(
             ],
             "counts": asdict(counts),
         }
-        files["description"].write(json.dumps(facts, indent=2) + "\n")
-        for file in files.values():
-            file.flush()  # A full disk must be noticed while the files of before are there.
+        streams["description"].write(json.dumps(facts, indent=2) + "\n")
+        for stream in streams.values():
+            stream.flush()  # A full disk must be noticed while the files of before are there.
         # Files can't be renamed together. As long as there is no target, nobody can take lines of
         # one command and lines of another for pairs.
-        if is_replaceable(outputs["target"]):
+        if files.is_replaceable(outputs["target"]):
             Path(os.path.realpath(outputs["target"])).unlink(missing_ok=True)
     return counts
 
 
 def _lines(path: Path) -> Iterator[str]:
     """Yields the lines as `input_lines` does, but without its warnings, which were shown."""
-    for number, line in enumerate(byte_lines(path)):
+    for number, line in enumerate(files.byte_lines(path)):
         text = line.decode("utf-8", errors="replace")
         yield text if number else text.removeprefix("\ufeff")

@@ -10,20 +10,20 @@ examples:
 
 import argparse
 
-from transformer_mt.commands.arguments import add_model_dir, positive
+from transformer_mt.commands import arguments
 from transformer_mt.utils.console import say
 from transformer_mt.utils.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_dir(parser)
+    arguments.add_model_dir(parser)
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--last", metavar="N", type=positive, help="averages the last N checkpoints")
-    which.add_argument(
-        "--best",
-        metavar="N",
-        type=positive,
-        help="averages the N checkpoints that are the best on the dev set, of those that "
+    arguments.add_values(
+        which,
+        "N",
+        arguments.positive,
+        last="averages the last N checkpoints",
+        best="averages the N checkpoints that are the best on the dev set, of those that "
         "training.keep_best keeps",
     )
 

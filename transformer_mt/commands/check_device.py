@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from transformer_mt import __version__
-from transformer_mt.commands.arguments import add_device, add_files
+from transformer_mt.commands import arguments
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Batch, Update, collate
 from transformer_mt.decoding.engine import Sentence
@@ -82,8 +82,8 @@ VOCABULARIES = {"tiny": 8000, "base": 32_000}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_device(parser)
-    add_files(parser, json="the file for the same report as JSON, with all figures")
+    arguments.add_device(parser)
+    arguments.add_files(parser, json="the file for the same report as JSON, with all figures")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -21,27 +21,16 @@ import os
 import sys
 from pathlib import Path
 
-from transformer_mt.commands.arguments import (
-    add_files,
-    add_model_choice,
-    add_references,
-    add_score_options,
-)
+from transformer_mt.commands import arguments
 from transformer_mt.commands.translating import find_engine, numbered, read_together, translate
-from transformer_mt.config.decoding import SEARCH_KEYS
 from transformer_mt.export.registry import split_model
 from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.reports.comparison import as_json, as_page, as_text
+from transformer_mt.scoring import tokenizers
 from transformer_mt.scoring.comparison import compare
 from transformer_mt.scoring.groups import groupings
 from transformer_mt.scoring.metrics import MANY_LINES, METRICS
 from transformer_mt.scoring.significance import TESTS
-from transformer_mt.scoring.tokenizers import (
-    note_for,
-    require_package_of,
-    tokenizer_for,
-    tokenizer_for_text,
-)
 from transformer_mt.utils.console import progress, say, warn
 from transformer_mt.utils.errors import UsageError
 from transformer_mt.utils.files import write_atomically
@@ -57,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         help="a file of translations, or MODEL_DIR[:CHECKPOINT]; the first one is the baseline",
     )
-    add_references(parser)
-    add_files(
+    arguments.add_references(parser)
+    arguments.add_files(
         parser,
         source="the text that the systems translate; required if a SYSTEM is a model",
         html="also draws the comparison as an HTML page",
@@ -73,8 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: 5)",
     )
     about = f"the metrics to compare, of {', '.join(METRICS)}. The first one decides"
-    add_score_options(parser, tuple(METRICS), about)
-    add_model_choice(parser, [name for name in SEARCH_KEYS if name != "n_best"])
+    arguments.add_score_options(parser, tuple(METRICS), about)
+    arguments.add_model_choice(parser, arguments.ONE_BEST)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -100,10 +89,14 @@ def run(options: argparse.Namespace) -> None:
     configs = [spec.config for spec in models.values()]
     tokenize = options.tokenize
     if tokenize is None:
-        tokenize = tokenizer_for(configs[0]) if configs else tokenizer_for_text(references[0])
+        tokenize = (
+            tokenizers.tokenizer_for(configs[0])
+            if configs
+            else tokenizers.tokenizer_for_text(references[0])
+        )
     metrics = list(dict.fromkeys(options.metrics))
     if "bleu" in metrics:
-        require_package_of(tokenize)
+        tokenizers.require_package_of(tokenize)
     for name, spec in models.items():
         say(f"{name}: translating {count:,} lines")
         translations[name], _ = translate(spec, sources)
@@ -117,7 +110,7 @@ def run(options: argparse.Namespace) -> None:
             metrics=metrics,
             lowercase=options.lowercase,
             examples=options.examples,
-            notes=filter(None, dict.fromkeys(map(note_for, configs))),
+            notes=filter(None, dict.fromkeys(map(tokenizers.note_for, configs))),
             done=bar.update,
         )
     for warning in comparison.warnings:

@@ -26,40 +26,17 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from transformer_mt.commands.arguments import (
-    add_files,
-    add_model_choice,
-    add_references,
-    add_score_options,
-)
+from transformer_mt.commands import arguments
 from transformer_mt.commands.translating import find_engine, numbered, read_together, translate
-from transformer_mt.config.decoding import SEARCH_KEYS
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.languages import taken_for
 from transformer_mt.data.normalization import LC_NORM_TOK, lc_norm_tok, looks_tokenized
 from transformer_mt.export.registry import EngineSpec
 from transformer_mt.model_directory import require_safe_outputs
+from transformer_mt.scoring import systems, tokenizers
 from transformer_mt.scoring.groups import groupings
 from transformer_mt.scoring.metrics import METRICS, Comet
 from transformer_mt.scoring.suspicions import TOKENIZED_LINES, merged, suspicions
-from transformer_mt.scoring.systems import (
-    Measures,
-    System,
-    as_text,
-    evaluate,
-    numbers,
-    sentence_table,
-)
-from transformer_mt.scoring.tokenizers import (
-    LC_NORM_TOK_NOTE,
-    SACREBLEU,
-    has_spaces_in,
-    note_for,
-    require_package_of,
-    tokenizer_for,
-    tokenizer_for_language,
-    tokenizer_for_text,
-)
 from transformer_mt.utils.console import warn
 from transformer_mt.utils.errors import UsageError
 from transformer_mt.utils.files import write_atomically
@@ -78,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "translates the source. Several are compared. If neither --source nor --reference is "
         "given, the last two of these names are SOURCE and REFERENCE",
     )
-    add_files(parser, source="the text that the models translate")
+    arguments.add_files(parser, source="the text that the models translate")
     parser.add_argument(
         "--hypothesis",
         metavar="FILE",
@@ -86,8 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         help="translations to score, instead of those of a model; several are compared",
     )
-    add_references(parser, required=False)  # it may be given by position
-    add_files(
+    arguments.add_references(parser, required=False)  # it may be given by position
+    arguments.add_files(
         parser,
         output="writes the translations to this file; those of several models to files in this "
         "folder",
@@ -96,44 +73,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("options for the scores")
     about = f"the scores to compute, of {', '.join(METRICS)} and comet"
-    add_score_options(group, (*METRICS, "comet"), about)
+    arguments.add_score_options(group, (*METRICS, "comet"), about)
     group.add_argument(
         "--protocol",
         metavar="NAME",
-        choices=(SACREBLEU, LC_NORM_TOK),
-        default=SACREBLEU,
-        help=f"what is scored: {SACREBLEU}, the text as it is, or {LC_NORM_TOK}, lower-cased and "
-        f"tokenised text (default: {SACREBLEU})",
+        choices=(tokenizers.SACREBLEU, LC_NORM_TOK),
+        default=tokenizers.SACREBLEU,
+        help=f"what is scored: {tokenizers.SACREBLEU}, the text as it is, or {LC_NORM_TOK}, "
+        f"lower-cased and tokenised text (default: {tokenizers.SACREBLEU})",
     )
-    group.add_argument(
-        "--confidence",
-        action="store_true",
-        help="also computes the 95 %% confidence interval of each score, by bootstrap resampling",
+    arguments.add_switches(
+        group,
+        confidence="also computes the 95 %% confidence interval of each score, by bootstrap "
+        "resampling",
     )
-    group.add_argument(
-        "--target-lang",
-        metavar="LANG",
-        help="the language of --hypothesis, such as ja, which decides the tokeniser (default: it "
-        "is guessed from the script of the reference)",
+    arguments.add_values(
+        group,
+        "LANG",
+        target_lang="the language of --hypothesis, such as ja, which decides the tokeniser "
+        "(default: it is guessed from the script of the reference)",
     )
-    group.add_argument(
-        "--groups",
-        action="store_true",
-        help="also shows the scores of lines of different length, and of lines with rare and with "
-        "frequent words",
+    arguments.add_switches(
+        group,
+        groups="also shows the scores of lines of different length, and of lines with rare and "
+        "with frequent words",
+        metric_only="prints only the numbers, for scripts: a line for each model or file, with "
+        "tabs",
     )
-    group.add_argument(
-        "--metric-only",
-        action="store_true",
-        help="prints only the numbers, for scripts: a line for each model or file, with tabs",
-    )
-    group.add_argument(
-        "--comet-model",
-        metavar="FOLDER",
-        type=Path,
-        help="the folder of the model that --metrics comet uses",
-    )
-    add_model_choice(parser, [name for name in SEARCH_KEYS if name != "n_best"])
+    help = "the folder of the model that --metrics comet uses"
+    arguments.add_values(group, "FOLDER", Path, comet_model=help)
+    arguments.add_model_choice(parser, arguments.ONE_BEST)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -150,7 +119,7 @@ def run(options: argparse.Namespace) -> None:
     if options.protocol == LC_NORM_TOK:
         form = lc_norm_tok(specs[0].config.data.target_lang if specs else options.target_lang)
         references = [list(map(form, reference)) for reference in references]
-    measures = Measures(
+    measures = systems.Measures(
         metrics=list(dict.fromkeys(options.metrics)),
         lowercase=options.lowercase,
         confidence=options.confidence,
@@ -158,19 +127,21 @@ def run(options: argparse.Namespace) -> None:
         groups=groupings(sources, references[0], options.training_text) if options.groups else {},
         sentences=options.sentences is not None,
     )
-    systems = (
+    scored = (
         _translated(options, specs, sources, form)
         if specs
         else _given(options, texts, references[0], form)
     )
-    evaluations = [evaluate(system, sources, references, measures) for system in systems]
+    evaluations = [systems.evaluate(system, sources, references, measures) for system in scored]
     found = (
         (one.system.name, suspicions(sources, one.system.hypotheses, references, one.scores))
         for one in evaluations
     )
     for warning in merged(found):
         warn(warning)
-    for line in map(numbers, evaluations) if options.metric_only else as_text(evaluations):
+    for line in (
+        map(systems.numbers, evaluations) if options.metric_only else systems.as_text(evaluations)
+    ):
         print(line)
     if options.json:
         values = [one.as_dict() for one in evaluations]
@@ -178,8 +149,8 @@ def run(options: argparse.Namespace) -> None:
         write_atomically(options.json, f"{text}\n")
     if options.sentences:
         (one,) = evaluations
-        hypotheses, spaces = one.system.hypotheses, has_spaces_in(sources or [])
-        content = sentence_table(one.sentences, sources, hypotheses, references, spaces)
+        hypotheses, spaces = one.system.hypotheses, tokenizers.has_spaces_in(sources or [])
+        content = systems.sentence_table(one.sentences, sources, hypotheses, references, spaces)
         write_atomically(options.sentences, content)
 
 
@@ -263,20 +234,21 @@ def _outputs(options: argparse.Namespace) -> list[Path | None]:
 
 def _translated(
     options: argparse.Namespace, specs: list[EngineSpec], sources: list[str], form: Form
-) -> Iterator[System]:
+) -> Iterator[systems.System]:
     """Translates with each of the models, and writes the translations to --output.
 
     Raises:
         UsageError, UserError: anything wrong with a model.
     """
-    tokenizers = [
-        options.tokenize or ("none" if form else tokenizer_for(spec.config)) for spec in specs
+    tokenize = [
+        options.tokenize or ("none" if form else tokenizers.tokenizer_for(spec.config))
+        for spec in specs
     ]
     if "bleu" in options.metrics:
-        for tokenize in set(tokenizers):
-            require_package_of(tokenize)
-    columns = options.models, specs, tokenizers, _outputs(options)
-    for name, spec, tokenize, output in zip(*columns, strict=True):
+        for own in set(tokenize):
+            tokenizers.require_package_of(own)
+    columns = options.models, specs, tokenize, _outputs(options)
+    for name, spec, own, output in zip(*columns, strict=True):
         data = spec.config.data
         # A model of text in this form reads it and writes it.
         is_in_form = form is not None and DATASETS[data.dataset].is_lc_norm_tok
@@ -287,8 +259,8 @@ def _translated(
             write_atomically(output, "".join(f"{hypothesis}\n" for hypothesis in hypotheses))
         if form is not None and not is_in_form:
             hypotheses = list(map(form, hypotheses))
-        note = LC_NORM_TOK_NOTE if form else note_for(spec.config)
-        yield System(name, hypotheses, tokenize, note, seconds)
+        note = tokenizers.LC_NORM_TOK_NOTE if form else tokenizers.note_for(spec.config)
+        yield systems.System(name, hypotheses, own, note, seconds)
 
 
 def _given(
@@ -296,11 +268,11 @@ def _given(
     texts: dict[Path | None, list[str]],
     reference: list[str],
     form: Form,
-) -> Iterator[System]:
+) -> Iterator[systems.System]:
     """The files of translations, whose lines are `texts`."""
     tokenize = "none" if form else options.tokenize
     if options.target_lang:
-        tokenize = tokenize or tokenizer_for_language(options.target_lang)
+        tokenize = tokenize or tokenizers.tokenizer_for_language(options.target_lang)
         if code := taken_for(options.target_lang):
             warn(f"--target-lang: {options.target_lang} is taken for {code}")
     for path in options.hypothesis:
@@ -312,5 +284,7 @@ def _given(
                     "raw text. Score it with --tokenize none, against a reference of its kind"
                 )
             hypotheses = list(map(form, hypotheses))
-        note = LC_NORM_TOK_NOTE if form else ""
-        yield System(str(path), hypotheses, tokenize or tokenizer_for_text(reference), note)
+        note = tokenizers.LC_NORM_TOK_NOTE if form else ""
+        yield systems.System(
+            str(path), hypotheses, tokenize or tokenizers.tokenizer_for_text(reference), note
+        )

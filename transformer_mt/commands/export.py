@@ -14,7 +14,7 @@ import argparse
 import os
 from pathlib import Path
 
-from transformer_mt.commands.arguments import add_checkpoint, add_model_dir
+from transformer_mt.commands import arguments
 from transformer_mt.config import file as config_file
 from transformer_mt.export.registry import BACKENDS
 from transformer_mt.model_directory import (
@@ -41,7 +41,7 @@ PDPARAMS = "pdparams"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_dir(parser)
+    arguments.add_model_dir(parser)
     parser.add_argument(
         "--format",
         required=True,
@@ -55,12 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="stores the weights with fewer bits, for --format ctranslate2. int8 has a quarter of "
         "the size, and is faster on a CPU (default: float32)",
     )
-    add_checkpoint(parser)
-    parser.add_argument(
-        "--output",
-        metavar="PATH",
-        type=Path,
-        help="the folder to write (with --format pdparams, the file). An earlier export in it is "
+    arguments.add_checkpoint(parser)
+    arguments.add_values(
+        parser,
+        "PATH",
+        Path,
+        output="the folder to write (with --format pdparams, the file). An earlier export in it is "
         "replaced, but a folder with anything else is refused (default: in MODEL_DIR/export, a "
         "folder named after the engine and the quantization, or CHECKPOINT.pdparams)",
     )
@@ -78,22 +78,26 @@ def run(options: argparse.Namespace) -> None:
         UserError: the model is damaged, the format has no place for it, or it can't be written.
     """
     backend, quantization = FORMATS.get(options.format), options.quantization
-    output = options.output
     if quantization and (backend is None or quantization not in backend.quantizations):
         able = [name for name, other in FORMATS.items() if quantization in other.quantizations]
         raise UsageError(f"--quantization {quantization}: only --format {', '.join(able)} has it")
     directory = ModelDirectory(options.model_dir)
-    if backend is None:
-        _export_pdparams(directory, options.checkpoint, output)
-        return
     config = directory.load_config()
-    backend.require_exportable(backend.unsupported(config.model))  # before seconds of work
-    chosen = directory.checkpoint(options.checkpoint)
+    if backend is not None:
+        backend.require_exportable(backend.unsupported(config.model))  # before seconds of work
+    chosen, output = directory.checkpoint(options.checkpoint), options.output
+    require_safe_outputs({"--output": output}, {})
+    if backend is None:
+        if output is None:
+            directory.own("export").mkdir(exist_ok=True)
+            output = directory.own(f"export/{chosen.name}.{PDPARAMS}")
+        write_pdparams(chosen, output)
+        print(output)
+        return
     subwords = directory.load_subwords()
     if output is None:
         name = backend.name + (f"_{quantization}" if quantization else "")
         output = directory.own(f"export/{name}")
-    require_safe_outputs({"--output": output}, {})
     backend.require_utf8(output)
     _check_replaceable(output)
 
@@ -117,17 +121,6 @@ def run(options: argparse.Namespace) -> None:
         raise UserError(f"{output}: can't be written: {error.strerror or error}") from None
     print(output)
     say(f"exported {chosen.name}; to translate: bash scripts/translate.sh {quoted(output)} FILE")
-
-
-def _export_pdparams(directory: ModelDirectory, name: str | None, output: Path | None) -> None:
-    directory.load_config()
-    checkpoint = directory.checkpoint(name)
-    require_safe_outputs({"--output": output}, {})
-    if output is None:
-        directory.own("export").mkdir(exist_ok=True)
-        output = directory.own(f"export/{checkpoint.name}.pdparams")
-    write_pdparams(checkpoint, output)
-    print(output)
 
 
 def _check_replaceable(folder: Path) -> None:

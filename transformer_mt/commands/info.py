@@ -21,7 +21,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from transformer_mt.commands.arguments import add_overrides, positive
+from transformer_mt.commands import arguments
 from transformer_mt.config.schema import Config
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.model import costs
@@ -42,12 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="a recipe (a YAML file such as configs/demo.yaml), or a model directory",
     )
-    add_overrides(parser)
-    parser.add_argument(
-        "--length",
-        metavar="N",
-        type=positive,
-        help="the number of subwords of a usual sentence on either side, including its end "
+    arguments.add_overrides(parser)
+    arguments.add_values(
+        parser,
+        "N",
+        arguments.positive,
+        length="the number of subwords of a usual sentence on either side, including its end "
         f"(default: {USUAL_LENGTH})",
     )
 

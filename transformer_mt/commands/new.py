@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from transformer_mt.commands.arguments import add_device, positive_number
+from transformer_mt.commands import arguments
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.datasets.files import TSV
 from transformer_mt.model_directory import require_safe_outputs
@@ -39,41 +39,35 @@ Answer = TypeVar("Answer")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", metavar="RECIPE", type=Path, help="the file to write: my.yaml")
-    parser.add_argument(
-        "--train",
-        metavar="PREFIX",
-        help="the training text: the path of its two files without the language, as in "
+    arguments.add_values(
+        parser,
+        "PREFIX",
+        train="the training text: the path of its two files without the language, as in "
         "corpus/train, or a file NAME.tsv whose lines are source<TAB>target",
     )
-    for side in ("source", "target"):
-        parser.add_argument(
-            f"--{side}-lang",
-            metavar="LANG",
-            help=f"the {side} language, as the name of its file ends: de, zh",
-        )
-    for name in ("dev", "test"):
-        parser.add_argument(
-            f"--{name}",
-            metavar="PREFIX",
-            help=f"the {name} set, given like --train (default: pairs of the training text are "
-            "held out)",
-        )
-    parser.add_argument(
-        "--minutes",
-        metavar="N",
-        type=positive_number,
-        help=f"how long the training may take on this computer (default: {DEFAULT_MINUTES:g})",
+    held_out = "set, given like --train (default: pairs of the training text are held out)"
+    ending = "as the name of its file ends: de, zh"
+    arguments.add_values(
+        parser,
+        "LANG",
+        source_lang=f"the source language, {ending}",
+        target_lang=f"the target language, {ending}",
     )
-    parser.add_argument(
-        "--model-dir",
-        metavar="FOLDER",
-        help="the folder for everything that the training will write (default: runs/ and the name "
-        "of the recipe)",
+    arguments.add_values(parser, "PREFIX", dev=f"the dev {held_out}", test=f"the test {held_out}")
+    arguments.add_values(
+        parser,
+        "N",
+        arguments.positive_number,
+        minutes=f"how long the training may take on this computer (default: {DEFAULT_MINUTES:g})",
     )
-    parser.add_argument(
-        "--force", action="store_true", help="replace the recipe if there is one of this name"
+    arguments.add_values(
+        parser,
+        "FOLDER",
+        model_dir="the folder for everything that the training will write (default: runs/ and the "
+        "name of the recipe)",
     )
-    add_device(parser)
+    arguments.add_switches(parser, force="replace the recipe if there is one of this name")
+    arguments.add_device(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -86,8 +80,7 @@ def run(options: argparse.Namespace) -> None:
         raise UsageError(f"{path} is there already. Give another name, or --force to replace it")
     if missing := [name for name in REQUIRED if getattr(options, name) is None]:
         if not at_terminal():
-            flags = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
-            raise UsageError(f"{flags}: not given{_hint()}")
+            raise UsageError(f"{', '.join(map(arguments.flag, missing))}: not given{_hint()}")
         _ask_for_text(options)
     place = _place(options)
     # Paddle takes seconds to import; wrong arguments are reported before that.
@@ -224,7 +217,7 @@ def _ask_for_text(options: argparse.Namespace) -> None:
             setattr(options, name, None if answer == "none" else answer)
     if options.minutes is None:
         question = "How many minutes may the training take?"
-        options.minutes = _ask(question, f"{DEFAULT_MINUTES:g}", positive_number)
+        options.minutes = _ask(question, f"{DEFAULT_MINUTES:g}", arguments.positive_number)
 
 
 def _named(texts: dict[str, list[str]], *words: str) -> str:

@@ -15,6 +15,7 @@ examples:
 import argparse
 from pathlib import Path
 
+from transformer_mt.commands import arguments
 from transformer_mt.model_directory import REPORT, ModelDirectory
 
 
@@ -25,11 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         help="a model directory that `train` wrote, or is writing",
     )
-    parser.add_argument(
-        "--output",
-        metavar="FILE",
-        type=Path,
-        help="the file for the report (default: MODEL_DIR/report.html; for several model "
+    arguments.add_files(
+        parser,
+        output="the file for the report (default: MODEL_DIR/report.html; for several model "
         "directories, report.html in the current folder)",
     )
 

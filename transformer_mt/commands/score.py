@@ -13,26 +13,21 @@ examples:
 
 import argparse
 
-from transformer_mt.commands.arguments import (
-    MODEL_OR_EXPORT,
-    add_files,
-    add_model_choice,
-    add_model_dir,
-)
+from transformer_mt.commands import arguments
 from transformer_mt.commands.translating import write_for_pairs
 from transformer_mt.decoding import output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_dir(parser, MODEL_OR_EXPORT)
-    add_files(
+    arguments.add_model_dir(parser, arguments.MODEL_OR_EXPORT)
+    arguments.add_files(
         parser,
         required=("source", "target"),
         source="the source text, one sentence per line",
         target="the translations, one for each line of the source",
         output="the file for the scores (default: the standard output)",
     )
-    add_model_choice(parser, ("length_penalty", "length_penalty_kind", "batch_tokens"))
+    arguments.add_model_choice(parser, ("length_penalty", "length_penalty_kind", "batch_tokens"))
 
 
 def run(options: argparse.Namespace) -> None:

@@ -29,14 +29,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformer_mt.commands.arguments import (
-    MODEL_GROUP,
-    add_device,
-    add_engine,
-    add_threads,
-    positive,
-    positive_number,
-)
+from transformer_mt.commands import arguments
+from transformer_mt.commands.arguments import positive, positive_number
 from transformer_mt.serving.batching import Limits
 from transformer_mt.utils.console import say
 from transformer_mt.utils.errors import UsageError
@@ -82,17 +76,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the port to listen at; 0 is any free one (default: 8000)",
     )
     exclusive = group.add_mutually_exclusive_group()
-    exclusive.add_argument(
-        "--token",
-        metavar="TEXT|@FILE",
-        help="a secret that requests must have, or the file that holds it (default: the "
+    arguments.add_values(
+        exclusive,
+        "TEXT|@FILE",
+        token="a secret that requests must have, or the file that holds it (default: the "
         f"environment variable {TOKEN_VARIABLE}, if it is set)",
     )
-    exclusive.add_argument(
-        "--no-token",
-        action="store_true",
-        help="lets everybody who can reach the service use it; with another --host, either this or "
-        "a token is needed",
+    arguments.add_switches(
+        exclusive,
+        no_token="lets everybody who can reach the service use it; with another --host, either "
+        "this or a token is needed",
     )
     group.add_argument(
         "--allow-origin",
@@ -102,20 +95,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="another address at which the service is reached, or whose pages may use it, such as "
         "https://example.com. May be repeated",
     )
-    group.add_argument(
-        "--log-text",
-        action="store_true",
-        help="also prints the text of requests; otherwise, no text is kept anywhere",
+    arguments.add_switches(
+        group, log_text="also prints the text of requests; otherwise, no text is kept anywhere"
     )
-    group = parser.add_argument_group(MODEL_GROUP)
-    add_engine(group)
-    add_threads(group)
-    add_device(group)
+    group = parser.add_argument_group(arguments.MODEL_GROUP)
+    arguments.add_engine(group)
+    arguments.add_threads(group)
+    arguments.add_device(group)
     group = parser.add_argument_group("limits (what is beyond them is refused)")
     for field in fields(Limits):
         unit, meaning = LIMITS[field.name]
         group.add_argument(
-            f"--{field.name.replace('_', '-')}",
+            arguments.flag(field.name),
             metavar=unit,
             type=positive if isinstance(field.default, int) else positive_number,
             default=field.default,

@@ -12,7 +12,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from transformer_mt.commands.arguments import add_device, add_overrides
+from transformer_mt.commands import arguments
 from transformer_mt.model_directory import MODEL_CARD, REPORT
 from transformer_mt.training import fine_tuning
 from transformer_mt.utils.console import duration, quoted, say, show, warn
@@ -27,26 +27,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "config", metavar="CONFIG", help="the recipe, a YAML file such as configs/demo.yaml"
     )
-    add_overrides(parser)
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="read the recipe and the data without writing a model, show what would be trained and "
-        "how long it would take, and warn of what is odd about it",
-    )
-    parser.add_argument(
-        "--verbose",
-        action="store_true",
-        help="with --check: show the values of all settings, not only of those that differ from "
+    arguments.add_overrides(parser)
+    arguments.add_switches(
+        parser,
+        check="read the recipe and the data without writing a model, show what would be trained "
+        "and how long it would take, and warn of what is odd about it",
+        verbose="with --check: show the values of all settings, not only of those that differ from "
         "the defaults",
-    )
-    parser.add_argument(
-        "--restart",
-        action="store_true",
-        help="rename model_dir to NAME.before-restart, and train from the beginning (default: "
+        restart="rename model_dir to NAME.before-restart, and train from the beginning (default: "
         "continue from the newest checkpoint)",
     )
-    add_device(parser)
+    arguments.add_device(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -62,21 +53,26 @@ def run(options: argparse.Namespace) -> None:
     started = time.monotonic()
 
     def finished(directory: RunDirectory) -> None:
-        _write_report(directory)
-        _write_card(directory)
+        for what, write in (("report", _write_report), ("model card", _write_card)):
+            try:
+                write(directory)
+            except (UserError, ModuleNotFoundError) as error:  # the model is complete without it
+                warn(f"the {what} could not be written: {describe(error)}")
         say(f"done in {duration(time.monotonic() - started)}")
-        _next_steps(directory)
+        path, report = quoted(directory.path), directory.path / REPORT
+        show("\nNext:")
+        show(f"  bash scripts/translate.sh {path} FILE   # translate a text, line by line")
+        show(f"  bash scripts/evaluate.sh {path} SOURCE REFERENCE   # score it")
+        if report.is_file():
+            show(f"  {quoted(report)}   # open it in a browser: how the run went")
 
     train(config, options.device, options.restart, finished)
 
 
 def _write_report(directory: RunDirectory) -> None:
-    try:
-        from transformer_mt.reports.run import write_report
+    from transformer_mt.reports.run import write_report
 
-        write_report([directory.path], directory.own(REPORT))
-    except (UserError, ModuleNotFoundError) as error:  # the model is complete without it
-        warn(f"the report could not be written: {describe(error)}")
+    write_report([directory.path], directory.own(REPORT))
 
 
 def _write_card(directory: RunDirectory) -> None:
@@ -85,17 +81,5 @@ def _write_card(directory: RunDirectory) -> None:
         return
     from transformer_mt.reports.card import card_of
 
-    try:
-        card = card_of(directory, directory.checkpoint().name)
-        write_atomically(directory.own(MODEL_CARD), card)
-    except (UserError, ModuleNotFoundError) as error:  # the model is complete without it
-        warn(f"the model card could not be written: {describe(error)}")
-
-
-def _next_steps(directory: RunDirectory) -> None:
-    path = quoted(directory.path)
-    show("\nNext:")
-    show(f"  bash scripts/translate.sh {path} FILE   # translate a text, line by line")
-    show(f"  bash scripts/evaluate.sh {path} SOURCE REFERENCE   # score it")
-    if (directory.path / REPORT).is_file():
-        show(f"  {quoted(directory.path / REPORT)}   # open it in a browser: how the run went")
+    card = card_of(directory, directory.checkpoint().name)
+    write_atomically(directory.own(MODEL_CARD), card)

@@ -40,12 +40,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformer_mt.commands.arguments import (
-    MODEL_OR_EXPORT,
-    add_files,
-    add_model_choice,
-    add_model_dir,
-)
+from transformer_mt.commands import arguments
 from transformer_mt.commands.translating import (
     contents,
     find_engine,
@@ -93,7 +88,7 @@ class _Once(argparse.Action):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_dir(parser, MODEL_OR_EXPORT)
+    arguments.add_model_dir(parser, arguments.MODEL_OR_EXPORT)
     for name, help in {
         "input": "the text to translate, one sentence per line (default, or -: the standard input)",
         "output": "the file for the translations (default, or -: the standard output)",
@@ -107,12 +102,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=f"the same as --{name}",
         )
         parser.add_argument(f"--{name}", metavar="FILE", action=_Once, help=help)
-    parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="continue an --output that was interrupted; --input must be a file too",
+    arguments.add_switches(
+        parser,
+        resume="continue an --output that was interrupted; --input must be a file too",
     )
-    add_files(
+    arguments.add_files(
         parser,
         prefix="for each line of the input, one line with the beginning of its translation",
     )
@@ -122,13 +116,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="plain",
         help="the format of the output, explained below (default: plain)",
     )
-    parser.add_argument(
-        "--alignment",
-        action="store_true",
-        help="also write which words of source and translation belong together; needs --format tsv "
-        "or jsonl",
+    arguments.add_switches(
+        parser,
+        alignment="also write which words of source and translation belong together; needs "
+        "--format tsv or jsonl",
     )
-    add_model_choice(parser)
+    arguments.add_model_choice(parser)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ import hashlib
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -17,8 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from transformer_mt import __version__
-from transformer_mt.commands.arguments import SETTINGS
-from transformer_mt.config.decoding import DecodingConfig
+from transformer_mt.commands.arguments import SETTINGS, flag
 from transformer_mt.decoding.lines import in_windows, input_lines
 from transformer_mt.export import registry
 from transformer_mt.export.registry import EngineSpec, split_model
@@ -26,7 +25,6 @@ from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.utils.console import progress, warn
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.files import Content, atomic, content_of, lines
-from transformer_mt.utils.folders import CHECKSUMS
 
 if TYPE_CHECKING:
     from transformer_mt.translator import Translator
@@ -70,47 +68,37 @@ def find_engine(
         spec = registry.with_decoding(spec, changes | settings, asked)
     except UsageError as error:
         # With the flags in place of the keys.
-        flags = re.sub(r"decoding\.(\w+)", lambda key: _flag(key[1]), str(error))
-        raise UsageError(flags) from None
-    kind, decoding = spec.config.model.non_autoregressive, spec.config.decoding
-    for name, reason in _without_effect(kind, decoding):
-        if name in changes:
-            warn(f"{_flag(name)} makes no difference {reason}")
+        message = re.sub(r"decoding\.(\w+)", lambda key: flag(key[1]), str(error))
+        raise UsageError(message) from None
+    _warn_without_effect(changes, spec)
     return spec
 
 
-def _flag(key: str) -> str:
-    return "--" + key.replace("_", "-")
-
-
-def _without_effect(kind: str | None, decoding: DecodingConfig) -> Iterator[tuple[str, str]]:
-    """Settings that have no effect, and why; `kind` is the config's model.non_autoregressive."""
-    if not decoding.sampling:
-        for name in ("temperature", "top_k", "top_p"):
-            yield name, "without --sampling"
-    if decoding.segmentations == 1:
-        yield "segmentation_rate", "without --segmentations"
-        if not decoding.sampling:
-            yield "seed", "without --sampling or --segmentations"
-    if kind is None:
-        yield "iterations", "to an autoregressive model"
-    else:
-        yield "beam_size", "to a non-autoregressive model"
-    if kind != "length":
-        yield "length_candidates", "to a model that does not predict lengths"
+def _warn_without_effect(given: Collection[str], spec: EngineSpec) -> None:
+    """Warns of decoding settings that were given and have no effect."""
+    kind, decoding = spec.config.model.non_autoregressive, spec.config.decoding
+    segments = decoding.segmentations > 1
+    for names, has_effect, reason in (
+        (("temperature", "top_k", "top_p"), decoding.sampling, "without --sampling"),
+        (("segmentation_rate",), segments, "without --segmentations"),
+        (("seed",), decoding.sampling or segments, "without --sampling or --segmentations"),
+        (("iterations",), kind is not None, "to an autoregressive model"),
+        (("beam_size",), kind is None, "to a non-autoregressive model"),
+        (("length_candidates",), kind == "length", "to a model that does not predict lengths"),
+    ):
+        for name in names:
+            if name in given and not has_effect:
+                warn(f"{flag(name)} makes no difference {reason}")
 
 
 def made_from(spec: EngineSpec) -> dict[str, Any]:
     """Everything that a translation depends on besides the text, under names that a person
     understands."""
     config = spec.config
-    model = hashlib.sha256(spec.subwords.content())
-    for folder in spec.checkpoints or [spec.folder]:
-        with contextlib.suppress(OSError):  # Loading the model will report it.
-            model.update((folder / CHECKSUMS).read_bytes())
+    model = b"".join([spec.subwords.content(), *spec.checksums()])
     return {
         "version of this program": __version__,
-        "model": model.hexdigest(),
+        "model": hashlib.sha256(model).hexdigest(),
         "--engine": spec.backend.name,
         "--device": spec.device,
         "data.max_length": config.data.max_length,

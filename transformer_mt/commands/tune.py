@@ -14,22 +14,15 @@ examples:
 
 import argparse
 
-from transformer_mt.commands.arguments import (
-    add_checkpoint,
-    add_device,
-    add_model_dir,
-    add_threads,
-)
+from transformer_mt.commands import arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_dir(parser)
-    parser.add_argument(
-        "--dry-run", action="store_true", help="shows what would be chosen, and writes nothing"
-    )
-    add_checkpoint(parser)
-    add_threads(parser)
-    add_device(parser)
+    arguments.add_model_dir(parser)
+    arguments.add_switches(parser, dry_run="shows what would be chosen, and writes nothing")
+    arguments.add_checkpoint(parser)
+    arguments.add_threads(parser)
+    arguments.add_device(parser)
 
 
 def run(options: argparse.Namespace) -> None:
