@@ -159,7 +159,7 @@ def test_memory_of_usual_and_of_the_longest_sentences(info, recipe):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("nothing.yaml", ["nothing.yaml: there is no such config file or model directory"]),
+        ("nothing.yaml", ["nothing.yaml", "no such config file"]),
         ("{tmp}", ["{tmp} is not a model directory"]),
         ("{recipe} training.max_stps=3", ["did you mean training.max_steps"]),
         ("{recipe} --length 258", ["--length: 258", "257", "data.max_length: 256"]),

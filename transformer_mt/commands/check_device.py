@@ -125,8 +125,8 @@ def checks(device: Device) -> dict[str, Callable[[], Found]]:
     """All checks that apply to a device by their names, in the order in which they run."""
     found: dict[str, Callable[[], Found]] = {}
 
-    def add(name: str, check: Callable[..., Found], *arguments: str) -> None:
-        found[", ".join((name, *arguments))] = lambda: check(device, *arguments)
+    def add(name: str, check: Callable[..., Found], *which: str) -> None:
+        found[", ".join((name, *which))] = lambda: check(device, *which)
 
     for precision in device.rounding:
         for kind in KINDS:
@@ -405,13 +405,10 @@ def memory_of_an_update(device: Device) -> Found:
     update = full_update(rows, length, size)
     updater.apply(update, 1)  # the optimiser makes its state
     found: list[int] = []
-    hook = updater.objective.criterion.register_forward_post_hook(
+    updater.objective.criterion.register_forward_post_hook(
         lambda *_: found.append(device.allocated() - before)
     )
-    try:
-        updater.apply(update, 2)
-    finally:
-        hook.remove()
+    updater.apply(update, 2)
     expected = costs.weight_bytes(config, sizes) + costs.optimizer_bytes(config, sizes)
     expected += costs.activation_bytes(config, size, rows, length, length)
     text = f"{found[0] / 1e6:,.0f} MB, predicted {expected / 1e6:,.0f} MB"
@@ -443,7 +440,7 @@ def decoding_speed(device: Device, size: str) -> Found:
         return count, search(make_updater(config, VOCABULARIES[size]), sources)
 
     found = device.speed("sentences", size == "tiny", prepare)
-    return found._replace(text=f"{found.text}; {count} at once, 20 words each")
+    return found._replace(text=f"{found.text}, {count} at once, 20 words each")
 
 
 # ---- Small models, and random sentences whose translation is the source reversed ----

@@ -54,8 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     path = options.config
-    if not path.exists():
-        raise UsageError(f"{path}: there is no such config file or model directory")
     if path.is_dir():
         config, vocabularies, origin = _of_model(path, options.overrides)
     else:

@@ -17,7 +17,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from transformer_mt.commands import arguments
 from transformer_mt.data.datasets import DATASETS
@@ -34,7 +34,6 @@ _NO_LANGUAGES = {"csv", "tsv", "txt", "log", "cfg", "ini", "xml", "css", "js", "
 DEFAULT_MINUTES = 60.0
 # The questions that are asked at a terminal; the others have a default.
 REQUIRED = ("train", "source_lang", "target_lang")
-Answer = TypeVar("Answer")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -168,56 +167,55 @@ def at_terminal() -> bool:
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
 
 
-def _ask(question: str, default: str, convert: Callable[[str], Answer]) -> Answer:
-    """Asks until there is an answer that `convert` takes, which raises an error of others.
+def _ask_for_text(options: argparse.Namespace) -> None:
+    """Asks for everything that is not given, and sets it in `options`.
 
     Raises:
         UsageError: the input has ended.
     """
-    while True:
-        try:
-            answer = input(f"{question}{default and f' [{default}]'} ").strip() or default
-        except EOFError:
-            print()
-            raise UsageError("nothing was written, because a question has no answer") from None
-        try:
-            if answer:
-                return convert(answer)
-        except (UsageError, argparse.ArgumentTypeError) as error:
-            say(f"  {error}")
 
-
-def _ask_for_text(options: argparse.Namespace) -> None:
-    """Asks for everything that is not given, and sets it in `options`."""
+    def ask(name: str, question: str, default: str, convert: Callable[[str], Any] = str) -> None:
+        """Asks until there is an answer that `convert` takes, which raises an error of others."""
+        while getattr(options, name) is None:
+            try:
+                answer = input(f"{question}{default and f' [{default}]'} ").strip() or default
+            except EOFError:
+                print()
+                raise UsageError("nothing was written, because a question has no answer") from None
+            try:
+                if answer:
+                    setattr(options, name, convert(answer))
+                    return
+            except (UsageError, argparse.ArgumentTypeError) as error:
+                say(f"  {error}")
 
     def existing(prefix: str) -> str:
         path = Path(prefix)
-        if prefix != "none" and not path.is_file() and str(path) not in parallel_files(path.parent):
+        if not path.is_file() and str(path) not in parallel_files(path.parent):
             raise UsageError(f"{prefix}: there are no files {prefix}.LANGUAGE of two languages")
         return prefix
 
-    texts = _texts_near()
     if options.train is None:
         say(_hint().removeprefix(". "))
-        question = "Which is the training text (the path without the language, or a .tsv file)?"
-        options.train = _ask(question, _named(texts, "train") or next(iter(texts), ""), existing)
+    texts = _texts_near()
+    question = "Which is the training text (the path without the language, or a .tsv file)?"
+    ask("train", question, _named(texts, "train") or next(iter(texts), ""), existing)
     texts = parallel_files(Path(options.train).parent)
     languages = texts.get(str(Path(options.train)), [])
     for name, question in (("source_lang", "From which language?"), ("target_lang", "Into which?")):
-        if getattr(options, name) is None:
-            given = options.source_lang, options.target_lang
-            left = [language for language in languages if language not in given]
-            setattr(options, name, _ask(question, left[0] if left else "", str))
+        given = options.source_lang, options.target_lang
+        ask(name, question, next((own for own in languages if own not in given), ""))
     pair = {options.source_lang, options.target_lang}
     texts = {prefix: own for prefix, own in texts.items() if not own or pair <= set(own)}
     for name, words in (("dev", ("dev", "val")), ("test", ("test",))):
-        if getattr(options, name) is None:
-            question = f"Which is the {name} set (none: pairs of the training text are held out)?"
-            answer = _ask(question, _named(texts, *words) or "none", existing)
-            setattr(options, name, None if answer == "none" else answer)
-    if options.minutes is None:
-        question = "How many minutes may the training take?"
-        options.minutes = _ask(question, f"{DEFAULT_MINUTES:g}", arguments.positive_number)
+        ask(
+            name,
+            f"Which is the {name} set (none: pairs of the training text are held out)?",
+            _named(texts, *words) or "none",
+            lambda prefix: None if prefix == "none" else existing(prefix),
+        )
+    question = "How many minutes may the training take?"
+    ask("minutes", question, f"{DEFAULT_MINUTES:g}", arguments.positive_number)
 
 
 def _named(texts: dict[str, list[str]], *words: str) -> str:
