@@ -82,11 +82,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"what is scored: {tokenizers.SACREBLEU}, the text as it is, or {LC_NORM_TOK}, "
         f"lower-cased and tokenised text (default: {tokenizers.SACREBLEU})",
     )
-    arguments.add_switches(
-        group,
-        confidence="also computes the 95 %% confidence interval of each score, by bootstrap "
-        "resampling",
-    )
     arguments.add_values(
         group,
         "LANG",
@@ -95,6 +90,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     arguments.add_switches(
         group,
+        confidence="also computes the 95 %% confidence interval of each score, by bootstrap "
+        "resampling",
         groups="also shows the scores of lines of different length, and of lines with rare and "
         "with frequent words",
         metric_only="prints only the numbers, for scripts: a line for each model or file, with "

@@ -26,6 +26,7 @@ from transformer_mt.config.schema import Config
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.model import costs
 from transformer_mt.model.costs import FlopCounter, Flops, VocabularySizes
+from transformer_mt.model_directory import ModelDirectory, subwords_to_keep
 from transformer_mt.training import fine_tuning
 from transformer_mt.utils.console import table
 from transformer_mt.utils.errors import UsageError
@@ -217,8 +218,6 @@ def _count(number: int, noun: str) -> str:
 
 
 def _of_model(path: Path, overrides: list[str]) -> tuple[Config, VocabularySizes, str]:
-    from transformer_mt.model_directory import ModelDirectory
-
     directory = ModelDirectory(path)
     config = directory.load_config(overrides)
     if any(override.startswith("subword.") for override in overrides):
@@ -233,8 +232,6 @@ def _of_config(config: Config) -> tuple[VocabularySizes, str]:
     """The sizes of the vocabularies as far as they are known without the text, and how they are."""
     subword, data = config.subword, config.data
     if config.training.init_from is not None:
-        from transformer_mt.model_directory import subwords_to_keep
-
         return VocabularySizes.of(subwords_to_keep(config)), "of training.init_from"
     if subword.type != "vocabulary":
         sizes = list(subword.vocabulary_sizes.values())

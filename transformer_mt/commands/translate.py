@@ -180,7 +180,7 @@ def run(options: argparse.Namespace) -> None:
         total = text and text.line_count
         translator, bar = stack.enter_context(translating(spec, "translating", total, done))
         translations = translator.stream(
-            _flushing(_with_prefixes(windows, source, prefix, done), flush),
+            _lines(windows, source, prefix, done, flush),
             finished=bar.update,
             need_alignment=options.alignment,
             first=done + 1,
@@ -190,19 +190,18 @@ def run(options: argparse.Namespace) -> None:
             write_line(as_text(translation))
 
 
-def _with_prefixes(
-    windows: Iterator[list[str]], source: Path | None, prefix: Path | None, done: int
+def _lines(
+    windows: Iterator[list[str]],
+    source: Path | None,
+    prefix: Path | None,
+    done: int,
+    flush: Callable[[], object],
 ) -> Iterator[list[Line]]:
-    if prefix is None:
-        return ([Line(text) for text in window] for window in windows)
-    pairs = paired(windows, source, prefix, done)
-    return ([Line(*pair) for pair in window] for window in pairs)
-
-
-def _flushing(lines: Iterator[list[Line]], flush: Callable[[], object]) -> Iterator[list[Line]]:
-    """Flushes the output whenever more input is read, so that no output is held back by a pause."""
-    for window in lines:
-        yield window
+    """The lines with their prefixes. Flushes the output whenever more input is read, so that no
+    output is held back by a pause."""
+    pairs: Iterator[list[tuple[str, ...]]] = ([(text,) for text in window] for window in windows)
+    for window in pairs if prefix is None else paired(windows, source, prefix, done):
+        yield [Line(*pair) for pair in window]
         flush()
 
 
