@@ -72,8 +72,8 @@ def test_odd_names(call, model, folder):
 @pytest.mark.parametrize(
     ("arguments", "code", "word"),
     [
-        ("source --input=source", 2, "source: INPUT and --input cannot be used together"),
-        ("- out --output=other", 2, "out: OUTPUT and --output cannot be used together"),
+        ("source --input=source", 2, "source: give INPUT or --input, and only once"),
+        ("- out --output=other", 2, "out: give OUTPUT or --output, and only once"),
         ("loop out", 2, "loop: can't be read: Too many levels"),
         ("source no/out", 1, "no/out: can't be written"),
     ],

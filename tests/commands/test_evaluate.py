@@ -160,18 +160,12 @@ def test_a_model_by_position(evaluate, folder, few, tmp_path):
         ("--hypothesis worse --hypothesis no", "no: there is no such file"),
         ("--hypothesis worse --sentences worse", "are the same file"),
         ("--hypothesis worse --metrics comet", "--metrics comet needs --comet-model"),
-        (
-            "--hypothesis worse --metrics comet --comet-model m",
-            "needs --comet-model, .* and --source",
-        ),
+        ("--hypothesis worse --metrics comet --comet-model m", "--comet-model, .* and --source"),
         ("--hypothesis worse --source source --metrics comet --comet-model m", "m/checkpoints"),
         ("--protocol lc.norm.tok --hypothesis worse --lowercase", "includes lower-casing"),
         ("--protocol lc.norm.tok --hypothesis worse", "needs --target-lang"),
         ("--protocol lc.norm.tok --hypothesis worse --target-lang de --groups", "for raw text"),
-        (
-            "--protocol lc.norm.tok --hypothesis few.reference --target-lang zh",
-            "languages with spaces",
-        ),
+        ("--protocol lc.norm.tok --hypothesis few.reference --target-lang zh", "with spaces"),
         # Files that do not belong together.
         ("--hypothesis worse", "few.reference has 6"),
         ("--hypothesis few.reference --source source", "source has 120"),

@@ -83,7 +83,7 @@ class _Once(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, text: Any, _=None) -> None:
         if getattr(namespace, self.dest, None) is not None:
-            parser.error(f"{text}: {self.dest.upper()} and --{self.dest} cannot be used together")
+            parser.error(f"{text}: give {self.dest.upper()} or --{self.dest}, and only once")
         setattr(namespace, self.dest, None if text == "-" else Path(text))
 
 
@@ -149,7 +149,7 @@ def run(options: argparse.Namespace) -> None:
     can_resume = is_file and target is not None and is_replaceable(target)
     can_resume = can_resume and (prefix is None or prefixes is not None)
     if options.resume and not can_resume:
-        raise UsageError("--resume: --input and --output must be files")
+        raise UsageError("--resume: --input and --output must be files, and so must --prefix")
 
     with contextlib.ExitStack() as stack:
         write_line: Callable[[str], object]
