@@ -120,7 +120,8 @@ def run(options: argparse.Namespace) -> None:
     except OSError as error:
         raise UserError(f"{output}: can't be written: {error.strerror or error}") from None
     print(output)
-    say(f"exported {chosen.name}; to translate: bash scripts/translate.sh {quoted(output)} FILE")
+    translate = f"bash scripts/translate.sh {quoted(output)} --input FILE"
+    say(f"exported {chosen.name}; to translate: {translate}")
 
 
 def _check_replaceable(folder: Path) -> None:
