@@ -22,8 +22,9 @@ from tests.support import as_if_trained, log_softmax, make_config, run_command
 from transformer_mt.config.schema import Config, ModelConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
-from transformer_mt.decoding import batch
 from transformer_mt.decoding.engine import Hypothesis, Sentence, length_limits
+from transformer_mt.decoding.paddle_engine import target_arrays
+from transformer_mt.decoding.search import search
 from transformer_mt.export import registry as engines
 from transformer_mt.export.ctranslate2_engine import Ctranslate2Engine
 from transformer_mt.kernels.cpu_decoder import CpuDecoder, CpuDecoderState
@@ -187,7 +188,7 @@ class Built:
         self.directory = save_model(folder / "model", self.config, self.subwords, self.model)
         self.sources, self.targets = pairs(self.subwords)
         self.source_ids = self.encoder_input(self.sources)
-        decoder_input, self.labels = batch.target_arrays(self.targets, self.subwords.target)
+        decoder_input, self.labels = target_arrays(self.targets, self.subwords.target)
         pad = self.subwords.target.pad
         # A non-autoregressive model would see the eos that `target_arrays` leaves behind a target.
         self.decoder_input = np.where(self.labels == pad, pad, decoder_input)
@@ -263,14 +264,12 @@ class Built:
         """Beam search with steps of a kind; see `from_the_start`."""
 
         def stepper_of(sentences: list[Sentence]) -> Stepper:
-            rows = batch.sources(sentences)
-            steps = steps_of(self.model, paddle.to_tensor(self.encoder_input(rows)))
-            return Stepper(*steps, batch.never_chosen(self.subwords.target))
+            rows = self.encoder_input([sentence.source for sentence in sentences])
+            steps = steps_of(self.model, paddle.to_tensor(rows))
+            return Stepper(*steps, self.subwords.target.special)
 
         with paddle.no_grad():
-            return batch.search(
-                stepper_of, self.sentences, self.config.decoding, self.subwords.target
-            )
+            return search(stepper_of, self.sentences, self.config.decoding, self.subwords.target)
 
     def encoder_input(self, rows: list[list[int]]) -> np.ndarray:
         return encoded_rows(rows, self.subwords.source.pad, self.subwords.source.eos)
@@ -338,7 +337,7 @@ class Stepper(NamedTuple):
 
     logits: Callable[[np.ndarray, np.ndarray], np.ndarray]
     select: Callable[[np.ndarray], None]
-    never: tuple[int, ...]
+    never: list[int]
 
     def step(self, ids: np.ndarray, parents: np.ndarray) -> LogProbs:
         return LogProbs(self.logits(ids, parents), self.never)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.support import make_config, wide_model
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
-from transformer_mt.decoding import batch
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.paddle_engine import PaddleEngine
+from transformer_mt.decoding.search import search
 from transformer_mt.export import ctranslate2, paddle_inference
 from transformer_mt.export.ctranslate2_engine import Ctranslate2Engine
 from transformer_mt.export.paddle_inference import InferenceEngine
@@ -128,7 +128,7 @@ def test_wide_beams_are_searched_for_few_sentences_at_once(engines, options, exp
     options = DecodingConfig(**options, max_length_ratio=0.1, max_length_extra=2)
     three = sentences([(2, 0), (4, 0), (3, 0)])
     with paddle.no_grad():
-        found = batch.search(stepper, three, options, VOCABULARY)
+        found = search(stepper, three, options, VOCABULARY)
     assert sizes == expected
     assert_alike(found, [engines["host"].search([one], options)[0] for one in three])
-    assert batch.search(stepper, [], options, VOCABULARY) == []
+    assert search(stepper, [], options, VOCABULARY) == []

@@ -9,7 +9,7 @@ from tests.support import make_config, wide_model
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.schema import ModelConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
-from transformer_mt.decoding.batch import SHARE, sentence_bytes, sentences_that_fit
+from transformer_mt.decoding.batch_size import SHARE, sentence_bytes, sentences_in_free_memory
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 
@@ -88,13 +88,14 @@ LARGER = {
 
 
 @pytest.mark.parametrize("changes", LARGER.values(), ids=LARGER)
-def test_more_of_anything_leaves_room_for_fewer(changes):
+def test_more_of_anything_leaves_room_for_fewer(monkeypatch, changes):
     base = ModelConfig(num_layers=6, d_model=512, num_heads=8, d_ff=2048)
     settings = DecodingConfig(beam_size=4)
 
     def count(memory=10**10, models=1, vocabulary=32_000, length=30, changes=()):
         own = settings.model_copy(update=dict(changes))
-        return sentences_that_fit(memory, [base] * models, vocabulary, own, length)
+        monkeypatch.setattr("transformer_mt.utils.device.free_memory", lambda: memory)
+        return sentences_in_free_memory([base] * models, vocabulary, own, length)
 
     plain = count()
     assert plain > count(changes=changes) > 1

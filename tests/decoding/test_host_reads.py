@@ -9,8 +9,7 @@ from tests.device_path import counted_host_reads, use_device_path
 from tests.support import demo_pairs, make_config, train_subwords, wide_model
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.decoding.engine import Sentence
-from transformer_mt.decoding.paddle_engine import PaddleEngine
-from transformer_mt.kernels.scores import MixtureStepper
+from transformer_mt.decoding.paddle_engine import MixtureStepper, PaddleEngine
 
 PAIRS = demo_pairs(60)
 SETTINGS = DecodingConfig(beam_size=4, max_length_ratio=1.0, max_length_extra=5)

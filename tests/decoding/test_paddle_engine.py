@@ -98,7 +98,7 @@ def test_force_decoding_in_pieces(engine, sentences, subwords, monkeypatch):
     rows = [sentence.source for sentence in sentences[:9]]
     targets = [subwords.target.encode(target) for _, target in PAIRS[:9]]
     at_once = engine.log_probs(rows, targets)
-    monkeypatch.setattr("transformer_mt.decoding.batch.LOGITS_AT_ONCE", 1)
+    monkeypatch.setattr("transformer_mt.decoding.paddle_engine.LOGITS_AT_ONCE", 1)
     np.testing.assert_allclose(engine.log_probs(rows, targets), at_once, rtol=1e-5)
 
 

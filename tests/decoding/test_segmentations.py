@@ -17,10 +17,11 @@ from tests.support import (
 )
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.subword import seeded
-from transformer_mt.decoding import batch
 from transformer_mt.decoding import line_translator as translators
-from transformer_mt.decoding.engine import Hypothesis, Search, Sentence, default_at_once
+from transformer_mt.decoding.batch_size import default_at_once
+from transformer_mt.decoding.engine import Hypothesis, Search, Sentence
 from transformer_mt.decoding.paddle_engine import PaddleEngine
+from transformer_mt.decoding.search import search
 from transformer_mt.export import registry
 from transformer_mt.kernels.scores import LogProbs
 from transformer_mt.serving.batching import Limits, Ticket, Waiting
@@ -99,7 +100,7 @@ class BruteForce:
             [self.mean(sentence, output) for output in own]
             for sentence, own in zip(self.sentences, self.outputs, strict=True)
         ]
-        return LogProbs(np.array(means, np.float32), batch.never_chosen(self.subwords.target))
+        return LogProbs(np.array(means, np.float32), self.subwords.target.special)
 
     def mean(self, sentence, output):
         """log(mean(p)) of what may follow an output."""
@@ -154,7 +155,7 @@ def test_the_mean_of_the_probabilities(
         network.eval()
     settings = SETTINGS.model_copy(update=changes)
     prefixed = [*sentences, Sentence(sentences[0].source, [9, 12], 9, sentences[0].others)]
-    expected = batch.search(
+    expected = search(
         lambda some: BruteForce(networks, subwords, some), prefixed, settings, subwords.target
     )
     if where == "device":

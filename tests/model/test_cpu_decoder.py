@@ -10,9 +10,8 @@ from tests.support import ROOT, log_softmax
 from transformer_mt.config import file as config_file
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
-from transformer_mt.decoding.batch import target_arrays
 from transformer_mt.decoding.engine import Sentence
-from transformer_mt.decoding.paddle_engine import PaddleEngine
+from transformer_mt.decoding.paddle_engine import PaddleEngine, target_arrays
 from transformer_mt.kernels.cpu_decoder import CpuDecoder, cpu_decoders
 from transformer_mt.model.build import build_model
 from transformer_mt.model.copying import CopyingTransformer

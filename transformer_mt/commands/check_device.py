@@ -466,7 +466,8 @@ def make_config(**sections: dict[str, Any]) -> Config:
 
 def make_subwords(size: int = VOCABULARY) -> Any:
     """What models, objectives and engines read of a vocabulary that both sides share."""
-    vocabulary = SimpleNamespace(size=size, pad=PAD, unk=UNK, bos=BOS, eos=EOS)
+    special = {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS}
+    vocabulary = SimpleNamespace(size=size, special=[*special.values()], **special)
     return SimpleNamespace(source=vocabulary, target=vocabulary, joint=True)
 
 

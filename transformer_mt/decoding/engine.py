@@ -5,9 +5,9 @@ There are several engines (see `export.registry`). Text, batches and the order o
 same for all of them, and are the translator's business. Nothing heavy is imported here.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol, overload
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -86,25 +86,8 @@ class Attention:
 # The ids of some sentences, without bos and eos; and the hypotheses of each sentence, best first.
 Rows = list[list[int]]
 Hypotheses = list[list[Hypothesis]]
-
-
-# The number of sentences of a length in subwords, with eos, that are decoded at once with some
-# settings, if `decoding.batch_tokens` is null.
-AtOnce = Callable[[DecodingConfig, int], int]
-# The number of padded source tokens in a batch, if it is null and memory does not decide.
-BATCH_TOKENS = 2_048
-
-
-def default_at_once(settings: DecodingConfig, length: int) -> int:
-    """As many sentences as fit into BATCH_TOKENS; see `AtOnce`."""
-    return sentences_in(BATCH_TOKENS, settings, length)
-
-
-def sentences_in(tokens: int, settings: DecodingConfig, length: int) -> int:
-    """The number of sentences whose segmentations, of a length in subwords with eos, have so many
-    tokens."""
-    return tokens // (length * settings.segmentations)
-
+# One length, or an array of them.
+Length = TypeVar("Length", float, np.ndarray)
 
 # What an engine can't do, each with the reason, by these names: sampling, n_best, segmentations
 # (which are settings), prefix, alignment, scores, attention (the weights of all layers and heads),
@@ -197,15 +180,7 @@ class Search:
         return [[replace(h, attention=next(attention)) for h in own] for own in found]
 
 
-@overload
-def length_penalty(length: int, settings: DecodingConfig) -> float: ...
-
-
-@overload
-def length_penalty(length: np.ndarray, settings: DecodingConfig) -> np.ndarray: ...
-
-
-def length_penalty(length: int | np.ndarray, settings: DecodingConfig) -> float | np.ndarray:
+def length_penalty(length: Length, settings: DecodingConfig) -> Length:
     """The number that a log-probability is divided by; `length` counts eos.
 
     gnmt is ((5 + length) / 6)^alpha (Wu et al. 2016, arXiv 1609.08144, formula 14). average is
@@ -221,3 +196,10 @@ def length_limits(source_length: int, settings: DecodingConfig) -> tuple[int, in
     ratio = settings.max_length_ratio or MAX_LENGTH_RATIO
     longest = ratio * source_length + settings.max_length_extra
     return min(int(shortest), int(longest)), int(longest)
+
+
+def limits_of(sentences: list[Sentence], settings: DecodingConfig) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the greatest length of the outputs of each sentence, int64 (sentences,)."""
+    limits = [length_limits(len(sentence.source), settings) for sentence in sentences]
+    shortest, longest = np.array(limits, np.int64).reshape(-1, 2).T
+    return shortest, longest

@@ -22,16 +22,8 @@ from transformer_mt.data.alignments import NONE, Link, Words, word_count
 from transformer_mt.data.languages import has_spaces, joins_sentences_with_space, sentences
 from transformer_mt.data.normalization import examples_of, is_blank
 from transformer_mt.data.subword import Place, Subwords, Vocabulary, WordVocabulary, seeded, tokens
-from transformer_mt.decoding.engine import (
-    AtOnce,
-    Engine,
-    Search,
-    Sentence,
-    default_at_once,
-    length_limits,
-    length_penalty,
-    sentences_in,
-)
+from transformer_mt.decoding.batch_size import AtOnce, default_at_once, sentences_in
+from transformer_mt.decoding.engine import Engine, Search, Sentence, length_limits, length_penalty
 from transformer_mt.decoding.lines import Segment, in_windows, segments
 from transformer_mt.decoding.output import Aligned, Line, LinePart, Output, Translation
 from transformer_mt.utils.console import warn

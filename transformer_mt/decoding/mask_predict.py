@@ -14,7 +14,6 @@ from paddle import Tensor
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords, Vocabulary
-from transformer_mt.decoding import batch
 from transformer_mt.decoding.engine import (
     NON_AUTOREGRESSIVE_LIMITS,
     Attention,
@@ -22,8 +21,8 @@ from transformer_mt.decoding.engine import (
     Hypothesis,
     Rows,
     Sentence,
-    length_limits,
     length_penalty,
+    limits_of,
     require_able,
 )
 from transformer_mt.kernels.scores import next_log_probs
@@ -81,8 +80,7 @@ def search(
     The log-probability of a hypothesis is the sum of the log-probabilities that its words (and the
     eos at which it was cut) had when they were predicted.
     """
-    limits = [length_limits(len(sentence.source), settings) for sentence in sentences]
-    shortest, longest = np.array(limits, np.int64).reshape(-1, 2).T
+    shortest, longest = limits_of(sentences, settings)
     length_log_probs = predictor.length_log_probs()
     if length_log_probs is None:
         targets = Targets(np.arange(len(sentences)), longest, ends=shortest)
@@ -220,7 +218,7 @@ class PaddlePredictor:
         self._model = model
         self._source = source
         self._eos = target.eos
-        self._never = tuple(i for i in batch.never_chosen(target) if i != target.eos)
+        self._never = tuple(i for i in target.special if i != target.eos)
         self._memory, self._lengths = model.encode_with_lengths(source)
 
     def length_log_probs(self) -> np.ndarray | None:

@@ -1,17 +1,32 @@
 """Beam search and sampling over any step function. They know ids and scores, but neither models nor
 text."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from transformer_mt.config.decoding import DecodingConfig
-from transformer_mt.decoding.engine import Hypotheses, Hypothesis, Rows, length_penalty
+from transformer_mt.data.subword import Vocabulary
+from transformer_mt.decoding.engine import (
+    Hypotheses,
+    Hypothesis,
+    Rows,
+    Sentence,
+    length_penalty,
+    limits_of,
+)
+from transformer_mt.utils.console import warn
+from transformer_mt.utils.errors import is_out_of_memory
 
 # Sentences that are done stay in the batch until they make up this share of it, because removing
 # them copies everything that is stored for the others.
 DONE_SHARE = 1 / 8
+# The number of pairs of hypotheses of the same sentence in a batch. Memory grows with it, because
+# each hypothesis attends among the positions of all of them (see `AncestorMask`). With a beam below
+# 23, a batch of 2,048 tokens never has so many.
+PAIRS_AT_ONCE = 2**20
 
 
 class NextLogProbs(Protocol):
@@ -73,6 +88,57 @@ class Task:
     @property
     def _prefix_lengths(self) -> np.ndarray:
         return np.array([len(prefix) for prefix in self.prefixes], np.int64)
+
+
+def search(
+    stepper_of: Callable[[list[Sentence]], Stepper],
+    sentences: list[Sentence],
+    settings: DecodingConfig,
+    target: Vocabulary,
+) -> Hypotheses:
+    """As `Engine.search`. If memory runs out, a batch is searched in halves, with a warning.
+
+    Args:
+        stepper_of: gives the stepper of some sentences.
+    """
+    width = settings.n_best if settings.sampling else settings.beam_size
+    count = max(1, PAIRS_AT_ONCE // width**2)
+    found: Hypotheses = []
+    left = sentences
+    while left:
+        some = left[:count]
+        try:
+            found += _search_together(stepper_of, some, settings, target)
+        except Exception as error:
+            if not is_out_of_memory(error) or len(some) == 1:
+                raise
+            count = len(some) // 2
+            warn(
+                f"memory ran out with {len(some)} sentences; they are translated in halves",
+                kind="batches did not fit into memory; a lower decoding.batch_tokens saves time",
+            )
+        else:
+            left = left[count:]
+    return found
+
+
+def _search_together(
+    stepper_of: Callable[[list[Sentence]], Stepper],
+    sentences: list[Sentence],
+    settings: DecodingConfig,
+    target: Vocabulary,
+) -> Hypotheses:
+    stepper = stepper_of(sentences)
+    prefixes = [sentence.prefix for sentence in sentences]
+    task = Task(*limits_of(sentences, settings), prefixes, target.bos, target.eos, settings)
+    if not settings.sampling:
+        return beam_search(stepper, task)
+    # The random numbers of a sentence depend only on the seed and on its own number. They are drawn
+    # step by step, so that they do not depend on the number of steps, which follows from the
+    # longest sentence of the batch.
+    shape = int(task.longest.max()) + 1, settings.n_best
+    generators = (np.random.default_rng((settings.seed, one.number)) for one in sentences)
+    return sample(stepper, task, np.stack([own.random(shape).T for own in generators]))
 
 
 def beam_search(stepper: Stepper, task: Task) -> Hypotheses:

@@ -33,15 +33,11 @@ import paddle
 from paddle import Tensor, inference, nn
 from paddle.static import InputSpec
 
-from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.mechanisms import Heads
 from transformer_mt.config.schema import Config
-from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
-from transformer_mt.decoding import batch
-from transformer_mt.decoding.engine import Hypotheses, Rows, Sentence
+from transformer_mt.decoding.paddle_engine import StepwiseEngine
 from transformer_mt.export.registry import PADDLE_INFERENCE, EngineSpec
-from transformer_mt.kernels.scores import MixtureStepper, next_log_probs
 from transformer_mt.model import operations
 from transformer_mt.model.ancestors import AncestorMask
 from transformer_mt.model.layers import LayerCache
@@ -210,7 +206,7 @@ class _Positions(nn.Layer):
 GPU_MEMORY = 256
 
 
-class InferenceEngine:
+class InferenceEngine(StepwiseEngine):
     """Implements `engine.Engine` on the device that Paddle is set to. Two threads must not use it
     at the same time.
 
@@ -224,51 +220,34 @@ class InferenceEngine:
     """
 
     def __init__(self, folder: Path, subwords: Subwords) -> None:
-        self._source = subwords.source
-        self._target = subwords.target
+        super().__init__(subwords)
         PADDLE_INFERENCE.require_whole(Path(folder))
         self._encoder = _load(folder, ENCODER)
         self._decoder = _load(folder, DECODER)
 
-    def search(self, sentences: list[Sentence], settings: DecodingConfig) -> Hypotheses:
-        """As `Engine.search`."""
-        return batch.search(self._stepper, sentences, settings, self._target)
+    def _states(self, source: Tensor) -> list[_State]:
+        return [_State(self._decoder, self._encoder.run([source]))]
 
-    def log_probs(self, sources: Rows, targets: Rows) -> list[float]:
-        """As `Engine.log_probs`."""
-        decoder_input, labels = batch.target_arrays(targets, self._target)
-        totals: list[float] = []
-        for rows, logits, _ in self._forward(sources, decoder_input):
-            log_probs = next_log_probs([logits], ()).of(labels[rows])
-            totals += batch.sums_of_log_probs(log_probs, labels[rows], self._target.pad)
-        return totals
+    def _logits(
+        self, source: Tensor, decoder_input: np.ndarray
+    ) -> Iterator[tuple[slice, list[Tensor]]]:
+        for rows, logits, _ in self._forward(source, decoder_input):
+            yield rows, [logits]
 
-    def cross_attention(self, sources: Rows, targets: Rows) -> list[np.ndarray]:
-        """As `Engine.cross_attention`."""
-        decoder_input, _ = batch.target_arrays(targets, self._target)
-        forward = self._forward(sources, decoder_input)
-        weights = [row for _, _, attention in forward for row in attention.numpy()]
-        return batch.without_padding(weights, sources, targets)
-
-    def _stepper(self, sentences: list[Sentence]) -> MixtureStepper:
-        state = _State(self._decoder, self._encode(batch.sources(sentences)))
-        count = len(sentences[0].segmentations)
-        return MixtureStepper([state], len(sentences), count, batch.never_chosen(self._target))
-
-    def _encode(self, rows: Rows) -> list[Tensor]:
-        ids = encoded_rows(rows, self._source.pad, self._source.eos)
-        return self._encoder.run([paddle.to_tensor(ids)])
+    def _attention(self, source: Tensor, decoder_input: np.ndarray) -> Iterator[np.ndarray]:
+        for _, _, attention in self._forward(source, decoder_input):
+            yield from attention.numpy()
 
     def _forward(
-        self, sources: Rows, decoder_input: np.ndarray
+        self, source: Tensor, decoder_input: np.ndarray
     ) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Yields some rows of the decoder input, int64 (rows, target_len), at a time, with their
         logits and attention, which are overwritten when the next rows are computed."""
-        encoded = self._encode(sources)
+        encoded = self._encoder.run([source])
         length = decoder_input.shape[1]
         positions = paddle.arange(length)
         later = paddle.to_tensor(np.triu(np.ones((1, 1, length, length), bool), 1))
-        for rows in batch.rows_at_once(decoder_input, self._target):
+        for rows in self._some_rows(decoder_input):
             ids = paddle.to_tensor(decoder_input[rows])
             padding, *keys_and_values = (x[rows] for x in encoded)
             past = [x[:, :, :0] for x in keys_and_values]

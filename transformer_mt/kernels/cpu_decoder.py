@@ -84,8 +84,7 @@ class CpuDecoder:
         source = paddle.to_tensor(source)
         memory = model.encode(source)
         cache, state = model.start_cache(memory, source), CpuDecoderState(self, memory, source)
-        for parents in ([[0], [0]], [[0, 0], [0, 0]], [[1, 0], [1, 1]]):
-            parents = np.array(parents)
+        for parents in map(np.array, ([[0], [0]], [[0, 0], [0, 0]], [[1, 0], [1, 1]])):
             ids = random.integers(len(self._embedding), size=parents.shape)
             expected = model.decode_step(paddle.to_tensor(ids), parents, cache).numpy()
             largest = np.abs(expected).max(initial=0, where=np.isfinite(expected))

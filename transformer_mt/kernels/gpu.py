@@ -8,7 +8,7 @@ Paddle's `fused_dropout_add` is not among them: in Paddle 3.3.1, it only calls d
 """
 
 from collections.abc import Callable, Generator
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -79,11 +79,9 @@ class GpuOperations(Operations):
         return sent_ahead(updates, self._copies.ahead)
 
     def prepare(self, head_width: int, d_model: int, dtype: paddle.dtype) -> None:
-        x = paddle.zeros([1], dtype)
-        if can_attend(x) and takes_head_width(head_width):
-            ATTENTION.works(x, head_width)
-        if is_on_gpu(x):
-            DROPOUT_ADD_NORM.works(paddle.zeros([1]), d_model)
+        x = paddle.zeros([1, 1, 1, head_width], dtype)
+        has_attention(x, x)
+        has_dropout_add_norm(paddle.zeros([1, d_model]))
 
 
 class _SmoothedCrossEntropy(paddle.autograd.PyLayer):
@@ -222,19 +220,16 @@ def _test_attention(dtype: paddle.dtype, width: int) -> str:
     mask[1, :, :, 11:] = True
     mask[0, :, 3] = True
     for query_len, own in ((length, paddle.to_tensor(mask)), (5, None)):
-        lengths = (query_len, length, length)
-        inputs = [_random((2, 2, count, width), dtype, seed) for seed, count in enumerate(lengths)]
-        slope = _random((2, 2, query_len, width), dtype, seed=3)
-        fused = _value_and_gradients(
-            lambda q, k, v, mask=own: attention(q, k, v, mask, 0.0, training=True), inputs, slope
-        )
-        plain = _value_and_gradients(
-            lambda q, k, v, mask=own: _plain_attention(q, k, v, mask), _as_float32(inputs), slope
-        )
-        names = ("the value", "the gradient of Q", "the gradient of K", "the gradient of V")
-        for name, ours, theirs in zip(names, fused, plain, strict=True):
-            if problem := _difference(name, ours, theirs, TOLERANCE[dtype]):
-                return problem
+        lengths = (query_len, length, length, query_len)
+        *inputs, slope = _random([(2, 2, count, width) for count in lengths], dtype)
+        fused = partial(attention, mask=own, rate=0.0, training=True)
+        if problem := _difference(
+            _value_and_gradients(fused, inputs, slope, dtype),
+            _value_and_gradients(partial(_plain_attention, mask=own), inputs, slope),
+            ("Q", "K", "V"),
+            TOLERANCE[dtype],
+        ):
+            return problem
     return ""
 
 
@@ -287,32 +282,25 @@ def dropout_add_norm(
 
 def _test_dropout_add_norm(dtype: paddle.dtype, width: int) -> str:
     shape, epsilon = (2, 64, width), 1e-5
-    inputs = [_random(shape, dtype, seed) for seed in range(2)]
-    inputs += [_random((width,), dtype, seed) for seed in (2, 3)]
-    slope = _random(shape, dtype, seed=4)
+    *inputs, slope = _random([shape, shape, (width,), (width,), shape], dtype)
     dropped = []
+
+    def plain(x: Tensor, output: Tensor, weight: Tensor, bias: Tensor, factors: Tensor) -> Tensor:
+        return F.layer_norm(x + output * factors, [width], weight, bias, epsilon)
+
     for rate in (0.0, RATE, RATE):
-        fused = _value_and_gradients(
-            lambda x, output, weight, bias, rate=rate: dropout_add_norm(
-                x, output, weight, bias, rate, epsilon
-            ),
-            inputs,
-            slope,
-        )
+        fused = partial(dropout_add_norm, rate=rate, epsilon=epsilon)
+        results = _value_and_gradients(fused, inputs, slope, dtype)
         # Where an element was dropped, no gradient goes through it.
-        kept = (fused[2] != 0.0).astype(np.float32)
-        factors = paddle.to_tensor(kept / (1.0 - rate))
-        plain = _value_and_gradients(
-            lambda x, output, weight, bias, factors=factors: F.layer_norm(
-                x + output * factors, [width], weight, bias, epsilon
-            ),
-            inputs,
-            slope,
-        )
-        names = ("value", "gradient of x", "gradient of the output", "gradient of the weight")
-        for name, ours, theirs in zip((*names, "gradient of the bias"), fused, plain, strict=True):
-            if problem := _difference(f"the {name}", ours, theirs, TOLERANCE[dtype]):
-                return f"with a dropout of {rate}, {problem}"
+        kept = (results[2] != 0.0).astype(np.float32)
+        expected = partial(plain, factors=paddle.to_tensor(kept / (1.0 - rate)))
+        if problem := _difference(
+            results,
+            _value_and_gradients(expected, inputs, slope),
+            ("x", "the output", "the weight", "the bias"),
+            TOLERANCE[dtype],
+        ):
+            return f"with a dropout of {rate}, {problem}"
         dropped.append(1.0 - kept)
         if abs(dropped[-1].mean() - rate) > (0.1 if rate else 0.001):
             return f"with a dropout of {rate}, it drops {dropped[-1].mean():.3f} of the elements"
@@ -324,35 +312,35 @@ def _test_dropout_add_norm(dtype: paddle.dtype, width: int) -> str:
 # ---- The self-tests ----
 
 
-def _random(shape: tuple[int, ...], dtype: paddle.dtype, seed: int) -> Tensor:
-    # Standard normal numbers on the current device, with a gradient.
-    values = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-    x = paddle.to_tensor(values).astype(dtype)
-    x.stop_gradient = False
-    return x
-
-
-def _as_float32(inputs: list[Tensor]) -> list[Tensor]:
-    copies = [x.detach().astype(paddle.float32) for x in inputs]
-    for copy in copies:
-        copy.stop_gradient = False
-    return copies
+def _random(shapes: list[tuple[int, ...]], dtype: paddle.dtype) -> list[np.ndarray]:
+    # Standard normal numbers, as this type rounds them, in float32.
+    drawn = (np.random.default_rng(seed).standard_normal(own) for seed, own in enumerate(shapes))
+    return [paddle.to_tensor(x, dtype).astype(paddle.float32).numpy() for x in drawn]
 
 
 def _value_and_gradients(
-    function: Callable[..., Tensor], inputs: list[Tensor], slope: Tensor
+    function: Callable[..., Tensor],
+    arrays: list[np.ndarray],
+    slope: np.ndarray,
+    dtype: paddle.dtype = paddle.float32,
 ) -> list[np.ndarray]:
-    # The value, and the gradient of sum(value * slope) for each input, in float32.
+    # The value, and the gradient of sum(value * slope) for each input: computed in this type, and
+    # returned in float32.
+    inputs = [paddle.to_tensor(x, dtype, stop_gradient=False) for x in arrays]
     value = function(*inputs)
-    gradients = paddle.grad([value], inputs, [slope.astype(value.dtype)])
+    gradients = paddle.grad([value], inputs, [paddle.to_tensor(slope, value.dtype)])
     return [x.astype(paddle.float32).numpy() for x in (value, *gradients)]
 
 
-def _difference(name: str, ours: np.ndarray, theirs: np.ndarray, tolerance: float) -> str:
-    difference = np.abs(ours - theirs).max() / np.abs(theirs).max()
-    if difference <= tolerance:  # not so for NaN
-        return ""
-    return f"{name} differs from the plain one by {difference:.2g} of the largest, over {tolerance}"
+def _difference(
+    fused: list[np.ndarray], plain: list[np.ndarray], inputs: tuple[str, ...], tolerance: float
+) -> str:
+    names = ("the value", *(f"the gradient of {name}" for name in inputs))
+    for name, ours, theirs in zip(names, fused, plain, strict=True):
+        share = np.abs(ours - theirs).max() / np.abs(theirs).max()
+        if not share <= tolerance:  # so for NaN
+            return f"{name} differs from the plain one by {share:.2g} of the largest number"
+    return ""
 
 
 ATTENTION = Operation("attention", _test_attention)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import Protocol
 
 import numpy as np
 import paddle
@@ -39,7 +38,7 @@ class LogProbs:
             that scores are those of the model.
     """
 
-    def __init__(self, logits: np.ndarray, never: tuple[int, ...]) -> None:
+    def __init__(self, logits: np.ndarray, never: Sequence[int]) -> None:
         self._logits = logits
         sentences, width, self._size = logits.shape
         self._blocks, self._whole = _block_sizes(self._size)
@@ -242,7 +241,7 @@ def _largest_first(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def next_log_probs(
-    all_logits: list[np.ndarray] | list[Tensor], never: tuple[int, ...]
+    all_logits: list[np.ndarray] | list[Tensor], never: Sequence[int]
 ) -> LogProbs | DeviceLogProbs:
     """The log-probabilities for the logits (sentences, width, vocabulary) of one model, or for the
     mean of the probabilities of several, computed where the logits are. `never` is as in
@@ -254,63 +253,11 @@ def next_log_probs(
     return LogProbs(mixture(all_logits), never)
 
 
-class DecoderState(Protocol):
-    """A model's decoder that reads some sources; the arguments are as in `search.Stepper`."""
-
-    def step(self, ids: np.ndarray, parents: np.ndarray) -> np.ndarray | Tensor:
-        """The logits (sources, width, vocabulary)."""
-
-    def select(self, sentences: np.ndarray) -> None: ...
-
-
-class MixtureStepper:
-    """Implements `search.Stepper` with the mean of the probabilities of the models of an ensemble,
-    and of the segmentations of each source (Takase et al. 2022, arXiv 2203.13528, section 3).
-
-    Args:
-        states: one for each model. They read the sources in the order of `batch.sources`.
-        sentences: their number.
-        segmentations: the number of them for each sentence.
-        never: as in `LogProbs`.
-    """
-
-    def __init__(
-        self,
-        states: Sequence[DecoderState],
-        sentences: int,
-        segmentations: int,
-        never: tuple[int, ...],
-    ) -> None:
-        self._states = states
-        self._sentences = sentences
-        self._segmentations = segmentations
-        self._never = never
-
-    def step(self, ids: np.ndarray, parents: np.ndarray) -> LogProbs | DeviceLogProbs:
-        if self._segmentations > 1:
-            ids, parents = (np.tile(x, (self._segmentations, 1)) for x in (ids, parents))
-        all_logits = [state.step(ids, parents) for state in self._states]
-        if self._segmentations > 1:
-            all_logits = [
-                logits[first : first + self._sentences]
-                for logits in all_logits
-                for first in range(0, self._segmentations * self._sentences, self._sentences)
-            ]
-        return next_log_probs(all_logits, self._never)
-
-    def select(self, sentences: np.ndarray) -> None:
-        firsts = self._sentences * np.arange(self._segmentations)
-        rows = (firsts[:, np.newaxis] + sentences).reshape(-1)
-        self._sentences = len(sentences)
-        for state in self._states:
-            state.select(rows)
-
-
 class DeviceLogProbs:
     """As `LogProbs`, for a tensor (sentences, width, vocabulary). Each method reads one tensor on
     the host."""
 
-    def __init__(self, logits: Tensor, never: tuple[int, ...]) -> None:
+    def __init__(self, logits: Tensor, never: Sequence[int]) -> None:
         self._logits = logits.astype("float32")
         self._never = never
         # Sums of log-probabilities are float64, as on the host: (sentences, width).
