@@ -186,8 +186,8 @@ class OurTranslation:
         self.ids = {piece: i for i, piece in enumerate(vocabulary.pieces(range(vocabulary.size)))}
 
     def translate(self, beam: int, line_by_line: bool, lines: list[str]) -> Translated:
-        from transformer_mt.decoding.line_translator import Line
         from transformer_mt.decoding.lines import in_windows
+        from transformer_mt.decoding.output import Line
         from transformer_mt.export.registry import with_decoding
         from transformer_mt.translator import Translator
 

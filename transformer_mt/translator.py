@@ -40,17 +40,9 @@ class Translator(LineTranslator):
     """
 
     def __init__(self, spec: EngineSpec, engine: Engine | Runner) -> None:
-        self._spec, config = spec, spec.config
+        self._spec = spec
         super().__init__(
-            engine,
-            spec.subwords,
-            config.decoding,
-            config.data.max_length,
-            config.data.target_lang,
-            config.data.source_lang,
-            partial(spec.backend.sentences_at_once, spec),
-            config.subword.sampling,
-            config.tags,
+            engine, spec.subwords, spec.config, partial(spec.backend.sentences_at_once, spec)
         )
 
     @classmethod

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support import demo_pairs, make_config, make_model_directory, run_command
-from transformer_mt.decoding.line_translator import Line
+from transformer_mt.decoding.output import Line
 from transformer_mt.export.registry import find
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.translator import Translator

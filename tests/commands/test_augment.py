@@ -18,7 +18,7 @@ from tests.support import (
 )
 from transformer_mt.commands import augment
 from transformer_mt.decoding import lines
-from transformer_mt.decoding.resumable import ResumableFile
+from transformer_mt.decoding.lines import ResumableFile
 from transformer_mt.utils.errors import Interrupted, UsageError, UserError
 
 PAIRS = demo_pairs(300)

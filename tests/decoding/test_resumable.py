@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from transformer_mt.decoding.resumable import resumable_file
+from transformer_mt.decoding.lines import resumable_file
 from transformer_mt.utils.errors import Interrupted, UsageError, UserError
 
 FROM = {"model": "abc", "--beam-size": 5}

@@ -17,9 +17,10 @@ from tests.support import (
 )
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.subword import seeded
-from transformer_mt.decoding import line_translator as translators
+from transformer_mt.decoding import segments
 from transformer_mt.decoding.batch_size import default_at_once
 from transformer_mt.decoding.engine import Hypothesis, Search, Sentence
+from transformer_mt.decoding.line_translator import LineTranslator
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.decoding.search import search
 from transformer_mt.export import registry
@@ -69,12 +70,19 @@ class Recorder:
         return [[Hypothesis([], -1.0, -1.0)] for _ in sentences]
 
 
-def read_by(lines, subwords, max_length=200, **changes):
-    """The engine that was asked to translate some lines."""
-    engine = Recorder()
-    settings = SETTINGS.model_copy(update=changes)
-    translators.LineTranslator(engine, subwords, settings, max_length, "de").translate(lines)
-    return engine
+@pytest.fixture
+def read_by(config, subwords):
+    """A function that returns the engine that was asked to translate some lines."""
+
+    def read_by(lines, max_length=200, **changes):
+        engine = Recorder()
+        data = config.data.model_copy(update={"max_length": max_length})
+        settings = SETTINGS.model_copy(update=changes)
+        changed = config.model_copy(update={"data": data, "decoding": settings})
+        LineTranslator(engine, subwords, changed).translate(lines)
+        return engine
+
+    return read_by
 
 
 # ---- The mean of the probabilities, against brute force ----
@@ -174,8 +182,8 @@ def test_the_mean_of_the_probabilities(
 # ---- Which segmentations ----
 
 
-def test_the_first_is_the_best_and_the_others_are_sampled(subwords):
-    read = read_by(LINES, subwords).sentences
+def test_the_first_is_the_best_and_the_others_are_sampled(read_by, subwords):
+    read = read_by(LINES).sentences
     assert len(read) == len(LINES)
     vocabulary = subwords.source
     for sentence in read:
@@ -186,9 +194,9 @@ def test_the_first_is_the_best_and_the_others_are_sampled(subwords):
     assert sum(s.others[0] != s.others[1] for s in read) > len(LINES) // 2
 
 
-def test_they_depend_on_the_seed_the_rate_and_the_text_only(subwords):
+def test_they_depend_on_the_seed_the_rate_and_the_text_only(read_by):
     def by_line(lines, **changes):
-        read = read_by(lines, subwords, **changes).sentences
+        read = read_by(lines, **changes).sentences
         return {tuple(s.source): s.others for s in read}
 
     expected = by_line(LINES)
@@ -202,24 +210,22 @@ def test_they_depend_on_the_seed_the_rate_and_the_text_only(subwords):
     assert {source: others[:2] for source, others in more.items()} == expected
 
 
-def test_segmentations_that_are_too_long_are_left_out(subwords, monkeypatch):
-    monkeypatch.setattr(translators, "MAX_AT_ONCE", 1)
+def test_segmentations_that_are_too_long_are_left_out(read_by, subwords, monkeypatch):
+    monkeypatch.setattr(segments, "MAX_AT_ONCE", 1)
     longest = max(len(subwords.source.encode(line)) for line in LINES)
-    read = read_by(LINES, subwords, max_length=longest).sentences
+    read = read_by(LINES, max_length=longest).sentences
     assert all(s.length <= longest + 1 for s in read)
     assert any(s.others == 2 * [s.source] for s in read)
 
 
-def test_batches_count_all_segmentations(subwords):
-    engine = read_by(LINES, subwords, batch_tokens=600)
+def test_batches_count_all_segmentations(read_by):
+    engine = read_by(LINES, batch_tokens=600)
     start = 0
     for size in engine.sizes:
         own = engine.sentences[start : start + size]
         start += size
         assert size == 1 or 3 * size * max(s.length for s in own) <= 600
-    assert len(engine.sizes) > len(
-        read_by(LINES, subwords, batch_tokens=600, segmentations=1).sizes
-    )
+    assert len(engine.sizes) > len(read_by(LINES, batch_tokens=600, segmentations=1).sizes)
     assert default_at_once(SETTINGS, 10) == 68  # 2,048 / (3 * 10)
     search = Search([Sentence([5, 6], others=[[5, 7, 8], [5, 6]])], SETTINGS)
     assert Waiting(Ticket(1), search, None).length == 3 * 4

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import demo_pairs, train_subwords
-from transformer_mt.decoding.lines import segments
+from transformer_mt.decoding.segments import segments
 
 
 def by_words(text, max_length):

@@ -200,7 +200,7 @@ def test_a_guided_model_aligns_words_as_it_was_told(tmp_path):
         trainer = assembly.make_trainer(config, data)
         take_steps(trainer, steps)
         engine = PaddleEngine([trainer.model], subwords, config.alignment_heads)
-        translator = LineTranslator(engine, subwords, config.decoding, 100, "de", "en")
+        translator = LineTranslator(engine, subwords, config)
         found = [set(line.links) for line in translator.alignments(pairs[:50])]
         rates[by] = error_rate.score(found, [(set(true), set(true))] * 50).error_rate
     assert rates["alignment"] < 25 and rates[None] > 60, rates

@@ -202,7 +202,7 @@ def test_learning(tmp_path, kind):
     )
     subwords = Subwords(vocabulary, vocabulary)
     engine = learn(config, pairs[100:], subwords)
-    translator = LineTranslator(engine, subwords, config.decoding, 100, "de")
+    translator = LineTranslator(engine, subwords, config)
     found = translator.translate(source for source, _ in pairs[:100])
     wrong = [pair for pair, output in zip(pairs, found, strict=False) if output != pair[1]]
     assert not wrong, f"{len(wrong)} of 100: {wrong[:5]}"

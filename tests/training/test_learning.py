@@ -44,7 +44,7 @@ def test_learning(tmp_path, task, norm, beam_size):
     engine = learn(config, pairs[HELD_OUT:], subwords)
 
     decoding = config.decoding.model_copy(update={"beam_size": beam_size})
-    translator = LineTranslator(engine, subwords, decoding, 100, "de")
+    translator = LineTranslator(engine, subwords, config).with_settings(decoding)
     found = translator.translate(source for source, _ in pairs[:HELD_OUT])
     wrong = [pair for pair, output in zip(pairs, found, strict=False) if output != pair[1]]
     assert not wrong, f"{len(wrong)} of {HELD_OUT}: {wrong[:5]}"

@@ -44,7 +44,7 @@ def test_names_that_training_never_had(tmp_path, copying):
     for beam_size in (1, 4):
         changes = {"beam_size": beam_size, "max_length_extra": 5}
         decoding = config.decoding.model_copy(update=changes)
-        translator = LineTranslator(engine, subwords, decoding, 100, "de")
+        translator = LineTranslator(engine, subwords, config).with_settings(decoding)
         found = translator.translate(source for source, _ in held_out)
         right = sum(output == target for output, (_, target) in zip(found, held_out, strict=True))
         # With five seeds 84 to 98, and without copying 0 or 1.

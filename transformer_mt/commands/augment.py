@@ -45,9 +45,14 @@ from transformer_mt import __version__
 from transformer_mt.commands import arguments
 from transformer_mt.commands.translating import find_engine, made_from, translating
 from transformer_mt.data.synthetic_pairs import Counts, SyntheticPairs
-from transformer_mt.decoding.lines import WINDOW, in_windows, input_lines
+from transformer_mt.decoding.lines import (
+    WINDOW,
+    ResumableFile,
+    in_windows,
+    input_lines,
+    resumable_file,
+)
 from transformer_mt.decoding.output import Line
-from transformer_mt.decoding.resumable import ResumableFile, resumable_file
 from transformer_mt.export.registry import EngineSpec
 from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.utils import files

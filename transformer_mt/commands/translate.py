@@ -50,9 +50,14 @@ from transformer_mt.commands.translating import (
     written,
 )
 from transformer_mt.decoding import output
-from transformer_mt.decoding.lines import WINDOW, arriving, in_windows, input_lines
+from transformer_mt.decoding.lines import (
+    WINDOW,
+    arriving,
+    in_windows,
+    input_lines,
+    resumable_file,
+)
 from transformer_mt.decoding.output import Line
-from transformer_mt.decoding.resumable import resumable_file
 from transformer_mt.export import registry
 from transformer_mt.export.registry import EngineSpec
 from transformer_mt.model_directory import require_safe_outputs

@@ -6,46 +6,37 @@ import copy
 import math
 import re
 import threading
-import unicodedata
-import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import chain, pairwise, tee
+from itertools import count, tee
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from transformer_mt.config.decoding import DecodingConfig
+from transformer_mt.config.schema import Config
 from transformer_mt.data.alignments import NONE, Link, Words, word_count
-from transformer_mt.data.languages import has_spaces, joins_sentences_with_space, sentences
-from transformer_mt.data.normalization import examples_of, is_blank
-from transformer_mt.data.subword import Place, Subwords, Vocabulary, WordVocabulary, seeded, tokens
+from transformer_mt.data.languages import has_spaces, joins_sentences_with_space
+from transformer_mt.data.subword import Place, Subwords
 from transformer_mt.decoding.batch_size import AtOnce, default_at_once, sentences_in
 from transformer_mt.decoding.engine import Engine, Search, Sentence, length_limits, length_penalty
-from transformer_mt.decoding.lines import Segment, in_windows, segments
+from transformer_mt.decoding.lines import in_windows
 from transformer_mt.decoding.output import Aligned, Line, LinePart, Output, Translation
+from transformer_mt.decoding.segments import LineReader, Segment, Warn, characters
 from transformer_mt.utils.console import warn
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-# A pair that is scored or aligned is read as a whole up to this number of subwords, or up to
-# data.max_length if that is more. The memory of attention grows with its square, and every export
-# has at least this number of positions.
-MAX_AT_ONCE = 1_000
-
-
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 # The ids of a source and of its translation, without bos and eos.
 Pair = tuple[list[int], list[int]]
 # Is called with the number of lines that have just been computed.
 Finished = Callable[[int], object]
-# Is called with a warning and with what is counted, as `console.warn`.
-Warn = Callable[[str, str], object]
 # A batch for an engine, which may be in another process.
 Work = Callable[[Engine], Result]
 # Runs batches and yields their results in order. A batch None is a pause: nothing more may come for
@@ -67,14 +58,9 @@ class LineTranslator:
 
     Args:
         engine: an engine, or a runner of several.
-        max_length: the greatest length of a segment in subwords, if
-            `decoding.max_source_length` is null.
-        target_lang, source_lang: such as de or zh-CN; they tell where sentences end, and whether
-            words have spaces between them.
+        config: what the lines are read and translated with. A sampled segmentation has the rate
+            `subword.sampling` if `decoding.segmentation_rate` is null.
         at_once: decides how large batches are if `decoding.batch_tokens` is null.
-        sampling: the rate of sampled segmentations if `decoding.segmentation_rate` is null.
-        tags: words that stand before a source, or before a prefix, and hold for all of its
-            sentences.
         warn: is called with warnings about lines, as `console.warn`.
     """
 
@@ -82,30 +68,23 @@ class LineTranslator:
         self,
         engine: Engine | Runner,
         subwords: Subwords,
-        decoding: DecodingConfig,
-        max_length: int,
-        target_lang: str,
-        source_lang: str = "",
+        config: Config,
         at_once: AtOnce = default_at_once,
-        sampling: float | None = None,
-        tags: Iterable[str] = (),
         warn: Warn = warn,
     ) -> None:
+        self._run = engine if callable(engine) else partial(_one_by_one, engine, threading.Lock())
+        self._source, self._target = subwords.source, subwords.target
+        self._reader = LineReader(subwords, config, warn)
         self._at_once = at_once
-        self._sampling = sampling
-        self._run = engine if callable(engine) else _one_by_one(engine)
-        self._source = subwords.source
-        self._target = subwords.target
-        self._decoding = decoding
-        self._max_length = max_length
-        self._source_lang, self._target_lang = source_lang, target_lang
-        any_tag = "|".join(map(re.escape, tags))
-        self._tags = re.compile(rf"\s*(?:(?:{any_tag})\s+)+" if any_tag else "")
-        self._warn = warn
-        sides = (self._source, source_lang), (self._target, target_lang)
+        self._source_lang, self._target_lang = config.data.source_lang, config.data.target_lang
+        sides = (self._source, self._source_lang), (self._target, self._target_lang)
         # They are made only if they are needed, because that looks at the whole vocabularies, and
         # only once for all translators that `with_settings` makes.
         self._sides: Callable[[], list[Words]] = cache(lambda: [Words(*side) for side in sides])
+
+    @property
+    def _decoding(self) -> DecodingConfig:
+        return self._reader.decoding
 
     def with_settings(
         self, decoding: DecodingConfig, run: Runner | None = None, warn: Warn | None = None
@@ -113,9 +92,9 @@ class LineTranslator:
         """The same translator with other settings and, if given, another runner of its batches and
         another way to warn."""
         other = copy.copy(self)
-        other._decoding = decoding
+        config = self._reader.config.model_copy(update={"decoding": decoding})
+        other._reader = replace(self._reader, config=config, warn=warn or self._reader.warn)
         other._run = run or self._run
-        other._warn = warn or self._warn
         return other
 
     def warm_up(self, times: int) -> None:
@@ -142,11 +121,11 @@ class LineTranslator:
             first: the number of the first line, for messages and sampling.
         """
         search = partial(Search, settings=self._decoding, need_attention=need_alignment)
-        numbered = _numbered(windows, first)
-        prepared = (self._sentences(lines, number) for lines, number in numbered)
+        numbers = count(first)
+        prepared = ([self._prepared(line, next(numbers)) for line in lines] for lines in windows)
         lines = self._computed(prepared, search, finished)
-        for number, ((line, cut), parts) in enumerate(lines, first):
-            yield self._translation(line, cut, parts, need_alignment)
+        for number, ((line, segments), parts) in enumerate(lines, first):
+            yield self._translation(line.text, segments, parts, need_alignment)
             self._warn_of_outputs(parts, number)
 
     def translate(self, lines: Iterable[str]) -> list[str]:
@@ -157,8 +136,8 @@ class LineTranslator:
         """The parts of a line that are translated one by one. They can be translated as lines of
         their own, and then joined to what the line's translation is."""
         found: list[LinePart] = []
-        tags = line[: self._end_of_tags(line)].strip()
-        for segment, missing in self._cut(line):
+        tags = line[: self._reader.end_of_tags(line)].strip()
+        for segment in self._reader.segments(line):
             if segment.first:  # The rest of a word that was cut belongs to the part before.
                 continue
             before = line[found[-1].end : segment.start] if found else ""
@@ -167,7 +146,7 @@ class LineTranslator:
                 LinePart(
                     segment.start,
                     segment.end,
-                    f"{tags} {text}" if missing else text,
+                    f"{tags} {text}" if segment.tags else text,
                     self._between(before, segment) if found else "",
                 )
             )
@@ -198,141 +177,63 @@ class LineTranslator:
     # ---- From windows of lines to results ----
 
     def _computed(
-        self, windows: Iterator[_Window], work: Callable[[list], Work], finished: Finished
+        self,
+        windows: Iterator[list[tuple[Any, list[_Part]]]],
+        work: Callable[[list], Work],
+        finished: Finished,
     ) -> Iterator[tuple[Any, list[_Part]]]:
-        """Yields each line of the windows, in order, with its computed parts.
+        """Yields the lines of the windows, in order, when their parts have results. A line is
+        whatever stands beside its parts.
 
         Args:
             work: makes a batch for an engine of the contents of some parts.
         """
-        # A window without a batch, a pause or empty lines only, is handed on as one empty batch,
-        # which is a pause to the runner. So lines never pile up behind it.
-        all_batches = ((window, batch) for window in windows for batch in window.batches or [[]])
+        all_batches = ((lines, *own) for lines in windows for own in self._batches(lines))
         # The runner may read some batches ahead. Their results come in the order of the batches.
         ahead, batches = tee(all_batches)
-        works = (work([part.content for part in batch]) if batch else None for _, batch in ahead)
-        for results, (window, batch) in zip(self._run(works), batches, strict=True):
-            finished(window.take(batch, results or []))
-            if window.is_complete:
-                yield from zip(window.lines, window.parts, strict=True)
+        works = (work([part.content for part in own]) if own else None for _, own, _ in ahead)
+        complete = 0  # lines of the window
+        for results, (lines, batch, more) in zip(self._run(works), batches, strict=True):
+            for part, result in zip(batch, results or [], strict=True):
+                part.result = result
+            finished(more)
+            complete += more
+            if complete == len(lines):
+                yield from lines
+                complete = 0
 
-    def _sentences(self, lines: list[Line], first: int) -> _Window:
-        """The window of lines to translate, each with its segments."""
-        cut_lines: list[tuple[Line, list[_Cut]]] = []
-        parts: list[list[_Part]] = []
-        for index, line in enumerate(lines):
-            number = first + index
-            cut = self._cut(line.text)
-            if not all(own.segment.begins_sentence for own in cut):
-                self._warn(
-                    f"line {number}: a sentence of more than {self._longest} subwords was cut, and "
-                    "translated in parts",
-                    "lines have sentences that were translated in parts",
-                )
-            ids = [i for own in cut for i in own.segment.ids]
-            self._warn_of_unknown(line.text, ids, number)
-            prefixes = self._prefixes(line.prefix, len(cut), number)
-            cut_lines.append((line, cut))
-            parts.append([])
-            for place, (own, prefix) in enumerate(zip(cut, prefixes, strict=True)):
-                # The random numbers of a segment follow from the line and the place in it.
-                sentence = Sentence(
-                    own.ids,
-                    prefix,
-                    (number << 20) + place,
-                    self._other_segmentations(line.text, own),
-                )
-                parts[index].append(_Part(index, sentence, sentence.length))
-        return _Window(cut_lines, parts, self._rows_at_once)
+    def _batches(self, lines: list[tuple[Any, list[_Part]]]) -> Iterator[tuple[list[_Part], int]]:
+        """Batches of parts of similar length, each with the number of lines that it completes. A
+        window without parts, a pause or empty lines only, is one empty batch, which is a pause to
+        the runner. So lines never pile up behind it."""
+        parts = [(part, line) for line, (_, own) in enumerate(lines) for part in own]
+        # The longest come first, so that memory runs out at once or not at all.
+        parts.sort(key=lambda item: -item[0].length)
+        left = Counter(line for _, line in parts)  # the parts of each line
+        complete, start = len(lines) - len(left), 0
+        while start < len(parts):
+            rows = max(1, self._rows_at_once(parts[start][0].length))
+            batch = parts[start : start + rows]
+            for _, line in batch:
+                left[line] -= 1
+                complete += not left[line]
+            yield [part for part, _ in batch], complete
+            complete, start = 0, start + rows
+        if not parts:
+            yield [], complete
 
-    @property
-    def _longest(self) -> int:
-        """The greatest length of a segment."""
-        return self._decoding.max_source_length or self._max_length
+    def _rows_at_once(self, length: int) -> int:
+        """The most parts that a batch may have if the longest has this length."""
+        # The only place that reads batch_tokens, except for the queue of the service.
+        tokens = self._decoding.batch_tokens
+        if tokens is None:
+            return self._at_once(self._decoding, length)
+        return sentences_in(tokens, self._decoding, length)
 
-    def _cut(self, line: str) -> list[_Cut]:
-        """The segments of a line. The tags before it hold for each of them."""
-        if is_blank(line):
-            return []
-        start = self._end_of_tags(line)
-        tags = _encode(self._source, line[:start].strip())
-        own = segments(
-            line,
-            partial(_encode, self._source),
-            max(1, self._longest - len(tags)),
-            self._source_lang,
-            split_sentences=bool(self._decoding.split_sentences),
-            start=start,
-        )
-        cut = [_Cut(segment, tags) for segment in own]
-        if tags and cut:  # The first segment begins with the tags as they stand in the line.
-            begin = len(line) - len(line.lstrip())
-            whole = replace(own[0], ids=cut[0].ids, start=begin)
-            cut[0] = _Cut(whole, [])
-        return cut
-
-    def _end_of_tags(self, text: str) -> int:
-        """Where the tags at the start of a text end, which something must follow."""
-        match = self._tags.match(text)
-        return match.end() if match and text[match.end() :].strip() else 0
-
-    def _prefixes(self, prefix: str, count: int, number: int) -> list[list[int]]:
-        """The ids with which the output of each of `count` segments begins. Each sentence of the
-        prefix is for a segment of its own, and its tags are for all of them."""
-        start = self._end_of_tags(prefix)
-        tags, text = prefix[:start].strip(), prefix[start:]
-        texts = [text]
-        if count > 1:
-            starts = [place[0] for place in sentences(text, self._target_lang)][:count]
-            texts = [text[a:b].strip() for a, b in pairwise([*starts, len(text)])]
-        texts += [""] * (count - len(texts))
-        joined = (f"{tags} {own}" if tags else own for own in texts[:count])
-        return [self._prefix(own, number) if own else [] for own in joined]
-
-    def _prefix(self, text: str, number: int) -> list[int]:
-        """The ids of the prefix of a line, without the spaces at its end, because the model writes
-        them before its next word. Warns of characters that the output can't hold."""
-        text = _characters(text).rstrip(" ")
-        if isinstance(self._target, WordVocabulary):
-            ids = self._target.encode(text)
-            lost = [
-                token for token in tokens(text) if self._target.unk in self._target.encode(token)
-            ]
-        else:
-            composed = unicodedata.normalize("NFC", text)
-            for form in (text, composed, composed.rstrip()):
-                ids = self._target.encode(form)
-                written = self._target.decode(ids)
-                if written == form:
-                    return ids
-            lost = [f"{one} (U+{ord(one):04X})" for one in form if one not in written]
-        if lost:
-            self._warn(
-                f"line {number}: the model can't write a part of the prefix: "
-                f"{', '.join(dict.fromkeys(lost))}",
-                "prefixes have parts that the model can't write",
-            )
-        return ids
-
-    def _other_segmentations(self, line: str, cut: _Cut) -> list[list[int]]:
-        """The sampled segmentations of a segment, which depend only on its text and the seed."""
-        segment = cut.segment
-        count = self._decoding.segmentations - 1
-        if not count:
-            return []
-        text = _characters(line[segment.start : segment.end])
-        # Half of a word that was cut can't be sampled, because its subwords are not those of a
-        # text. It gets its own subwords again.
-        if self._source.encode(text) != segment.ids:
-            return [cut.ids] * count
-        rate = self._decoding.segmentation_rate or self._sampling
-        if rate is None:
-            raise ValueError("sampled segmentations need a rate")
-        seed = self._decoding.seed, zlib.crc32(text.encode())
-        drawn = seeded(seed, lambda: [self._source.sample(text, rate) for _ in range(count)])
-        # A sampled segmentation may have as many subwords as the text has characters.
-        most = max(MAX_AT_ONCE, self._max_length)
-        return [cut.tags + (ids if len(ids) <= most else segment.ids) for ids in drawn]
+    def _prepared(self, line: Line, number: int) -> tuple[tuple[Line, list[Segment]], list[_Part]]:
+        """A line to translate with its segments, which are its parts."""
+        segments, sentences = self._reader.read(line, number)
+        return (line, segments), [_Part(sentence, sentence.length) for sentence in sentences]
 
     def _read(
         self, pairs: Iterable[tuple[str, str]], method: str, action: str, finished: Finished
@@ -343,62 +244,53 @@ class LineTranslator:
         Args:
             action: what is not done with a pair that is too long, for the message.
         """
-        most = max(MAX_AT_ONCE, self._max_length)
+        numbers = count(1)
 
-        def windows() -> Iterator[_Window]:
-            for window, first in _numbered(in_windows(pairs), 1):
-                encoded = [
-                    (_encode(self._source, source), _encode(self._target, target))
-                    for source, target in window
-                ]
-                parts: list[list[_Part]] = [[] for _ in encoded]
-                for index, pair in enumerate(encoded):
-                    longest = max(map(len, pair))
-                    if longest <= most:
-                        parts[index].append(_Part(index, pair, longest + 1))
-                    else:
-                        self._warn(
-                            f"line {first + index}: {longest} subwords are not {action}",
-                            f"lines are not {action}",
-                        )
-                yield _Window(encoded, parts, self._rows_at_once)
+        def prepared(source: str, target: str) -> tuple[Pair, list[_Part]]:
+            number = next(numbers)
+            pair = self._source.encode(characters(source)), self._target.encode(characters(target))
+            longest = max(map(len, pair))
+            if longest <= self._reader.most_at_once:
+                return pair, [_Part(pair, longest + 1)]
+            self._reader.warn(
+                f"line {number}: {longest} subwords are not {action}", f"lines are not {action}"
+            )
+            return pair, []
 
-        for pair, parts in self._computed(windows(), partial(_of_pairs, method), finished):
+        windows = ([prepared(*pair) for pair in window] for window in in_windows(pairs))
+        for pair, parts in self._computed(windows, partial(_of_pairs, method), finished):
             yield pair, parts[0].result if parts else None
-
-    def _rows_at_once(self, length: int) -> int:
-        # The only place that reads batch_tokens, except for the queue of the service.
-        tokens = self._decoding.batch_tokens
-        if tokens is None:
-            return self._at_once(self._decoding, length)
-        return sentences_in(tokens, self._decoding, length)
 
     # ---- From results to text ----
 
     def _translation(
-        self, line: Line, cut: list[_Cut], parts: list[_Part], need_alignment: bool
+        self, line: str, segments: list[Segment], parts: list[_Part], need_alignment: bool
     ) -> Translation:
-        own = [part.segment for part in cut]
-        pieces = [piece for segment in own for piece in self._source.pieces(segment.ids)]
-        count = max((len(part.result) for part in parts), default=1)
-        outputs = [self._output(line, cut, parts, rank, need_alignment) for rank in range(count)]
+        pieces = [piece for segment in segments for piece in self._source.pieces(segment.ids)]
+        ranks = range(max((len(part.result) for part in parts), default=1))
+        outputs = [self._output(line, segments, parts, rank, need_alignment) for rank in ranks]
         if not self._decoding.sampling:  # equal samples tell how probable a text is
             outputs = _different(outputs)
-        words = self._source_words(line.text, own) if need_alignment else None
-        places = [(segment.start, segment.end) for segment in own]
-        return Translation(line.text, pieces, outputs, words, places)
+        words = self._source_words(line, segments) if need_alignment else None
+        places = [(segment.start, segment.end) for segment in segments]
+        return Translation(line, pieces, outputs, words, places)
 
-    def _source_words(self, line: str, cut: list[Segment]) -> list[Place]:
+    def _source_words(self, line: str, segments: list[Segment]) -> list[Place]:
         """The place in the line of each word of its segments."""
         words: list[Place] = []
-        for segment in cut:
-            places = self._source.places(_characters(line[segment.start : segment.end]))
+        for segment in segments:
+            places = self._source.places(characters(line[segment.start : segment.end]))
             places = places[segment.first : segment.first + len(segment.ids)]
             words += _moved(self._sides()[0].places(segment.ids, places), segment.start)
         return words
 
     def _output(
-        self, line: Line, cut: list[_Cut], parts: list[_Part], rank: int, need_alignment: bool
+        self,
+        line: str,
+        segments: list[Segment],
+        parts: list[_Part],
+        rank: int,
+        need_alignment: bool,
     ) -> Output:
         """Joins the rank-th best hypothesis of each part, or its last one if it has fewer."""
         text = ""
@@ -409,10 +301,9 @@ class LineTranslator:
         log_prob, length = 0.0, 0
         source_count = 0  # the source words of the parts before
         before = None
-        for own, part in zip(cut, parts, strict=True):
-            segment = own.segment
+        for segment, part in zip(segments, parts, strict=True):
             if before is not None:
-                text += self._between(line.text[before.end : segment.start], segment)
+                text += self._between(line[before.end : segment.start], segment)
             before, start = segment, len(text)
             hypothesis = part.result[min(rank, len(part.result) - 1)]
             text += self._target.decode(hypothesis.ids)
@@ -423,7 +314,7 @@ class LineTranslator:
             if need_alignment:
                 attention = hypothesis.attention
                 if attention is not None:
-                    attention = attention[:, len(own.tags) :]
+                    attention = attention[:, len(segment.tags) :]
                 found = self._aligned(segment.ids, hypothesis.ids, attention)
                 links += ((source_count + i, len(words) + j) for i, j in found.links)
                 source_count += found.source_words
@@ -468,33 +359,19 @@ class LineTranslator:
             links = word_alignment(attention, source_words, target_words)
         return Aligned(links, word_count(source_words), word_count(target_words))
 
-    def _warn_of_unknown(self, text: str, ids: list[int], line: int) -> None:
-        """Warns of a line that the model can't read: more than a fifth of it is unknown."""
-        unknown, count = ids.count(self._source.unk), len(ids) - ids.count(self._source.space)
-        if unknown > count / 5:
-            if isinstance(self._source, WordVocabulary):
-                name, end = "tokens", "; this model reads tokenised text with its BPE applied"
-            else:
-                examples = examples_of("".join(self._source.unknown(_characters(text))))
-                name, end = "subwords", f", such as {', '.join(examples)}"
-            self._warn(
-                f"line {line}: {unknown} of {count} {name} are not in the vocabulary{end}",
-                f"lines have {name} that are not in the vocabulary",
-            )
-
     def _warn_of_outputs(self, parts: list[_Part], line: int) -> None:
         """Warns if an output is as long as it may be, because it may be cut there, or if there is
         none."""
         for part in parts:
             if not math.isfinite(part.result[0].log_prob):
-                self._warn(
+                self._reader.warn(
                     f"line {line}: what the model computes is NaN or infinite, so there is no "
                     "translation. Use another checkpoint",
                     "lines have no translation because the model computes NaN or infinity",
                 )
             most = length_limits(len(part.content.source), self._decoding)[1]
             if len(part.result[0].ids) >= max(most, 1):
-                self._warn(
+                self._reader.warn(
                     f"line {line}: the translation has reached the limit of {most} subwords, and "
                     "may be cut there. decoding.max_length_ratio and max_length_extra raise it",
                     "translations have reached their greatest length",
@@ -502,77 +379,19 @@ class LineTranslator:
                 return
 
 
-class _Cut(NamedTuple):
-    """A segment of a line, and the ids of tags that are put before it."""
-
-    segment: Segment
-    tags: list[int]
-
-    @property
-    def ids(self) -> list[int]:
-        return self.tags + self.segment.ids
-
-
 @dataclass
 class _Part:
     """What is computed as a whole: a line, a segment of a line, or a pair of lines.
 
     Attributes:
-        line: the index of the line in its window.
         content: a Sentence, or a Pair.
         length: in subwords with eos, for the size of batches.
         result: the hypotheses of a Sentence, or what the engine gives for a Pair.
     """
 
-    line: int
     content: Any
     length: int
     result: Any = None
-
-
-class _Window:
-    """Lines that are computed together, in batches of parts of similar length.
-
-    Args:
-        parts: the parts of each line: one, several or none.
-        rows_at_once: the most parts that a batch may have if the longest has this length. A batch
-            has at least one.
-    """
-
-    def __init__(
-        self, lines: list, parts: list[list[_Part]], rows_at_once: Callable[[int], int]
-    ) -> None:
-        self.lines = lines
-        self.parts = parts
-        self._parts_left = [len(own) for own in parts]
-        self._complete = 0
-        # The longest come first, so that memory runs out at once or not at all.
-        self.batches: list[list[_Part]] = []
-        order = sorted(chain.from_iterable(parts), key=lambda part: -part.length)
-        start = 0
-        while start < len(order):
-            rows = max(1, rows_at_once(order[start].length))
-            self.batches.append(order[start : start + rows])
-            start += rows
-
-    @property
-    def is_complete(self) -> bool:
-        return self._complete == len(self.lines)
-
-    def take(self, batch: list[_Part], results: list) -> int:
-        """Stores the results of a batch. Returns how many more lines are complete now."""
-        for part, result in zip(batch, results, strict=True):
-            part.result = result
-            self._parts_left[part.line] -= 1
-        before, self._complete = self._complete, self._parts_left.count(0)
-        return self._complete - before
-
-
-def _numbered(windows: Iterable[list[Item]], first: int) -> Iterator[tuple[list[Item], int]]:
-    """The windows, each with the number of its first line."""
-    for window in windows:
-        yield window, first
-        first += len(window)
 
 
 def _different(outputs: list[Output]) -> list[Output]:
@@ -590,28 +409,16 @@ def _moved(places: list[Place], distance: int) -> Iterator[Place]:
     return ((distance + start, distance + end) for start, end in places)
 
 
-def _encode(vocabulary: Vocabulary, text: str) -> list[int]:
-    return vocabulary.encode(_characters(text))
-
-
-def _characters(text: str) -> str:
-    """The text, of equal length. Half a surrogate pair is not a character, but text in Python may
-    hold one."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _one_by_one(engine: Engine) -> Runner:
-    lock = threading.Lock()
-
-    def run(batches: Iterator[Work | None]) -> Iterator[Result | None]:
-        for batch in batches:
-            result = None
-            if batch is not None:
-                with lock:
-                    result = batch(engine)
-            yield result
-
-    return run
+def _one_by_one(
+    engine: Engine, lock: threading.Lock, batches: Iterator[Work | None]
+) -> Iterator[Result | None]:
+    """A Runner, with its first two arguments: several threads compute one at a time."""
+    for batch in batches:
+        result = None
+        if batch is not None:
+            with lock:
+                result = batch(engine)
+        yield result
 
 
 def word_alignment(

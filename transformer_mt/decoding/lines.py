@@ -1,144 +1,29 @@
-"""Segments: the parts of a line that are translated one by one. They are its sentences, or parts of
-sentences that are too long."""
+"""Lines in and out of files: windows of lines to translate, and an output file that is written
+under another name until it is complete, and can be resumed."""
 
-import re
+import json
+import os
 import select
+import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import partial
-from itertools import islice, pairwise
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from transformer_mt.data.languages import Place, sentences
-from transformer_mt.utils.console import warn
-from transformer_mt.utils.files import BLOCK, byte_lines, reading
-
-# Where a clause may end, and a word. Marks of languages with spaces count only before a space.
-_CLAUSE = re.compile(r"[,;:،؛፣၊]\s+|\s[–—-]\s|[、，；：]\s*")
-_WORD = re.compile(r"\s+")
-# Gives the places at which a text may be cut, in rising order.
-Ends = Callable[[str], list[int]]
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A part of a line.
-
-    Attributes:
-        ids: its subwords.
-        start, end: the place in the line of the text that was encoded.
-        first: the place of its subwords among those of that text. It is 0, except where a word was
-            cut.
-        begins_sentence: whether a sentence of the line begins here, and not only a part of one.
-    """
-
-    ids: list[int]
-    start: int
-    end: int
-    first: int = 0
-    begins_sentence: bool = True
-
-
-def segments(
-    line: str,
-    encode: Callable[[str], list[int]],
-    max_length: int,
-    language: str = "",
-    *,
-    split_sentences: bool = False,
-    start: int = 0,
-) -> list[Segment]:
-    """The segments of a line, of at most `max_length` ids each. An empty line has no segment.
-
-    A sentence that is too long by itself is cut behind commas and the like. What is still too long
-    is cut at spaces, and only a word that is too long by itself is cut anywhere.
-
-    Args:
-        language: such as de, which tells where sentences end.
-        split_sentences: whether each sentence is a segment. Otherwise, a segment holds as many
-            whole sentences as fit.
-        start: where the text begins that is cut.
-    """
-    cut = partial(_segments, line, encode=encode, max_length=max_length)
-    if not split_sentences and len(encode(line[start:].strip())) <= max_length:
-        return list(cut((start, len(line)), ends=()))
-    own = [(start + first, start + end) for first, end in sentences(line[start:], language)]
-    if not split_sentences:
-        own = _filled(line, own, encode, max_length)
-    within = partial(_ends_of, _CLAUSE), partial(_ends_of, _WORD)
-    return [segment for place in own for segment in cut(place, ends=within)]
-
-
-def _segments(
-    line: str,
-    place: Place,
-    *,
-    encode: Callable[[str], list[int]],
-    max_length: int,
-    ends: tuple[Ends, ...],
-    begins_sentence: bool = True,
-) -> Iterator[Segment]:
-    """Cuts the text at a place of the line at the first kind of end, and then what is still too
-    long at the next kind."""
-    start, end = _stripped(line, *place)
-    text = line[start:end]
-    ids = encode(text) if text else []
-    if len(ids) <= max_length:
-        if ids:
-            yield Segment(ids, start, end, 0, begins_sentence)
-        return
-    if not ends:
-        for first in range(0, len(ids), max_length):
-            own = ids[first : first + max_length]
-            yield Segment(own, start, end, first, begins_sentence and not first)
-        return
-    cuts = [start, *(start + own for own in ends[0](text) if own < len(text)), end]
-    for unit in _filled(line, list(pairwise(cuts)), encode, max_length):
-        yield from _segments(
-            line,
-            unit,
-            encode=encode,
-            max_length=max_length,
-            ends=ends[1:],
-            begins_sentence=begins_sentence and unit[0] == start,
-        )
-
-
-def _filled(
-    line: str, units: list[Place], encode: Callable[[str], list[int]], max_length: int
-) -> list[Place]:
-    """Joins units that follow one another, as many as fit into `max_length` ids."""
-    lengths = [len(encode(line[start:end].strip())) for start, end in units]
-    filled = []
-    first = 0
-    while first < len(lengths):
-        last = first + 1
-        total = lengths[first]
-        while last < len(lengths) and total + lengths[last] <= max_length:
-            total += lengths[last]
-            last += 1
-        # Together they may need more subwords than one by one, because of the spaces between.
-        while last - first > 1:
-            if len(encode(line[units[first][0] : units[last - 1][1]].strip())) <= max_length:
-                break
-            last -= 1
-        filled.append((units[first][0], units[last - 1][1]))
-        first = last
-    return filled
-
-
-def _ends_of(mark: re.Pattern[str], text: str) -> list[int]:
-    return [match.end() for match in mark.finditer(text)]
-
-
-def _stripped(line: str, start: int, end: int) -> Place:
-    """A place of the line without the spaces around it."""
-    text = line[start:end]
-    start += len(text) - len(text.lstrip())
-    return start, start + len(text.strip())
-
+from transformer_mt.utils import signals
+from transformer_mt.utils.console import say, warn
+from transformer_mt.utils.errors import UsageError, UserError
+from transformer_mt.utils.files import (
+    BLOCK,
+    atomic,
+    byte_lines,
+    is_compressed,
+    open_locked,
+    reading,
+    write_atomically,
+)
 
 # The number of lines that are sorted by length together. It is enough for batches with little
 # padding.
@@ -228,3 +113,179 @@ def _decoded(lines: Iterable[bytes], name: str, first: int) -> Iterator[str]:
             )
             text = line.decode("utf-8", errors="replace")
         yield text.removeprefix("\ufeff") if number == 1 else text
+
+
+# ---- The output file ----
+
+
+class ResumableFile:
+    """Lines for `path`. They are written into `.NAME.partial` beside it, and everything that the
+    content follows from into `.NAME.partial.json`. See `resumable_file`.
+
+    Attributes:
+        lines: the number of lines that are written.
+    """
+
+    def __init__(self, path: Path, chunk: int) -> None:
+        self._path = path
+        self._final = Path(os.path.realpath(path))
+        self._partial = self._final.with_name(f".{self._final.name}.partial")
+        self._description = self._final.with_name(f".{self._final.name}.partial.json")
+        self._chunk = chunk
+        with self._errors():
+            descriptor = open_locked(self._partial, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+            self._file = os.fdopen(descriptor, "a+b")
+        self.lines = 0
+
+    def begin(self, made_from: dict[str, Any]) -> None:
+        with self._errors():
+            self._file.truncate(0)
+            write_atomically(self._description, json.dumps(made_from))
+
+    def resume(self, made_from: dict[str, Any]) -> None:
+        """Continues after the last whole chunk, or begins if there is none.
+
+        Raises:
+            UsageError: the lines in the file were made from something else.
+        """
+        with self._errors():
+            self.lines, size = self._whole_chunks()
+        if not self.lines:
+            say(f"{self._path}: there is nothing to continue; starting with the first line")
+            self.begin(made_from)
+            return
+        _require_same(self._path, self._description, made_from)
+        with self._errors():
+            self._file.truncate(size)
+            self._file.seek(size)
+        say(f"{self._path}: going on after line {self.lines:,}")
+
+    def write_line(self, line: str) -> None:
+        with self._errors():
+            self._file.write(f"{line}\n".encode())
+            self.lines += 1
+            if self.lines % self._chunk == 0:
+                self._file.flush()
+
+    def written(self) -> Path:
+        """Returns the file that holds the lines until it is complete, to read them again."""
+        with self._errors():
+            self._file.flush()
+        return self._partial
+
+    def delete(self) -> None:
+        """Deletes the lines, which are needed no more; no file gets the final name."""
+        for path in (self._partial, self._description):
+            with suppress(OSError):
+                path.unlink()
+        self.close()
+
+    def finish(self) -> None:
+        """Renames the file to its final name, or compresses it if that name asks for it."""
+        if self._file.closed:  # It was deleted.
+            return
+        with self._errors():
+            self._file.flush()
+            if is_compressed(self._path):
+                self._file.seek(0)
+                with atomic(self._path, "wb") as compressed:
+                    shutil.copyfileobj(self._file, compressed)
+                self._partial.unlink()
+            else:
+                os.fsync(self._file.fileno())
+                os.replace(self._partial, self._final)
+        with suppress(OSError):
+            self._description.unlink()
+        self._file.close()
+
+    def leave(self) -> None:
+        """Keeps the whole chunks so that they can be resumed; without any, removes the files."""
+        if self._file.closed:  # It is finished, or was deleted.
+            return
+        with suppress(OSError):  # such as a full disk, which is reported by the error of the block
+            self._file.flush()
+        try:
+            lines, _ = self._whole_chunks()
+            kept = f"{lines:,} lines are kept" if lines else None
+        except OSError:
+            kept = "what was written is kept"
+        if kept:
+            say(f"{self._path}: {kept}; to continue, add --resume to the command")
+            self.close()
+        else:
+            self.delete()
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._file.close()
+
+    def _whole_chunks(self) -> tuple[int, int]:
+        """The number of lines in the whole chunks of the file, and their size in bytes. If the
+        process was killed, the last line may be incomplete."""
+        lines = position = size = 0
+        # The file is opened again, because on a full disk the handle for writing still holds bytes,
+        # and would try to write them before it reads.
+        with open(self._partial, "rb") as file:
+            for number, line in enumerate(file, 1):
+                position += len(line)
+                if number % self._chunk == 0 and line.endswith(b"\n"):
+                    lines, size = number, position
+        return lines, size
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except BlockingIOError:  # the file is locked
+            raise UserError(f"{self._path} is being written by another process") from None
+        except OSError as error:
+            raise UserError(f"{self._path}: can't be written: {error.strerror or error}") from error
+
+
+@contextmanager
+def resumable_file(
+    path: Path, made_from: dict[str, Any], chunk: int, resume: bool
+) -> Iterator[ResumableFile]:
+    """A file that gets its name when the block ends, unless it is deleted in the block. If the
+    block fails, or the process is killed, the lines that were written stay under another name.
+
+    Args:
+        made_from: everything that the content follows from, in JSON's types.
+        chunk: the file is resumed after a multiple of this number of lines.
+        resume: whether to continue with the lines that are there, if any.
+
+    Raises:
+        UsageError: the lines that are there were made from something else than `made_from`.
+        UserError: the file can't be written, or another process writes it.
+    """
+    file = ResumableFile(path, chunk)
+    try:
+        (file.resume if resume else file.begin)(made_from)
+    except BaseException:
+        file.close()
+        raise
+    try:
+        yield file
+        with signals.held_back():
+            file.finish()
+    except BaseException:
+        file.leave()
+        raise
+
+
+def _require_same(path: Path, description: Path, made_from: dict[str, Any]) -> None:
+    """
+    Raises:
+        UsageError: what is there was made from something else than `made_from`.
+    """
+    try:
+        then = json.loads(description.read_bytes())
+    except (OSError, ValueError):
+        then = {}
+    # What was written is compared as JSON reads it back, which has no tuples.
+    now = json.loads(json.dumps(made_from))
+    if other := [key for key in dict.fromkeys([*now, *then]) if then.get(key) != now.get(key)]:
+        raise UsageError(
+            f"--resume: {path} was begun with another {', '.join(other)}. Repeat the command as it "
+            "was, or leave out --resume to start again"
+        )

@@ -127,6 +127,9 @@ def dev_hypotheses(config: Config, data: PreparedData, updater: Updater) -> list
     """Translates the dev set; None if a process was asked to stop."""
     processes = updater.processes
     beam_size = config.evaluation.validation_beam_size
+    decoding = config.decoding.model_copy(
+        update={"beam_size": beam_size, "n_best": 1, "sampling": False, "segmentations": 1}
+    )
     if paddle.get_device() == "cpu":
         lines, at_once = DEV_LINES, default_at_once
     else:
@@ -136,14 +139,8 @@ def dev_hypotheses(config: Config, data: PreparedData, updater: Updater) -> list
     translator = LineTranslator(
         engine_of([updater.model], data.subwords),
         data.subwords,
-        config.decoding.model_copy(
-            update={"beam_size": beam_size, "n_best": 1, "sampling": False, "segmentations": 1}
-        ),
-        config.data.max_length,
-        config.data.target_lang,
-        config.data.source_lang,
+        config.model_copy(update={"decoding": decoding}),
         at_once,
-        tags=config.tags,
         # At first, a model may say nothing but the same word, up to the greatest length.
         warn=lambda message, kind: None,
     )

@@ -1,0 +1,311 @@
+"""Segments: the parts of a line that are translated one by one. They are its sentences, or parts of
+sentences that are too long. An engine reads the subwords of each as a sentence."""
+
+import re
+import unicodedata
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import pairwise
+
+from transformer_mt.config.decoding import DecodingConfig
+from transformer_mt.config.schema import Config
+from transformer_mt.data.languages import Place, sentences
+from transformer_mt.data.normalization import examples_of, is_blank
+from transformer_mt.data.subword import Subwords, WordVocabulary, seeded
+from transformer_mt.decoding.engine import Sentence
+from transformer_mt.decoding.output import Line
+
+# What is read as a whole has up to this number of subwords, or up to data.max_length if that is
+# more: a pair that is scored or aligned, and a sampled segmentation. The memory of attention grows
+# with its square, and every export has at least this number of positions.
+MAX_AT_ONCE = 1_000
+# Where a clause may end, and a word. Marks of languages with spaces count only before a space.
+_CLAUSE = re.compile(r"[,;:،؛፣၊]\s+|\s[–—-]\s|[、，；：]\s*")
+_WORD = re.compile(r"\s+")
+# Gives the places at which a text may be cut, in rising order.
+Ends = Callable[[str], list[int]]
+# Is called with a warning and with what is counted, as `console.warn`.
+Warn = Callable[[str, str], object]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of a line.
+
+    Attributes:
+        ids: its subwords.
+        start, end: the place in the line of the text that was encoded.
+        first: the place of its subwords among those of that text. It is 0, except where a word was
+            cut.
+        begins_sentence: whether a sentence of the line begins here, and not only a part of one.
+        tags: the ids of the line's tags, which are read before it. They are empty where `ids` begin
+            with the tags.
+    """
+
+    ids: list[int]
+    start: int
+    end: int
+    first: int = 0
+    begins_sentence: bool = True
+    tags: list[int] = field(default_factory=list)
+
+
+def segments(
+    line: str,
+    encode: Callable[[str], list[int]],
+    max_length: int,
+    language: str = "",
+    *,
+    split_sentences: bool = False,
+    start: int = 0,
+) -> list[Segment]:
+    """The segments of a line, of at most `max_length` ids each. An empty line has no segment.
+
+    A sentence that is too long by itself is cut behind commas and the like. What is still too long
+    is cut at spaces, and only a word that is too long by itself is cut anywhere.
+
+    Args:
+        language: such as de, which tells where sentences end.
+        split_sentences: whether each sentence is a segment. Otherwise, a segment holds as many
+            whole sentences as fit.
+        start: where the text begins that is cut.
+    """
+    cut = partial(_segments, line, encode=encode, max_length=max_length)
+    if not split_sentences and len(encode(line[start:].strip())) <= max_length:
+        return list(cut((start, len(line)), ends=()))
+    own = [(start + first, start + end) for first, end in sentences(line[start:], language)]
+    if not split_sentences:
+        own = _filled(line, own, encode, max_length)
+    within = partial(_ends_of, _CLAUSE), partial(_ends_of, _WORD)
+    return [segment for place in own for segment in cut(place, ends=within)]
+
+
+def _segments(
+    line: str,
+    place: Place,
+    *,
+    encode: Callable[[str], list[int]],
+    max_length: int,
+    ends: tuple[Ends, ...],
+    begins_sentence: bool = True,
+) -> Iterator[Segment]:
+    """Cuts the text at a place of the line at the first kind of end, and then what is still too
+    long at the next kind."""
+    start, end = _stripped(line, *place)
+    text = line[start:end]
+    ids = encode(text) if text else []
+    if len(ids) <= max_length:
+        if ids:
+            yield Segment(ids, start, end, 0, begins_sentence)
+        return
+    if not ends:
+        for first in range(0, len(ids), max_length):
+            own = ids[first : first + max_length]
+            yield Segment(own, start, end, first, begins_sentence and not first)
+        return
+    cuts = [start, *(start + own for own in ends[0](text) if own < len(text)), end]
+    for unit in _filled(line, list(pairwise(cuts)), encode, max_length):
+        yield from _segments(
+            line,
+            unit,
+            encode=encode,
+            max_length=max_length,
+            ends=ends[1:],
+            begins_sentence=begins_sentence and unit[0] == start,
+        )
+
+
+def _filled(
+    line: str, units: list[Place], encode: Callable[[str], list[int]], max_length: int
+) -> list[Place]:
+    """Joins units that follow one another, as many as fit into `max_length` ids."""
+    lengths = [len(encode(line[start:end].strip())) for start, end in units]
+    filled = []
+    first = 0
+    while first < len(lengths):
+        last = first + 1
+        total = lengths[first]
+        while last < len(lengths) and total + lengths[last] <= max_length:
+            total += lengths[last]
+            last += 1
+        # Together they may need more subwords than one by one, because of the spaces between.
+        while last - first > 1:
+            if len(encode(line[units[first][0] : units[last - 1][1]].strip())) <= max_length:
+                break
+            last -= 1
+        filled.append((units[first][0], units[last - 1][1]))
+        first = last
+    return filled
+
+
+def _ends_of(mark: re.Pattern[str], text: str) -> list[int]:
+    return [match.end() for match in mark.finditer(text)]
+
+
+def _stripped(line: str, start: int, end: int) -> Place:
+    """A place of the line without the spaces around it."""
+    text = line[start:end]
+    start += len(text) - len(text.lstrip())
+    return start, start + len(text.strip())
+
+
+@dataclass(frozen=True)
+class LineReader:
+    """Reads lines of text as the sentences that an engine translates.
+
+    Attributes:
+        config: the languages, the tags, the lengths, and how to translate.
+        warn: is called with warnings about lines, as `console.warn`.
+    """
+
+    subwords: Subwords
+    config: Config
+    warn: Warn
+
+    @property
+    def decoding(self) -> DecodingConfig:
+        return self.config.decoding
+
+    @property
+    def longest(self) -> int:
+        """The greatest length of a segment in subwords."""
+        return self.decoding.max_source_length or self.config.data.max_length
+
+    @property
+    def most_at_once(self) -> int:
+        """The greatest length in subwords of what is not cut; see MAX_AT_ONCE."""
+        return max(MAX_AT_ONCE, self.config.data.max_length)
+
+    def read(self, line: Line, number: int) -> tuple[list[Segment], list[Sentence]]:
+        """The segments of a line, and what an engine reads of each of them.
+
+        Args:
+            number: that of the line, for messages and for the random numbers of sampling.
+        """
+        own = self.segments(line.text)
+        if not all(segment.begins_sentence for segment in own):
+            self.warn(
+                f"line {number}: a sentence of more than {self.longest} subwords was cut, and "
+                "translated in parts",
+                "lines have sentences that were translated in parts",
+            )
+        self._warn_of_unknown(line.text, [i for segment in own for i in segment.ids], number)
+        prefixes = self._prefixes(line.prefix, len(own), number)
+        # The random numbers of a segment follow from the line and the place in it.
+        return own, [
+            Sentence(
+                segment.tags + segment.ids,
+                prefix,
+                (number << 20) + place,
+                self._other_segmentations(line.text, segment),
+            )
+            for place, (segment, prefix) in enumerate(zip(own, prefixes, strict=True))
+        ]
+
+    def segments(self, line: str) -> list[Segment]:
+        """The segments of a line. The tags before it hold for each of them."""
+        if is_blank(line):
+            return []
+        start = self.end_of_tags(line)
+        tags = self._encode(line[:start].strip())
+        own = segments(
+            line,
+            self._encode,
+            max(1, self.longest - len(tags)),
+            self.config.data.source_lang,
+            split_sentences=bool(self.decoding.split_sentences),
+            start=start,
+        )
+        if not tags or not own:
+            return own
+        # The first segment begins with the tags as they stand in the line.
+        begin = len(line) - len(line.lstrip())
+        first = replace(own[0], ids=tags + own[0].ids, start=begin)
+        return [first, *(replace(segment, tags=tags) for segment in own[1:])]
+
+    def end_of_tags(self, text: str) -> int:
+        """Where the tags at the start of a text end, which something must follow."""
+        match = self._tags.match(text)
+        return match.end() if match and text[match.end() :].strip() else 0
+
+    @cached_property
+    def _tags(self) -> re.Pattern[str]:
+        any_tag = "|".join(map(re.escape, self.config.tags))
+        return re.compile(rf"\s*(?:(?:{any_tag})\s+)+" if any_tag else "")
+
+    def _encode(self, text: str) -> list[int]:
+        return self.subwords.source.encode(characters(text))
+
+    def _prefixes(self, prefix: str, count: int, number: int) -> list[list[int]]:
+        """The ids with which the output of each of `count` segments begins. Each sentence of the
+        prefix is for a segment of its own, and its tags are for all of them."""
+        start = self.end_of_tags(prefix)
+        tags, text = prefix[:start].strip(), prefix[start:]
+        texts = [text]
+        if count > 1:
+            starts = [place[0] for place in sentences(text, self.config.data.target_lang)][:count]
+            texts = [text[a:b].strip() for a, b in pairwise([*starts, len(text)])]
+        texts += [""] * (count - len(texts))
+        joined = (f"{tags} {own}" if tags else own for own in texts[:count])
+        return [self._prefix(own, number) if own else [] for own in joined]
+
+    def _prefix(self, text: str, number: int) -> list[int]:
+        """The ids of the prefix of a line, without the spaces at its end, because the model writes
+        them before its next word. Warns of what the output can't hold."""
+        target, text = self.subwords.target, characters(text).rstrip(" ")
+        composed = unicodedata.normalize("NFC", text)
+        for form in (text, composed, composed.rstrip()):
+            ids = target.encode(form)
+            if target.decode(ids) == form:
+                return ids
+        if lost := target.unknown(form):
+            self.warn(
+                f"line {number}: the model can't write a part of the prefix: "
+                f"{', '.join(examples_of(lost))}",
+                "prefixes have parts that the model can't write",
+            )
+        return ids
+
+    def _other_segmentations(self, line: str, segment: Segment) -> list[list[int]]:
+        """The sampled segmentations of a segment, which depend only on its text and the seed."""
+        count, source = self.decoding.segmentations - 1, self.subwords.source
+        if not count:
+            return []
+        text = characters(line[segment.start : segment.end])
+        # Half of a word that was cut can't be sampled, because its subwords are not those of a
+        # text. It gets its own subwords again.
+        if source.encode(text) != segment.ids:
+            return [segment.tags + segment.ids] * count
+        rate = self.decoding.segmentation_rate or self.config.subword.sampling
+        if rate is None:
+            raise ValueError("sampled segmentations need a rate")
+        seed = self.decoding.seed, zlib.crc32(text.encode())
+        drawn = seeded(seed, lambda: [source.sample(text, rate) for _ in range(count)])
+        # A sampled segmentation may have as many subwords as the text has characters.
+        return [
+            segment.tags + (ids if len(ids) <= self.most_at_once else segment.ids) for ids in drawn
+        ]
+
+    def _warn_of_unknown(self, text: str, ids: list[int], line: int) -> None:
+        """Warns of a line that the model can't read: more than a fifth of it is unknown."""
+        source = self.subwords.source
+        unknown, count = ids.count(source.unk), len(ids) - ids.count(source.space)
+        if unknown <= count / 5:
+            return
+        if isinstance(source, WordVocabulary):
+            name, end = "tokens", "; this model reads tokenised text with its BPE applied"
+        else:
+            examples = examples_of("".join(source.unknown(characters(text))))
+            name, end = "subwords", f", such as {', '.join(examples)}"
+        self.warn(
+            f"line {line}: {unknown} of {count} {name} are not in the vocabulary{end}",
+            f"lines have {name} that are not in the vocabulary",
+        )
+
+
+def characters(text: str) -> str:
+    """The text, of equal length. Half a surrogate pair is not a character, but text in Python may
+    hold one."""
+    return text.encode("utf-8", "replace").decode("utf-8")
