@@ -3,7 +3,6 @@
 That the weights are in their places is tested with the engine, in tests/decoding.
 """
 
-import dataclasses
 import json
 import shutil
 import signal
@@ -26,6 +25,7 @@ from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.export import ctranslate2 as exporter
+from transformer_mt.export import registry
 from transformer_mt.export.ctranslate2_engine import Ctranslate2Engine
 from transformer_mt.export.registry import find
 from transformer_mt.model_directory import ModelDirectory
@@ -206,9 +206,7 @@ def test_all_that_does_not_fit_is_listed_at_once(tmp_path, monkeypatch):
     subwords = Subwords(subwords.source, Repeating([f"w{i}" for i in range(10)]))
     # A mechanism that this export knows nothing of, with a weight of its own.
     model.add_parameter("copy_gate", model.create_parameter([16]))
-    keys = exporter.CTRANSLATE2.supported_keys - {"d_ff"}
-    backend = dataclasses.replace(exporter.CTRANSLATE2, supported_keys=keys)
-    monkeypatch.setattr(exporter, "CTRANSLATE2", backend)
+    monkeypatch.setattr(registry, "TRANSFORMER_KEYS", registry.TRANSFORMER_KEYS - {"d_ff"})
     del model.decoder.norm._parameters["weight"]
     del model.encoder.layers[1].self_attention.key_projection._parameters["weight"]
     bias = model.decoder.layers[0].feed_forward.inner_projection.bias

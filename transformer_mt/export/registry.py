@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from importlib import import_module, metadata
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from transformer_mt.config import file as config_file
@@ -28,24 +27,9 @@ if TYPE_CHECKING:
 # The keys of ModelConfig that describe the Transformer of Vaswani et al. 2017, or that matter only
 # in training.
 TRANSFORMER_KEYS = frozenset(
-    {
-        "num_layers",
-        "num_encoder_layers",
-        "num_decoder_layers",
-        "d_model",
-        "num_heads",
-        "d_ff",
-        "norm",
-        "dropout",
-        "embedding_dropout",
-        "attention_dropout",
-        "feed_forward_dropout",
-        "projection_dropout",
-        "output_dropout",
-        "layer_dropout",
-        "tie_embeddings",
-        "bias",
-    }
+    {"num_layers", "num_encoder_layers", "num_decoder_layers", "d_model", "num_heads", "d_ff"}
+    | {"norm", "tie_embeddings", "bias"}
+    | {key for key in ModelConfig.model_fields if key.endswith("dropout")}
 )
 
 
@@ -54,39 +38,37 @@ class Backend:
     """A library that runs the model.
 
     Its engine is made by the function `load(spec)` of the module `engine`, and its export by the
-    function `write_model` of the module `export`. They are imported when they are needed.
+    function `write_model` of the module `name`. They are imported when they are needed. A model is
+    rejected in which a key of ModelConfig other than TRANSFORMER_KEYS has not its default.
 
     Attributes:
         title: what messages call the library.
-        name: the value of `--engine`, and the name of the folder in MODEL_DIR/export.
-        engine, export: the names of the two modules in this package.
+        name: the value of `--engine`, the name of the folder in MODEL_DIR/export, and that of a
+            module in this package.
+        engine: the name of the other module.
         export_format: the value of `export --format`; None if the backend has no export.
         export_file: a file that every export for this backend has, and no other folder.
         quantizations: the values of `export --quantization`.
         only_on_cpu: whether it computes on the CPU even where there is a GPU.
         runs_in_processes: whether several cores of a CPU are best used by as many processes.
         limits: what its engine can't do, as in `decoding.engine.Limits`.
-        supported_keys: the keys of ModelConfig that the export and the engine implement. A model in
-            which another key has a value other than its default is rejected by `unsupported`.
-        reasons: why some of the other keys are not supported.
+        reasons: why some keys of ModelConfig are not supported.
     """
 
     title: str
     name: str
     engine: str = ""
-    export: str = ""
     export_format: str | None = None
     export_file: str = ""
     quantizations: tuple[str, ...] = ()
     only_on_cpu: bool = False
     runs_in_processes: bool = True
     limits: Limits = field(default_factory=dict)
-    supported_keys: frozenset[str] = TRANSFORMER_KEYS
     reasons: dict[str, str] = field(default_factory=dict)
 
     def load(self, spec: EngineSpec) -> Engine:
         """Loads the engine; see `EngineSpec.load`."""
-        return self._module(self.engine).load(spec)
+        return import_module(f"transformer_mt.export.{self.engine}").load(spec)
 
     def sentences_at_once(self, spec: EngineSpec, settings: DecodingConfig, length: int) -> int:
         """The number of sentences of a length in subwords, with eos, that the engine decodes at
@@ -104,10 +86,7 @@ class Backend:
             UsageError: the library is not installed.
             UserError: the format can't hold the model; every problem is listed.
         """
-        self._module(self.export).write_model(folder, *arguments)
-
-    def _module(self, name: str) -> ModuleType:
-        return import_module(f"transformer_mt.export.{name}")
+        import_module(f"transformer_mt.export.{self.name}").write_model(folder, *arguments)
 
     def is_export(self, folder: Path) -> bool:
         """Whether the folder is an export for this backend."""
@@ -153,7 +132,7 @@ class Backend:
         return [
             f"model.{key}: {value}: {self.reasons.get(key, f'{self.name} does not support it')}"
             for key, value in model
-            if key not in self.supported_keys and value != ModelConfig.model_fields[key].default
+            if key not in TRANSFORMER_KEYS and value != ModelConfig.model_fields[key].default
         ]
 
 
@@ -239,7 +218,6 @@ PADDLE_INFERENCE = Backend(
     title="Paddle Inference",
     name="paddle_inference",
     engine="paddle_inference",
-    export="paddle_inference",
     export_format="paddle",
     export_file="decoder.json",
     limits=ONE_MODEL,
@@ -253,7 +231,6 @@ CTRANSLATE2 = Backend(
     title="CTranslate2",
     name="ctranslate2",
     engine="ctranslate2_engine",
-    export="ctranslate2",
     export_format="ctranslate2",
     export_file="model.bin",
     quantizations=("int8", "int8_float32", "int16", "float16", "bfloat16"),
