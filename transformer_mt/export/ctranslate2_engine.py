@@ -6,6 +6,7 @@ Paddle is not imported here: with this engine a model translates where Paddle is
 from __future__ import annotations
 
 import json
+import operator
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,8 +109,7 @@ class Ctranslate2Engine:
         else:
             free = [task for task in tasks if not task.prefix and not task.shortest]
             self._search_together(free, settings)
-            rest = [task for task in tasks if not task.candidates]
-            self._search_by_limits(rest, settings)
+            self._search_by_limits([task for task in tasks if not task.candidates], settings)
         return [task.best(settings) for task in tasks]
 
     def log_probs(self, sources: Rows, targets: Rows) -> list[float]:
@@ -170,30 +170,29 @@ class Ctranslate2Engine:
         """
         if not tasks:
             return
-        alpha = _alpha(settings)
+        beam = _beam(settings, PATIENCE)
         results = self._translate(
             self._translator,
             tasks,
             settings.beam_size,
-            **_beam(settings, PATIENCE),
-            length_penalty=alpha,
-            return_scores=True,
+            **beam,
             end_token=[self._eos, *self._never],
             min_decoding_length=0,
             max_decoding_length=max(task.longest for task in tasks) + 1,  # with the end
         )
         special = {self._eos, *self._never}
         for task, result in zip(tasks, results, strict=True):
-            found = []
-            for tokens, score in zip(result.hypotheses, result.scores, strict=True):
-                ids = [self._target_ids[token] for token in tokens]
-                ended = ids[-1:] == [self._eos] and special.isdisjoint(ids[:-1])
-                if not ended or len(ids) > task.longest:
-                    break
+            outputs = self._outputs(result)
+            if all(
+                len(ids) <= task.longest
+                and ids[-1:] == [self._eos]
+                and special.isdisjoint(ids[:-1])
+                for ids in outputs
+            ):
+                task.candidates = [ids[:-1] for ids in outputs]
                 # CTranslate2 has divided by this power of the length, which counts the end.
-                found.append(_Candidate(ids[:-1], score * len(ids) ** alpha))
-            else:
-                task.candidates = found
+                lengths = (len(ids) ** beam["length_penalty"] for ids in outputs)
+                task.log_probs = list(map(operator.mul, result.scores, lengths))
 
     def _search_by_limits(self, tasks: list[_Task], settings: DecodingConfig) -> None:
         """Searches the tasks with equal limits in one call, and gives candidates to all tasks.
@@ -203,24 +202,14 @@ class Ctranslate2Engine:
         search itself uses probabilities in which the ids that are never chosen have no share. The
         log-probabilities are then computed again, and are the model's.
         """
-        for group in _of_equal_limits(tasks):
-            results = self._translate(
-                self._translator,
-                group,
-                settings.beam_size,
-                **_beam(settings, PATIENCE_AT_LIMITS),
-                length_penalty=_alpha(settings),
-                return_scores=True,
-                **self._limits(group[0]),
-            )
-            for task, result in zip(group, results, strict=True):
-                self._take(task, result)
-                # After a prefix, a beam ends an output at once only if eos is the most probable.
-                may_end = len(task.prefix) >= task.shortest
-                if task.prefix and may_end and settings.beam_size > 1:
-                    task.candidates.append(_Candidate(task.prefix))
-                unique = {tuple(candidate.ids): candidate for candidate in task.candidates}
-                task.candidates = list(unique.values())
+        beam = _beam(settings, PATIENCE_AT_LIMITS)
+        self._find_by_limits(self._translator, tasks, settings.beam_size, **beam)
+        for task in tasks:
+            # After a prefix, a beam ends an output at once only if eos is the most probable.
+            may_end = len(task.prefix) >= task.shortest
+            if task.prefix and may_end and settings.beam_size > 1:
+                task.candidates.append(task.prefix)
+            task.candidates = list(map(list, dict.fromkeys(map(tuple, task.candidates))))
         self._compute_log_probs(tasks)
 
     def _sample(self, tasks: list[_Task], settings: DecodingConfig) -> None:
@@ -233,22 +222,17 @@ class Ctranslate2Engine:
         # A thread takes the seed when it draws for the first time, so there must be a new thread
         # each time. There must be only one, because otherwise it would be chance which thread draws
         # for which sentence.
-        translator = self._load(threads=1)
-        for group in _of_equal_limits(tasks):
-            results = self._translate(
-                translator,
-                group,
-                settings.n_best,
-                beam_size=1,
-                # With only one id to draw from there is only one output.
-                num_hypotheses=1 if settings.top_k == 1 else settings.n_best,
-                sampling_topk=min(settings.top_k or 0, len(self._target_pieces)),
-                sampling_topp=settings.top_p,
-                sampling_temperature=settings.temperature,
-                **self._limits(group[0]),
-            )
-            for task, result in zip(group, results, strict=True):
-                self._take(task, result)
+        self._find_by_limits(
+            self._load(threads=1),
+            tasks,
+            settings.n_best,
+            beam_size=1,
+            # With only one id to draw from there is only one output.
+            num_hypotheses=1 if settings.top_k == 1 else settings.n_best,
+            sampling_topk=min(settings.top_k or 0, len(self._target_pieces)),
+            sampling_topp=settings.top_p,
+            sampling_temperature=settings.temperature,
+        )
         self._compute_log_probs(tasks)
 
     # ---- Parts of the searches ----
@@ -271,13 +255,36 @@ class Ctranslate2Engine:
         longest = max(min(longest, self._positions - 1), len(sentence.prefix))
         return _Task(sentence, min(shortest, longest), longest)
 
-    def _limits(self, task: _Task) -> dict[str, Any]:
-        return {
-            "min_decoding_length": task.shortest,
-            # CTranslate2 does not accept 0. An output that is too long is left out later.
-            "max_decoding_length": max(task.longest, 1),
-            "suppress_sequences": _tokens([[i] for i in self._never], self._target_pieces),
-        }
+    def _find_by_limits(
+        self, translator: Any, tasks: list[_Task], width: int, **options: Any
+    ) -> None:
+        """Gives candidates to all tasks, still without log-probabilities. Those with equal limits
+        are searched in one call. The arguments are those of `_translate`."""
+        groups = defaultdict(list)
+        for task in tasks:
+            # The prefix of one sentence changes how CTranslate2 treats the ends of all others.
+            groups[task.shortest, task.longest, bool(task.prefix)].append(task)
+        for (shortest, longest, _), group in groups.items():
+            results = self._translate(
+                translator,
+                group,
+                width,
+                min_decoding_length=shortest,
+                # CTranslate2 does not accept 0. An output that is too long is left out below.
+                max_decoding_length=max(longest, 1),
+                suppress_sequences=_tokens([[i] for i in self._never], self._target_pieces),
+                **options,
+            )
+            for task, result in zip(group, results, strict=True):
+                for ids in self._outputs(result):
+                    if ids[-1:] == [self._eos]:
+                        del ids[-1]
+                    if shortest <= len(ids) <= longest:
+                        task.candidates.append(ids)
+                task.candidates = task.candidates or [task.prefix]
+
+    def _outputs(self, result: Any) -> list[list[int]]:
+        return [[self._target_ids[token] for token in tokens] for tokens in result.hypotheses]
 
     def _translate(
         self, translator: Any, tasks: list[_Task], width: int, **options: Any
@@ -296,24 +303,12 @@ class Ctranslate2Engine:
             **options,
         )
 
-    def _take(self, task: _Task, result: Any) -> None:
-        """Adds the hypotheses within the limits as candidates, still without log-probabilities."""
-        for tokens in result.hypotheses:
-            ids = [self._target_ids[token] for token in tokens]
-            if ids[-1:] == [self._eos]:
-                del ids[-1]
-            if task.shortest <= len(ids) <= task.longest:
-                task.candidates.append(_Candidate(ids))
-        if not task.candidates:
-            task.candidates.append(_Candidate(task.prefix))
-
     def _compute_log_probs(self, tasks: list[_Task]) -> None:
-        pairs = [(task, candidate) for task in tasks for candidate in task.candidates]
-        log_probs = self.log_probs(
-            [task.sentence.source for task, _ in pairs], [candidate.ids for _, candidate in pairs]
-        )
-        for (_, candidate), log_prob in zip(pairs, log_probs, strict=True):
-            candidate.log_prob = log_prob
+        sources = [task.sentence.source for task in tasks for _ in task.candidates]
+        outputs = [ids for task in tasks for ids in task.candidates]
+        log_probs = iter(self.log_probs(sources, outputs))
+        for task in tasks:
+            task.log_probs = [next(log_probs) for _ in task.candidates]
 
     def _check_lengths(self, rows: Rows) -> None:
         longest = max(map(len, rows), default=0)
@@ -348,58 +343,45 @@ def _positions(folder: Path) -> int:
 
 
 @dataclass
-class _Candidate:
-    """An output: its ids without eos, and the log-probability of these ids and eos."""
-
-    ids: list[int]
-    log_prob: float = -np.inf
-
-
-@dataclass
 class _Task:
-    """A sentence, the limits of its outputs (in subwords without eos), and the outputs found."""
+    """A sentence, the limits of its outputs (in subwords without eos), and the outputs found: their
+    ids without eos, and the log-probabilities of these ids and eos."""
 
     sentence: Sentence
     shortest: int
     longest: int
-    candidates: list[_Candidate] = field(default_factory=list)
+    candidates: list[list[int]] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
 
     @property
     def prefix(self) -> list[int]:
         return self.sentence.prefix
 
     def best(self, settings: DecodingConfig) -> list[Hypothesis]:
-        hypotheses = []
-        for found in self.candidates:
-            score = found.log_prob / length_penalty(len(found.ids) + 1, settings)
-            hypotheses.append(Hypothesis(found.ids, found.log_prob, score))
+        hypotheses = [
+            Hypothesis(ids, log_prob, log_prob / length_penalty(len(ids) + 1, settings))
+            for ids, log_prob in zip(self.candidates, self.log_probs, strict=True)
+        ]
         return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)[: settings.n_best]
 
 
-def _beam(settings: DecodingConfig, patience: int) -> dict[str, int]:
+def _beam(settings: DecodingConfig, patience: int) -> dict[str, Any]:
     beam_size = settings.beam_size
-    # A greedy search has one output.
-    count = patience * beam_size if beam_size > 1 else 1
-    return {"beam_size": beam_size, "patience": patience, "num_hypotheses": count}
-
-
-def _alpha(settings: DecodingConfig) -> float:
-    """The exponent of CTranslate2's length penalty, length^alpha. Here it decides only which few
-    outputs are left out if more have ended than are returned."""
+    # CTranslate2's length penalty is length^alpha. Here it decides only which few outputs are left
+    # out if more have ended than are returned.
     alpha = settings.length_penalty
     if settings.length_penalty_kind == "gnmt":
         # At a length of 10, both penalties then grow with the length at the same rate.
         alpha *= 10 / (5 + 10)
-    # With 0, a search would end with its first hypothesis.
-    return max(alpha, 1e-3)
-
-
-def _of_equal_limits(tasks: list[_Task]) -> list[list[_Task]]:
-    groups = defaultdict(list)
-    for task in tasks:
-        # The prefix of one sentence changes how CTranslate2 treats the ends of all others.
-        groups[task.shortest, task.longest, bool(task.prefix)].append(task)
-    return list(groups.values())
+    return {
+        "beam_size": beam_size,
+        "patience": patience,
+        # A greedy search has one output.
+        "num_hypotheses": patience * beam_size if beam_size > 1 else 1,
+        # With 0, a search would end with its first hypothesis.
+        "length_penalty": max(alpha, 1e-3),
+        "return_scores": True,
+    }
 
 
 def _tokens(rows: Rows, pieces: list[str]) -> list[list[str]]:
