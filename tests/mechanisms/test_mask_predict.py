@@ -18,7 +18,7 @@ from tests.support import (
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.decoding import mask_predict
 from transformer_mt.decoding.engine import Sentence, length_limits, length_penalty
-from transformer_mt.decoding.mask_predict import MaskPredictEngine, PaddlePredictor, best_lengths
+from transformer_mt.decoding.mask_predict import MaskPredictEngine, Predictor, best_lengths
 from transformer_mt.decoding.paddle_engine import engine_of
 from transformer_mt.translator import Translator
 from transformer_mt.utils.errors import UsageError
@@ -231,7 +231,7 @@ def test_the_predictor_gives_the_best_of_the_softmax(engines, sentences, subword
     rows = np.array([[target.bos, 9, target.bos, 20, target.bos]])
     may_end = np.array([[False, False, False, True, True]])
     with paddle.no_grad():
-        predictor = PaddlePredictor(model, sources, target)
+        predictor = Predictor(model, sources, target)
         masked = rows == target.bos
         ids, log_probs = predictor.best(np.array([1]), rows, masked, may_end)
         logits = model(source, paddle.to_tensor(rows)).numpy()[0]
@@ -272,7 +272,6 @@ def test_what_it_cannot_do_is_refused(engines, subwords):
         (lambda: engine.search([Sentence([5])], several), "decoding.n_best: 2: .*non-auto"),
         (lambda: engine.search([Sentence([5], [5])], SETTINGS), "non-auto.*--prefix"),
         (lambda: engine.log_probs([[5]], [[6]]), "no probability to a whole translation"),
-        (lambda: engine.attention([5], [6]), "attends from masks"),
         (lambda: engine.cross_attention([[5]], [[6]]), "attends from masks"),
         (lambda: engine_of([engine._model] * 2, subwords), "--ensemble: a non-autoregressive"),
     ):

@@ -5,7 +5,7 @@ All positions are predicted at once, and then those again that the model is leas
 The search knows ids and their probabilities, but neither models nor text.
 """
 
-from typing import NamedTuple, Protocol
+from __future__ import annotations
 
 import numpy as np
 import paddle
@@ -16,7 +16,6 @@ from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords, Vocabulary
 from transformer_mt.decoding.engine import (
     NON_AUTOREGRESSIVE_LIMITS,
-    Attention,
     Hypotheses,
     Hypothesis,
     Rows,
@@ -29,41 +28,6 @@ from transformer_mt.kernels.scores import next_log_probs
 from transformer_mt.model.nonautoregressive import NonAutoregressiveTransformer
 from transformer_mt.model.transformer import at_positions, evaluating
 from transformer_mt.utils.errors import UsageError
-
-
-class Predictor(Protocol):
-    """A model that has encoded the sources of some sentences."""
-
-    def length_log_probs(self) -> np.ndarray | None:
-        """log p(length) of the lengths 1, 2, ... of each target, (sentences, lengths); None if the
-        model does not predict lengths."""
-
-    def best(
-        self, sentences: np.ndarray, ids: np.ndarray, masked: np.ndarray, may_end: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The most probable id at each masked position, int64 (count,), and its log-probability,
-        float64 (count,), row after row.
-
-        Args:
-            sentences: int64 (rows,), the sentence that each row is a target of.
-            ids: int64 (rows, target_len), padded; the mask's id stands at masked positions.
-            masked: bool (rows, target_len), True at masked positions.
-            may_end: bool (rows, target_len), True where the id may be eos.
-        """
-
-
-class Targets(NamedTuple):
-    """Targets to be filled in, as int64 (rows,) each.
-
-    Attributes:
-        sentences: the sentence that each row is a target of.
-        lengths: the number of positions.
-        ends: the first position that may be eos.
-    """
-
-    sentences: np.ndarray
-    lengths: np.ndarray
-    ends: np.ndarray
 
 
 def search(
@@ -83,20 +47,18 @@ def search(
     shortest, longest = limits_of(sentences, settings)
     length_log_probs = predictor.length_log_probs()
     if length_log_probs is None:
-        targets = Targets(np.arange(len(sentences)), longest, ends=shortest)
+        rows, lengths, ends = np.arange(len(sentences)), longest, shortest
     else:
-        count = settings.length_candidates
         candidates = [
-            best_lengths(*own, count)
+            best_lengths(*own, settings.length_candidates)
             for own in zip(length_log_probs, shortest, longest, strict=True)
         ]
         rows = np.repeat(np.arange(len(sentences)), [len(own) for own in candidates])
-        lengths = np.concatenate([*candidates, np.zeros(0, np.int64)])
-        targets = Targets(rows, lengths, ends=lengths)
+        lengths = ends = np.concatenate([*candidates, np.zeros(0, np.int64)])
 
-    ids, log_probs = fill(predictor, targets, settings.iterations, target)
+    ids, log_probs = fill(predictor, rows, lengths, ends, settings.iterations, target)
     found: list[list[tuple[float, Hypothesis]]] = [[] for _ in sentences]
-    for sentence, length, own_ids, own in zip(*targets[:2], ids, log_probs, strict=True):
+    for sentence, length, own_ids, own in zip(rows, lengths, ids, log_probs, strict=True):
         ends = np.flatnonzero(own_ids[:length] == target.eos)
         words = own_ids[: ends[0] if len(ends) else length].tolist()
         counted = own[: min(len(words) + 1, length)]
@@ -125,9 +87,19 @@ def best_lengths(log_probs: np.ndarray, shortest: int, longest: int, count: int)
 
 
 def fill(
-    predictor: Predictor, targets: Targets, iterations: int, target: Vocabulary
+    predictor: Predictor,
+    sentences: np.ndarray,
+    lengths: np.ndarray,
+    ends: np.ndarray,
+    iterations: int,
+    target: Vocabulary,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Fills in the targets (section 3.1).
+    """Fills in targets (section 3.1), one in each row.
+
+    Args:
+        sentences: int64 (rows,), the sentence that each row is a target of.
+        lengths: int64 (rows,), the number of positions.
+        ends: int64 (rows,), the first position that may be eos.
 
     The first of T iterations predicts all N ids of a target. Iteration t (from 0) predicts the
     N * (T - t) / T ids (rounded down) with the lowest log-probabilities again.
@@ -135,14 +107,14 @@ def fill(
     Returns: the ids, int64 (rows, longest), and their log-probabilities, float64 of the same shape;
         beyond a target's length they are pad and 0.
     """
-    places = np.arange(max(targets.lengths, default=0))
-    is_real = places < targets.lengths[:, np.newaxis]
-    may_end = places >= targets.ends[:, np.newaxis]
+    places = np.arange(max(lengths, default=0))
+    is_real = places < lengths[:, np.newaxis]
+    may_end = places >= ends[:, np.newaxis]
     # Such a decoder does not read bos as the beginning, so bos can stand for a mask.
     ids = np.where(is_real, target.bos, target.pad)
     log_probs = np.zeros(ids.shape)
     for iteration in range(iterations):
-        counts = targets.lengths * (iterations - iteration) // iterations
+        counts = lengths * (iterations - iteration) // iterations
         ranks = _ranks(np.where(is_real, log_probs, np.inf))
         masked = is_real & (ranks < counts[:, np.newaxis])
         rows = np.flatnonzero(masked.any(axis=1))  # short targets are done before the others
@@ -150,7 +122,7 @@ def fill(
             break
         ids[masked] = target.bos
         ids[masked], log_probs[masked] = predictor.best(
-            targets.sentences[rows], ids[rows], masked[rows], may_end[rows]
+            sentences[rows], ids[rows], masked[rows], may_end[rows]
         )
     return ids, log_probs
 
@@ -188,7 +160,7 @@ class MaskPredictEngine:
         rows = [sentence.source for sentence in sentences]
         source = paddle.to_tensor(encoded_rows(rows, self._source.pad, self._source.eos))
         with evaluating([self._model]):
-            predictor = PaddlePredictor(self._model, source, self._target)
+            predictor = Predictor(self._model, source, self._target)
             return search(predictor, sentences, settings, self._target)
 
     def log_probs(self, sources: Rows, targets: Rows) -> list[float]:
@@ -199,13 +171,9 @@ class MaskPredictEngine:
         """Raises a UsageError: the model attends from masks."""
         raise UsageError(NON_AUTOREGRESSIVE_LIMITS["attention"])
 
-    def attention(self, source: list[int], target: list[int]) -> Attention:
-        """Raises a UsageError: the model attends from masks."""
-        raise UsageError(NON_AUTOREGRESSIVE_LIMITS["attention"])
 
-
-class PaddlePredictor:
-    """Implements `search.Predictor` with this package's own model.
+class Predictor:
+    """A model that has encoded the sources of some sentences.
 
     Args:
         model: in evaluation mode.
@@ -222,7 +190,8 @@ class PaddlePredictor:
         self._memory, self._lengths = model.encode_with_lengths(source)
 
     def length_log_probs(self) -> np.ndarray | None:
-        """As `Predictor.length_log_probs`."""
+        """log p(length) of the lengths 1, 2, ... of each target, (sentences, lengths); None if the
+        model does not predict lengths."""
         if self._lengths is None:
             return None
         logits = self._lengths.astype("float32").numpy()
@@ -231,7 +200,15 @@ class PaddlePredictor:
     def best(
         self, sentences: np.ndarray, ids: np.ndarray, masked: np.ndarray, may_end: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """As `Predictor.best`."""
+        """The most probable id at each masked position, int64 (count,), and its log-probability,
+        float64 (count,), row after row.
+
+        Args:
+            sentences: int64 (rows,), the sentence that each row is a target of.
+            ids: int64 (rows, target_len), padded; the mask's id stands at masked positions.
+            masked: bool (rows, target_len), True at masked positions.
+            may_end: bool (rows, target_len), True where the id may be eos.
+        """
         rows = paddle.to_tensor(sentences)
         memory = paddle.index_select(self._memory, rows)
         source = paddle.index_select(self._source, rows)

@@ -1,9 +1,11 @@
 """Beam search and sampling over any step function. They know ids and scores, but neither models nor
 text."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -20,6 +22,9 @@ from transformer_mt.decoding.engine import (
 from transformer_mt.utils.console import warn
 from transformer_mt.utils.errors import is_out_of_memory
 
+if TYPE_CHECKING:
+    from transformer_mt.kernels.scores import DeviceLogProbs, LogProbs
+
 # Sentences that are done stay in the batch until they make up this share of it, because removing
 # them copies everything that is stored for the others.
 DONE_SHARE = 1 / 8
@@ -29,22 +34,12 @@ DONE_SHARE = 1 / 8
 PAIRS_AT_ONCE = 2**20
 
 
-class NextLogProbs(Protocol):
-    """What a search asks of `kernels.scores.LogProbs`: one of these, once per step. On a GPU, each
-    call waits for the device."""
-
-    def best(
-        self, scores: np.ndarray, count: int, asked: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]: ...
-
-    def draw(self, uniform: np.ndarray, *options) -> tuple[np.ndarray, np.ndarray]: ...
-
-
 class Stepper(Protocol):
     """The step function: sentences with the same number of partial hypotheses each."""
 
-    def step(self, ids: np.ndarray, parents: np.ndarray) -> NextLogProbs:
-        """The log-probabilities of what may follow each hypothesis.
+    def step(self, ids: np.ndarray, parents: np.ndarray) -> LogProbs | DeviceLogProbs:
+        """The log-probabilities of what may follow each hypothesis. On a GPU, each call of their
+        methods waits for the device.
 
         Args:
             ids: int64 (sentences, width), the last id of each hypothesis; bos at the first step.
