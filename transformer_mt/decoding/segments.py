@@ -4,9 +4,9 @@ sentences that are too long. An engine reads the subwords of each as a sentence.
 import re
 import unicodedata
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 
 from transformer_mt.config.decoding import DecodingConfig
@@ -24,8 +24,6 @@ MAX_AT_ONCE = 1_000
 # Where a clause may end, and a word. Marks of languages with spaces count only before a space.
 _CLAUSE = re.compile(r"[,;:،؛፣၊]\s+|\s[–—-]\s|[、，；：]\s*")
 _WORD = re.compile(r"\s+")
-# Gives the places at which a text may be cut, in rising order.
-Ends = Callable[[str], list[int]]
 # Is called with a warning and with what is counted, as `console.warn`.
 Warn = Callable[[str, str], object]
 
@@ -72,83 +70,51 @@ def segments(
             whole sentences as fit.
         start: where the text begins that is cut.
     """
-    cut = partial(_segments, line, encode=encode, max_length=max_length)
-    if not split_sentences and len(encode(line[start:].strip())) <= max_length:
-        return list(cut((start, len(line)), ends=()))
-    own = [(start + first, start + end) for first, end in sentences(line[start:], language)]
-    if not split_sentences:
-        own = _filled(line, own, encode, max_length)
-    within = partial(_ends_of, _CLAUSE), partial(_ends_of, _WORD)
-    return [segment for place in own for segment in cut(place, ends=within)]
 
+    def fits(start: int, end: int) -> bool:
+        return len(encode(line[start:end].strip())) <= max_length
 
-def _segments(
-    line: str,
-    place: Place,
-    *,
-    encode: Callable[[str], list[int]],
-    max_length: int,
-    ends: tuple[Ends, ...],
-    begins_sentence: bool = True,
-) -> Iterator[Segment]:
-    """Cuts the text at a place of the line at the first kind of end, and then what is still too
-    long at the next kind."""
-    start, end = _stripped(line, *place)
-    text = line[start:end]
-    ids = encode(text) if text else []
-    if len(ids) <= max_length:
-        if ids:
-            yield Segment(ids, start, end, 0, begins_sentence)
-        return
-    if not ends:
+    def filled(units: list[Place]) -> list[Place]:
+        """Joins units that follow one another, as many as fit into a segment."""
+        lengths = [len(encode(line[start:end].strip())) for start, end in units]
+        found, first = [], 0
+        while first < len(units):
+            last, total = first + 1, lengths[first]
+            while last < len(units) and total + lengths[last] <= max_length:
+                total += lengths[last]
+                last += 1
+            # Together they may need more subwords than one by one, because of the spaces between.
+            while last - first > 1 and not fits(units[first][0], units[last - 1][1]):
+                last -= 1
+            found.append((units[first][0], units[last - 1][1]))
+            first = last
+        return found
+
+    def cut(
+        start: int, end: int, marks: Sequence[re.Pattern[str]], begins_sentence: bool = True
+    ) -> Iterator[Segment]:
+        """Cuts a text behind marks of the first kind, and then what is still too long behind those
+        of the next kind."""
+        text = line[start:end]
+        start += len(text) - len(text.lstrip())
+        end = start + len(text.strip())
+        ids = encode(line[start:end]) if start < end else []
+        if len(ids) > max_length and marks:
+            ends = (match.end() for match in marks[0].finditer(line, start, end))
+            cuts = [start, *(place for place in ends if place < end), end]
+            for unit in filled(list(pairwise(cuts))):
+                yield from cut(*unit, marks[1:], begins_sentence and unit[0] == start)
+            return
         for first in range(0, len(ids), max_length):
             own = ids[first : first + max_length]
             yield Segment(own, start, end, first, begins_sentence and not first)
-        return
-    cuts = [start, *(start + own for own in ends[0](text) if own < len(text)), end]
-    for unit in _filled(line, list(pairwise(cuts)), encode, max_length):
-        yield from _segments(
-            line,
-            unit,
-            encode=encode,
-            max_length=max_length,
-            ends=ends[1:],
-            begins_sentence=begins_sentence and unit[0] == start,
-        )
 
-
-def _filled(
-    line: str, units: list[Place], encode: Callable[[str], list[int]], max_length: int
-) -> list[Place]:
-    """Joins units that follow one another, as many as fit into `max_length` ids."""
-    lengths = [len(encode(line[start:end].strip())) for start, end in units]
-    filled = []
-    first = 0
-    while first < len(lengths):
-        last = first + 1
-        total = lengths[first]
-        while last < len(lengths) and total + lengths[last] <= max_length:
-            total += lengths[last]
-            last += 1
-        # Together they may need more subwords than one by one, because of the spaces between.
-        while last - first > 1:
-            if len(encode(line[units[first][0] : units[last - 1][1]].strip())) <= max_length:
-                break
-            last -= 1
-        filled.append((units[first][0], units[last - 1][1]))
-        first = last
-    return filled
-
-
-def _ends_of(mark: re.Pattern[str], text: str) -> list[int]:
-    return [match.end() for match in mark.finditer(text)]
-
-
-def _stripped(line: str, start: int, end: int) -> Place:
-    """A place of the line without the spaces around it."""
-    text = line[start:end]
-    start += len(text) - len(text.lstrip())
-    return start, start + len(text.strip())
+    if not split_sentences and fits(start, len(line)):
+        return list(cut(start, len(line), ()))
+    own = [(start + first, start + end) for first, end in sentences(line[start:], language)]
+    if not split_sentences:
+        own = filled(own)
+    return [segment for place in own for segment in cut(*place, (_CLAUSE, _WORD))]
 
 
 @dataclass(frozen=True)
