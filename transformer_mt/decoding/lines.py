@@ -137,28 +137,24 @@ class ResumableFile:
             self._file = os.fdopen(descriptor, "a+b")
         self.lines = 0
 
-    def begin(self, made_from: dict[str, Any]) -> None:
-        with self._errors():
-            self._file.truncate(0)
-            write_atomically(self._description, json.dumps(made_from))
-
-    def resume(self, made_from: dict[str, Any]) -> None:
-        """Continues after the last whole chunk, or begins if there is none.
+    def start(self, made_from: dict[str, Any], resume: bool) -> None:
+        """Begins the file, or continues after its last whole chunk, if there is one.
 
         Raises:
             UsageError: the lines in the file were made from something else.
         """
         with self._errors():
-            self.lines, size = self._whole_chunks()
-        if not self.lines:
-            say(f"{self._path}: there is nothing to continue; starting with the first line")
-            self.begin(made_from)
-            return
-        _require_same(self._path, self._description, made_from)
-        with self._errors():
+            self.lines, size = self._whole_chunks() if resume else (0, 0)
+            if self.lines:
+                self._require_same(made_from)
             self._file.truncate(size)
             self._file.seek(size)
-        say(f"{self._path}: going on after line {self.lines:,}")
+            if not self.lines:
+                write_atomically(self._description, json.dumps(made_from))
+        if self.lines:
+            say(f"{self._path}: going on after line {self.lines:,}")
+        elif resume:
+            say(f"{self._path}: there is nothing to continue; starting with the first line")
 
     def write_line(self, line: str) -> None:
         with self._errors():
@@ -204,13 +200,11 @@ class ResumableFile:
             return
         with suppress(OSError):  # such as a full disk, which is reported by the error of the block
             self._file.flush()
-        try:
+        lines = self.lines
+        with suppress(OSError):
             lines, _ = self._whole_chunks()
-            kept = f"{lines:,} lines are kept" if lines else None
-        except OSError:
-            kept = "what was written is kept"
-        if kept:
-            say(f"{self._path}: {kept}; to continue, add --resume to the command")
+        if lines:
+            say(f"{self._path}: {lines:,} lines are kept; to continue, add --resume to the command")
             self.close()
         else:
             self.delete()
@@ -231,6 +225,19 @@ class ResumableFile:
                 if number % self._chunk == 0 and line.endswith(b"\n"):
                     lines, size = number, position
         return lines, size
+
+    def _require_same(self, made_from: dict[str, Any]) -> None:
+        try:
+            then = json.loads(self._description.read_bytes())
+        except (OSError, ValueError):
+            then = {}
+        # What was written is compared as JSON reads it back, which has no tuples.
+        now = json.loads(json.dumps(made_from))
+        if other := [key for key in dict.fromkeys([*now, *then]) if then.get(key) != now.get(key)]:
+            raise UsageError(
+                f"--resume: {self._path} was begun with another {', '.join(other)}. Repeat the "
+                "command as it was, or leave out --resume to start again"
+            )
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -260,7 +267,7 @@ def resumable_file(
     """
     file = ResumableFile(path, chunk)
     try:
-        (file.resume if resume else file.begin)(made_from)
+        file.start(made_from, resume)
     except BaseException:
         file.close()
         raise
@@ -271,21 +278,3 @@ def resumable_file(
     except BaseException:
         file.leave()
         raise
-
-
-def _require_same(path: Path, description: Path, made_from: dict[str, Any]) -> None:
-    """
-    Raises:
-        UsageError: what is there was made from something else than `made_from`.
-    """
-    try:
-        then = json.loads(description.read_bytes())
-    except (OSError, ValueError):
-        then = {}
-    # What was written is compared as JSON reads it back, which has no tuples.
-    now = json.loads(json.dumps(made_from))
-    if other := [key for key in dict.fromkeys([*now, *then]) if then.get(key) != now.get(key)]:
-        raise UsageError(
-            f"--resume: {path} was begun with another {', '.join(other)}. Repeat the command as it "
-            "was, or leave out --resume to start again"
-        )
