@@ -98,16 +98,11 @@ NON_AUTOREGRESSIVE_LIMITS: Limits = {
     **{
         key: f"the model is non-autoregressive: {why}" for key, why in NEEDS_PRECEDING_WORDS.items()
     },
-    "prefix": "a non-autoregressive model does not go with --prefix: an output is not continued, "
-    "all of it is predicted at once",
-    "alignment": "a non-autoregressive model does not go with --alignment: its attention is that "
-    "of masks, not of words",
-    "scores": "a non-autoregressive model gives no probability to a whole translation: that of a "
-    "word depends on which other words are masked",
-    "attention": "a non-autoregressive model attends from masks, which are replaced by words only "
-    "at the end",
-    "ensemble": "--ensemble: a non-autoregressive model can't be a member: the members of an "
-    "ensemble continue the same preceding words, and here there are none",
+    "prefix": "a non-autoregressive model does not go with --prefix: it continues no output",
+    "alignment": "a non-autoregressive model does not go with --alignment: it attends from masks",
+    "scores": "a non-autoregressive model gives no probability to a whole translation",
+    "attention": "a non-autoregressive model attends from masks, and not from words",
+    "ensemble": "--ensemble: a non-autoregressive model can't be a member of one",
     "tuning": "a non-autoregressive model has no beam and no length penalty. Its settings are "
     "decoding.iterations and decoding.length_candidates",
 }

@@ -19,7 +19,6 @@ import numpy as np
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.schema import Config
 from transformer_mt.data.alignments import NONE, Link, Words, word_count
-from transformer_mt.data.languages import has_spaces, joins_sentences_with_space
 from transformer_mt.data.subword import Place, Subwords
 from transformer_mt.decoding.batch_size import AtOnce, default_at_once, sentences_in
 from transformer_mt.decoding.engine import Engine, Search, Sentence, length_limits, length_penalty
@@ -76,8 +75,7 @@ class LineTranslator:
         self._source, self._target = subwords.source, subwords.target
         self._reader = LineReader(subwords, config, warn)
         self._at_once = at_once
-        self._source_lang, self._target_lang = config.data.source_lang, config.data.target_lang
-        sides = (self._source, self._source_lang), (self._target, self._target_lang)
+        sides = (self._source, config.data.source_lang), (self._target, config.data.target_lang)
         # They are made only if they are needed, because that looks at the whole vocabularies, and
         # only once for all translators that `with_settings` makes.
         self._sides: Callable[[], list[Words]] = cache(lambda: [Words(*side) for side in sides])
@@ -135,21 +133,14 @@ class LineTranslator:
     def parts(self, line: str) -> list[LinePart]:
         """The parts of a line that are translated one by one. They can be translated as lines of
         their own, and then joined to what the line's translation is."""
-        found: list[LinePart] = []
         tags = line[: self._reader.end_of_tags(line)].strip()
+        found = []
         for segment in self._reader.segments(line):
             if segment.first:  # The rest of a word that was cut belongs to the part before.
                 continue
-            before = line[found[-1].end : segment.start] if found else ""
             text = line[segment.start : segment.end]
-            found.append(
-                LinePart(
-                    segment.start,
-                    segment.end,
-                    f"{tags} {text}" if segment.tags else text,
-                    self._between(before, segment) if found else "",
-                )
-            )
+            text = f"{tags} {text}" if segment.tags else text
+            found.append(LinePart(segment.start, segment.end, text, segment.before))
         return found
 
     def scores(
@@ -268,7 +259,7 @@ class LineTranslator:
     ) -> Translation:
         pieces = [piece for segment in segments for piece in self._source.pieces(segment.ids)]
         ranks = range(max((len(part.result) for part in parts), default=1))
-        outputs = [self._output(line, segments, parts, rank, need_alignment) for rank in ranks]
+        outputs = [self._output(segments, parts, rank, need_alignment) for rank in ranks]
         if not self._decoding.sampling:  # equal samples tell how probable a text is
             outputs = _different(outputs)
         words = self._source_words(line, segments) if need_alignment else None
@@ -285,12 +276,7 @@ class LineTranslator:
         return words
 
     def _output(
-        self,
-        line: str,
-        segments: list[Segment],
-        parts: list[_Part],
-        rank: int,
-        need_alignment: bool,
+        self, segments: list[Segment], parts: list[_Part], rank: int, need_alignment: bool
     ) -> Output:
         """Joins the rank-th best hypothesis of each part, or its last one if it has fewer."""
         text = ""
@@ -300,11 +286,9 @@ class LineTranslator:
         places: list[Place] = []
         log_prob, length = 0.0, 0
         source_count = 0  # the source words of the parts before
-        before = None
         for segment, part in zip(segments, parts, strict=True):
-            if before is not None:
-                text += self._between(line[before.end : segment.start], segment)
-            before, start = segment, len(text)
+            text += segment.before
+            start = len(text)
             hypothesis = part.result[min(rank, len(part.result) - 1)]
             text += self._target.decode(hypothesis.ids)
             places.append((start, len(text)))
@@ -330,20 +314,6 @@ class LineTranslator:
             words=words if need_alignment else None,
             parts=places,
         )
-
-    def _between(self, spaces: str, segment: Segment) -> str:
-        """What stands before the translation of a segment that is not the first.
-
-        Args:
-            spaces: what stands before the segment in the line.
-        """
-        if not segment.begins_sentence:
-            return " " if has_spaces(self._target_lang) else ""
-        if not joins_sentences_with_space(self._target_lang):
-            return ""
-        # Where the source language has spaces between sentences, their number stays, even none.
-        count = len(spaces) or not joins_sentences_with_space(self._source_lang)
-        return " " * count
 
     def _aligned(
         self, source: list[int], target: list[int], attention: np.ndarray | None

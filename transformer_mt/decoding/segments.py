@@ -11,7 +11,12 @@ from itertools import pairwise
 
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.schema import Config
-from transformer_mt.data.languages import Place, sentences
+from transformer_mt.data.languages import (
+    Place,
+    has_spaces,
+    joins_sentences_with_space,
+    sentences,
+)
 from transformer_mt.data.normalization import examples_of, is_blank
 from transformer_mt.data.subword import Subwords, WordVocabulary, seeded
 from transformer_mt.decoding.engine import Sentence
@@ -40,6 +45,7 @@ class Segment:
         begins_sentence: whether a sentence of the line begins here, and not only a part of one.
         tags: the ids of the line's tags, which are read before it. They are empty where `ids` begin
             with the tags.
+        before: what stands before its translation in that of the line.
     """
 
     ids: list[int]
@@ -48,6 +54,7 @@ class Segment:
     first: int = 0
     begins_sentence: bool = True
     tags: list[int] = field(default_factory=list)
+    before: str = ""
 
 
 def segments(
@@ -184,17 +191,32 @@ class LineReader:
             split_sentences=bool(self.decoding.split_sentences),
             start=start,
         )
-        if not tags or not own:
-            return own
-        # The first segment begins with the tags as they stand in the line.
-        begin = len(line) - len(line.lstrip())
-        first = replace(own[0], ids=tags + own[0].ids, start=begin)
-        return [first, *(replace(segment, tags=tags) for segment in own[1:])]
+        if tags and own:  # The first segment begins with the tags as they stand in the line.
+            begin = len(line) - len(line.lstrip())
+            own[0] = replace(own[0], ids=tags + own[0].ids, start=begin)
+        for number, (last, segment) in enumerate(pairwise(own), 1):
+            before = self._between(line[last.end : segment.start], segment)
+            own[number] = replace(segment, tags=tags, before=before)
+        return own
 
     def end_of_tags(self, text: str) -> int:
         """Where the tags at the start of a text end, which something must follow."""
         match = self._tags.match(text)
         return match.end() if match and text[match.end() :].strip() else 0
+
+    def _between(self, spaces: str, segment: Segment) -> str:
+        """What stands before the translation of a segment that is not the first.
+
+        Args:
+            spaces: what stands before the segment in the line.
+        """
+        if not segment.begins_sentence:
+            return " " if has_spaces(self.config.data.target_lang) else ""
+        if not joins_sentences_with_space(self.config.data.target_lang):
+            return ""
+        # Where the source language has spaces between sentences, their number stays, even none.
+        count = len(spaces) or not joins_sentences_with_space(self.config.data.source_lang)
+        return " " * count
 
     @cached_property
     def _tags(self) -> re.Pattern[str]:
