@@ -9,9 +9,13 @@ from tests.support import make_config, wide_model
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.schema import ModelConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
-from transformer_mt.decoding.batch_size import SHARE, sentence_bytes, sentences_in_free_memory
 from transformer_mt.decoding.engine import Sentence
-from transformer_mt.decoding.paddle_engine import PaddleEngine
+from transformer_mt.decoding.paddle_engine import (
+    SHARE,
+    PaddleEngine,
+    sentence_bytes,
+    sentences_in_free_memory,
+)
 
 # All outputs have 30 subwords.
 SETTINGS = DecodingConfig(

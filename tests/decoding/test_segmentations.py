@@ -18,8 +18,7 @@ from tests.support import (
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.subword import seeded
 from transformer_mt.decoding import segments
-from transformer_mt.decoding.batch_size import default_at_once
-from transformer_mt.decoding.engine import Hypothesis, Search, Sentence
+from transformer_mt.decoding.engine import Hypothesis, Search, Sentence, default_at_once
 from transformer_mt.decoding.line_translator import LineTranslator
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.decoding.search import search

@@ -5,7 +5,7 @@ There are several engines (see `export.registry`). Text, batches and the order o
 same for all of them, and are the translator's business. Nothing heavy is imported here.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
@@ -88,6 +88,24 @@ Rows = list[list[int]]
 Hypotheses = list[list[Hypothesis]]
 # One length, or an array of them.
 Length = TypeVar("Length", float, np.ndarray)
+
+# The number of sentences of a length in subwords, with eos, that are decoded at once with some
+# settings, if `decoding.batch_tokens` is null.
+AtOnce = Callable[[DecodingConfig, int], int]
+# The number of padded source tokens in a batch, if it is null and memory does not decide.
+BATCH_TOKENS = 2_048
+
+
+def default_at_once(settings: DecodingConfig, length: int) -> int:
+    """As many sentences as fit into BATCH_TOKENS; see `AtOnce`."""
+    return sentences_in(BATCH_TOKENS, settings, length)
+
+
+def sentences_in(tokens: int, settings: DecodingConfig, length: int) -> int:
+    """The number of sentences whose segmentations, of a length in subwords with eos, have so many
+    tokens."""
+    return tokens // (length * settings.segmentations)
+
 
 # What an engine can't do, each with the reason, by these names: sampling, n_best, segmentations
 # (which are settings), prefix, alignment, scores, attention (the weights of all layers and heads),

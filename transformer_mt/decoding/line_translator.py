@@ -20,8 +20,16 @@ from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.schema import Config
 from transformer_mt.data.alignments import NONE, Link, Words, word_count
 from transformer_mt.data.subword import Place, Subwords
-from transformer_mt.decoding.batch_size import AtOnce, default_at_once, sentences_in
-from transformer_mt.decoding.engine import Engine, Search, Sentence, length_limits, length_penalty
+from transformer_mt.decoding.engine import (
+    AtOnce,
+    Engine,
+    Search,
+    Sentence,
+    default_at_once,
+    length_limits,
+    length_penalty,
+    sentences_in,
+)
 from transformer_mt.decoding.lines import in_windows
 from transformer_mt.decoding.output import Aligned, Line, LinePart, Output, Translation
 from transformer_mt.decoding.segments import LineReader, Segment, Warn, characters

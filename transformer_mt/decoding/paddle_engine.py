@@ -4,6 +4,7 @@ other engines that compute logits step by step."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from paddle import Tensor
 
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.mechanisms import Heads
+from transformer_mt.config.schema import ModelConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords, Vocabulary
 from transformer_mt.decoding.engine import (
@@ -22,13 +24,16 @@ from transformer_mt.decoding.engine import (
     Hypotheses,
     Rows,
     Sentence,
+    length_limits,
 )
 from transformer_mt.decoding.mask_predict import MaskPredictEngine
 from transformer_mt.decoding.search import search
 from transformer_mt.kernels.cpu_decoder import CpuDecoderState, cpu_decoders
 from transformer_mt.kernels.scores import DeviceLogProbs, LogProbs, next_log_probs
+from transformer_mt.model.ancestors import capacity
 from transformer_mt.model.nonautoregressive import NonAutoregressiveTransformer
 from transformer_mt.model.transformer import Transformer, evaluating
+from transformer_mt.utils import device
 from transformer_mt.utils.errors import UsageError
 
 # The number of logits that are held at once: 128 MB in float32.
@@ -144,11 +149,12 @@ class DecoderState(Protocol):
     def select(self, sentences: np.ndarray) -> None: ...
 
 
+@dataclass
 class MixtureStepper:
     """Implements `search.Stepper` with the mean of the probabilities of the models of an ensemble,
     and of the segmentations of each source (Takase et al. 2022, arXiv 2203.13528, section 3).
 
-    Args:
+    Attributes:
         states: one for each model. They read the first segmentation of each sentence, then the
             second one of each sentence, and so on.
         sentences: their number.
@@ -156,35 +162,28 @@ class MixtureStepper:
         never: as in `LogProbs`.
     """
 
-    def __init__(
-        self,
-        states: Sequence[DecoderState],
-        sentences: int,
-        segmentations: int,
-        never: Sequence[int],
-    ) -> None:
-        self._states = states
-        self._sentences = sentences
-        self._segmentations = segmentations
-        self._never = never
+    states: Sequence[DecoderState]
+    sentences: int
+    segmentations: int
+    never: Sequence[int]
 
     def step(self, ids: np.ndarray, parents: np.ndarray) -> LogProbs | DeviceLogProbs:
-        if self._segmentations > 1:
-            ids, parents = (np.tile(x, (self._segmentations, 1)) for x in (ids, parents))
-        all_logits = [state.step(ids, parents) for state in self._states]
-        if self._segmentations > 1:
+        if self.segmentations > 1:
+            ids, parents = (np.tile(x, (self.segmentations, 1)) for x in (ids, parents))
+        all_logits = [state.step(ids, parents) for state in self.states]
+        if self.segmentations > 1:
             all_logits = [
-                logits[first : first + self._sentences]
+                logits[first : first + self.sentences]
                 for logits in all_logits
-                for first in range(0, self._segmentations * self._sentences, self._sentences)
+                for first in range(0, self.segmentations * self.sentences, self.sentences)
             ]
-        return next_log_probs(all_logits, self._never)
+        return next_log_probs(all_logits, self.never)
 
     def select(self, sentences: np.ndarray) -> None:
-        firsts = self._sentences * np.arange(self._segmentations)
+        firsts = self.sentences * np.arange(self.segmentations)
         rows = (firsts[:, np.newaxis] + sentences).reshape(-1)
-        self._sentences = len(sentences)
-        for state in self._states:
+        self.sentences = len(sentences)
+        for state in self.states:
             state.select(rows)
 
 
@@ -266,3 +265,102 @@ class _PaddleState:
     def step(self, ids: np.ndarray, parents: np.ndarray) -> Tensor:
         last_ids = paddle.to_tensor(np.ascontiguousarray(ids))
         return self._model.decode_step(last_ids, parents, self._cache)
+
+
+# ---- How many sentences fit on a GPU ----
+
+# The memory that decoding needs besides the weights is counted. It is proportional to the number of
+# sentences. Outputs are counted as if they became as long as they may (decoding.max_length_ratio)
+# and as if the hypotheses of a sentence had nothing in common, so that no search needs more.
+
+FLOAT32, FLOAT64, INT64 = 4, 8, 8
+# The share of the free memory that a batch may need by this count. Paddle's allocator and the
+# libraries of the GPU need the rest.
+SHARE = 0.8
+# The arrays of the size of attention weights that are held while they are computed: scores, the
+# same with the mask, the output of the softmax, and the same with the mask.
+WEIGHTS = 4
+
+
+def sentences_in_free_memory(
+    models: list[ModelConfig], vocab_size: int, settings: DecodingConfig, length: int
+) -> int:
+    """As many sentences as fit into the free memory of the selected GPU; at least 1.
+
+    Args:
+        models: those that are loaded; several make an ensemble.
+        vocab_size: the number of target ids.
+        settings, length: as in `AtOnce`.
+    """
+    need = sentence_bytes(models, vocab_size, settings, length)
+    return max(1, int(SHARE * device.free_memory()) // need)
+
+
+def sentence_bytes(
+    models: list[ModelConfig], vocab_size: int, settings: DecodingConfig, source_len: int
+) -> int:
+    """Counts the bytes of one sentence of a batch, whose longest segmentation has `source_len`
+    subwords with eos. The other arguments are those of `sentences_in_free_memory`."""
+    if models[0].non_autoregressive is not None:
+        return _filled(models[0], settings, source_len)
+    longest = length_limits(source_len - 1, settings)[1] + 1
+    hypotheses = settings.n_best if settings.sampling else settings.beam_size
+    positions = capacity(hypotheses * longest)
+    # Encoding comes before the first step.
+    started = sum(_caches(model, source_len, 0) for model in models)
+    encoding = started + max(_layer(model, source_len, source_len) for model in models)
+    held = sum(_caches(model, source_len, positions) for model in models)
+    moments = []
+    for model in models:
+        moments += [
+            _layer(model, hypotheses, max(positions, source_len)),
+            # The keys and values of one layer are copied when their buffers grow, and when
+            # sentences are done.
+            2 * FLOAT32 * max(positions, source_len) * model.d_model,
+        ]
+    mask = hypotheses * positions
+    # Each segmentation is a row of a batch, and its logits are mixed as those of a model are.
+    rows = settings.segmentations
+    logits = _logits(rows * len(models), hypotheses * vocab_size, settings)
+    return max(rows * encoding, rows * (held + mask) + max(rows * max(moments), logits))
+
+
+def _caches(model: ModelConfig, source_len: int, positions: int) -> int:
+    """Counts keys and values, and what copying keeps of the source."""
+    copying = source_len**2 * FLOAT32 + source_len * INT64 if model.copying else 0
+    return 2 * FLOAT32 * model.decoder_layers * (source_len + positions) * model.d_model + copying
+
+
+def _layer(model: ModelConfig, queries: int, keys: int) -> int:
+    """Counts what is held at once while a layer computes: its input, its normalised input, and the
+    larger of attention (with projections, which are copied when heads are split) and feed-forward
+    network."""
+    attention = WEIGHTS * model.num_heads * queries * keys + 6 * queries * model.d_model
+    feed_forward = 2 * queries * model.d_ff
+    return FLOAT32 * (3 * queries * model.d_model + max(attention, feed_forward))
+
+
+def _logits(models: int, size: int, settings: DecodingConfig) -> int:
+    """Counts the logits and what is computed from them, for `size` logits of a model."""
+    # An ensemble's logits, their log-probabilities, and these in one array.
+    held = size * FLOAT32 * (1 if models == 1 else 3 * models)
+    if not settings.sampling:
+        return held + size * FLOAT32
+    # The logits with temperature and mask, the same relative to the largest, and masks.
+    drawing = 4 * FLOAT32 + 2 if settings.top_k is not None else 3 * FLOAT32 + 2
+    if settings.top_k is None:  # everything from here on is as wide as the vocabulary
+        drawing += 2 * FLOAT64  # the exponentials, and the sums of these
+        if settings.top_p < 1:
+            # They are sorted with their ids, in buffers of that size, and sums are compared.
+            drawing += 2 * (INT64 + FLOAT32) + FLOAT64
+    return held + size * drawing
+
+
+def _filled(model: ModelConfig, settings: DecodingConfig, source_len: int) -> int:
+    """Counts the targets of a non-autoregressive model, which are filled in side by side. Few of
+    their logits are computed at a time."""
+    targets = settings.length_candidates if model.non_autoregressive == "length" else 1
+    target_len = length_limits(source_len - 1, settings)[1]
+    memory = FLOAT32 * (1 + targets) * source_len * model.d_model
+    layer = targets * _layer(model, target_len, max(source_len, target_len))
+    return memory + max(_layer(model, source_len, source_len), layer)

@@ -13,8 +13,12 @@ from transformer_mt.config import file as config_file
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.rules import decoding_rules
 from transformer_mt.config.schema import Config, ModelConfig
-from transformer_mt.decoding.batch_size import default_at_once, sentences_in_free_memory
-from transformer_mt.decoding.engine import NON_AUTOREGRESSIVE_LIMITS, Limits, require_able
+from transformer_mt.decoding.engine import (
+    NON_AUTOREGRESSIVE_LIMITS,
+    Limits,
+    default_at_once,
+    require_able,
+)
 from transformer_mt.model_directory import ModelDirectory, made_of_checkpoint, named
 from transformer_mt.utils.console import quoted, warn
 from transformer_mt.utils.errors import UsageError, UserError
@@ -207,6 +211,8 @@ class _Paddle(Backend):
         """As `Backend.sentences_at_once`; on a GPU as many as fit into its free memory."""
         if spec.device == "cpu":
             return super().sentences_at_once(spec, settings, length)
+        from transformer_mt.decoding.paddle_engine import sentences_in_free_memory
+
         vocab_size = spec.subwords.target.size
         return sentences_in_free_memory(list(spec.models), vocab_size, settings, length)
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.file import with_changes
-from transformer_mt.decoding.batch_size import BATCH_TOKENS
+from transformer_mt.decoding.engine import BATCH_TOKENS
 from transformer_mt.decoding.output import Line, LinePart, Translation
 from transformer_mt.decoding.segments import Warn
 from transformer_mt.export import registry

@@ -10,9 +10,9 @@ import paddle
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import collate, ordered_batches
 from transformer_mt.data.prepare import PreparedData
-from transformer_mt.decoding.batch_size import default_at_once, sentences_in_free_memory
+from transformer_mt.decoding.engine import default_at_once
 from transformer_mt.decoding.line_translator import LineTranslator
-from transformer_mt.decoding.paddle_engine import engine_of
+from transformer_mt.decoding.paddle_engine import engine_of, sentences_in_free_memory
 from transformer_mt.scoring.metrics import (
     DEFAULT_METRICS,
     METRICS,
