@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -41,9 +41,7 @@ class Translator(LineTranslator):
 
     def __init__(self, spec: EngineSpec, engine: Engine | Runner) -> None:
         self._spec = spec
-        super().__init__(
-            engine, spec.subwords, spec.config, partial(spec.backend.sentences_at_once, spec)
-        )
+        super().__init__(engine, spec.subwords, spec.config, spec.at_once)
 
     @classmethod
     def load(

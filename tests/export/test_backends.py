@@ -80,19 +80,19 @@ def test_an_export(model, tmp_path, file, engine):
 
 def test_batches_follow_from_the_memory_of_a_gpu(model, monkeypatch):
     spec = find(model, device="cpu")
-    settings, backend = spec.config.decoding, spec.backend
+    settings = spec.config.decoding
     assert settings.batch_tokens is None
-    assert backend.sentences_at_once(spec, settings, 10) == 204  # 2,048 tokens
+    assert spec.at_once(settings, 10) == 204  # 2,048 tokens
     on_gpu = replace(spec, device="gpu:0")
     counts = []
     for memory in (10**8, 10**9):
         monkeypatch.setattr("transformer_mt.utils.device.free_memory", lambda memory=memory: memory)
-        counts.append(backend.sentences_at_once(on_gpu, settings, 10))
+        counts.append(on_gpu.at_once(settings, 10))
     assert counts[1] == pytest.approx(10 * counts[0], rel=0.01)
     twice = replace(on_gpu, models=2 * spec.models)
-    assert backend.sentences_at_once(twice, settings, 10) < counts[1]
+    assert twice.at_once(settings, 10) < counts[1]
     # Paddle Inference takes its memory in its own way.
-    assert BACKENDS["paddle_inference"].sentences_at_once(on_gpu, settings, 10) == 204
+    assert replace(on_gpu, checkpoints=()).at_once(settings, 10) == 204
 
 
 @pytest.mark.parametrize("name", ["ctranslate2"])

@@ -90,21 +90,15 @@ Hypotheses = list[list[Hypothesis]]
 Length = TypeVar("Length", float, np.ndarray)
 
 # The number of sentences of a length in subwords, with eos, that are decoded at once with some
-# settings, if `decoding.batch_tokens` is null.
+# settings. It may be 0, where one is decoded.
 AtOnce = Callable[[DecodingConfig, int], int]
-# The number of padded source tokens in a batch, if it is null and memory does not decide.
+# The number of padded source tokens in a batch, if `decoding.batch_tokens` is null.
 BATCH_TOKENS = 2_048
 
 
 def default_at_once(settings: DecodingConfig, length: int) -> int:
-    """As many sentences as fit into BATCH_TOKENS; see `AtOnce`."""
-    return sentences_in(BATCH_TOKENS, settings, length)
-
-
-def sentences_in(tokens: int, settings: DecodingConfig, length: int) -> int:
-    """The number of sentences whose segmentations, of a length in subwords with eos, have so many
-    tokens."""
-    return tokens // (length * settings.segmentations)
+    """As many sentences as have the tokens of a batch, with all segmentations; see `AtOnce`."""
+    return (settings.batch_tokens or BATCH_TOKENS) // (length * settings.segmentations)
 
 
 # What an engine can't do, each with the reason, by these names: sampling, n_best, segmentations

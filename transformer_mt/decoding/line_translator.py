@@ -28,7 +28,6 @@ from transformer_mt.decoding.engine import (
     default_at_once,
     length_limits,
     length_penalty,
-    sentences_in,
 )
 from transformer_mt.decoding.lines import in_windows
 from transformer_mt.decoding.output import Aligned, Line, LinePart, Output, Translation
@@ -67,7 +66,7 @@ class LineTranslator:
         engine: an engine, or a runner of several.
         config: what the lines are read and translated with. A sampled segmentation has the rate
             `subword.sampling` if `decoding.segmentation_rate` is null.
-        at_once: decides how large batches are if `decoding.batch_tokens` is null.
+        at_once: decides how large batches are.
         warn: is called with warnings about lines, as `console.warn`.
     """
 
@@ -211,7 +210,7 @@ class LineTranslator:
         left = Counter(line for _, line in parts)  # the parts of each line
         complete, start = len(lines) - len(left), 0
         while start < len(parts):
-            rows = max(1, self._rows_at_once(parts[start][0].length))
+            rows = max(1, self._at_once(self._decoding, parts[start][0].length))
             batch = parts[start : start + rows]
             for _, line in batch:
                 left[line] -= 1
@@ -220,14 +219,6 @@ class LineTranslator:
             complete, start = 0, start + rows
         if not parts:
             yield [], complete
-
-    def _rows_at_once(self, length: int) -> int:
-        """The most parts that a batch may have if the longest has this length."""
-        # The only place that reads batch_tokens, except for the queue of the service.
-        tokens = self._decoding.batch_tokens
-        if tokens is None:
-            return self._at_once(self._decoding, length)
-        return sentences_in(tokens, self._decoding, length)
 
     def _prepared(self, line: Line, number: int) -> tuple[tuple[Line, list[Segment]], list[_Part]]:
         """A line to translate with its segments, which are its parts."""

@@ -24,6 +24,7 @@ from transformer_mt.decoding.engine import (
     Hypotheses,
     Rows,
     Sentence,
+    default_at_once,
     length_limits,
 )
 from transformer_mt.decoding.mask_predict import MaskPredictEngine
@@ -285,13 +286,16 @@ WEIGHTS = 4
 def sentences_in_free_memory(
     models: list[ModelConfig], vocab_size: int, settings: DecodingConfig, length: int
 ) -> int:
-    """As many sentences as fit into the free memory of the selected GPU; at least 1.
+    """As many sentences as fit into the free memory of the selected GPU, if `decoding.batch_tokens`
+    is null; at least 1.
 
     Args:
         models: those that are loaded; several make an ensemble.
         vocab_size: the number of target ids.
         settings, length: as in `AtOnce`.
     """
+    if settings.batch_tokens is not None:
+        return default_at_once(settings, length)
     need = sentence_bytes(models, vocab_size, settings, length)
     return max(1, int(SHARE * device.free_memory()) // need)
 

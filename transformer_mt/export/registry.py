@@ -35,15 +35,21 @@ TRANSFORMER_KEYS = frozenset(
     | {"norm", "tie_embeddings", "bias"}
     | {key for key in ModelConfig.model_fields if key.endswith("dropout")}
 )
+# Why exports do not support some of the others.
+REASONS = {
+    "copying": "an export generates subwords, and can't copy them",
+    "non_autoregressive": "an export predicts one subword after another",
+}
 
 
 @dataclass(frozen=True)
 class Backend:
-    """A library that runs the model.
+    """A library that runs the model: Paddle from the checkpoints of model directories, the others
+    from an export.
 
-    Its engine is made by the function `load(spec)` of the module `engine`, and its export by the
-    function `write_model` of the module `name`. They are imported when they are needed. A model is
-    rejected in which a key of ModelConfig other than TRANSFORMER_KEYS has not its default.
+    The engine of an export is made by the function `load(spec)` of the module `engine`, and the
+    export by the function `write_model` of the module `name`. They are imported when they are
+    needed. They support the keys of ModelConfig in TRANSFORMER_KEYS.
 
     Attributes:
         title: what messages call the library.
@@ -56,7 +62,6 @@ class Backend:
         only_on_cpu: whether it computes on the CPU even where there is a GPU.
         runs_in_processes: whether several cores of a CPU are best used by as many processes.
         limits: what its engine can't do, as in `decoding.engine.Limits`.
-        reasons: why some keys of ModelConfig are not supported.
     """
 
     title: str
@@ -68,16 +73,6 @@ class Backend:
     only_on_cpu: bool = False
     runs_in_processes: bool = True
     limits: Limits = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
-
-    def load(self, spec: EngineSpec) -> Engine:
-        """Loads the engine; see `EngineSpec.load`."""
-        return import_module(f"transformer_mt.export.{self.engine}").load(spec)
-
-    def sentences_at_once(self, spec: EngineSpec, settings: DecodingConfig, length: int) -> int:
-        """The number of sentences of a length in subwords, with eos, that the engine decodes at
-        once if `settings.batch_tokens` is null."""
-        return default_at_once(settings, length)
 
     def write_model(self, folder: Path, *arguments: Any) -> None:
         """Writes a model into an existing folder.
@@ -134,7 +129,7 @@ class Backend:
     def unsupported(self, model: ModelConfig) -> list[str]:
         """The settings of a model that this backend does not support, each with the reason."""
         return [
-            f"model.{key}: {value}: {self.reasons.get(key, f'{self.name} does not support it')}"
+            f"model.{key}: {value}: {REASONS.get(key, 'an export does not support it')}"
             for key, value in model
             if key not in TRANSFORMER_KEYS and value != ModelConfig.model_fields[key].default
         ]
@@ -180,41 +175,36 @@ class EngineSpec:
         lists = [folder / CHECKSUMS for folder in folders]
         return [path.read_bytes() if path.is_file() else b"" for path in lists]
 
+    def at_once(self, settings: DecodingConfig, length: int) -> int:
+        """As `decoding.engine.AtOnce`: for Paddle on a GPU as many as fit into its free memory."""
+        if self.device == "cpu" or not self.checkpoints:
+            return default_at_once(settings, length)
+        from transformer_mt.decoding.paddle_engine import sentences_in_free_memory
+
+        vocab_size = self.subwords.target.size
+        return sentences_in_free_memory(list(self.models), vocab_size, settings, length)
+
     def load(self) -> Engine:
         """
         Raises:
             UserError: the model is damaged or not supported, or a library is not installed.
         """
-        return self.backend.load(self)
-
-
-class _Paddle(Backend):
-    """This package's own model, from the checkpoints of model directories."""
-
-    def load(self, spec: EngineSpec) -> Engine:
+        if not self.checkpoints:
+            return import_module(f"transformer_mt.export.{self.backend.engine}").load(self)
         from transformer_mt import kernels
         from transformer_mt.decoding.paddle_engine import engine_of
         from transformer_mt.model.build import build_model
         from transformer_mt.utils import device as devices
         from transformer_mt.weights import load_weights
 
-        devices.use(spec.device)
+        devices.use(self.device)
         kernels.choose()
         models = []
-        for config, checkpoint in zip(spec.models, spec.checkpoints, strict=True):
-            models.append(build_model(config, spec.subwords))
+        for config, checkpoint in zip(self.models, self.checkpoints, strict=True):
+            models.append(build_model(config, self.subwords))
             load_weights(checkpoint, models[-1])
             models[-1].eval()
-        return engine_of(models, spec.subwords, spec.config.alignment_heads)
-
-    def sentences_at_once(self, spec: EngineSpec, settings: DecodingConfig, length: int) -> int:
-        """As `Backend.sentences_at_once`; on a GPU as many as fit into its free memory."""
-        if spec.device == "cpu":
-            return super().sentences_at_once(spec, settings, length)
-        from transformer_mt.decoding.paddle_engine import sentences_in_free_memory
-
-        vocab_size = spec.subwords.target.size
-        return sentences_in_free_memory(list(spec.models), vocab_size, settings, length)
+        return engine_of(models, self.subwords, self.config.alignment_heads)
 
 
 ONE_MODEL = {
@@ -227,10 +217,6 @@ PADDLE_INFERENCE = Backend(
     export_format="paddle",
     export_file="decoder.json",
     limits=ONE_MODEL,
-    reasons={
-        "copying": "the program of the decoder generates subwords, and can't copy them",
-        "non_autoregressive": "the program of the decoder predicts one subword after another",
-    },
 )
 # It searches on a CPU much faster than Paddle, and does not need it.
 CTRANSLATE2 = Backend(
@@ -246,15 +232,11 @@ CTRANSLATE2 = Backend(
         **ONE_MODEL,
         "segmentations": "CTranslate2 can't average the probabilities of several segmentations",
     },
-    reasons={
-        "copying": "CTranslate2 generates subwords, and can't copy them",
-        "non_autoregressive": "CTranslate2 predicts one subword after another",
-    },
 )
 # Every backend by its name. A new one is an entry here and its modules.
 BACKENDS: dict[str, Backend] = {
     backend.name: backend
-    for backend in (_Paddle("Paddle", "paddle"), PADDLE_INFERENCE, CTRANSLATE2)
+    for backend in (Backend("Paddle", "paddle"), PADDLE_INFERENCE, CTRANSLATE2)
 }
 
 

@@ -66,11 +66,11 @@ class CpuDecoder:
         self.layers = [_Layer(layer) for layer in model.decoder.layers]
         self.norm = None if model.decoder.norm is None else _Norm(model.decoder.norm)
         self.model = model
-        self._embedding = array(model.target_embedding.weight)
-        self._scale = np.float32(model.target_embedding.scale)
-        self._positions = model.positional_encoding
+        self.embedding = array(model.target_embedding.weight)
+        self.scale = np.float32(model.target_embedding.scale)
+        self.positions = model.positional_encoding
         # (d_model, vocabulary). For few rows, the product is twice as fast as with the transpose.
-        self._output = model.generator.weight.t().contiguous()
+        self.output = model.generator.weight.t().contiguous()
         with evaluating([model]):
             self._require_equal_steps()
 
@@ -85,20 +85,12 @@ class CpuDecoder:
         memory = model.encode(source)
         cache, state = model.start_cache(memory, source), CpuDecoderState(self, memory, source)
         for parents in map(np.array, ([[0], [0]], [[0, 0], [0, 0]], [[1, 0], [1, 1]])):
-            ids = random.integers(len(self._embedding), size=parents.shape)
+            ids = random.integers(len(self.embedding), size=parents.shape)
             expected = model.decode_step(paddle.to_tensor(ids), parents, cache).numpy()
             largest = np.abs(expected).max(initial=0, where=np.isfinite(expected))
             found, limit = state.step(ids, parents), TOLERANCE * largest
             if not np.allclose(found, expected, rtol=0, atol=limit, equal_nan=True):
                 raise ValueError("the logits of CpuDecoder differ from those of the model")
-
-    def embed(self, ids: np.ndarray, position: int) -> np.ndarray:
-        """Embeds `ids` (sentences, width), all at one position, as (sentences, width, d_model)."""
-        return self._embedding[ids] * self._scale + self._positions.at(position)
-
-    def logits(self, x: np.ndarray) -> Tensor:
-        """Maps `x` (sentences, width, d_model) to (sentences * width, vocabulary)."""
-        return paddle.matmul(tensor(x.reshape(-1, x.shape[-1])), self._output)
 
 
 class CpuDecoderState:
@@ -144,7 +136,8 @@ class CpuDecoderState:
             for cache in self._self_caches:
                 cache.take(kept)
         # 2. Embed the ids, and add this step to the mask (sentences, 1, width, positions).
-        x = decoder.embed(ids, self._ancestors.length)  # (sentences, width, d_model)
+        position = decoder.positions.at(self._ancestors.length)
+        x = decoder.embedding[ids] * decoder.scale + position  # (sentences, width, d_model)
         mask = self._ancestors.grow(parents)
         # 3. Pass the hypotheses through all layers.
         for layer, own, cross in zip(
@@ -154,7 +147,7 @@ class CpuDecoderState:
         if decoder.norm is not None:
             x = decoder.norm(x)
         # 4. Compute the logits (sentences, width, vocabulary).
-        logits = decoder.logits(x)
+        logits = paddle.matmul(tensor(x.reshape(-1, x.shape[-1])), decoder.output)
         if self._copyable is not None:
             attention = tensor(self._cross_caches[-1].weights)
             logits = decoder.model.mixed(tensor(x), attention, self._copyable, logits=logits)
