@@ -236,16 +236,10 @@ class PaddleEngine(StepwiseEngine):
     def _logits(
         self, source: Tensor, decoder_input: np.ndarray
     ) -> Iterator[tuple[slice, list[Tensor]]]:
-        memories = [model.encode(source) for model in self._models]
+        read = [(model, model.encode(source)) for model in self._models]
         for rows in self._some_rows(decoder_input):
             target = paddle.to_tensor(decoder_input[rows])
-            yield (
-                rows,
-                [
-                    model.logits(target, memory[rows], source[rows])
-                    for model, memory in zip(self._models, memories, strict=True)
-                ],
-            )
+            yield rows, [model.logits(target, memory[rows], source[rows]) for model, memory in read]
 
     def _attention(self, source: Tensor, decoder_input: np.ndarray) -> Iterable[np.ndarray]:
         model, (layer, heads) = self._models[0], self._alignment_heads
