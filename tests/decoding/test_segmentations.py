@@ -227,7 +227,7 @@ def test_batches_count_all_segmentations(read_by):
     assert len(engine.sizes) > len(read_by(LINES, batch_tokens=600, segmentations=1).sizes)
     assert default_at_once(SETTINGS, 10) == 68  # 2,048 / (3 * 10)
     search = Search([Sentence([5, 6], others=[[5, 7, 8], [5, 6]])], SETTINGS)
-    assert Waiting(Ticket(1), search, None).length == 3 * 4
+    assert Waiting(Ticket(), search).length == 3 * 4
 
 
 # ---- Whole translators ----
@@ -282,7 +282,7 @@ def test_ctranslate2_reads_one_if_the_config_has_several(tmp_path, capsys):
     assert found == Translator.load(path, device="cpu", segmentations=1).translate(LINES)
     with serving([str(path / "export" / "ctranslate2")], Limits()) as models:
         (model,) = models.values()
-        assert [one.text for one in model.translate(LINES[:3], Ticket(60))] == found[:3]
+        assert [one.text for one in model.translate(LINES[:3], Ticket())] == found[:3]
     assert capsys.readouterr().err.count(message) == 1
     with pytest.raises(UsageError, match="--segmentations: 3: CTranslate2 can't average"):
         run_command("translate", path, engine="ctranslate2", segmentations=3)

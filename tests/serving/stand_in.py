@@ -16,8 +16,8 @@ import pytest
 from transformer_mt.data.languages import sentences
 from transformer_mt.decoding.output import LinePart, Output, Translation
 from transformer_mt.serving import server
-from transformer_mt.serving.app import Access, Metrics, Service
-from transformer_mt.serving.batching import Cancelled, Late, Limits, Overloaded, Ticket, WorkerLost
+from transformer_mt.serving.app import Access, Service
+from transformer_mt.serving.batching import Limits, Overloaded, Ticket, Unavailable, WorkerLost
 from transformer_mt.serving.models import Card, CardLimits
 from transformer_mt.utils.errors import UsageError
 
@@ -25,7 +25,7 @@ SECRET = "a text that nobody may see"
 # What is raised for a line with a word.
 RAISED = {
     "OVERLOADED": Overloaded("2,000 sentences are waiting already"),
-    "LATE": Late("the translation took too long"),
+    "LATE": Unavailable("the translation took too long"),
     "LOST": WorkerLost("the process died"),
     "WRONG": UsageError("n_best: 99: expected a number from 1 to 20"),
     "TOOLONG": UsageError("the text has 60,000 subwords; a request may have 50,000"),
@@ -101,7 +101,7 @@ class StandIn:
         while not event.wait(0.01):
             if ticket.is_cancelled:
                 self.cancelled += 1
-                raise Cancelled
+                raise WorkerLost("the request was given up")
 
     def _translation(self, line: str, n_best: int, alignment: bool) -> Translation:
         found = places(line)
@@ -140,8 +140,7 @@ class Running:
         listening = server.bind("127.0.0.1", self.port)
         self.port = listening.getsockname()[1]
         self.url = f"{server.address(listening)}/"
-        self.metrics = Metrics()
-        service = Service(self.models, self._limits, metrics=self.metrics, **self._options)
+        service = Service(self.models, self._limits, **self._options)
         self.server = server.Server(service, self._limits.timeout)
         self.thread = threading.Thread(target=self.server.run, args=([listening],))
         self.thread.start()

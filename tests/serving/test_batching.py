@@ -8,15 +8,11 @@ import pytest
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.decoding.engine import Search, Sentence
 from transformer_mt.serving.batching import (
-    Cancelled,
-    Late,
     Limits,
     Overloaded,
     Queue,
     Ticket,
     WorkerLost,
-    joined,
-    separated,
 )
 from transformer_mt.utils.errors import UsageError
 
@@ -32,7 +28,7 @@ def sources(batch) -> list[list[int]]:
 
 
 def put(queue: Queue, *works) -> Ticket:
-    ticket = Ticket(10)
+    ticket = Ticket()
     ticket.places = queue.put(ticket, list(works))
     return ticket
 
@@ -80,18 +76,10 @@ def test_what_is_no_search_is_alone():
     assert sources(queue.take()) == [[1]]
 
 
-def test_free_workers_share_what_waits():
-    queue = Queue(Limits(), 1000)
-    taken = []
-    threads = [threading.Thread(target=lambda: taken.append(queue.take())) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    while queue._free < 2:
-        time.sleep(0.001)
+def test_workers_share_what_waits():
+    queue = Queue(Limits(), 1000, workers=2)
     put(queue, *(search(number) for number in range(10)))
-    for thread in threads:
-        thread.join()
-    assert sorted(map(len, taken)) == [5, 5]
+    assert [len(queue.take()) for _ in range(2)] == [5, 5]
 
 
 def test_a_full_queue_refuses():
@@ -108,40 +96,32 @@ def test_what_is_cancelled_is_dropped_and_makes_room():
     kept = put(queue, search(2))
     assert sources(queue.take()) == [[2]]
     assert queue.waiting == 0
-    with pytest.raises(Cancelled):
-        gone.result(gone.places[0])
-    assert not kept.places[0].cancelled()
-
-
-def test_a_late_request_is_told_so_and_its_works_are_dropped():
-    queue, ticket = Queue(Limits(), 1000), Ticket(0.01)
-    places = queue.put(ticket, [search(1), search(1)])
-    with pytest.raises(Late, match="took too long"):
-        ticket.result(places[0])
-    put(queue, search(2))
-    assert sources(queue.take()) == [[2]]
+    with pytest.raises(WorkerLost, match="given up"):
+        gone.places[0].result()
+    with pytest.raises(WorkerLost, match="given up"):
+        queue.put(gone, [search(1)])
+    assert not kept.places[0].done()
 
 
 def test_too_many_subwords_are_refused_before_anything_waits():
     queue = Queue(Limits(max_subwords=5), 1000)
     with pytest.raises(UsageError, match="6 subwords; a request may have 5"):
-        list(queue.run(Ticket(10), iter([search(1, 2, 3), None, search(4, 5, 6)])))
+        list(queue.run(Ticket(), iter([search(1, 2, 3), None, search(4, 5, 6)])))
     assert queue.waiting == 0
 
 
 def test_the_runner_gives_each_work_its_result_in_order():
     queue, got = Queue(Limits(), 1000), []
     works = iter([search(1), None, search(2), search(3)])
-    thread = threading.Thread(target=lambda: got.extend(queue.run(Ticket(10), works)))
+    thread = threading.Thread(target=lambda: got.extend(queue.run(Ticket(), works)))
     thread.start()
     while queue.waiting < 3:
         time.sleep(0.001)
     batch = queue.take()
-    assert joined(batch) == Search([Sentence([1]), Sentence([2]), Sentence([3])], SETTINGS)
-    for waiting, result in zip(batch, separated(batch, [["one"], ["two"], ["three"]]), strict=True):
+    for waiting, result in zip(batch, ["one", "two", "three"], strict=True):
         waiting.future.set_result(result)
     thread.join()
-    assert got == [[["one"]], None, [["two"]], [["three"]]]
+    assert got == ["one", None, "two", "three"]
 
 
 def test_works_that_come_again_are_alone_and_first():
@@ -152,6 +132,9 @@ def test_works_that_come_again_are_alone_and_first():
     queue.again(batch)
     queue.done(batch)
     assert [sources(queue.take()) for _ in range(3)] == [[[2]], [[1]], [[3], [4]]]
+    batch[0].ticket.cancel()
+    queue.again(batch[:1])
+    assert queue.waiting == 0 and batch[0].future.exception()
 
 
 def test_closing_ends_all_waiting():
@@ -159,7 +142,7 @@ def test_closing_ends_all_waiting():
     ticket = put(queue, search(1))
     queue.close()
     with pytest.raises(WorkerLost, match="stopping"):
-        ticket.result(ticket.places[0])
+        ticket.places[0].result()
     with pytest.raises(WorkerLost):
         put(queue, search(1))
     assert queue.take() is None

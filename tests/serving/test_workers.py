@@ -22,8 +22,9 @@ SETTINGS = DecodingConfig()
 @contextmanager
 def working(spec=None, hang=5.0):
     before = set(multiprocessing.active_children())
-    queue = Queue(Limits(), 1000)
-    workers = Workers("reversing", spec or ReversingSpec(), queue, hang)
+    spec = spec or ReversingSpec()
+    queue = Queue(Limits(), 1000, spec.threads)
+    workers = Workers("reversing", spec, queue, hang)
     workers.processes = lambda: set(multiprocessing.active_children()) - before
     try:
         workers.start()
@@ -32,14 +33,13 @@ def working(spec=None, hang=5.0):
         workers.close()
 
 
-def ask(queue: Queue, *sentences, seconds=20) -> list:
+def ask(queue: Queue, *sentences) -> list:
     """What each sentence gets: its output, or the error."""
-    ticket = Ticket(seconds)
-    places = queue.put(ticket, [Search([Sentence(list(ids))], SETTINGS) for ids in sentences])
+    works = [Search([Sentence(list(ids))], SETTINGS) for ids in sentences]
     answers = []
-    for place in places:
+    for place in queue.put(Ticket(), works):
         try:
-            ((hypothesis,),) = ticket.result(place)
+            ((hypothesis,),) = place.result(20)
             answers.append(hypothesis.ids)
         except Exception as error:
             answers.append(error)
@@ -83,8 +83,8 @@ def test_a_process_that_hangs_or_is_killed_is_started_again(shared):
 def test_processes_compute_side_by_side_and_closing_waits_for_none():
     with working(ReversingSpec(threads=2)) as (queue, workers):
         assert ask(queue, [1, 2], [3, 4, 5], []) == [[2, 1], [5, 4, 3], []]
-        assert workers.ready == workers.count == 2
-        ticket = Ticket(20)
+        assert workers.ready == 2
+        ticket = Ticket()
         works = [Search([Sentence([HANGS])], SETTINGS)]
         places = queue.put(ticket, works)
         while queue.waiting:
@@ -94,7 +94,7 @@ def test_processes_compute_side_by_side_and_closing_waits_for_none():
         workers.close()
         for place in places:
             with pytest.raises(WorkerLost):
-                ticket.result(place)
+                place.result(20)
         assert not workers.processes()
 
 

@@ -117,22 +117,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     # Help does not need them.
     from transformer_mt.serving import server
-    from transformer_mt.serving.app import Metrics, Service
+    from transformer_mt.serving.app import Service
     from transformer_mt.serving.models import serving
 
     limits = Limits(**{field.name: getattr(options, field.name) for field in fields(Limits)})
     with closing(server.bind(options.host, options.port)) as listening:
         access = _access(options, is_private=server.is_loopback(listening))
-        metrics = Metrics()
         with serving(
             options.models,
             limits,
             engine=options.engine,
             threads=options.threads,
             device=options.device,
-            computed=metrics.batch,
         ) as models:
-            service = Service(models, limits, access, metrics, log_text=options.log_text)
+            service = Service(models, limits, access, log_text=options.log_text)
             cards = [model.card for model in models.values()]
             names = ", ".join(f"{c.name} ({c.source_lang}-{c.target_lang})" for c in cards)
             server.listen(listening)  # Whoever reads the message can connect.

@@ -13,10 +13,11 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import fastapi_offline
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -43,7 +44,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from transformer_mt import __version__
 from transformer_mt.serving import requests
-from transformer_mt.serving.batching import Cancelled, ClientGone, Limits, Threads, Ticket
+from transformer_mt.serving.batching import Limits, Overloaded, Ticket, Unavailable
 from transformer_mt.serving.models import ServedModel
 from transformer_mt.serving.requests import answer_to
 from transformer_mt.utils.console import say
@@ -78,12 +79,18 @@ SAFE_HEADERS = {
     "X-Frame-Options": "DENY",
 }
 LONGEST = 100  # characters of a path or a method, in the log
+# The requests that are answered at the same time. Their threads wait for a model most of the time.
+MOST = 256
+# The status of requests whose client has gone, in the log and the metrics. Nobody receives it.
+CLIENT_GONE = 499
 # The paths that need no token: what they give is in every installation of this program, tells only
 # whether the service runs, or has a random name. In the log, /attention/ has no name.
 _OPEN = {"/": "page", "/docs": "docs", "/openapi.json": "docs", "/health": "/health"}
 _OPEN |= {f"/{path.name}": "page" for path in PAGE.iterdir()}
 _OPEN |= {f"/docs/{path.name}": "docs" for path in SWAGGER.iterdir()}
 _ASKING = ("/translate", "/parts", "/attention")
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -116,17 +123,17 @@ class Service:
         models: Mapping[str, ServedModel],
         limits: Limits,
         access: Access,
-        metrics: Metrics,
         *,
         log_text: bool = False,
     ) -> None:
         self._models = models
-        self._metrics = metrics
-        self._max_lines = limits.max_lines
+        self._metrics = Metrics(models)
+        self._limits = limits
         self._log_text = log_text
-        self._threads = Threads(limits.timeout)
-        self._pages: dict[str, tuple[bytes, float]] = {}  # and when they were made; oldest first
-        errors = RequestValidationError, HTTPException, UserError, Cancelled, ClientGone, Exception
+        self._pool = ThreadPoolExecutor(MOST, thread_name_prefix="request")
+        self._running: set[asyncio.Future] = set()
+        self._pages: dict[str, bytes] = {}  # the oldest first
+        errors = RequestValidationError, HTTPException, UserError, Exception
         handlers: dict[Any, Any] = dict.fromkeys(errors, answer_to)
         self._app = FastAPI(
             title="transformer_mt",
@@ -151,7 +158,6 @@ class Service:
                 Middleware(_Guard, token=access.token, max_body=limits.max_body),
             ],
         )
-        metrics.watch(models)
         self._add_endpoints(has_token=access.token is not None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -190,10 +196,6 @@ class Service:
         self._metrics.seconds.labels(endpoint).observe(seconds)
         self._log(scope, status, seconds)
 
-    def give_up(self) -> None:
-        """Ends the work for all requests, which are answered with 503."""
-        self._threads.cancel()
-
     def _log(self, scope: Scope, status: int, seconds: float) -> None:
         client = (scope.get("client") or ("-",))[0]
         path = scope["raw_path"].decode("ascii", "replace")  # %0A stays as it is
@@ -227,14 +229,14 @@ class Service:
             answer = requests.answer(query, model.name, ends, translations, warnings)
             return answer.model_dump_json(exclude_none=True)
 
-        answer = await self._threads.run(request.receive, translate)
+        answer = await self._run(request, translate)
         self._metrics.lines.labels(model.name).inc(len(lines))
         return Response(answer, media_type="application/json")
 
     async def parts(self, query: requests.PartsQuery, request: Request) -> requests.PartsAnswer:
         """Finds the sentences of lines, which are translated one by one."""
         model, lines, _ = self._begin(query, request, query.text)
-        parts = await self._threads.run(request.receive, lambda ticket: model.parts(lines))
+        parts = await self._run(request, lambda ticket: model.parts(lines))
         values = [[part._asdict() for part in parts_of_line] for parts_of_line in parts]
         return requests.PartsAnswer.model_validate({"parts": values})
 
@@ -245,22 +247,23 @@ class Service:
         source, target = query.source, query.target
         model, _, _ = self._begin(query, request, "")
         request.state.text = [source, target]
-        page = await self._threads.run(
-            request.receive, lambda ticket: model.attention_page(source, target, ticket).encode()
+        page = await self._run(
+            request, lambda ticket: model.attention_page(source, target, ticket).encode()
         )
-        self._forget_pages(room=len(page))
         name = secrets.token_urlsafe(16)
-        self._pages[name] = page, time.monotonic()
+        self._pages[name] = page
+        while sum(map(len, self._pages.values())) > KEPT_BYTES:
+            del self._pages[next(iter(self._pages))]
+        asyncio.get_running_loop().call_later(KEPT_SECONDS, self._pages.pop, name, None)
         return requests.AttentionAnswer(url=f"/attention/{name}")
 
     async def attention_page(self, name: str) -> Response:
         """A page that POST /attention has made."""
-        self._forget_pages()
         if name not in self._pages:
             minutes = KEPT_SECONDS // 60
             detail = f"this page is gone: pages are kept for {minutes} minutes. Ask for it again"
             raise HTTPException(404, detail)
-        return HTMLResponse(self._pages[name][0], headers=ATTENTION_HEADERS)
+        return HTMLResponse(self._pages[name], headers=ATTENTION_HEADERS)
 
     async def models(self) -> requests.ModelsAnswer:
         """What the models are, and what they offer."""
@@ -276,7 +279,9 @@ class Service:
 
     async def metrics(self) -> Response:
         """Counters, in Prometheus' text format."""
-        return Response(self._metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return Response(
+            generate_latest(self._metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
 
     def _begin(
         self, query: requests.Query, request: Request, text: str | list[str]
@@ -293,19 +298,41 @@ class Service:
         model = self._models.get(query.model or names)
         if model is None:
             raise HTTPException(422, f"model: there is no model of this name. There are: {names}")
-        lines, ends = requests.split(text, self._max_lines)
+        lines, ends = requests.split(text, self._limits.max_lines)
         request.state.lines, request.state.text = len(lines), text
         return model, lines, ends
 
-    def _forget_pages(self, room: int = 0) -> None:
-        """Drops the attention pages that are too old, and the oldest to have room for so many
-        bytes."""
-        kept = room + sum(len(page) for page, _ in self._pages.values())
-        for name, (page, made) in list(self._pages.items()):
-            if kept <= KEPT_BYTES and time.monotonic() - made < KEPT_SECONDS:
-                break
-            kept -= len(page)
-            del self._pages[name]
+    async def _run(self, request: Request, work: Callable[[Ticket], Result]) -> Result:
+        """Runs the work of a request whose body was received, in a thread.
+
+        Raises:
+            HTTPException: the client has closed the connection. Its work is dropped.
+            Unavailable: too many requests are being answered, or the time is over.
+        """
+        if len(self._running) >= MOST:
+            raise Overloaded(f"{MOST} requests are being answered already. Try again later")
+        ticket = Ticket()
+        done = asyncio.get_running_loop().run_in_executor(self._pool, work, ticket)
+        self._running.add(done)
+        done.add_done_callback(self._end)
+        gone = asyncio.ensure_future(_disconnection(request))
+        try:
+            await asyncio.wait(
+                {done, gone}, timeout=self._limits.timeout, return_when=asyncio.FIRST_COMPLETED
+            )
+            if done.done():
+                return done.result()
+            if gone.done():
+                raise HTTPException(CLIENT_GONE, "the client has closed the connection")
+            raise Unavailable("the translation took too long. Send less text, or try again later")
+        finally:
+            gone.cancel()
+            ticket.cancel()
+
+    def _end(self, done: asyncio.Future) -> None:
+        self._running.discard(done)
+        if not done.cancelled():
+            done.exception()  # Mark the exception as retrieved; nobody may await it.
 
     def _add_endpoints(self, has_token: bool) -> None:
         app = self._app
@@ -324,6 +351,11 @@ class Service:
         page = StaticFiles(directory=PAGE, html=True)
         for path in ("/", *(f"/{file.name}" for file in PAGE.iterdir())):
             app.router.routes.append(Route(path, page, methods=["GET"]))
+
+
+async def _disconnection(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _docs() -> Response:
@@ -393,58 +425,35 @@ def endpoint_of(path: str) -> str:
 
 # Otherwise, each counter has a second value: the time when it was made.
 disable_created_metrics()
-_PREFIX = "transformer_mt_"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SENTENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
     """What the service counts, for Prometheus: requests by endpoint and status, their seconds by
-    endpoint, and lines and batches by model. Nothing of it holds text of a request. Any thread may
-    use it."""
+    endpoint, and lines and batches by model. It also tells what the models are doing at the moment
+    when somebody asks. Nothing of it holds text of a request. Any thread may use it."""
 
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        own: dict[str, Any] = {"registry": self._registry}
-        self.in_progress = Gauge(
-            f"{_PREFIX}requests_in_progress", "Requests that are being answered.", **own
-        )
-        self.requests = Counter(
-            f"{_PREFIX}requests", "Answered requests.", ["endpoint", "status"], **own
-        )
+    def __init__(self, models: Mapping[str, ServedModel]) -> None:
+        self.registry = CollectorRegistry()
+        own: dict[str, Any] = {"namespace": "transformer_mt", "registry": self.registry}
+        text = "Requests that are being answered."
+        self.in_progress = Gauge("requests_in_progress", text, **own)
+        text = "Answered requests."
+        self.requests = Counter("requests", text, ["endpoint", "status"], **own)
         text = "Seconds from the header of a request to its answer."
-        self.seconds = Histogram(
-            f"{_PREFIX}request_seconds", text, ["endpoint"], buckets=_SECONDS, **own
-        )
-        self.lines = Counter(f"{_PREFIX}lines", "Translated lines.", ["model"], **own)
+        self.seconds = Histogram("request_seconds", text, ["endpoint"], buckets=_SECONDS, **own)
+        self.lines = Counter("lines", "Translated lines.", ["model"], **own)
         text = "Sentences that were translated together."
-        self._batches = Histogram(
-            f"{_PREFIX}batch_sentences", text, ["model"], buckets=_SENTENCES, **own
-        )
-        ProcessCollector(**own)
-
-    def batch(self, model: str, sentences: int) -> None:
-        """Counts a batch that a worker of a model has computed."""
-        self._batches.labels(model).observe(sentences)
-
-    def watch(self, models: Mapping[str, ServedModel]) -> None:
-        """From now on, also tells what these models are doing at the moment when somebody asks."""
-        kinds: dict[str, tuple[str, Callable[[ServedModel], float]]] = {
-            "waiting_sentences": ("Sentences that wait for a model.", lambda m: m.waiting),
-            "model_ready": ("1 if a model can translate, else 0.", lambda m: m.is_ready),
-            "worker_crashes_total": (
-                "Processes of a model that ended unasked.",
-                lambda m: m.workers.crashes,
-            ),
-        }
-        for key, (text, value) in kinds.items():
-            gauge = Gauge(f"{_PREFIX}{key}", text, ["model"], registry=self._registry)
-            for name, model in models.items():
-                gauge.labels(name).set_function(partial(value, model))
-        for name in models:  # so that they are there from the start, with 0
-            self.lines.labels(name)
-            self._batches.labels(name)
-
-    def text(self) -> bytes:
-        """All values, in Prometheus' text format."""
-        return generate_latest(self._registry)
+        batches = Histogram("batch_sentences", text, ["model"], buckets=_SENTENCES, **own)
+        waiting = Gauge("waiting_sentences", "Sentences that wait for a model.", ["model"], **own)
+        ready = Gauge("model_ready", "1 if a model can translate, else 0.", ["model"], **own)
+        text = "Processes of a model that ended unasked."
+        crashes = Gauge("worker_crashes_total", text, ["model"], **own)
+        ProcessCollector(registry=self.registry)
+        for name, model in models.items():
+            self.lines.labels(name)  # so that it is there from the start, with 0
+            model.workers.computed = batches.labels(name).observe
+            waiting.labels(name).set_function(partial(getattr, model, "waiting"))
+            ready.labels(name).set_function(partial(getattr, model, "is_ready"))
+            crashes.labels(name).set_function(partial(getattr, model.workers, "crashes"))

@@ -7,24 +7,19 @@ depend on who else asks.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from transformer_mt.decoding.engine import Search, Sentence
 from transformer_mt.decoding.line_translator import Work
 from transformer_mt.utils.errors import UsageError, UserError
-
-if TYPE_CHECKING:
-    from starlette.types import Receive
 
 # If several requests came together lately, a free worker waits this many seconds for more.
 PATIENCE = 0.003
@@ -56,79 +51,37 @@ class Unavailable(UserError):
     """The service can't answer now.
 
     Attributes:
+        status: of the answer, in HTTP.
         retry_after: the whole number of seconds after which another try makes sense.
     """
 
+    status = 503
     retry_after = 1
 
 
 class Overloaded(Unavailable):
     """Too much waits already."""
 
+    status = 429
     retry_after = 5
-
-
-class Late(Unavailable):
-    """The time of a request is over."""
 
 
 class WorkerLost(Unavailable):
     """The process that computed something died, or had to be killed. It is started again."""
 
 
-class Cancelled(Exception):
-    """Nobody waits for the answer of a request any longer."""
-
-
 class Ticket:
-    """A request on its way through the queue.
+    """A request on its way through a queue."""
 
-    Args:
-        seconds: the time that it may take from now on.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self._deadline = time.monotonic() + seconds
-        self._futures: list[Future] = []
-        self._lock = threading.Lock()
+    def __init__(self) -> None:
         self.is_cancelled = False
-
-    @property
-    def seconds_left(self) -> float:
-        return max(0.0, self._deadline - time.monotonic())
+        self.queue: Queue | None = None
 
     def cancel(self) -> None:
         """Drops what waits, because nobody wants it any longer. Any thread may call this."""
-        with self._lock:
-            self.is_cancelled = True
-            futures, self._futures = self._futures, []
-        for future in futures:
-            future.cancel()
-
-    def future(self) -> Future:
-        """A place for a result. It is cancelled with the ticket."""
-        future: Future = Future()
-        with self._lock:
-            self._futures.append(future)
-            if self.is_cancelled:
-                future.cancel()
-        return future
-
-    def result(self, future: Future) -> Any:
-        """The result in a place, for which this waits.
-
-        Raises:
-            Late: the time of the ticket is over.
-            Cancelled: the ticket was cancelled.
-        """
-        try:
-            return future.result(self.seconds_left)
-        except CancelledError:
-            raise Cancelled from None
-        except FutureTimeout:
-            self.cancel()
-            late = Late("the translation took too long. Send less text, or try again later")
-            raise late from None
+        self.is_cancelled = True
+        if self.queue is not None:
+            self.queue.drop(self)
 
 
 @dataclass(eq=False)
@@ -138,31 +91,22 @@ class Waiting:
     Attributes:
         is_alone: whether it must be computed without company, because a batch failed that it was
             in.
-        has_begun: whether a worker has had it.
     """
 
     ticket: Ticket
     work: Work
-    future: Future = field(repr=False)
+    future: Future = field(default_factory=Future, repr=False)
     is_alone: bool = False
-    has_begun: bool = False
 
-    def begin(self) -> bool:
-        """Whether somebody still wants the result. From now on it can't be cancelled."""
-        if not self.has_begun:
-            self.has_begun = self.future.set_running_or_notify_cancel()
-        elif self.ticket.is_cancelled:
-            self.future.set_exception(Cancelled())
-            return False
-        return self.has_begun
+    @property
+    def sentences(self) -> list[Sentence]:
+        """The sentence of a search; empty for what is not a search."""
+        return self.work.sentences if isinstance(self.work, Search) else []
 
     @property
     def length(self) -> int:
         """In subwords with eos, of all segmentations together; 0 for what is not a search."""
-        if not isinstance(self.work, Search):
-            return 0
-        sentence = self.work.sentences[0]
-        return sentence.length * len(sentence.segmentations)
+        return sum(s.length * len(s.segmentations) for s in self.sentences)
 
     def goes_with(self, other: Waiting) -> bool:
         """Whether both can be in one batch: searches with equal settings."""
@@ -171,9 +115,12 @@ class Waiting:
             not (self.is_alone or other.is_alone)
             and isinstance(mine, Search)
             and isinstance(its, Search)
-            and mine.need_attention == its.need_attention
-            and (mine.settings is its.settings or mine.settings == its.settings)
+            and (mine.need_attention, mine.settings) == (its.need_attention, its.settings)
         )
+
+    def drop(self, reason: str) -> None:
+        """Gives whoever waits for the result an error that tells the reason."""
+        self.future.set_exception(WorkerLost(reason))
 
 
 class Queue:
@@ -185,18 +132,18 @@ class Queue:
     Args:
         batch_tokens: the most subwords that a batch may have with its padding, unless it is a
             single sentence.
+        workers: the number of workers that take batches.
     """
 
-    def __init__(self, limits: Limits, batch_tokens: int) -> None:
+    def __init__(self, limits: Limits, batch_tokens: int, workers: int = 1) -> None:
         self._limits = limits
         self._batch_tokens = batch_tokens
+        self.workers = workers
         self._changed = threading.Condition()
         # The waiting works of each request. The next batch begins with the first request.
         self._turns: deque[deque[Waiting]] = deque()
         self._count = 0
-        self._free = 0  # workers that wait for a batch
-        self._busy = 0  # workers that compute one
-        self._computing = 0  # the sentences that they compute
+        self._computing = 0  # the sentences that workers compute
         self._company = -math.inf  # when two requests were there together
         self._closed_because: str | None = None
 
@@ -213,34 +160,32 @@ class Queue:
 
         Raises:
             UsageError: there are too many subwords.
+            Overloaded: too much waits already.
+            WorkerLost: the queue was closed, or the ticket was cancelled.
         """
         asked = list(works)
-        real = [work for work in asked if work is not None]
-        searches = [work for work in real if isinstance(work, Search)]
+        searches = [work for work in asked if isinstance(work, Search)]
         subwords = sum(len(s.source) for search in searches for s in search.sentences)
         if subwords > self._limits.max_subwords:
             raise UsageError(
                 f"the text has {subwords:,} subwords; a request may have "
                 f"{self._limits.max_subwords:,}. Send it in several requests"
             )
-        futures = iter(self.put(ticket, real))
+        futures = iter(self.put(ticket, [work for work in asked if work is not None]))
         for work in asked:
-            yield None if work is None else ticket.result(next(futures))
+            yield None if work is None else next(futures).result()
 
     def put(self, ticket: Ticket, works: list[Work]) -> list[Future]:
         """Adds works of a request; all of them or none. Returns the places of their results.
 
-        Raises:
-            Overloaded: too much waits already.
-            WorkerLost: the queue was closed.
+        Raises: as `run`.
         """
-        own = deque(Waiting(ticket, work, ticket.future()) for work in works)
+        own = deque(Waiting(ticket, work) for work in works)
         with self._changed:
-            if self._closed_because:
-                raise WorkerLost(self._closed_because)
+            ticket.queue = self
+            if ticket.is_cancelled or self._closed_because:
+                raise WorkerLost(self._closed_because or "the request was given up")
             # A request that is larger than the whole queue must have its turn too.
-            if self._count and self._count + len(own) > self._limits.max_waiting:
-                self._drop_cancelled()
             if self._count and self._count + len(own) > self._limits.max_waiting:
                 raise Overloaded(f"{self._count:,} sentences are waiting already. Try again later")
             if own:
@@ -251,54 +196,58 @@ class Queue:
                 self._changed.notify_all()
         return [waiting.future for waiting in own]
 
+    def drop(self, ticket: Ticket) -> None:
+        """Ends the waiting of a request."""
+        with self._changed:
+            dropped = [own for own in self._turns if own[0].ticket is ticket]
+            self._turns = deque(own for own in self._turns if own[0].ticket is not ticket)
+            self._count = sum(map(len, self._turns))
+        for waiting in chain.from_iterable(dropped):
+            waiting.drop("the request was given up")
+
     # ---- The side of the workers ----
 
     def take(self, seconds: float | None = None) -> list[Waiting] | None:
         """The next batch, for which this waits; an empty one if none comes in this time. None if
         the queue was closed."""
         with self._changed:
-            self._free += 1
-            try:
-                if not self._changed.wait_for(lambda: self._count or self._closed_because, seconds):
-                    return []
-                if time.monotonic() - self._company < LATELY:
-                    self._changed.wait_for(self._is_full, PATIENCE)
-                if self._closed_because:
-                    return None
-                batch = self._next_batch()
-                if batch:
-                    self._busy += 1
-                    self._computing += len(batch)
-                return batch
-            finally:
-                self._free -= 1
+            if not self._changed.wait_for(lambda: self._count or self._closed_because, seconds):
+                return []
+            if time.monotonic() - self._company < LATELY:
+                self._changed.wait_for(self._is_full, PATIENCE)
+            if self._closed_because:
+                return None
+            batch = self._next_batch()
+            self._computing += len(batch)
+            return batch
 
     def done(self, batch: list[Waiting]) -> None:
         """Reports that a worker has ended its work on a batch."""
         with self._changed:
-            self._busy -= 1
             self._computing -= len(batch)
 
     def again(self, batch: list[Waiting]) -> None:
         """Puts works back, each to be computed alone, before all others."""
         with self._changed:
             for waiting in batch:
+                if waiting.ticket.is_cancelled:
+                    waiting.drop("the request was given up")
+                    continue
                 waiting.is_alone = True
                 self._turns.appendleft(deque([waiting]))
-            self._count += len(batch)
+                self._count += 1
             self._changed.notify_all()
 
     def close(self, reason: str = "the service is stopping") -> None:
         """Ends the waiting of everybody, with an error that tells the reason."""
         with self._changed:
             self._closed_because = reason
-            left = [*chain.from_iterable(self._turns)]
+            left = list(chain.from_iterable(self._turns))
             self._turns.clear()
             self._count = 0
             self._changed.notify_all()
         for waiting in left:
-            if waiting.begin():
-                waiting.future.set_exception(WorkerLost(reason))
+            waiting.drop(reason)
 
     # ---- With the lock held ----
 
@@ -306,126 +255,26 @@ class Queue:
         return self._closed_because is not None or self._count >= self._limits.max_batch
 
     def _next_batch(self) -> list[Waiting]:
-        """Takes works from the requests in turn. It is empty if all that waited was cancelled."""
+        """Takes works from the requests in turn."""
         # The workers share what is there, so that none has a long batch while another has nothing.
-        share = math.ceil((self._count + self._computing) / (self._free + self._busy))
+        share = math.ceil((self._count + self._computing) / self.workers)
         most = min(self._limits.max_batch, share)
         batch: list[Waiting] = []
         longest = 0
         refused: list[deque[Waiting]] = []
         while self._turns and len(batch) < most:
             own = self._turns.popleft()
-            first = own[0]
-            width = max(longest, first.length)
-            fits = not batch or (
-                first.goes_with(batch[0]) and (len(batch) + 1) * width <= self._batch_tokens
-            )
-            if not fits:
+            width = max(longest, own[0].length)
+            if batch and not (
+                own[0].goes_with(batch[0]) and (len(batch) + 1) * width <= self._batch_tokens
+            ):
                 refused.append(own)
                 continue
-            own.popleft()
-            self._count -= 1
+            batch.append(own.popleft())
+            longest = width
             if own:
                 self._turns.append(own)
-            if first.begin():
-                batch.append(first)
-                longest = width
-        # Who could not come along is first in the next batch.
+        self._count -= len(batch)
+        # Requests that did not fit go first in the next batch.
         self._turns.extendleft(reversed(refused))
         return batch
-
-    def _drop_cancelled(self) -> None:
-        kept = (deque(w for w in own if not w.future.cancelled()) for own in self._turns)
-        self._turns = deque(own for own in kept if own)
-        self._count = sum(map(len, self._turns))
-
-
-def joined(batch: list[Waiting]) -> Work:
-    """The works of a batch as one work. Its result is a list of theirs, one after the other, if
-    they are searches."""
-    works = [waiting.work for waiting in batch]
-    if len(works) == 1 or not isinstance(works[0], Search):
-        return works[0]
-    return replace(works[0], sentences=[s for work in works for s in _sentences(work)])
-
-
-def separated(batch: list[Waiting], result: Any) -> list[Any]:
-    """The result of each work of a batch, given that of `joined`."""
-    if len(batch) == 1:
-        return [result]
-    results = iter(result)
-    return [[next(results) for _ in _sentences(waiting.work)] for waiting in batch]
-
-
-def _sentences(work: Work) -> list[Sentence]:
-    return work.sentences if isinstance(work, Search) else []
-
-
-# The requests that are answered at the same time. Their threads wait for a model most of the time.
-MOST = 256
-# The seconds after the end of its time in which a request must have noticed it.
-GRACE = 5.0
-
-Result = TypeVar("Result")
-
-
-class ClientGone(Exception):
-    """The client has closed the connection, so that nobody reads an answer."""
-
-
-class Threads:
-    """Runs the work of requests.
-
-    Args:
-        seconds: the time that a request may take.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._pool = ThreadPoolExecutor(MOST, thread_name_prefix="request")
-        self._tickets: set[Ticket] = set()  # of the work that has not ended
-
-    async def run(self, receive: Receive, work: Callable[[Ticket], Result]) -> Result:
-        """Runs the work of a request whose body was received, and returns its result.
-
-        Raises:
-            ClientGone: the client has closed the connection. Its work is dropped.
-            Overloaded: too many requests are being answered.
-            Late: the time is over.
-        """
-        if len(self._tickets) >= MOST:
-            raise Overloaded(f"{MOST} requests are being answered already. Try again later")
-        ticket = Ticket(self._seconds)
-        self._tickets.add(ticket)
-        future = asyncio.get_running_loop().run_in_executor(self._pool, work, ticket)
-        future.add_done_callback(lambda done: self._end(ticket, done))
-        gone = asyncio.ensure_future(_disconnection(receive))
-        try:
-            await asyncio.wait(
-                {future, gone},
-                timeout=self._seconds + GRACE,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            if future.done():
-                return future.result()
-            if gone.done():
-                raise ClientGone
-            raise Late("the translation took too long. Send less text, or try again later")
-        finally:
-            gone.cancel()
-            ticket.cancel()
-
-    def cancel(self) -> None:
-        """Drops all work."""
-        for ticket in list(self._tickets):
-            ticket.cancel()
-
-    def _end(self, ticket: Ticket, future: asyncio.Future) -> None:
-        self._tickets.discard(ticket)
-        if not future.cancelled():
-            future.exception()  # Nobody is left to whom it could be told.
-
-
-async def _disconnection(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
@@ -26,9 +25,6 @@ from transformer_mt.serving.workers import Workers
 from transformer_mt.translator import Translator
 from transformer_mt.utils.console import progress
 from transformer_mt.utils.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
 
 # The widest beam that a client may ask for.
 WIDEST_BEAM = 20
@@ -83,38 +79,30 @@ class Card(BaseModel):
 
 
 class ServedModel:
-    """A model, its queue and its workers. `close` ends them.
+    """A model, its queue and its workers. `close` ends them."""
 
-    Args:
-        computed: is called with the number of sentences of each batch.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        spec: EngineSpec,
-        limits: Limits,
-        computed: Callable[[int], object] = lambda count: None,
-    ) -> None:
+    def __init__(self, name: str, spec: EngineSpec, limits: Limits) -> None:
         self.name = name
-        self._spec, self._limits = spec, limits
-        self._card_limits = CardLimits.of(limits)
+        self._spec = spec
+        self._limits = CardLimits.of(limits)
         # The workers hold the GPU, if there is one; this process knows nothing of its memory.
-        self._queue = Queue(limits, spec.config.decoding.batch_tokens or BATCH_TOKENS)
-        self.workers = Workers(name, spec, self._queue, limits.timeout, computed)
+        batch_tokens = spec.config.decoding.batch_tokens or BATCH_TOKENS
+        self._queue = Queue(limits, batch_tokens, spec.threads if spec.device == "cpu" else 1)
+        self.workers = Workers(name, spec, self._queue, limits.timeout)
         # Each sentence is a work of its own, which the queue puts into batches.
         self._decoding = with_changes(spec.config.decoding, {"batch_tokens": 1})
-        self._translator = Translator(spec, partial(self._queue.run, Ticket(0)))
+        self._translator = Translator(spec, partial(self._queue.run, Ticket()))
         # Equal requests get the same object, which is quick to compare.
         self._settings = cache(self._settings_of)
 
     def start(self) -> None:
-        """Starts the workers, and finds out what the model can do.
+        """Starts the workers, and tries the model.
 
         Raises:
             UserError: the model can't be loaded.
         """
         self.workers.start()
+        self._translator.warm_up(1)
         self.card = self._card()
 
     def close(self) -> None:
@@ -152,8 +140,7 @@ class ServedModel:
 
         Raises:
             UsageError: the model can't do this, or a number is too large.
-            Unavailable: the service can't answer now.
-            Cancelled: the ticket was cancelled.
+            Unavailable: the service can't answer now, or the ticket was cancelled.
         """
         self._require_short(lines)
         widest = max(WIDEST_BEAM, self._decoding.beam_size)
@@ -198,8 +185,8 @@ class ServedModel:
             sides.append(attention.Side(key.capitalize(), text, ids))
         # Drawn in a worker process, which gives the engine.
         work = partial(attention.draw, self._spec, source=sides[0], target=sides[1])
-        (place,) = self._queue.put(ticket, [work])
-        return ticket.result(place)
+        (page,) = self._queue.run(ticket, iter([work]))
+        return page
 
     # ---- Limits, settings and card ----
 
@@ -208,7 +195,7 @@ class ServedModel:
         Raises:
             UsageError: there are too many characters.
         """
-        limits = self._card_limits
+        limits = self._limits
         characters = sum(map(len, lines))
         if characters > limits.characters:
             raise UsageError(
@@ -251,16 +238,16 @@ class ServedModel:
             data=", ".join(described) or None,
             pairs=training.pairs,
             test=training.test,
-            n_best=self._decoding.beam_size if self._can(n_best=2, beam_size=2) else 1,
+            n_best=self._decoding.beam_size if self._can(n_best=2) else 1,
             alignment=self._can(alignment=True),
             attention=bool(spec.checkpoints) and spec.config.model.non_autoregressive is None,
-            limits=self._card_limits,
+            limits=self._limits,
         )
 
-    def _can(self, **asked: Any) -> bool:
+    def _can(self, n_best: int = 1, alignment: bool = False) -> bool:
         """Whether the model can translate so."""
         try:
-            self.translate(["a"], Ticket(self._limits.timeout), **asked)
+            self._settings(n_best, n_best, alignment)
         except UsageError:
             return False
         return True
@@ -274,14 +261,12 @@ def serving(
     engine: str | None = None,
     threads: int = 1,
     device: str | None = None,
-    computed: Callable[[str, int], object] = lambda model, count: None,
 ) -> Iterator[dict[str, ServedModel]]:
     """Loads models, and yields them by their names until the end of the block.
 
     Args:
         folders: model directories and exports, each as MODEL_DIR or MODEL_DIR:CHECKPOINT.
         engine, threads, device: as in `registry.find`.
-        computed: is called with the name of a model and the number of sentences of each batch.
 
     Raises:
         UsageError: there is no such model, or it samples.
@@ -297,11 +282,11 @@ def serving(
     models: dict[str, ServedModel] = {}
     with ExitStack() as stack, progress(total=len(specs), title="loading", unit="models") as bar:
         for name, spec in specs:
-            unique = _unique(name, models)
-            model = ServedModel(unique, spec, limits, partial(computed, unique))
-            stack.callback(model.close)
-            model.start()
-            models[unique] = model
+            names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+            unique = next(free for free in names if free not in models)
+            models[unique] = ServedModel(unique, spec, limits)
+            stack.callback(models[unique].close)
+            models[unique].start()
             bar.update()
         bar.close()
         yield models
@@ -316,8 +301,3 @@ def _name(folder: Path, checkpoint: str | None) -> str:
     if folder.parent.name == "export":
         name = f"{_name(folder.parent.parent, None)}-{name}"
     return f"{name}:{checkpoint}" if checkpoint else name
-
-
-def _unique(name: str, taken: Iterable[str]) -> str:
-    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-    return next(free for free in names if free not in taken)

@@ -10,7 +10,6 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Request
@@ -20,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from transformer_mt.config import problems
-from transformer_mt.serving.batching import Cancelled, ClientGone, Overloaded, Unavailable
+from transformer_mt.serving.batching import Unavailable
 from transformer_mt.serving.models import Card
 from transformer_mt.utils.console import say
 from transformer_mt.utils.errors import UsageError, UserError
@@ -29,12 +28,8 @@ if TYPE_CHECKING:
     from transformer_mt.decoding.output import Output, Translation
 
 _LINE_END = re.compile(r"(\r\n|\r|\n)")
-# The unknown keys of a request that are named.
-MOST_UNKNOWN = 3
 # The warnings of an answer.
 MOST_WARNINGS = 10
-# The status of requests whose client has gone, in the log and the metrics. Nobody receives it.
-CLIENT_GONE = 499
 
 # A pair of numbers: a link between words, or the place of a word.
 Pair = tuple[int, int]
@@ -60,11 +55,15 @@ class Query(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _few_unknown_keys(cls, values: Any) -> Any:
-        """Leaves out all but some unknown keys, because each becomes an error of its own."""
-        if isinstance(values, dict):
-            unknown = [key for key in values if key not in cls.model_fields][MOST_UNKNOWN:]
-            values = {key: values[key] for key in values.keys() - set(unknown)}
+    def _only_known_keys(cls, values: Any) -> Any:
+        for key in values if isinstance(values, dict) else ():
+            if key not in cls.model_fields:
+                key = key[:100]  # The time of what follows grows with its length.
+                near = difflib.get_close_matches(key, cls.model_fields, n=1)
+                hint = (
+                    f"did you mean {near[0]}" if near else f"known: {', '.join(cls.model_fields)}"
+                )
+                raise ValueError(f"{problems.printable(key)}: unknown key; {hint}")
         return values
 
 
@@ -271,28 +270,24 @@ def answer_to(request: Request | None, error: BaseException) -> Response:
     An error that nobody expected is reported on stderr, and answered with 503, because another try
     may succeed.
     """
-    if isinstance(error, ClientGone):
-        return Response(status_code=CLIENT_GONE)
-    headers: Mapping[str, str] | None = None
     if isinstance(error, RequestValidationError):
-        status, detail = _explained(request.url.path if request else "", error)
-    elif isinstance(error, HTTPException):
-        status, detail, headers = error.status_code, _sentence(error), error.headers
-    elif isinstance(error, UsageError):
-        status, detail = 422, str(error)
+        status, detail = _explained(error)
+        return JSONResponse({"detail": detail}, status)
+    if isinstance(error, HTTPException):
+        return JSONResponse({"detail": _sentence(error)}, error.status_code, error.headers)
+    if isinstance(error, UsageError):
+        return JSONResponse({"detail": str(error)}, 422)
+    status, seconds = 503, 5
+    if isinstance(error, Unavailable):
+        status, seconds = error.status, error.retry_after
+    if isinstance(error, UserError):
+        detail = str(error)
+    elif isinstance(error, asyncio.CancelledError):
+        detail = "the service is stopping. Try again later"
     else:
-        status, seconds = 503, 5
-        if isinstance(error, Unavailable):
-            status, seconds = 429 if isinstance(error, Overloaded) else 503, error.retry_after
-        headers = {"Retry-After": str(seconds)}
-        if isinstance(error, UserError):
-            detail = str(error)
-        elif isinstance(error, Cancelled | asyncio.CancelledError):
-            detail = "the service is stopping. Try again later"
-        else:
-            detail = "an internal error; the log names it"
-            _report(error)
-    return JSONResponse({"detail": detail}, status, headers)
+        detail = "an internal error; the log names it"
+        _report(error)
+    return JSONResponse({"detail": detail}, status, {"Retry-After": str(seconds)})
 
 
 def _sentence(error: HTTPException) -> str:
@@ -305,31 +300,23 @@ def _sentence(error: HTTPException) -> str:
     return "the request is not JSON in UTF-8" if error.status_code == 400 else error.detail
 
 
-def _explained(path: str, error: RequestValidationError) -> tuple[int, str]:
+def _explained(error: RequestValidationError) -> tuple[int, str]:
     """The status of the answer to a request that is not what its path expects, and its text."""
     items = error.errors()
     if items[0]["type"] == "json_invalid":
         return 400, f"the request is not JSON in UTF-8: {items[0]['ctx']['error']}"
-    kinds: dict[str, type[Query]] = {"/parts": PartsQuery, "/attention": AttentionQuery}
-    kind = kinds.get(path, TranslateQuery)
-    texts = list(dict.fromkeys(_described(kind, item) for item in items))
-    if any(text.startswith("text[") for text in texts):
-        # It is meant as a list. pydantic also says that it is not a string.
-        texts = [text for text in texts if not text.startswith("text:")]
-    return 422, ". ".join(texts)
+    # Of what is neither a string nor a list of strings, the last error is about the list.
+    return 422, ". ".join({item["loc"][1:2]: _described(item) for item in items}.values())
 
 
-def _described(kind: type[Query], item: Any) -> str:
+def _described(item: Any) -> str:
     place = item["loc"][1:]  # without "body"
+    if item["type"] == "value_error":  # of `Query`
+        return str(item["ctx"]["error"])
     if not place or item["type"] in ("model_type", "model_attributes_type"):
         return "expected a JSON object"
     if item["type"] == "missing":
         return f"{place[0]}: missing"
-    if item["type"] == "extra_forbidden":
-        key = str(place[-1])[:100]  # The time of what follows grows with its length.
-        near = difflib.get_close_matches(key, kind.model_fields, n=1)
-        hint = f"did you mean {near[0]}" if near else f"known: {', '.join(kind.model_fields)}"
-        return f"{problems.printable(key)}: unknown key; {hint}"
     if place[0] == "text" and len(place) > 2:
         return f"text[{place[2]}]: expected a string"
     if place[0] == "text":

@@ -6,20 +6,16 @@ from slow clients where strangers can reach it (see docs/serving.md).
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import errno
 import ipaddress
 import logging
 import signal
 import socket
-import threading
-from collections.abc import Iterator
+from types import FrameType
 
 import uvicorn
 
 from transformer_mt.serving.app import Service
-from transformer_mt.utils import signals
 from transformer_mt.utils.console import say
 from transformer_mt.utils.errors import Interrupted, UsageError, UserError
 
@@ -90,60 +86,49 @@ def run(service: Service, listening: socket.socket, timeout: float) -> None:
     logging.getLogger("uvicorn").addHandler(logging.NullHandler())
     logging.getLogger("uvicorn").propagate = False
     server = Server(service, timeout)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, server.handle_exit)
     server.run([listening])
     if server.second_signal is not None:
         raise Interrupted(server.second_signal)
 
 
 class Server(uvicorn.Server):
+    second_signal: int | None = None
+
     def __init__(self, service: Service, timeout: float) -> None:
-        self._service = service
-        self.second_signal: int | None = None
-        config = uvicorn.Config(
-            service,
-            loop="asyncio",
-            http="h11",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            limit_concurrency=CONNECTIONS,
-            h11_max_incomplete_event_size=HEADER,
-            timeout_keep_alive=IDLE_SECONDS,
-            timeout_graceful_shutdown=max(1, round(timeout)),
+        super().__init__(
+            uvicorn.Config(
+                service,
+                loop="asyncio",
+                http="h11",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                limit_concurrency=CONNECTIONS,
+                h11_max_incomplete_event_size=HEADER,
+                timeout_keep_alive=IDLE_SECONDS,
+                timeout_graceful_shutdown=max(1, round(timeout)),
+            )
         )
-        super().__init__(config)
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Handles signals during a block, in place of the handlers of the command line."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        loop = asyncio.get_running_loop()
-        before = {number: signal.getsignal(number) for number in signals.STOPPING}
-        handled = [number for number, handler in before.items() if handler != signal.SIG_IGN]
-        for number in handled:
-            loop.add_signal_handler(number, self._stop, number)
-        try:
-            yield
-        finally:
-            for number in handled:
-                loop.remove_signal_handler(number)
-                signal.signal(number, before[number])
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Asks to stop; the second time, also ends the requests, which are answered with 503."""
+        if self.should_exit:
+            self.second_signal = sig
+            self.force_exit = True
+            for task in self.server_state.tasks:
+                task.cancel()
+        self.should_exit = True
 
-    def _stop(self, number: int) -> None:
-        if not self.should_exit:
-            self.should_exit = True
-            if count := len(self.server_state.tasks):
-                answers = f"{count} more answer{'' if count == 1 else 's'}"
-                say(f"stopping after {answers}. Another Ctrl-C stops at once")
-            return
-        self.second_signal = number
-        self.force_exit = True
-        self._service.give_up()
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if count := len(self.server_state.tasks):
+            answers = f"{count} more answer{'' if count == 1 else 's'}"
+            say(f"stopping after {answers}. Another Ctrl-C stops at once")
+        await super().shutdown(sockets)
 
 
 def _explained(error: OSError, host: str, port: int) -> UserError:

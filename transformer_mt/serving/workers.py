@@ -8,30 +8,32 @@ then computed one by one, so that a sentence that kills a process takes no other
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, as_completed
 from dataclasses import replace
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any
 
+from transformer_mt.decoding.engine import Engine, Search
+from transformer_mt.decoding.line_translator import Result, Work
 from transformer_mt.export.registry import EngineSpec
-from transformer_mt.serving.batching import Queue, Waiting, WorkerLost, joined, separated
+from transformer_mt.serving.batching import Queue, Waiting, WorkerLost
 from transformer_mt.utils import signals
 from transformer_mt.utils.console import say
 from transformer_mt.utils.errors import UserError, describe
 
 # The seconds between two attempts to start a process.
 PAUSE = 3.0
-# The number of seconds after which it is looked whether an idle process is still there.
+# The seconds between liveness checks of an idle process.
 ALIVE_EVERY = 1.0
 
 
-class Failed(NamedTuple):
-    """What a process answers if its work raised an error."""
-
-    error: Exception
+class OtherWeights(WorkerLost):
+    """The model's folder holds other weights than when the service was started."""
 
 
 class Workers:
@@ -40,42 +42,28 @@ class Workers:
     Args:
         name: what messages call the model.
         hang: the seconds after which a process that does not answer is killed.
+
+    Attributes:
         computed: is called with the number of sentences of each batch that was computed.
+        crashes: the number of processes that ended unasked.
     """
 
-    def __init__(
-        self,
-        name: str,
-        spec: EngineSpec,
-        queue: Queue,
-        hang: float,
-        computed: Callable[[int], object] = lambda count: None,
-    ) -> None:
+    def __init__(self, name: str, spec: EngineSpec, queue: Queue, hang: float) -> None:
         # Each process has one core of a CPU, and a batch of its own. So a sentence that comes alone
         # need not wait for a batch that is being computed.
-        count = spec.threads if spec.device == "cpu" else 1
         self._name, self._spec = name, replace(spec, threads=1)
         self._queue, self._hang = queue, hang
         self._checksums = spec.checksums()
-        self._computed = computed
         self._closed = threading.Event()
-        self._changed = threading.Condition()
-        self._ready = 0
-        self._error: Exception | None = None
+        self._loaded: set[_Process] = set()
+        self._threads: list[threading.Thread] = []
+        self.computed: Callable[[int], object] = lambda count: None
         self.crashes = 0
-        self._threads = [
-            threading.Thread(target=self._keep_serving, name=f"worker {number} of {name}")
-            for number in range(count)
-        ]
 
     @property
     def ready(self) -> int:
         """The number of processes that have loaded the model."""
-        return self._ready
-
-    @property
-    def count(self) -> int:
-        return len(self._threads)
+        return len(self._loaded)
 
     def start(self) -> None:
         """Starts all processes, and waits until they have loaded the model.
@@ -83,61 +71,64 @@ class Workers:
         Raises:
             UserError: it can't be loaded.
         """
-        for thread in self._threads:
+        loaded: list[Future[None]] = [Future() for _ in range(self._queue.workers)]
+        for number, first in enumerate(loaded):
+            name = f"worker {number} of {self._name}"
+            thread = threading.Thread(target=self._keep_serving, args=(first,), name=name)
+            self._threads.append(thread)
             thread.start()
-        with self._changed:
-            self._changed.wait_for(lambda: self._ready == self.count or self._error)
-            if self._error:
-                raise self._error
+        for first in as_completed(loaded):
+            first.result()
 
     def close(self) -> None:
         """Kills the processes. What they compute is lost; what waits gets an error."""
         self._closed.set()
         self._queue.close()
         for thread in self._threads:
-            if thread.ident is not None:
-                thread.join()
+            thread.join()
 
     # ---- In a thread ----
 
-    def _keep_serving(self) -> None:
+    def _keep_serving(self, first: Future[None]) -> None:
+        """Serves with one process after another.
+
+        Args:
+            first: is done when the first process has loaded the model, or can't.
+        """
         while not self._closed.is_set():
             with contextlib.closing(_Process(self._spec, self._closed)) as process:
                 try:
-                    process.receive(None)
-                except (WorkerLost, UserError) as error:
-                    with self._changed:
-                        self._error = error
-                        self._changed.notify_all()
-                    if self._closed.is_set():
+                    process.call(_is_alive)
+                    self._require_same_weights()
+                except UserError as error:
+                    if not first.done():
+                        return first.set_exception(error)
+                    if not self._closed.is_set():
+                        say(f"warning: {self._name}: {error}")
+                    if isinstance(error, OtherWeights):
+                        if not self._loaded:  # Processes with the first weights may still answer.
+                            self._queue.close(str(error))
                         return
-                    say(f"warning: {self._name}: can't be loaded: {describe(error)}")
                     self._closed.wait(PAUSE)
                     continue
-                if self._spec.checksums() != self._checksums:
-                    return self._end_as_changed()
-                self._count_ready(1)
+                self._loaded.add(process)
+                if not first.done():
+                    first.set_result(None)
                 try:
                     self._serve(process)
                 finally:
-                    self._count_ready(-1)
+                    self._loaded.discard(process)
 
-    def _end_as_changed(self) -> None:
-        error = WorkerLost(
-            f"{self._name}: its folder holds other weights than when the service was started. "
-            "Start the service again"
-        )
-        say(f"warning: {error}")
-        with self._changed:
-            self._error = error
-            self._changed.notify_all()
-            if not self._ready:  # Processes with the weights of the start may still answer.
-                self._queue.close(str(error))
-
-    def _count_ready(self, change: int) -> None:
-        with self._changed:
-            self._ready += change
-            self._changed.notify_all()
+    def _require_same_weights(self) -> None:
+        """
+        Raises:
+            OtherWeights: the folder holds other weights than when the service was started.
+        """
+        if self._spec.checksums() != self._checksums:
+            raise OtherWeights(
+                f"{self._name}: its folder holds other weights than when the service was started. "
+                "Start the service again"
+            )
 
     def _serve(self, process: _Process) -> None:
         """Computes batches until the process is lost or the queue is closed."""
@@ -146,7 +137,7 @@ class Workers:
                 if batch:
                     self._compute(process, batch)
                 else:
-                    process.require_alive()
+                    process.call(_is_alive, self._hang)
             except WorkerLost as error:
                 if not self._closed.is_set():
                     self.crashes += 1
@@ -158,27 +149,28 @@ class Workers:
         Raises:
             WorkerLost: the process is gone, or had to be given up.
         """
+        work = batch[0].work
+        if isinstance(work, Search):
+            work = replace(work, sentences=[s for waiting in batch for s in waiting.sentences])
         try:
-            process.send(joined(batch))
-            results = separated(batch, process.receive(self._hang))
+            result = process.call(work, self._hang)
         except Exception as error:
-            self._fail(batch, error)
+            # Who is to blame shows when each is computed alone. Nobody is, if the process was
+            # killed.
+            if not self._closed.is_set() and not batch[0].is_alone:
+                self._queue.again(batch)
+            else:
+                for waiting in batch:
+                    waiting.future.set_exception(error)
             if isinstance(error, WorkerLost):
                 raise
         else:
-            self._computed(len(batch))
-            for waiting, result in zip(batch, results, strict=True):
-                waiting.future.set_result(result)
+            self.computed(len(batch))
+            results = [[own] for own in result] if isinstance(work, Search) else [result]
+            for waiting, own in zip(batch, results, strict=True):
+                waiting.future.set_result(own)
         finally:
             self._queue.done(batch)
-
-    def _fail(self, batch: list[Waiting], error: Exception) -> None:
-        # Who is to blame shows when each is computed alone. Nobody is, if the process was killed.
-        if not self._closed.is_set() and not batch[0].is_alone:
-            self._queue.again(batch)
-            return
-        for waiting in batch:
-            waiting.future.set_exception(error)
 
 
 class _Process:
@@ -199,40 +191,30 @@ class _Process:
             self._process.start()
         theirs.close()  # so that the end of the process ends the connection
 
-    def require_alive(self) -> None:
-        """
-        Raises:
-            WorkerLost: the process is gone.
-        """
-        with _losses(self._process):
-            if not self._process.is_alive():
-                raise EOFError
-
-    def send(self, work: Any) -> None:
-        """
-        Raises:
-            WorkerLost: the process is gone.
-        """
-        with _losses(self._process):
-            self._connection.send(work)
-
-    def receive(self, seconds: float | None) -> Any:
-        """The next answer. The first one says that the engine is loaded.
+    def call(self, work: Work[Result], seconds: float = math.inf) -> Result:
+        """Computes a work, after the engine was loaded.
 
         Raises:
             WorkerLost: the process is gone, or does not answer in this time.
-            Exception: the error of the work.
+            Exception: the error of the work, or of loading the engine.
         """
-        deadline = None if seconds is None else time.monotonic() + seconds
-        with _losses(self._process):
+        deadline = time.monotonic() + seconds
+        try:
+            self._connection.send(work)
             while not self._connection.poll(0.2):
                 if self._stopped.is_set():
                     raise WorkerLost("the service is stopping")
-                if deadline is not None and time.monotonic() > deadline:
+                if time.monotonic() > deadline:
                     raise WorkerLost(f"a translation did not end within {seconds:.0f} s")
             answer = self._connection.recv()
-        if isinstance(answer, Failed):
-            raise answer.error
+        except (EOFError, OSError):
+            self._process.join(1)
+            raise WorkerLost(
+                f"a process that translates has died (exit code {self._process.exitcode}), perhaps "
+                "because memory ran out"
+            ) from None
+        if isinstance(answer, Exception):
+            raise answer
         return answer
 
     def close(self) -> None:
@@ -242,16 +224,8 @@ class _Process:
         self._connection.close()
 
 
-@contextlib.contextmanager
-def _losses(process: multiprocessing.process.BaseProcess):
-    try:
-        yield
-    except (EOFError, OSError):
-        process.join(1)
-        raise WorkerLost(
-            f"a process that translates has died (exit code {process.exitcode}), perhaps because "
-            "memory ran out"
-        ) from None
+def _is_alive(engine: Engine) -> None:
+    """A work that only shows whether a process answers."""
 
 
 def _work(spec: EngineSpec, connection: Connection) -> None:
@@ -260,21 +234,18 @@ def _work(spec: EngineSpec, connection: Connection) -> None:
     try:
         engine = spec.load()
     except Exception as error:
-        connection.send(_failure(error))
+        connection.send(_told(error))
         return
-    connection.send(None)
-    while True:
-        try:
+    with contextlib.suppress(EOFError):
+        while True:
             work = connection.recv()
-        except EOFError:
-            return
-        try:
-            answer = work(engine)
-        except Exception as error:
-            answer = _failure(error)
-        connection.send(answer)
+            try:
+                answer: Any = work(engine)
+            except Exception as error:
+                answer = _told(error)
+            connection.send(answer)
 
 
-def _failure(error: Exception) -> Failed:
-    """An answer that the parent can read, without the libraries that have raised the error."""
-    return Failed(error if isinstance(error, UserError) else UserError(describe(error)))
+def _told(error: Exception) -> UserError:
+    """An error that the parent can read, without the libraries that have raised it."""
+    return error if isinstance(error, UserError) else UserError(describe(error))
