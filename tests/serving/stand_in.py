@@ -49,9 +49,9 @@ class StandIn:
         self, name: str = "demo", source_lang: str = "en", target_lang: str = "de"
     ) -> None:
         self.name = name
-        self.is_ready = True
-        self.waiting = self.busy = self.cancelled = 0
-        self.workers = SimpleNamespace(crashes=0)
+        self.busy = self.cancelled = 0
+        self.queue = SimpleNamespace(waiting=0)
+        self.workers = SimpleNamespace(is_ready=True, crashes=0)
         self.held: dict[str, threading.Event] = {}
         self.began = threading.Semaphore(0)
         self.card = Card(
@@ -69,7 +69,7 @@ class StandIn:
             limits=CardLimits.of(Limits()),
         )
 
-    def translate(self, lines, ticket, *, n_best=None, beam_size=None, alignment=False, warn=None):
+    def translate(self, lines, ticket, n_best=None, beam_size=None, alignment=False, warn=None):
         if self.busy:
             self.busy -= 1
             raise RAISED["OVERLOADED"]

@@ -92,7 +92,7 @@ def test_the_largest_request_is_read(service):
         (b'{"text": "\\ud800"}', 422, "text: expected a string"),
         (b'{"text": ["a", 1]}', 422, "text[1]: expected a string"),
         (b'{"text": [' + b",".join([b"1"] * 1_000) + b"]}", 422, "text[0]: expected a string"),
-        (b'{"text": ["a", "b\\nc"]}', 422, "text[1]: an item of a list is one line"),
+        (b'{"text": ["a", "b\\nc"]}', 422, "text[1]: expected a string; it is one line"),
         (b'{"text": ["' + b'","' * 1_000 + b'"]}', 422, "a request may have 1,000 lines"),
         (b'{"text": "' + b"\\n" * 1_001 + b'"}', 422, "a request may have 1,000 lines"),
         (b'{"text": "a", "n_best": "2"}', 422, "n_best: '2': expected a whole number"),
@@ -171,7 +171,7 @@ def test_the_page_and_its_files(service):
 
 def test_health_says_when_a_model_is_not_ready(service, monkeypatch):
     assert service.client.get("/health").json() == {"status": "ok"}
-    monkeypatch.setattr(service.model, "is_ready", False)
+    monkeypatch.setattr(service.model.workers, "is_ready", False)
     answer = service.client.get("/health")
     assert answer.status_code == 503 and answer.json() == {"status": "loading"}
 
@@ -235,7 +235,7 @@ def test_metrics_count_what_happens(fresh):
     for path in ("/a", "/b", "/c"):
         fresh.client.get(path)
     fresh.model.workers.computed(5)
-    fresh.model.workers.crashes, fresh.model.waiting = 3, 4
+    fresh.model.workers.crashes, fresh.model.queue.waiting = 3, 4
     answer = fresh.client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=")
     values = {

@@ -116,7 +116,7 @@ def test_too_much_is_refused(model):
     ):
         with pytest.raises(UsageError, match=problem):
             ask(model, lines)
-    assert model.waiting == 0
+    assert model.queue.waiting == 0
 
 
 def test_the_attention_page_is_that_of_a_pair(model):

@@ -83,7 +83,6 @@ def test_a_process_that_hangs_or_is_killed_is_started_again(shared):
 def test_processes_compute_side_by_side_and_closing_waits_for_none():
     with working(ReversingSpec(threads=2)) as (queue, workers):
         assert ask(queue, [1, 2], [3, 4, 5], []) == [[2, 1], [5, 4, 3], []]
-        assert workers.ready == 2
         ticket = Ticket()
         works = [Search([Sentence([HANGS])], SETTINGS)]
         places = queue.put(ticket, works)
@@ -114,7 +113,7 @@ def test_a_model_that_can_not_be_loaded_again_is_tried_until_it_can(tmp_path):
         broken.touch()
         (process,) = workers.processes()
         process.kill()
-        while workers.ready:
+        while workers.is_ready:
             time.sleep(0.01)
         # The next sentence waits for a process.
         threading.Timer(0.3, broken.unlink).start()
@@ -129,7 +128,7 @@ def test_a_process_that_finds_other_weights_is_not_started_again(tmp_path):
         assert ask(queue, [1, 2]) == [[2, 1]]  # by the process that has the first
         (process,) = workers.processes()
         process.kill()
-        while workers.ready:
+        while workers.is_ready:
             time.sleep(0.01)
         (answer,) = ask(queue, [1, 2])
         assert isinstance(answer, WorkerLost) and "other weights" in str(answer)

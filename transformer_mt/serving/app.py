@@ -163,7 +163,6 @@ class Service:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, counts it, and writes its line into the log."""
         started, status = time.monotonic(), 0
-        headers = Headers(scope=scope)
 
         async def send_safely(message: Message) -> None:
             nonlocal status
@@ -174,10 +173,6 @@ class Service:
                     answer.setdefault(name, value)
                 # A browser asks each time whether a file has changed.
                 answer.setdefault("Cache-Control", "no-cache" if "etag" in answer else "no-store")
-                if "transfer-encoding" in headers and "content-length" in headers:
-                    # A proxy in front may see another end of the request, and so another request
-                    # after it (RFC 9112, section 6.1).
-                    answer["Connection"] = "close"
             await send(message)
 
         scope.setdefault("state", {})
@@ -218,16 +213,11 @@ class Service:
         warnings: list[str] = []
 
         def translate(ticket: Ticket) -> str:
+            settings = query.n_best, query.beam_size, query.alignment
             translations = model.translate(
-                lines,
-                ticket,
-                n_best=query.n_best,
-                beam_size=query.beam_size,
-                alignment=query.alignment,
-                warn=lambda message, kind: warnings.append(message),
+                lines, ticket, *settings, warn=lambda message, kind: warnings.append(message)
             )
-            answer = requests.answer(query, model.name, ends, translations, warnings)
-            return answer.model_dump_json(exclude_none=True)
+            return requests.answer(query, model.name, ends, translations, warnings)
 
         answer = await self._run(request, translate)
         self._metrics.lines.labels(model.name).inc(len(lines))
@@ -237,8 +227,9 @@ class Service:
         """Finds the sentences of lines, which are translated one by one."""
         model, lines, _ = self._begin(query, request, query.text)
         parts = await self._run(request, lambda ticket: model.parts(lines))
-        values = [[part._asdict() for part in parts_of_line] for parts_of_line in parts]
-        return requests.PartsAnswer.model_validate({"parts": values})
+        return requests.PartsAnswer.model_validate(
+            {"parts": [[part._asdict() for part in of_line] for of_line in parts]}
+        )
 
     async def attention(
         self, query: requests.AttentionQuery, request: Request
@@ -271,7 +262,7 @@ class Service:
 
     async def health(self, response: Response) -> requests.HealthAnswer:
         """Whether every model can translate."""
-        if all(model.is_ready for model in self._models.values()):
+        if all(model.workers.is_ready for model in self._models.values()):
             return requests.HealthAnswer(status="ok")
         response.status_code = 503
         response.headers["Retry-After"] = "5"
@@ -454,6 +445,6 @@ class Metrics:
         for name, model in models.items():
             self.lines.labels(name)  # so that it is there from the start, with 0
             model.workers.computed = batches.labels(name).observe
-            waiting.labels(name).set_function(partial(getattr, model, "waiting"))
-            ready.labels(name).set_function(partial(getattr, model, "is_ready"))
+            waiting.labels(name).set_function(partial(getattr, model.queue, "waiting"))
+            ready.labels(name).set_function(partial(getattr, model.workers, "is_ready"))
             crashes.labels(name).set_function(partial(getattr, model.workers, "crashes"))

@@ -79,7 +79,7 @@ class Card(BaseModel):
 
 
 class ServedModel:
-    """A model, its queue and its workers. `close` ends them."""
+    """A model, its queue and its workers."""
 
     def __init__(self, name: str, spec: EngineSpec, limits: Limits) -> None:
         self.name = name
@@ -87,11 +87,11 @@ class ServedModel:
         self._limits = CardLimits.of(limits)
         # The workers hold the GPU, if there is one; this process knows nothing of its memory.
         batch_tokens = spec.config.decoding.batch_tokens or BATCH_TOKENS
-        self._queue = Queue(limits, batch_tokens, spec.threads if spec.device == "cpu" else 1)
-        self.workers = Workers(name, spec, self._queue, limits.timeout)
+        self.queue = Queue(limits, batch_tokens, spec.threads if spec.device == "cpu" else 1)
+        self.workers = Workers(name, spec, self.queue, limits.timeout)
         # Each sentence is a work of its own, which the queue puts into batches.
         self._decoding = with_changes(spec.config.decoding, {"batch_tokens": 1})
-        self._translator = Translator(spec, partial(self._queue.run, Ticket()))
+        self._translator = Translator(spec, partial(self.queue.run, Ticket()))
         # Equal requests get the same object, which is quick to compare.
         self._settings = cache(self._settings_of)
 
@@ -105,25 +105,10 @@ class ServedModel:
         self._translator.warm_up(1)
         self.card = self._card()
 
-    def close(self) -> None:
-        """Ends the workers at once."""
-        self.workers.close()
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether a worker has loaded the model."""
-        return self.workers.ready > 0
-
-    @property
-    def waiting(self) -> int:
-        """The number of sentences that wait."""
-        return self._queue.waiting
-
     def translate(
         self,
         lines: list[str],
         ticket: Ticket,
-        *,
         n_best: int | None = None,
         beam_size: int | None = None,
         alignment: bool = False,
@@ -148,9 +133,7 @@ class ServedModel:
             if value is not None and not 1 <= value <= widest:
                 raise UsageError(f"{key}: {value}: expected a number from 1 to {widest}")
         settings = self._settings(n_best, beam_size, alignment)
-        translator = self._translator.with_settings(
-            settings, partial(self._queue.run, ticket), warn
-        )
+        translator = self._translator.with_settings(settings, partial(self.queue.run, ticket), warn)
         window = [Line(text) for text in lines]
         return list(translator.stream([window], need_alignment=alignment))
 
@@ -185,7 +168,7 @@ class ServedModel:
             sides.append(attention.Side(key.capitalize(), text, ids))
         # Drawn in a worker process, which gives the engine.
         work = partial(attention.draw, self._spec, source=sides[0], target=sides[1])
-        (page,) = self._queue.run(ticket, iter([work]))
+        (page,) = self.queue.run(ticket, iter([work]))
         return page
 
     # ---- Limits, settings and card ----
@@ -285,7 +268,7 @@ def serving(
             names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
             unique = next(free for free in names if free not in models)
             models[unique] = ServedModel(unique, spec, limits)
-            stack.callback(models[unique].close)
+            stack.callback(models[unique].workers.close)
             models[unique].start()
             bar.update()
         bar.close()

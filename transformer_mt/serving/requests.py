@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
@@ -25,9 +25,11 @@ from transformer_mt.utils.console import say
 from transformer_mt.utils.errors import UsageError, UserError
 
 if TYPE_CHECKING:
-    from transformer_mt.decoding.output import Output, Translation
+    from transformer_mt.decoding.output import Translation
 
 _LINE_END = re.compile(r"(\r\n|\r|\n)")
+# The keys of an answer that are there if `alignment` was true.
+WITH_ALIGNMENT = ("alignment", "words", "parts", "source_words", "source_parts")
 # The warnings of an answer.
 MOST_WARNINGS = 10
 
@@ -36,8 +38,9 @@ Pair = tuple[int, int]
 Beam = Annotated[int, Field(ge=1)]
 # With a length, pydantic refuses half of a character, which JSON can have, but no text.
 Text = Annotated[str, Field(min_length=0)]
+Line = Annotated[str, Field(pattern=r"^[^\r\n]*$")]
 # A request is checked up to its first item that is wrong: one of 1 MB can have 500,000 of them.
-Lines = Annotated[list[Text], Field(fail_fast=True)]
+Lines = Annotated[list[Line], Field(fail_fast=True)]
 
 
 def _example(**values: Any) -> ConfigDict:
@@ -99,8 +102,10 @@ class AttentionQuery(Query):
     target: Text = Field(description="Its translation.")
 
 
+# JSON has no numbers that are not finite.
 Score = Annotated[
     float | None,
+    AfterValidator(lambda score: round(score, 4) if math.isfinite(score) else None),
     Field(description="The log-probability divided by the length penalty."),
 ]
 Alignment = Annotated[
@@ -122,6 +127,8 @@ Places = Annotated[
 
 class OutputAnswer(BaseModel):
     """A translation of a line."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     text: str
     score: Score = None
@@ -194,30 +201,21 @@ def split(text: str | list[str], most_lines: int) -> tuple[list[str], list[str]]
     """The lines of a request's text, and what ends each of them.
 
     Raises:
-        HTTPException: there are too many, or an item of a list has several lines.
+        HTTPException: there are too many.
     """
-    too_many = HTTPException(
-        422,
-        f"the request has too many lines; a request may have {most_lines:,} lines. Send it in "
-        "several requests",
-    )
     if isinstance(text, list):
-        if len(text) > most_lines:
-            raise too_many
-        for number, line in enumerate(text):
-            if _LINE_END.search(line):
-                raise HTTPException(
-                    422,
-                    f"text[{number}]: an item of a list is one line, and this one has a line end. "
-                    "Send a string instead of a list, or an item for each line",
-                )
-        return text, [""] * len(text)
-    parts = _LINE_END.split(text, most_lines)
-    lines, ends = parts[::2], [*parts[1::2], ""]
-    if len(lines) > 1 and not lines[-1]:  # Nothing follows the last line end.
-        lines, ends = lines[:-1], ends[:-1]
+        lines, ends = text, [""] * len(text)
+    else:
+        parts = _LINE_END.split(text, most_lines)
+        lines, ends = parts[::2], [*parts[1::2], ""]
+        if len(lines) > 1 and not lines[-1]:  # Nothing follows the last line end.
+            lines, ends = lines[:-1], ends[:-1]
     if len(lines) > most_lines:
-        raise too_many
+        raise HTTPException(
+            422,
+            f"the request has too many lines; a request may have {most_lines:,} lines. Send it in "
+            "several requests",
+        )
     return lines, ends
 
 
@@ -227,37 +225,25 @@ def answer(
     ends: list[str],
     translations: list[Translation],
     warnings: list[str],
-) -> TranslateAnswer:
-    """The answer to a request, given what `split` and the model made of it."""
-    whole = None
-    if isinstance(query.text, str):
-        whole = "".join(t.text + end for t, end in zip(translations, ends, strict=True))
+) -> str:
+    """The answer to a request as JSON, given what `split` and the model made of it."""
+    hidden: dict[str, Any] = {} if query.scores else {"score": True}
+    if not query.alignment:
+        hidden |= dict.fromkeys(WITH_ALIGNMENT, True)
+    outputs = True if query.n_best is None else {"__all__": hidden}
+    answers = [TranslationAnswer.model_validate(found) for found in translations]
+    for own, found in zip(answers, translations, strict=True):
+        own.parts = found.outputs[0].parts
+    whole = "".join(own.text + end for own, end in zip(answers, ends, strict=True))
     return TranslateAnswer(
         model=model,
-        text=whole,
-        translations=[_translation(query, t) for t in translations],
+        text=whole if isinstance(query.text, str) else None,
+        translations=answers,
         warnings=warnings[:MOST_WARNINGS] or None,
+    ).model_dump_json(
+        exclude_none=True,
+        exclude={"translations": {"__all__": hidden | {"outputs": outputs}}},
     )
-
-
-def _translation(query: TranslateQuery, translation: Translation) -> TranslationAnswer:
-    outputs = [_values(query, output) for output in translation.outputs]
-    values = dict(outputs[0])
-    if query.alignment:
-        values["source_words"] = translation.source_words
-        values["source_parts"] = translation.source_parts
-    if query.n_best is not None:
-        values["outputs"] = outputs
-    return TranslationAnswer.model_validate(values)
-
-
-def _values(query: TranslateQuery, output: Output) -> dict[str, Any]:
-    values: dict[str, Any] = {"text": output.text}
-    if query.scores and math.isfinite(output.score):  # JSON has no other numbers
-        values["score"] = round(output.score, 4)
-    if query.alignment:
-        values |= {"alignment": output.alignment, "words": output.words, "parts": output.parts}
-    return values
 
 
 # ---- Errors ----
@@ -318,7 +304,7 @@ def _described(item: Any) -> str:
     if item["type"] == "missing":
         return f"{place[0]}: missing"
     if place[0] == "text" and len(place) > 2:
-        return f"text[{place[2]}]: expected a string"
+        return f"text[{place[2]}]: expected a string; it is one line, without a line end"
     if place[0] == "text":
         return "text: expected a string or a list of strings"
     return problems.describe({**item, "loc": place})

@@ -61,9 +61,9 @@ class Workers:
         self.crashes = 0
 
     @property
-    def ready(self) -> int:
-        """The number of processes that have loaded the model."""
-        return len(self._loaded)
+    def is_ready(self) -> bool:
+        """Whether a process has loaded the model."""
+        return bool(self._loaded)
 
     def start(self) -> None:
         """Starts all processes, and waits until they have loaded the model.
