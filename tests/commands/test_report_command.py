@@ -16,7 +16,7 @@ from tests.support import (
     run_command,
     write_lines,
 )
-from transformer_mt.reports import texts
+from transformer_mt.reports import record
 from transformer_mt.utils.errors import UserError
 
 PAIRS = demo_pairs(60)
@@ -151,7 +151,7 @@ def test_a_large_test_set(runs, tmp_path, monkeypatch):
     many[7] = ("x" * 100_000, "好" * 100_000)
     write_text(folder, "test.", many)
     write_lines(folder / "test.hypothesis", [target[:-5] for _, target in many])
-    monkeypatch.setattr(texts, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(record, "MOST_BYTES", 100_000)
     page = written(folder, output=tmp_path / "page")
     shown = page.count('<div class="pair" data-line=')
     assert 50 < shown < 500

@@ -14,7 +14,7 @@ from tests.support import ROOT, demo_pairs, make_config, make_model_directory, r
 from transformer_mt.config import file as config_file
 from transformer_mt.model_directory import MODEL_CARD, ModelDirectory
 from transformer_mt.reports.card import card_of, model_card
-from transformer_mt.reports.record import Record
+from transformer_mt.reports.record import DataFacts, Record
 from transformer_mt.utils.folders import is_sealed
 
 OVERRIDES = [
@@ -106,7 +106,7 @@ def test_damaged_measurements(run, tmp_path):
     config = ModelDirectory(run).load_config()
     line = {"checkpoint": "step_1", "bleu": "high", "chrf": 1e400, "intervals": 3, "note": ["x"]}
     record = Record(tmp_path, "x", {"test": [line], "start": [{"parameters": "many"}]}, config)
-    record.facts = {"files": {"train": 3}, "pairs": None}
+    record.facts = DataFacts.model_validate({"files": {"train": 3}, "pairs": None})
     metadata, text = parts_of(model_card(record, config, "step_1"))
     assert metadata["model-index"][0]["results"][0]["metrics"] == []
     assert "The text is files of the author of the model." in text
@@ -135,7 +135,7 @@ def test_hostile_text(run, tmp_path_factory, name, note, device, tag, file):
     config = config.model_copy(update={"data": data})
     line = {"checkpoint": "step_1", "bleu": 10.0, "signature": note, "note": f"```\n{note}"}
     record = Record(run, name, {"test": [line], "start": [{"device_name": device}]}, config)
-    record.facts = {"files": {"train": [file]}}
+    record.facts = DataFacts(files={"train": [file]})
     card = model_card(record, config, "step_1")
     card.encode()  # half a surrogate pair has no place in a file
     metadata, text = parts_of(card)

@@ -39,7 +39,7 @@ def test_a_whole_run(run):
     assert record.problems == []
     assert record.step == STEPS and record.seconds == STEPS * 0.9
     assert record.languages == ("en", "de") and record.config.model.d_model == 16
-    assert record.facts["pairs"] == 28944
+    assert record.facts.pairs == 28944
     assert record.translations.split == "test" and record.translations.checkpoint == "step_6000"
     assert record.translations.sources == [source for source, _ in PAIRS]
     points = record.points("dev", "bleu", "seconds", 1 / 3600)
@@ -124,8 +124,13 @@ def test_no_model_directory(tmp_path):
 # ---- The scores ----
 
 
+def judged_of(record):
+    records.judge(record)
+    return record.quality
+
+
 def test_scores_are_the_logged_ones_if_they_have_intervals(run):
-    scores = records.judge(read(run, "name")).scores
+    scores = judged_of(read(run, "name")).scores
     assert scores.values == {"bleu": 34.0, "chrf": 58.0}
     assert scores.intervals["bleu"] == (34.0 - 1.3, 34.0 + 1.3)
 
@@ -135,12 +140,12 @@ def test_scores_without_intervals_are_computed(run):
     lines[-1].pop("intervals")
     write_metrics(run, lines)
     record = read(run, "name")
-    judged = records.judge(record)
+    judged = judged_of(record)
     text = record.translations
     expected = score(text.hypotheses, [text.references], "13a", confidence=True)
     assert judged.scores.values == expected.values
     assert judged.scores.intervals == expected.intervals
-    assert sum(group.lines for group in judged.groups) == judged.total == 30
+    assert sum(count for _, count, *_ in judged.groups) == judged.total == 30
     # Each sentence is scored by itself.
     own = score(text.hypotheses[7:8], [text.references[7:8]], "13a", metrics=["chrf"])
     assert judged.chrf[7] == pytest.approx(own.values["chrf"])
@@ -148,7 +153,7 @@ def test_scores_without_intervals_are_computed(run):
 
 def test_a_long_text_is_scored_in_part(run, monkeypatch):
     monkeypatch.setattr(records, "MOST_LINES", 7)
-    judged = records.judge(read(run, "name"))
+    judged = judged_of(read(run, "name"))
     assert list(judged.lines) == [0, 4, 8, 12, 17, 21, 25] and judged.total == 30
     assert judged.translations.sources == [PAIRS[line][0] for line in judged.lines]
     assert judged.scores.values == {"bleu": 34.0, "chrf": 58.0}

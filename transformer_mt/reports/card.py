@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,8 +21,8 @@ from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.languages import primary
 from transformer_mt.model_directory import MODEL_CARD, ModelDirectory
 from transformer_mt.reports.page import render
-from transformer_mt.reports.record import Record, interval, number, read
-from transformer_mt.scoring.metrics import METRICS
+from transformer_mt.reports.record import Record, number, read, scores_of
+from transformer_mt.scoring.metrics import METRICS, Scores
 from transformer_mt.utils.console import duration, visible
 from transformer_mt.utils.errors import UserError
 from transformer_mt.utils.folders import sealed
@@ -66,7 +65,7 @@ def of_training(model_dir: Path, checkpoint: str) -> Training:
     with contextlib.suppress(UserError, OSError):
         record = read(model_dir, model_dir.name)
         tests = [line for line in record.lines("test") if line.get("checkpoint") == checkpoint]
-        pairs = number(record.facts.get("pairs"))
+        pairs = record.facts.pairs
         dataset = record.config.data.dataset if record.config else "files"
         return Training(
             pairs=None if pairs is None else max(0, int(pairs)),
@@ -85,15 +84,14 @@ def of_export(folder: Path) -> Training:
 
 def _score(line: dict[str, Any]) -> Score | None:
     """The score of a line of metrics.jsonl."""
-    if (bleu := number(line.get("bleu"))) is None:
+    scores = scores_of(line)
+    if "bleu" not in scores.values:
         return None
-    half = _half_width(line, "bleu")
-    return Score(score=round(bleu, 2), interval=None if half is None else round(half, 2))
-
-
-def _half_width(line: dict[str, Any], metric: str) -> float | None:
-    ends = interval(line, metric)
-    return None if ends is None else (ends[1] - ends[0]) / 2
+    half = None
+    if "bleu" in scores.intervals:
+        low, high = scores.intervals["bleu"]
+        half = round((high - low) / 2, 2)
+    return Score(score=round(scores.values["bleu"], 2), interval=half)
 
 
 def card_of(directory: ModelDirectory, checkpoint: str) -> str:
@@ -118,21 +116,14 @@ def model_card(record: Record, config: Config, checkpoint: str) -> str:
     """
     splits = {"dev": _dev_line(record, checkpoint), "test": record.last("test")}
     splits = {name: line for name, line in splits.items() if line.get("checkpoint") == checkpoint}
-    scores, notes = [], []
-    for split, line in splits.items():
-        for key, value in _values(line):
-            metric, half = METRICS[key], _half_width(line, key)
-            margin = "" if half is None else f" ± {half:.{metric.digits}f}"
-            scores.append((split, metric.label, f"{value:.{metric.digits}f}{margin}"))
-            notes.append(_code(line.get(metric.signature_key)))
-        notes.append(_code(line.get("note")))
+    scores = {split: scores_of(line) for split, line in splits.items()}
+    notes = [_code(note) for own in scores.values() for note in own.notes()]
     source, target = record.languages
-    start, files = record.last("start"), record.facts.get("files")
-    train = files.get("train") if isinstance(files, dict) else None
+    start = record.last("start")
     recipe = yaml_text.dump(_recipe(config))
     text = render(
         "card.md",
-        metadata=yaml_text.dump(_metadata(record, config, splits.get("test"))),
+        metadata=yaml_text.dump(_metadata(record, config, scores.get("test"))),
         record=record,
         config=config,
         model=config.model,
@@ -140,12 +131,11 @@ def model_card(record: Record, config: Config, checkpoint: str) -> str:
         source=source,
         target=target,
         parameters=number(start.get("parameters")),
-        splits=splits,
         scores=scores,
+        metrics=METRICS,
         notes=list(filter(None, dict.fromkeys(notes))),
         dataset=DATASETS[config.data.dataset],
-        files=[Path(str(path)).name for path in train] if isinstance(train, list) else [],
-        pairs=number(record.facts.get("pairs")),
+        files=[Path(path).name for path in record.facts.files.get("train", ())],
         training={
             "updates": f"{record.step:,}",
             "time": None if record.seconds is None else duration(record.seconds),
@@ -163,7 +153,7 @@ def model_card(record: Record, config: Config, checkpoint: str) -> str:
     return visible(text)
 
 
-def _metadata(record: Record, config: Config, test: dict[str, Any] | None) -> dict[str, Any]:
+def _metadata(record: Record, config: Config, test: Scores | None) -> dict[str, Any]:
     """Returns what model hubs read. Only what is known is in it."""
     codes = [primary(code) for code in (config.data.source_lang, config.data.target_lang)]
     languages = [code for code in dict.fromkeys(codes) if _LANGUAGE.fullmatch(code)]
@@ -175,7 +165,9 @@ def _metadata(record: Record, config: Config, test: dict[str, Any] | None) -> di
     }
     if test is None:
         return metadata
-    values = {METRICS[key].label: round(value, METRICS[key].digits) for key, value in _values(test)}
+    values = {
+        METRICS[key].label: round(value, METRICS[key].digits) for key, value in test.values.items()
+    }
     name = "files of the author" if config.data.dataset == "files" else config.data.dataset
     result = {
         "task": {"type": "translation", "name": f"Translation {codes[0]}-{codes[1]}"},
@@ -189,14 +181,6 @@ def _metadata(record: Record, config: Config, test: dict[str, Any] | None) -> di
         "metrics": [label.lower() for label in values],
         "model-index": [{"name": record.name, "results": [result]}],
     }
-
-
-def _values(line: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yields each score of a line, under its key of METRICS."""
-    for key in METRICS:
-        value = number(line.get(key))
-        if value is not None:
-            yield key, value
 
 
 def _dev_line(record: Record, checkpoint: str) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 sentences of text and page are the same."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from textwrap import wrap
 
-from transformer_mt.reports.page import Table, render
+from transformer_mt.reports.page import Bars, Figure, Table, bars, render
 from transformer_mt.scoring.comparison import (
     SENTENCE_METRIC,
     Comparison,
@@ -16,7 +16,13 @@ from transformer_mt.scoring.comparison import (
     differences,
 )
 from transformer_mt.scoring.metrics import METRICS
-from transformer_mt.scoring.significance import SIGNIFICANCE, MetricComparison, p_number
+from transformer_mt.scoring.significance import (
+    SIGNIFICANCE,
+    Difference,
+    MetricComparison,
+    SystemScore,
+    p_number,
+)
 from transformer_mt.utils import console
 from transformer_mt.utils.console import visible
 
@@ -37,27 +43,14 @@ def as_page(comparison: Comparison) -> str:
     Raises:
         ModuleNotFoundError: Jinja2 or Matplotlib is not installed.
     """
-    from transformer_mt.reports.charts import intervals
-
     metrics = []
     for metric in comparison.metrics.values():
         label = metric.metric.label
         scores = dict(zip(comparison.systems, metric.scores, strict=True))
+        changes = {letter: own.difference for letter, own in scores.items() if own.difference}
         figures = [
-            intervals(
-                f"{label} of each system, and its interval.",
-                [(letter, own.value, own.interval) for letter, own in scores.items()],
-            ),
-            intervals(
-                f"Difference from {comparison.baseline} in {label}, and its interval. If that "
-                "contains 0, the test set cannot tell which one is better.",
-                [
-                    (letter, own.difference.value, own.difference.interval)
-                    for letter, own in scores.items()
-                    if own.difference is not None
-                ],
-                sign="+",
-            ),
+            _figure(f"{label} of each system", label, scores),
+            _figure(f"Difference from {comparison.baseline} in {label}", label, changes),
         ]
         metrics.append((metric.metric, figures, score_table(comparison, metric)))
     signatures = [
@@ -79,6 +72,12 @@ def as_page(comparison: Comparison) -> str:
         change_text=change_text,
         signatures=Table(("metric", "test", "signature"), signatures, sides="<"),
     )
+
+
+def _figure(title: str, label: str, values: Mapping[str, SystemScore | Difference]) -> Figure:
+    """Returns a figure of a value of each system, with its 95 % interval."""
+    ends = [own.interval for own in values.values()]
+    return bars(title, list(values), label, [Bars(label, [v.value for v in values.values()], ends)])
 
 
 def as_text(comparison: Comparison, colour: bool = False) -> str:

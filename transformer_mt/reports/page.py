@@ -1,23 +1,59 @@
-"""How pages and model cards are made of the templates of this room (Jinja2).
+"""What pages are made of: templates, tables and figures.
 
 A page is one file. It fetches nothing, and its Content-Security-Policy forbids it. Text is shown
-and never run, because all that a template is given is escaped, as HTML or as Markdown.
+and never run, because all that a template (Jinja2) is given is escaped, as HTML or as Markdown.
+
+Matplotlib draws the figures, as SVG inside of the page, and a table has their values. Their colours
+are the variables of style.css, so that one figure suits dark and light. Legends and titles are
+HTML, so that no name of a run reaches Matplotlib. The same values always give the same text.
 """
 
+import hashlib
 import html
+import io
+import logging
+import math
 import re
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from transformer_mt.scoring.comparison import differences
 from transformer_mt.utils.console import visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from matplotlib.axes import Axes
+
+Item = TypeVar("Item")
 
 TEMPLATES = Path(__file__).with_name("templates")
+WIDTH, HEIGHT = 360, 240  # in pixels where the page is as wide as a phone
+SERIES = 6  # the colours --series-1 and so on; further series begin again with the first
+# Matplotlib draws with these colours, which then become variables of the page.
+_COLOURS = {f"#fe00{number:02x}": f"var(--series-{number})" for number in range(1, SERIES + 1)}
+_INK, _QUIET, _LINE = "#fe0100", "#fe0200", "#fe0300"
+_COLOURS |= {_INK: "var(--ink)", _QUIET: "var(--quiet)", _LINE: "var(--line)"}
+_SETTINGS = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "transformer_mt",
+    "text.parse_math": False,
+    # A line of many points is drawn as one of fewer that nobody can tell from it.
+    "path.simplify_threshold": 0.5,
+    "font.size": 12,
+    "axes.labelsize": 11.5,
+    "axes.axisbelow": True,
+    "grid.linewidth": 0.7,
+    "text.color": _INK,
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
+    **dict.fromkeys(("axes.edgecolor", "grid.color", "xtick.color", "ytick.color"), _LINE),
+    **dict.fromkeys(("axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), _QUIET),
+}
+# The most rows of a line in the table behind a figure.
+_ROWS = 30
 
 
 class Table(NamedTuple):
@@ -35,6 +71,53 @@ class Table(NamedTuple):
 
     def is_number(self, column: int) -> bool:
         return self.sides[min(column, len(self.sides) - 1)] == ">"
+
+
+class Line(NamedTuple):
+    """A line of a figure; a single point is drawn as a ring.
+
+    Attributes:
+        points: (x, y) in the order of x; y is None where there is no value.
+        series: the number of its colour, from 1.
+    """
+
+    label: str
+    points: Sequence[tuple[float, float | None]]
+    series: int = 1
+    dashed: bool = False
+
+
+class Bars(NamedTuple):
+    """A bar for each group of a figure.
+
+    Attributes:
+        values: one per group; None leaves the bar out.
+        intervals: (lowest, highest) per group, or None.
+        series: the number of the colour, from 1.
+    """
+
+    label: str
+    values: Sequence[float | None]
+    intervals: Sequence[tuple[float, float] | None]
+    series: int = 1
+
+
+class Figure(NamedTuple):
+    """A figure for the macro of the same name in parts.html.
+
+    Attributes:
+        svg: the drawing.
+        values: what is drawn.
+        legend: the label, the colour, and the class of style.css (line, dashed or ring) of each
+            series.
+        note: plain text below the figure.
+    """
+
+    title: str
+    svg: str
+    values: Table
+    legend: Sequence[tuple[str, str, str]]
+    note: str = ""
 
 
 def render(template: str, **values: Any) -> str:
@@ -61,7 +144,7 @@ def _environment(is_html: bool) -> "Environment":
         keep_trailing_newline=True,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    environment.globals["differences"] = differences
+    environment.globals |= {"differences": differences, "number": shown_number, "Table": Table}
     return environment
 
 
@@ -70,3 +153,161 @@ def _plain_markdown(text: str) -> str:
     text = html.escape(" ".join(text.split()), quote=False)
     # Hubs make links of www.x.org and https://x.org.
     return re.sub(r"([\\`*_{}\[\]()#+!|~]|(?<=www)\.|:(?=//))", r"\\\1", text, flags=re.I)
+
+
+def shown_number(value: float | None) -> str:
+    """Returns a number with four significant digits, and all digits of those from 1,000 on."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    if abs(value) >= 1e15:
+        return f"{value:.3e}"
+    if abs(value) >= 1000 or value == round(value):
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def thinned(items: Sequence[Item], most: int) -> list[Item]:
+    """Returns at most `most` of the items, spread evenly, the first and the last among them."""
+    last = len(items) - 1
+    if last < most:
+        return list(items)
+    return [items[round(place * last / (most - 1))] for place in range(most)]
+
+
+# ---- Figures
+
+
+def lines(
+    title: str, x: str, y: str, drawn: Sequence[Line], *, log: bool = False, note: str = ""
+) -> Figure:
+    """Returns a figure of lines.
+
+    Args:
+        x, y: what the axes show, with the unit.
+        log: whether the y-axis is logarithmic. Values that are not positive are then left out.
+    """
+    legend = []
+    with _axes(HEIGHT) as axes:
+        for line in drawn:
+            is_ring = len(line.points) == 1
+            xs, values = zip(*line.points, strict=True) if line.points else ((), ())
+            ys = [math.nan if y is None or (log and y <= 0) else y for y in values]
+            style: dict[str, Any] = {"marker": "o", "markersize": 3} if len(xs) <= 25 else {}
+            if is_ring:
+                style |= {"markersize": 8, "markerfacecolor": "none"}
+            dash = (0, (2.5, 1.5)) if line.dashed else "-"
+            colour = _colour(line.series)
+            axes.plot(xs, ys, color=colour, linewidth=1.5, linestyle=dash, **style)
+            kind = "ring" if is_ring else "dashed" if line.dashed else "line"
+            legend.append((line.label, _COLOURS[colour], kind))
+        axes.set(xlabel=x, ylabel=y)
+        axes.grid(axis="y")
+        positive = [y for line in drawn for _, y in line.points if y is not None and y > 0]
+        if log and positive:
+            _set_log_ticks(axes, min(positive), max(positive))
+        else:
+            axes.locator_params(axis="y", nbins=5)
+        axes.yaxis.set_major_formatter(lambda value, _: shown_number(value))
+        # Matplotlib's own layout would measure every text, which takes as long as drawing. A digit
+        # is 7.7 pixels wide.
+        left = 28 + 7.7 * max((len(shown_number(tick)) for tick in axes.get_yticks()), default=0)
+        axes.figure.subplots_adjust(left / WIDTH, 44 / HEIGHT, 1 - 24 / WIDTH, 1 - 8 / HEIGHT)
+        svg = _svg(axes)
+    # Values of the same x are in one row.
+    columns = [dict(thinned(line.points, _ROWS)) for line in drawn]
+    rows = [
+        [shown_number(at), *(shown_number(own[at]) if at in own else "" for own in columns)]
+        for at in sorted({at for column in columns for at in column})
+    ]
+    table = Table([x, *(line.label for line in drawn)], rows, sides=">")
+    return Figure(title, svg, table, legend, note)
+
+
+def bars(
+    title: str, groups: Sequence[str], unit: str, drawn: Sequence[Bars], note: str = ""
+) -> Figure:
+    """Returns a figure of horizontal bars: for each group, one bar of each series.
+
+    Args:
+        unit: what the bars measure.
+    """
+    thickness = 0.8 / max(len(drawn), 1)
+    columns = []
+    with _axes(56 + len(groups) * max(22, 13 * len(drawn) + 8)) as axes:
+        for place, series in enumerate(drawn):
+            colour, cells = _colour(series.series), []
+            for group, (value, ends) in enumerate(
+                zip(series.values, series.intervals, strict=True)
+            ):
+                cells.append(shown_number(value))
+                if value is None:
+                    continue
+                at = group + (place - (len(drawn) - 1) / 2) * thickness
+                axes.barh(at, value, thickness * 0.86, color=colour, alpha=0.75 if ends else 1)
+                if ends:
+                    cells[-1] += f" ({shown_number(ends[0])} to {shown_number(ends[1])})"
+                    axes.plot(ends, (at, at), color=_INK, linewidth=1.2, marker="|", markersize=5)
+            columns.append(cells)
+        names = (visible(group) for group in groups)
+        axes.set_yticks(
+            range(len(groups)), [name if len(name) <= 28 else f"{name[:27]}…" for name in names]
+        )
+        axes.tick_params(axis="y", length=0, labelcolor=_INK)
+        axes.set_ylim(len(groups) - 0.5, -0.5)
+        axes.set(xlabel=unit)
+        axes.grid(axis="x")
+        svg = _svg(axes, "constrained")
+    table = Table(
+        ["", *(series.label for series in drawn)],
+        [list(row) for row in zip(groups, *columns, strict=True)],
+    )
+    legend = [(series.label, _COLOURS[_colour(series.series)], "line") for series in drawn]
+    return Figure(title, svg, table, legend, note)
+
+
+@contextmanager
+def _axes(height: float) -> "Iterator[Axes]":
+    """Yields empty axes, under settings that no file of the user changes."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it reports how it finds its fonts
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of characters that its font does not have
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_SETTINGS)
+        figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72)
+        yield figure.add_subplot()
+
+
+def _svg(axes: "Axes", layout: str = "none") -> str:
+    """Returns the figure of these axes as an SVG element. No id in it is that of another figure."""
+    figure: Any = axes.figure
+    figure.set_layout_engine(layout)
+    axes.xaxis.set_major_formatter(lambda value, _: shown_number(value))
+    axes.locator_params(axis="x", nbins=5)
+    file = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(file, format="svg", transparent=True, metadata=nothing)
+    svg = file.getvalue()
+    svg = svg[svg.index("<svg") :]
+    prefix = "f" + hashlib.sha256(svg.encode("utf-8", "replace")).hexdigest()[:10]
+    for before in (' id="', 'href="#', "url(#"):
+        svg = svg.replace(before, before + prefix)
+    for colour, variable in _COLOURS.items():
+        svg = svg.replace(colour, variable)
+    return svg
+
+
+def _colour(series: int) -> str:
+    return f"#fe00{(series - 1) % SERIES + 1:02x}"
+
+
+def _set_log_ticks(axes: "Axes", low: float, high: float) -> None:
+    """Chooses few ticks with short labels, for values from `low` to `high`."""
+    exponents = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    ticks = [factor * 10.0**exponent for exponent in exponents for factor in (1, 2, 5)]
+    ticks = [tick for tick in ticks if low / 1.3 <= tick <= high * 1.3]
+    axes.set_yscale("log")
+    axes.set_yticks(ticks[:: len(ticks) // 6 + 1])
+    axes.minorticks_off()

@@ -1,20 +1,39 @@
-"""What a run has recorded in its model directory, and how good its translations are. A directory
-can be read while the run trains.
+"""What a run has recorded in its model directory, how good its translations are, and which of them
+a page shows. A directory can be read while the run trains.
 
 Nothing is locked, and any file may be missing, damaged, or of an earlier version. What can't be
 read is left out, and `Record.problems` says why.
 """
 
-import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from statistics import fmean
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+)
 
 from transformer_mt.config.schema import Config
 from transformer_mt.data.languages import has_spaces
-from transformer_mt.model_directory import DATA_FACTS, HYPOTHESIS, LOG, ModelDirectory, entries
+from transformer_mt.model_directory import (
+    DATA_FACTS,
+    HYPOTHESIS,
+    LOG,
+    ModelDirectory,
+    entries,
+    texts,
+)
+from transformer_mt.reports.page import thinned
 from transformer_mt.scoring.groups import Group, by_length, spread
 from transformer_mt.scoring.metrics import DEFAULT_METRICS, METRICS, Scores, score, sentence_scores
 from transformer_mt.scoring.tokenizers import note_for, tokenizer_for, tokenizer_for_text
@@ -27,6 +46,74 @@ Result = TypeVar("Result")
 _LARGEST = 1e30
 # Of a longer text, this number of lines, spread evenly over it, is scored here.
 MOST_LINES = 5000
+# A text is shown with at most this many sentences, and all texts in about this many bytes of HTML.
+MOST_SENTENCES = 1500
+MOST_BYTES = 2_000_000
+# About the bytes of the HTML around a text. What marks its words is about as long as the text.
+_BYTES_AROUND = 150
+# The rest of a longer text is cut.
+LONGEST_TEXT = 600
+# Of the fixed sentences, this many sentences, and this many translations of each.
+MOST_VERSIONS = 10
+MOST_SAMPLES = 8
+
+Number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
+Interval = tuple[float, float]
+EMPTY = Scores({}, {}, None, 0)
+
+
+class Lenient(BaseModel):
+    """The base of what data.json says."""
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _default_if_wrong(
+        cls, value: Any, validate: ValidatorFunctionWrapHandler, info: ValidationInfo
+    ) -> Any:
+        try:
+            return validate(value)
+        except ValidationError:
+            return cls.model_fields[info.field_name].get_default()
+
+
+class Pairs(Lenient):
+    """The number of some pairs of the text, and examples of them."""
+
+    count: Number = Field(default=0, validation_alias=AliasChoices("count", "lines"))
+    examples: list[list[str]] = []
+
+
+class SideFacts(Lenient):
+    """What data.json says about a side of the training text. `lengths` is a histogram: the shortest
+    and the longest sentence of a bar, in subwords, and the number of its sentences. `rare` is the
+    share of the vocabulary that occurs less than 10 times."""
+
+    sentences: Number | None = None
+    words: Number | None = None
+    subwords: Number | None = None
+    subwords_per_word: Number | None = None
+    mean: Number | None = None
+    longest: Number | None = None
+    vocabulary: Number | None = None
+    rare: Number | None = None
+    lengths: list[tuple[Number, Number, Number]] = []
+
+
+class DataFacts(Lenient):
+    """What data.json says about the text of a run, as far as a page shows it. `dropped` are the
+    pairs that were left out, by the reason; `overlap` those of a set of which a side is also in the
+    training text."""
+
+    files: dict[str, list[str]] = {}
+    pairs: Number | None = None
+    dev: Number | None = None
+    test: Number | None = None
+    unknown: Number | None = None
+    source: SideFacts = SideFacts()
+    target: SideFacts = SideFacts()
+    dropped: dict[str, Pairs] = {}
+    overlap: dict[str, Pairs] = {}
+    copies: Pairs = Pairs()
 
 
 class Translations(NamedTuple):
@@ -45,6 +132,33 @@ class Translations(NamedTuple):
     hypotheses: list[str]
 
 
+class Quality(NamedTuple):
+    """Scores of the translations of a run.
+
+    Attributes:
+        scores: of all translations, with 95 % intervals where they could be computed.
+        translations: the lines that were scored one by one, which are some of a long text; None if
+            the run has not kept its translations.
+        lines: the indices of these lines in the whole text.
+        total: the number of lines of the whole text.
+        groups: the name, the number of lines, the BLEU and its 95 % interval of each group by the
+            length of the source (of the reference if there are no sources).
+        chrf: the chrF of each of `lines`.
+    """
+
+    scores: Scores = EMPTY
+    translations: Translations | None = None
+    lines: Sequence[int] = ()
+    total: int = 0
+    groups: Sequence[tuple[str, int, float, Interval]] = ()
+    chrf: Sequence[float] = ()
+
+    @property
+    def split(self) -> str:
+        """The set that was translated: test or dev."""
+        return self.translations.split if self.translations else "test"
+
+
 @dataclass
 class Record:
     """What a run has recorded.
@@ -53,8 +167,9 @@ class Record:
         name: what the run is called in figures and tables.
         logged: the lines of metrics.jsonl, per kind. Their values may have any type.
         config: None if it can't be read.
-        facts: the content of data.json; empty if there is none.
+        facts: the content of data.json.
         translations: those of the test set, or else the newest ones of the dev set.
+        quality: what `judge` has found out.
         problems: what could not be read, and why.
     """
 
@@ -62,8 +177,9 @@ class Record:
     name: str
     logged: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     config: Config | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: DataFacts = field(default_factory=DataFacts)
     translations: Translations | None = None
+    quality: Quality = field(default_factory=Quality)
     problems: list[str] = field(default_factory=list)
 
     def lines(self, kind: str) -> list[dict[str, Any]]:
@@ -138,7 +254,7 @@ def read(path: str | Path, name: str) -> Record:
     if not record.logged:
         record.problems.append(f"{LOG} has no measurements yet")
     record.config = attempt(directory.load_config)
-    record.facts = attempt(lambda: _facts(directory)) or {}
+    record.facts = attempt(lambda: _facts(directory)) or DataFacts()
     record.translations = attempt(lambda: _translations(directory, record))
     return record
 
@@ -154,27 +270,12 @@ def number(value: Any) -> float | None:
     return value if math.isfinite(value) and abs(value) < _LARGEST else None
 
 
-def interval(line: dict[str, Any], metric: str) -> tuple[float, float] | None:
-    """Returns the 95 % interval of a score in a line of metrics.jsonl; None if it has none."""
-    intervals = line.get("intervals")
-    ends = intervals.get(metric) if isinstance(intervals, dict) else None
-    if not isinstance(ends, list) or len(ends) != 2:
-        return None
-    low, high = map(number, ends)
-    return None if low is None or high is None else (low, high)
-
-
-def _facts(directory: ModelDirectory) -> dict[str, Any]:
+def _facts(directory: ModelDirectory) -> DataFacts | None:
     path = directory.own(DATA_FACTS)
-    if not path.is_file():
-        return {}
     try:
-        facts = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
-        facts = None
-    if not isinstance(facts, dict):
-        raise UserError(f"{path}: damaged: not a JSON object")
-    return facts
+        return DataFacts.model_validate_json(path.read_bytes()) if path.is_file() else None
+    except ValidationError:
+        raise UserError(f"{path}: damaged: not a JSON object") from None
 
 
 def _translations(directory: ModelDirectory, record: Record) -> Translations | None:
@@ -207,47 +308,20 @@ def _translations(directory: ModelDirectory, record: Record) -> Translations | N
     return None
 
 
-class GroupScore(NamedTuple):
-    """The BLEU of the sentences of some lengths, with its 95 % interval."""
-
-    name: str
-    lines: int
-    bleu: float
-    interval: tuple[float, float]
+# ---- Scores
 
 
-class Quality(NamedTuple):
-    """Scores of the translations of a run.
-
-    Attributes:
-        scores: of all translations, with 95 % intervals where they could be computed; None if there
-            are no scores.
-        translations: the lines that were scored one by one, which are some of a long text; None if
-            the run has not kept its translations.
-        lines: the indices of these lines in the whole text.
-        total: the number of lines of the whole text.
-        groups: by the length of the source (of the reference if there are no sources).
-        chrf: the chrF of each of `lines`.
-    """
-
-    scores: Scores | None
-    translations: Translations | None = None
-    lines: Sequence[int] = ()
-    total: int = 0
-    groups: Sequence[GroupScore] = ()
-    chrf: Sequence[float] = ()
-
-
-def judge(record: Record) -> Quality:
+def judge(record: Record) -> None:
     """Scores the translations of a run.
 
     Raises:
         UserError: a package for the tokeniser of the target language is missing.
     """
     whole = record.translations
-    logged = _logged_scores(record)
+    logged = scores_of(record.last("test"))
+    record.quality = Quality(logged)
     if whole is None:
-        return Quality(logged)
+        return
     total = len(whole.hypotheses)
     lines = spread(total, MOST_LINES)
     sources, references, hypotheses = (
@@ -261,27 +335,127 @@ def judge(record: Record) -> Quality:
         own = group.of(hypotheses), [group.of(references)]
         return score(*own, tokenize, note, metrics=metrics, confidence=True)
 
-    scores = logged if whole.split == "test" else None
-    if scores is None or not (scores.intervals or total > len(lines)):
-        metrics = scores.values if scores else DEFAULT_METRICS
+    scores = logged if whole.split == "test" else EMPTY
+    if not scores.intervals and (total <= len(lines) or not scores.values):
+        metrics = scores.values or DEFAULT_METRICS
         scores = scored(Group("", list(range(len(lines)))), *metrics)
     groups = []
     for group in by_length(sources or references, record.has_spaces(0 if sources else 1)):
         own = scored(group, "bleu")
         values = own.values["bleu"], own.intervals["bleu"]
-        groups.append(GroupScore(group.name, len(group.lines), *values))
+        groups.append((group.name, len(group.lines), *values))
     chrf = sentence_scores(hypotheses, [references], tokenize, ["chrf"])["chrf"]
     chosen = whole._replace(sources=sources, references=references, hypotheses=hypotheses)
-    return Quality(scores, chosen, lines, total, groups, chrf)
+    record.quality = Quality(scores, chosen, lines, total, groups, chrf)
 
 
-def _logged_scores(record: Record) -> Scores | None:
-    """Returns the scores of the test set that the run has logged."""
-    line = record.last("test")
+def scores_of(line: dict[str, Any]) -> Scores:
+    """Returns the scores in a line of metrics.jsonl."""
     values = {key: value for key in METRICS if (value := number(line.get(key))) is not None}
-    if not values:
-        return None
-    intervals = {key: ends for key in values if (ends := interval(line, key)) is not None}
+    logged = line.get("intervals")
+    intervals = {}
+    for key in values:
+        ends = logged.get(key) if isinstance(logged, dict) else None
+        if isinstance(ends, list) and len(ends) == 2 and None not in map(number, ends):
+            intervals[key] = (float(ends[0]), float(ends[1]))
     signatures = {key: str(line.get(METRICS[key].signature_key, "")) for key in values}
     count, note = number(line.get("lines")), str(line.get("note") or "")
     return Scores(values, signatures, None, int(count or 0), note, intervals)
+
+
+# ---- Sentences for a page
+
+
+class Sentence(NamedTuple):
+    """A sentence with translations of it.
+
+    Attributes:
+        source: None if it is not known.
+        hypotheses: a label and a translation, of each run or of each time.
+        line: its number in the text, from 0.
+        scores: the chrF of each of `hypotheses`.
+    """
+
+    source: str | None
+    reference: str
+    hypotheses: list[tuple[str, str]]
+    line: int = 0
+    scores: Sequence[float] = ()
+
+    @property
+    def score(self) -> float:
+        return fmean(self.scores)
+
+    @property
+    def bytes(self) -> int:
+        """About its size on a page."""
+        every = [self.source or "", self.reference, *(text for _, text in self.hypotheses)]
+        return sum(_BYTES_AROUND + 2 * len(text.encode("utf-8", "replace")) for text in every)
+
+
+def translated_texts(
+    records: Sequence[Record],
+) -> Iterator[tuple[list[Record], list[Sentence]]]:
+    """Yields each text that runs have translated, once for all runs with the same text: the runs,
+    and the sentences that are shown, the worst first."""
+    together: dict[tuple, list[Record]] = {}
+    for record in records:
+        if (text := record.quality.translations) is not None:
+            key = (text.split, tuple(text.sources or ()), tuple(text.references))
+            together.setdefault(key, []).append(record)
+    for runs in together.values():
+        text = runs[0].quality.translations
+        sentences = []
+        for index, place in enumerate(runs[0].quality.lines):
+            hypotheses, scores = [], [run.quality.chrf[index] for run in runs]
+            for run, chrf in zip(runs, scores, strict=True):
+                label = f"{run.name} ({chrf:.1f})" if len(runs) > 1 else f"chrF {chrf:.1f}"
+                hypotheses.append((label, _cut(run.quality.translations.hypotheses[index])))
+            source = _cut(text.sources[index]) if text.sources else None
+            reference = _cut(text.references[index])
+            sentences.append(Sentence(source, reference, hypotheses, place, scores))
+        sentences.sort(key=lambda sentence: sentence.score)
+        yield runs, _chosen(sentences, MOST_BYTES // len(together))
+
+
+def _chosen(sentences: list[Sentence], room: int) -> list[Sentence]:
+    """Returns the sentences that the page has room for: half of them the worst, and the others
+    spread evenly over the rest.
+
+    Args:
+        sentences: the worst first.
+        room: the number of bytes.
+    """
+    needed = sum(sentence.bytes for sentence in sentences)
+    count = min(MOST_SENTENCES, len(sentences), len(sentences) * room // needed)
+    worst, rest = sentences[: (count + 1) // 2], sentences[(count + 1) // 2 :]
+    return worst + [rest[place] for place in spread(len(rest), count - len(worst))]
+
+
+def samples(record: Record) -> list[Sentence]:
+    """Returns the fixed sentences of a run, whose translations each validation prints, with those
+    translations in the order of time. Equal ones in a row are one."""
+    line = record.last("samples")
+    pairs = list(zip(texts(line.get("source")), texts(line.get("reference")), strict=False))
+    sentences = []
+    for place, (source, reference) in enumerate(pairs[:MOST_SAMPLES]):
+        versions: list[tuple[str, str]] = []
+        steps_and_texts = (
+            (number(line.get("step")) or 0.0, text)
+            for line in record.lines("dev")
+            for text in texts(line.get("samples"))[place : place + 1]
+        )
+        for text, group in groupby(steps_and_texts, key=lambda pair: pair[1]):
+            steps = [step for step, _ in group]
+            label = f"step {steps[0]:,.0f}" + (f" to {steps[-1]:,.0f}" if len(steps) > 1 else "")
+            versions.append((label, _cut(text)))
+        if versions:
+            shown = thinned(versions, MOST_VERSIONS)
+            sentences.append(Sentence(_cut(source), _cut(reference), shown))
+    return sentences
+
+
+def _cut(text: str) -> str:
+    if len(text) <= LONGEST_TEXT:
+        return text
+    return f"{text[:LONGEST_TEXT]} … ({len(text) - LONGEST_TEXT:,} more characters)"

@@ -10,13 +10,19 @@ from typing import Any, NamedTuple
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import SECTIONS, Config
 from transformer_mt.model_directory import require_safe_outputs, texts
-from transformer_mt.reports import attention, charts
+from transformer_mt.reports import attention, page
 from transformer_mt.reports.attention import Side
-from transformer_mt.reports.charts import Bars, Figure, Line, shown_number
-from transformer_mt.reports.page import Table, render
-from transformer_mt.reports.record import Quality, Record, judge, number, read
-from transformer_mt.reports.texts import data_facts, samples, translated_texts
-from transformer_mt.scoring.metrics import METRICS, Scores
+from transformer_mt.reports.page import Bars, Figure, Line, Table, render, shown_number
+from transformer_mt.reports.record import (
+    DataFacts,
+    Record,
+    judge,
+    number,
+    read,
+    samples,
+    translated_texts,
+)
+from transformer_mt.scoring.metrics import METRICS
 from transformer_mt.utils.console import duration
 from transformer_mt.utils.errors import UsageError, UserError, describe
 from transformer_mt.utils.files import write_atomically
@@ -84,13 +90,6 @@ CURVES = [
 ]
 
 
-class AttentionPage(NamedTuple):
-    """A page of attention maps, and the sentence that it is of."""
-
-    title: str
-    html: str
-
-
 def write_report(model_dirs: Sequence[str | Path], output: str | Path) -> None:
     """Writes the report of one run or of several, which may be training.
 
@@ -102,8 +101,12 @@ def write_report(model_dirs: Sequence[str | Path], output: str | Path) -> None:
     folders = [Path(folder) for folder in model_dirs]
     require_safe_outputs({"--output": Path(output)}, {})
     records = [read(folder, name) for folder, name in zip(folders, _names(folders), strict=True)]
-    judged = list(map(_judged, records))
-    write_atomically(output, report_page(records, judged, *_attention_pages(records, judged)))
+    for record in records:
+        try:
+            judge(record)
+        except UserError as error:
+            record.problems.append(f"the translations could not be scored: {error}")
+    write_atomically(output, report_page(records))
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
@@ -115,42 +118,25 @@ def _names(folders: Sequence[Path]) -> list[str]:
     ]
 
 
-def _judged(record: Record) -> Quality:
-    try:
-        return judge(record)
-    except UserError as error:
-        record.problems.append(f"the translations could not be scored: {error}")
-        return Quality(None)
-
-
-def report_page(
-    records: Sequence[Record],
-    judged: Sequence[Quality],
-    attention: Sequence[AttentionPage],
-    notes: Sequence[str],
-) -> str:
-    """Returns the page.
-
-    Args:
-        judged: the scores of the translations of each run.
-        notes: why some attention maps are missing.
-    """
+def report_page(records: Sequence[Record]) -> str:
+    """Returns the page of runs that `judge` has scored."""
     longest = max((record.seconds or 0.0 for record in records), default=0.0) / 3600
     unit, seconds = ("hours", 3600.0) if longest >= _FEW_HOURS else ("minutes", 60.0)
+    pages, notes = _attention_pages(records)
     return render(
         "run.html",
         title="Report: " + ", ".join(record.name for record in records),
         records=records,
-        glance=_glance(records, judged),
+        glance=_glance(records),
         over_steps=_figures(records, "step", 1.0, "step"),
         over_time=_figures(records, "seconds", 1 / seconds, f"{unit} of training"),
         unit=unit,
-        scores=_scores(records, judged),
-        texts=list(translated_texts(records, judged)),
+        scores=_scores(records),
+        texts=list(translated_texts(records)),
         samples=[(record, samples(record)) for record in records],
-        attention=attention,
+        attention=pages,
         attention_notes=notes,
-        data=data_facts(records),
+        data=_data(records),
         config=_config([record for record in records if record.config is not None]),
         machine=_machine(records),
     )
@@ -159,14 +145,14 @@ def report_page(
 # ------------------------------------------------------------------------------------------ glance
 
 
-def _glance(records: Sequence[Record], judged: Sequence[Quality]) -> Table:
-    columns = [dict(facts) for facts in map(_facts, records, judged)]
+def _glance(records: Sequence[Record]) -> Table:
+    columns = [dict(facts) for facts in map(_facts, records)]
     names = list(dict.fromkeys(name for column in columns for name in column))
     rows = [[name, *(column.get(name, "–") for column in columns)] for name in names]
     return Table(["", *(record.name for record in records)], rows, sides="<")
 
 
-def _facts(record: Record, quality: Quality) -> Iterator[tuple[str, str]]:
+def _facts(record: Record) -> Iterator[tuple[str, str]]:
     """Yields what is most important about a run: a name and a value of each fact."""
     start = record.last("start")
     total = number(start.get("total_steps"))
@@ -190,17 +176,13 @@ def _facts(record: Record, quality: Quality) -> Iterator[tuple[str, str]]:
             best = max if higher_is_better else min
             value, step = best(points, key=lambda point: point[0])
             yield label, f"{shown_number(value)} at step {step:,.0f}"
-    if quality.scores is not None:
-        for key in quality.scores.values:
-            yield f"{_split(quality)} {METRICS[key].label}", quality.scores.shown(key)
+    scores = record.quality.scores
+    for key in scores.values:
+        yield f"{record.quality.split} {METRICS[key].label}", scores.shown(key)
     skipped = [number(line.get("skipped")) or 0 for line in record.lines("train")]
     yield "skipped updates", f"{max([*skipped, len(record.lines('skipped'))]):,.0f}"
     if times := [str(line["time"]) for line in every if "time" in line]:
         yield "last recorded", max(times)[:100].replace("T", " ")
-
-
-def _split(quality: Quality) -> str:
-    return quality.translations.split if quality.translations else "test"
 
 
 # ------------------------------------------------------------------------------------------ curves
@@ -212,7 +194,7 @@ def _figures(records: Sequence[Record], x: str, scale: float, label: str) -> lis
         drawn = _lines(records, curve, x, scale)
         if any(value is not None for line in drawn for _, value in line.points):
             figures.append(
-                charts.lines(curve.title, label, curve.unit, drawn, log=curve.log, note=curve.note)
+                page.lines(curve.title, label, curve.unit, drawn, log=curve.log, note=curve.note)
             )
     return figures
 
@@ -252,100 +234,78 @@ def _best(record: Record, curve: Curve, x: str, scale: float) -> Line | None:
 # ------------------------------------------------------------------------------------------ scores
 
 
-class _Scored(NamedTuple):
-    """A run that has scores; `place` is the number of its colour."""
-
-    place: int
-    name: str
-    quality: Quality
-    scores: Scores
-
-
-def _scores(records: Sequence[Record], judged: Sequence[Quality]) -> dict[str, Any] | None:
+def _scores(records: Sequence[Record]) -> dict[str, Any] | None:
     """Returns what is scored, the figures of the scores, and their signatures; None if no run has
     scores."""
-    runs = [
-        _Scored(place, record.name, quality, quality.scores)
-        for place, (record, quality) in enumerate(zip(records, judged, strict=True), 1)
-        if quality.scores is not None
-    ]
-    if not runs:
+    keys = list(dict.fromkeys(key for record in records for key in record.quality.scores.values))
+    if not keys:
         return None
-    keys = list(dict.fromkeys(key for run in runs for key in run.scores.values))
-    bars = [
-        Bars(
-            run.name,
-            [run.scores.values.get(key) for key in keys],
-            [run.scores.intervals.get(key) for key in keys],
-            run.place,
-        )
-        for run in runs
-    ]
-    what = " and ".join(f"the {split} set" for split in sorted({_split(r.quality) for r in runs}))
-    labels = [METRICS[key].label for key in keys]
-    figures = [charts.bars(f"Scores of {what}", labels, "score", bars)]
-    if any(run.quality.groups for run in runs):
-        figures.append(_by_length(runs))
-    rows = []
-    for run in runs:
+    drawn, rows = [], []
+    for place, record in enumerate(records, 1):
+        scores = record.quality.scores
+        values, ends = map(scores.values.get, keys), map(scores.intervals.get, keys)
+        drawn.append(Bars(record.name, list(values), list(ends), place))
         rows += [
-            [run.name, METRICS[key].label, run.scores.shown(key), signature]
-            for key, signature in run.scores.signatures.items()
+            [record.name, METRICS[key].label, scores.shown(key), signature]
+            for key, signature in scores.signatures.items()
         ]
-        rows += [[run.name, "note", "", run.scores.note]] if run.scores.note else []
+        rows += [[record.name, "note", "", scores.note]] if scores.note else []
+    splits = sorted({record.quality.split for record in records if record.quality.scores.values})
+    what = " and ".join(f"the {split} set" for split in splits)
+    figures = [page.bars(f"Scores of {what}", [METRICS[key].label for key in keys], "score", drawn)]
+    if any(record.quality.groups for record in records):
+        figures.append(_by_length(records))
     signatures = Table(["run", "metric", "score", "signature"], rows, sides="<<><")
     return {"what": what, "figures": figures, "signatures": signatures}
 
 
-def _by_length(runs: list[_Scored]) -> Figure:
+def _by_length(records: Sequence[Record]) -> Figure:
     """Returns the figure of BLEU by the length of a sentence."""
-    counts = {group.name: group.lines for run in runs for group in run.quality.groups}
-    bars = []
-    for run in runs:
-        groups = {group.name: group for group in run.quality.groups}
-        own = [groups.get(name) for name in counts]
-        values = [group and group.bleu for group in own]
-        bars.append(Bars(run.name, values, [group and group.interval for group in own], run.place))
-    texts = [run.quality.translations for run in runs]
+    counts = {name: count for record in records for name, count, *_ in record.quality.groups}
+    drawn = []
+    for place, record in enumerate(records, 1):
+        values = {name: bleu for name, _, bleu, _ in record.quality.groups}
+        ends = {name: interval for name, *_, interval in record.quality.groups}
+        columns = [values.get(name) for name in counts], [ends.get(name) for name in counts]
+        drawn.append(Bars(record.name, *columns, place))
+    texts = [record.quality.translations for record in records]
     by = "source" if all(text is None or text.sources for text in texts) else "reference"
     labels = [f"{name} ({count:,})" for name, count in counts.items()]
     note = "In parentheses: the number of sentences. Few sentences have a wide interval."
-    if any(run.quality.total > len(run.quality.lines) for run in runs):
+    if any(record.quality.total > len(record.quality.lines) for record in records):
         note += " Of a long text, only some lines, spread evenly over it, are counted here."
-    return charts.bars(f"BLEU by the length of the {by}", labels, "BLEU", bars, note=note)
+    return page.bars(f"BLEU by the length of the {by}", labels, "BLEU", drawn, note=note)
 
 
 # --------------------------------------------------------------------------------------- attention
 
 
-def _attention_pages(
-    records: Sequence[Record], judged: Sequence[Quality]
-) -> tuple[list[AttentionPage], list[str]]:
-    """Returns the attention maps of the runs, and why some are missing."""
-    pages: list[AttentionPage] = []
+def _attention_pages(records: Sequence[Record]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Returns the attention maps of the runs, a title and HTML each, and why some are missing."""
+    pages: list[tuple[str, str]] = []
     notes: list[str] = []
     room = MOST_CHARACTERS
-    for record, quality in zip(records, judged, strict=True):
+    for record in records:
         try:
-            for page in _attention(record, quality, is_only=len(records) == 1):
-                if len(page.html) <= room:
-                    room -= len(page.html)
-                    pages.append(page)
+            for title, html in _attention(record, is_only=len(records) == 1):
+                if len(html) <= room:
+                    room -= len(html)
+                    pages.append((title, html))
                 else:
-                    notes.append(f"{page.title}: left out, because the maps are too large")
+                    notes.append(f"{title}: left out, because the maps are too large")
         except (UserError, OSError) as error:
             notes.append(f"There are no attention maps of {record.name}: {describe(error)}")
     return pages, notes
 
 
-def _attention(record: Record, quality: Quality, is_only: bool) -> Iterator[AttentionPage]:
+def _attention(record: Record, is_only: bool) -> Iterator[tuple[str, str]]:
     """Yields the attention maps of a bad, a middling and a good translation; of several runs, those
     of one sentence, which is the same if they have translated the same text.
 
     Raises:
         UserError: the model has no checkpoint yet, can't give its attention, or is damaged.
     """
-    pairs = _pairs(record, quality, by_score=is_only)
+    pairs = _pairs(record, by_score=is_only)
     if not pairs:
         raise UserError("it has not kept translations with their sources")
     spec = attention.find(record.path)
@@ -365,21 +325,43 @@ def _attention(record: Record, quality: Quality, is_only: bool) -> Iterator[Atte
         raise UsageError(f"no sentence has from 1 to {LONGEST} subwords on both sides")
     engine = attention.load(spec)
     for source, target in chosen:
-        title = f"{record.name}: {source.text}"
-        yield AttentionPage(title, attention.draw(spec, engine, source, target))
+        yield f"{record.name}: {source.text}", attention.draw(spec, engine, source, target)
 
 
-def _pairs(record: Record, quality: Quality, by_score: bool) -> list[tuple[str, str]]:
+def _pairs(record: Record, by_score: bool) -> list[tuple[str, str]]:
     """Returns sources and their translations, from the worst to the best or in the order of the
     text; if the run has kept none, those of the last validation's samples."""
-    text = quality.translations
+    text, chrf = record.quality.translations, record.quality.chrf
     if text is not None and text.sources is not None:
-        order = list(range(len(quality.chrf)))
+        pairs = list(zip(text.sources, text.hypotheses, strict=True))
         if by_score:
-            order.sort(key=quality.chrf.__getitem__)
-        return [(text.sources[line], text.hypotheses[line]) for line in order]
+            pairs = [pairs[line] for line in sorted(range(len(pairs)), key=chrf.__getitem__)]
+        return pairs
     sources = texts(record.last("samples").get("source"))
     return list(zip(sources, texts(record.last("dev").get("samples")), strict=False))
+
+
+# ------------------------------------------------------------------------------------------- data
+
+
+def _data(records: Sequence[Record]) -> list[tuple[list[str], DataFacts, Figure | None]]:
+    """Returns what is known about the text of the runs: the names of runs with the same text, the
+    facts, and a figure of the lengths of sentences, if they are known."""
+    data: list[tuple[list[str], DataFacts, Figure | None]] = []
+    for facts in (record.facts for record in records):
+        if any(facts == known for _, known, _ in data):
+            continue
+        lengths = [
+            Line(name, sorted(((low + high) / 2, count) for low, high, count in lengths), series)
+            for series, (name, lengths) in enumerate(
+                (("source", facts.source.lengths), ("target", facts.target.lengths)), 1
+            )
+            if lengths
+        ]
+        figure = page.lines("Lengths of sentences", "subwords", "sentences", lengths)
+        names = [record.name for record in records if record.facts == facts]
+        data.append((names, facts, figure if lengths else None))
+    return data
 
 
 # ----------------------------------------------------------------------- the config and the machine
