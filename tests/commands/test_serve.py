@@ -181,7 +181,6 @@ def test_arguments_that_cannot_be(tmp_path):
 
 def test_a_taken_port_is_reported_before_models_are_loaded():
     with server.bind("127.0.0.1", 0) as listening:
-        listening.listen()
         port = listening.getsockname()[1]
         with pytest.raises(UserError, match="another program uses this port"):
             run_command("serve", "no model", "--port", port)

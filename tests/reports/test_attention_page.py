@@ -11,19 +11,28 @@ from setuptools import Distribution
 
 from tests.reports.elements import Elements, visit
 from tests.support import ROOT
-from transformer_mt.reports.attention import Axis, Map, Sentence, Token, page
+from transformer_mt.reports.attention import map_of
+from transformer_mt.reports.page import render
 
 
 def page_of(texts, weights=None):
     """A page with a text in every place that takes one."""
-    tokens = [Token(text, "unknown") for text in texts]
     lang = texts[0]
     if weights is None:
         weights = np.full((1, 1, len(texts), 2), 0.5)
-    one = Map(
-        texts[0], texts[-1], Axis(tokens, lang), Axis([Token("a"), Token("b")], lang), weights
-    )
-    return page(texts[0], [Sentence(texts[-1], text, lang) for text in texts], [one])
+    queries = axis([(text, "unknown") for text in texts], lang)
+    keys = axis([("a", ""), ("b", "")], lang)
+    one = map_of(texts[0], texts[-1], queries, keys, weights)
+    return rendered(texts[0], [(texts[-1], text, lang) for text in texts], [one])
+
+
+def axis(tokens, lang=""):
+    return {"tokens": tokens, "lang": lang}
+
+
+def rendered(title, sentences, maps):
+    sentences = [dict(zip(("label", "text", "lang"), own, strict=True)) for own in sentences]
+    return render("attention.html", data={"title": title, "sentences": sentences, "maps": maps})
 
 
 PLAIN = Elements(page_of(["text"])).tags
@@ -160,13 +169,13 @@ WEIGHTS = [
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    begin, end = Token("<s>", "special"), Token(END, "special")
-    rows = Axis([Token(LIBRARY), end], "zh")
-    columns = Axis([begin, Token(STATION), Token(BOLD), end], "ar")
-    one = Axis([Token(LIBRARY)])
-    maps = [Map("First", "", one, one, np.ones((1, 1, 1, 1))),
-            Map("Last", "", rows, columns, np.array(WEIGHTS))]  # fmt: skip
-    text = page("title", [Sentence("Source", "محطة a"), Sentence("Target", "a محطة")], maps)
+    begin, end = ("<s>", "special"), (END, "special")
+    rows = axis([(LIBRARY, ""), end], "zh")
+    columns = axis([begin, (STATION, ""), (BOLD, ""), end], "ar")
+    one = axis([(LIBRARY, "")])
+    maps = [map_of("First", "", one, one, np.ones((1, 1, 1, 1))),
+            map_of("Last", "", rows, columns, np.array(WEIGHTS))]  # fmt: skip
+    text = rendered("title", [("Source", "محطة a", ""), ("Target", "a محطة", "")], maps)
     folder = tmp_path_factory.mktemp("page")
     (folder / "page.html").write_text(text.replace("</body>", VISIT + "</body>"), encoding="utf-8")
     return visit(folder)[0]

@@ -133,7 +133,6 @@ def run(options: argparse.Namespace) -> None:
             service = Service(models, limits, access, log_text=options.log_text)
             cards = [model.card for model in models.values()]
             names = ", ".join(f"{c.name} ({c.source_lang}-{c.target_lang})" for c in cards)
-            server.listen(listening)  # Whoever reads the message can connect.
             say(f"{server.address(listening)} serves {names}  Ctrl-C stops it")
             server.run(service, listening, limits.timeout)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -49,48 +49,6 @@ class Side(NamedTuple):
     ids: list[int]
 
 
-class Token(NamedTuple):
-    """A subword on the page. `kind` is "special" or "unknown" for what is not text."""
-
-    text: str
-    kind: str = ""
-
-
-class Axis(NamedTuple):
-    """The subwords along one side of a map, in the order of the model.
-
-    Attributes:
-        lang: the language code, such as zh, by which a browser chooses the shapes of characters.
-    """
-
-    tokens: list[Token]
-    lang: str = ""
-
-
-class Map(NamedTuple):
-    """The weights of one kind of attention.
-
-    Attributes:
-        name: its name, such as "Cross-attention".
-        caption: explains its rows and columns.
-        weights: floating (layers, heads, len(queries.tokens), len(keys.tokens)), from 0 to 1.
-    """
-
-    name: str
-    caption: str
-    queries: Axis
-    keys: Axis
-    weights: np.ndarray
-
-
-class Sentence(NamedTuple):
-    """A sentence that is shown above the maps, with its label and its language."""
-
-    label: str
-    text: str
-    lang: str = ""
-
-
 def find(folder: Path, checkpoint: str | None = None, device: str | None = None) -> EngineSpec:
     """The engine of a model that can give its attention. The arguments are those of
     `registry.find`.
@@ -115,51 +73,53 @@ def load(spec: EngineSpec) -> PaddleEngine:
 
 
 def draw(spec: EngineSpec, engine: PaddleEngine, source: Side, target: Side) -> str:
-    """Returns the page, as HTML, for a source and its translation by the engine of `spec`."""
+    """Returns the page, as HTML, for a source and its translation by the engine of `spec`. It shows
+    the last map first."""
     attention = engine.attention(source.ids, target.ids)
-    data, subwords = spec.config.data, spec.subwords
-    source_axis = Axis(_tokens(attention.source, subwords.source), data.source_lang)
-    decoder_input = Axis(_tokens(attention.decoder_input, subwords.target), data.target_lang)
-    labels = Axis(_tokens(attention.labels, subwords.target), data.target_lang)
-    return page(
-        f"{spec.folder.resolve().name}, {spec.checkpoints[0].name}",
-        [
-            Sentence(source.label, source.text, data.source_lang),
-            Sentence(target.label, target.text, data.target_lang),
-        ],
-        [
-            Map(*_ENCODER, source_axis, source_axis, attention.encoder),
-            Map(*_DECODER, labels, decoder_input, attention.decoder),
-            Map(*_CROSS, labels, source_axis, attention.cross),
-        ],
-    )
-
-
-def page(title: str, sentences: list[Sentence], maps: list[Map]) -> str:
-    """Returns the page, which shows the last map first. Labels and tokens may hold any text."""
+    langs, subwords = (spec.config.data.source_lang, spec.config.data.target_lang), spec.subwords
+    source_axis = _axis(attention.source, subwords.source, langs[0])
+    decoder_input = _axis(attention.decoder_input, subwords.target, langs[1])
+    labels = _axis(attention.labels, subwords.target, langs[1])
     data = {
-        "title": title,
-        "sentences": [sentence._asdict() for sentence in sentences],
+        "title": f"{spec.folder.resolve().name}, {spec.checkpoints[0].name}",
+        "sentences": [
+            {"label": side.label, "text": side.text, "lang": lang}
+            for side, lang in zip((source, target), langs, strict=True)
+        ],
         "maps": [
-            shown._asdict()
-            | {
-                "queries": shown.queries._asdict(),
-                "keys": shown.keys._asdict(),
-                "weights": np.rint(shown.weights * PRECISION).astype(int).tolist(),
-            }
-            for shown in maps
+            map_of(*_ENCODER, source_axis, source_axis, attention.encoder),
+            map_of(*_DECODER, labels, decoder_input, attention.decoder),
+            map_of(*_CROSS, labels, source_axis, attention.cross),
         ],
     }
     return render("attention.html", data=data)
 
 
-def _tokens(ids: list[int], vocabulary: Vocabulary) -> list[Token]:
+def map_of(
+    name: str, caption: str, queries: dict[str, Any], keys: dict[str, Any], weights: np.ndarray
+) -> dict[str, Any]:
+    """Returns what the page is given of one kind of attention.
+
+    Args:
+        caption: explains its rows and columns.
+        queries, keys: the subwords along its sides.
+        weights: floating (layers, heads, queries, keys), from 0 to 1.
+    """
+    whole = np.rint(weights * PRECISION).astype(int).tolist()
+    return {"name": name, "caption": caption, "queries": queries, "keys": keys, "weights": whole}
+
+
+def _axis(ids: list[int], vocabulary: Vocabulary, lang: str) -> dict[str, Any]:
+    """Returns the subwords along one side of a map, each with "special" or "unknown" for what is
+    not text.
+
+    Args:
+        lang: the language code, such as zh, by which a browser chooses the shapes of characters.
+    """
     kinds = {vocabulary.unk: "unknown"}
     kinds |= dict.fromkeys((vocabulary.pad, vocabulary.bos, vocabulary.eos), "special")
-    return [
-        Token(_visible(piece), kinds.get(id, ""))
-        for id, piece in zip(ids, vocabulary.pieces(ids), strict=True)
-    ]
+    pieces = zip(ids, vocabulary.pieces(ids), strict=True)
+    return {"lang": lang, "tokens": [(_visible(piece), kinds.get(id, "")) for id, piece in pieces]}
 
 
 def _visible(piece: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_mt.config import file as config_file
-from transformer_mt.config.schema import SECTIONS, Config
+from transformer_mt.config.schema import SECTIONS
 from transformer_mt.model_directory import require_safe_outputs, texts
 from transformer_mt.reports import attention, page
 from transformer_mt.reports.attention import Side
@@ -27,10 +27,8 @@ from transformer_mt.utils.console import duration
 from transformer_mt.utils.errors import UsageError, UserError, describe
 from transformer_mt.utils.files import write_atomically
 
-# Attention is drawn for sentences of at most this many subwords, whose maps are readable; in all
-# pages together, for at most this many characters of data.
+# Attention is drawn for sentences of at most this many subwords, whose maps are readable.
 LONGEST = 40
-MOST_CHARACTERS = 1_500_000
 # Where the sentences are in the order from the worst translation (0) to the best (1).
 PLACES = (0.1, 0.5, 0.9)
 # Below this number of hours of training, the time is shown in minutes.
@@ -137,7 +135,7 @@ def report_page(records: Sequence[Record]) -> str:
         attention=pages,
         attention_notes=notes,
         data=_data(records),
-        config=_config([record for record in records if record.config is not None]),
+        config=_config(records),
         machine=_machine(records),
     )
 
@@ -284,15 +282,9 @@ def _attention_pages(records: Sequence[Record]) -> tuple[list[tuple[str, str]], 
     """Returns the attention maps of the runs, a title and HTML each, and why some are missing."""
     pages: list[tuple[str, str]] = []
     notes: list[str] = []
-    room = MOST_CHARACTERS
     for record in records:
         try:
-            for title, html in _attention(record, is_only=len(records) == 1):
-                if len(html) <= room:
-                    room -= len(html)
-                    pages.append((title, html))
-                else:
-                    notes.append(f"{title}: left out, because the maps are too large")
+            pages += _attention(record, is_only=len(records) == 1)
         except (UserError, OSError) as error:
             notes.append(f"There are no attention maps of {record.name}: {describe(error)}")
     return pages, notes
@@ -369,12 +361,12 @@ def _data(records: Sequence[Record]) -> list[tuple[list[str], DataFacts, Figure 
 
 def _config(records: Sequence[Record]) -> dict[str, Any]:
     """Returns the tables of settings that differ, and the whole config of each run."""
-    configs = {record.name: record.config for record in records if record.config}
+    configs = {record.name: record.config for record in records if record.config is not None}
     names = {name for config in configs.values() for name in config_file.changed(config)}
     ordered = ["model_dir"]
     ordered += [f"{name}.{key}" for name, part in SECTIONS.items() for key in part.model_fields]
     rows = [
-        [name, *(_value(config, name) for config in configs.values()), _default(name)]
+        [name, *(_shown(attrgetter(name)(config)) for config in configs.values()), _default(name)]
         for name in ordered
         if name in names
     ]
@@ -394,10 +386,6 @@ def _default(name: str) -> str:
     section, _, key = name.partition(".")
     field = SECTIONS[section].model_fields[key] if key else None
     return "–" if field is None or field.is_required() else _shown(field.default)
-
-
-def _value(config: Config, name: str) -> str:
-    return _shown(attrgetter(name)(config))
 
 
 def _shown(value: Any) -> str:

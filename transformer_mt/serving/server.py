@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import logging
+import os
 import signal
 import socket
 from types import FrameType
@@ -28,38 +29,28 @@ HEADER = 1 << 16
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket at an address, which nobody can connect to yet. Port 0 stands for a free one.
+    """A socket that listens at an address. Who connects waits until `run`. Port 0 stands for a free
+    one.
 
     Raises:
         UsageError: the address is not one of this machine, or may not be used.
         UserError: the port is taken.
     """
     try:
-        family, kind, number, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
         raise UsageError(f"--host {host}: there is no such address") from None
-    found = socket.socket(family, kind, number)
+    family, _, _, _, address = found[0]
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
+        both = family == socket.AF_INET6
+        return socket.create_server(address, family=family, dualstack_ipv6=both)
     except OSError as error:
-        found.close()
-        raise _explained(error, host, port) from None
-    return found
-
-
-def listen(listening: socket.socket) -> None:
-    """From now on, clients can connect to a socket.
-
-    Raises:
-        UserError: another program listens at its port.
-    """
-    try:
-        listening.listen()
-    except OSError as error:
-        raise _explained(error, *listening.getsockname()[:2]) from None
+        if error.errno == errno.EADDRINUSE:
+            raise UserError(
+                f"--port {port}: another program uses this port. Choose another one, or --port 0 "
+                "for a free one"
+            ) from None
+        raise UsageError(f"--host {host} --port {port}: {os.strerror(error.errno)}") from None
 
 
 def is_loopback(listening: socket.socket) -> bool:
@@ -129,12 +120,3 @@ class Server(uvicorn.Server):
             answers = f"{count} more answer{'' if count == 1 else 's'}"
             say(f"stopping after {answers}. Another Ctrl-C stops at once")
         await super().shutdown(sockets)
-
-
-def _explained(error: OSError, host: str, port: int) -> UserError:
-    if error.errno == errno.EADDRINUSE:
-        return UserError(
-            f"--port {port}: another program uses this port. Choose another one, or --port 0 for a "
-            "free one"
-        )
-    return UsageError(f"--host {host} --port {port}: {error.strerror}")
