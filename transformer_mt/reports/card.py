@@ -118,35 +118,21 @@ def model_card(record: Record, config: Config, checkpoint: str) -> str:
     splits = {name: line for name, line in splits.items() if line.get("checkpoint") == checkpoint}
     scores = {split: scores_of(line) for split, line in splits.items()}
     notes = [_code(note) for own in scores.values() for note in own.notes()]
-    source, target = record.languages
-    start = record.last("start")
     recipe = yaml_text.dump(_recipe(config))
     text = render(
         "card.md",
         metadata=yaml_text.dump(_metadata(record, config, scores.get("test"))),
         record=record,
+        start=record.last("start"),
         config=config,
-        model=config.model,
         checkpoint=checkpoint,
-        source=source,
-        target=target,
-        parameters=number(start.get("parameters")),
+        parameters=number(record.last("start").get("parameters")),
         scores=scores,
         metrics=METRICS,
         notes=list(filter(None, dict.fromkeys(notes))),
         dataset=DATASETS[config.data.dataset],
         files=[Path(path).name for path in record.facts.files.get("train", ())],
-        training={
-            "updates": f"{record.step:,}",
-            "time": None if record.seconds is None else duration(record.seconds),
-            "computed on": start.get("device_name"),
-            "cores": start.get("cores"),
-            "seed": config.training.seed,
-            "transformer_mt": start.get("version"),
-            "PaddlePaddle": start.get("paddle"),
-            "Python": start.get("python"),
-        },
-        longest=config.decoding.max_source_length or config.data.max_length,
+        time=None if record.seconds is None else duration(record.seconds),
         recipe=recipe,
         fence="`" * max(3, 1 + max(map(len, re.findall("`+", recipe)), default=0)),
     )

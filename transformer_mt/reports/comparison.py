@@ -53,11 +53,6 @@ def as_page(comparison: Comparison) -> str:
             _figure(f"Difference from {comparison.baseline} in {label}", label, changes),
         ]
         metrics.append((metric.metric, figures, score_table(comparison, metric)))
-    signatures = [
-        (metric.metric.label, test, signature)
-        for metric in comparison.metrics.values()
-        for test, signature in metric.signatures.items()
-    ]
     baseline, *others = comparison.systems
     return render(
         "comparison.html",
@@ -70,7 +65,6 @@ def as_page(comparison: Comparison) -> str:
         group_tables=group_tables,
         share_text=share_text,
         change_text=change_text,
-        signatures=Table(("metric", "test", "signature"), signatures, sides="<"),
     )
 
 

@@ -138,6 +138,7 @@ def _environment(is_html: bool) -> "Environment":
         loader=FileSystemLoader(TEMPLATES),
         autoescape=is_html,
         finalize=lambda value: value if hasattr(value, "__html__") else plain(str(value)),
+        extensions=["jinja2.ext.do"],
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -33,17 +33,6 @@ LONGEST = 40
 PLACES = (0.1, 0.5, 0.9)
 # Below this number of hours of training, the time is shown in minutes.
 _FEW_HOURS = 0.5
-_ENVIRONMENT = {
-    "time": "begun",
-    "step": "from step",
-    "version": "transformer_mt",
-    "paddle": "Paddle",
-    "python": "Python",
-    "device": "device",
-    "device_name": "processor",
-    "cores": "cores",
-    "memory_gb": "memory (GB)",
-}
 
 
 class Curve(NamedTuple):
@@ -104,27 +93,14 @@ def write_report(model_dirs: Sequence[str | Path], output: str | Path) -> None:
             judge(record)
         except UserError as error:
             record.problems.append(f"the translations could not be scored: {error}")
-    write_atomically(output, report_page(records))
-
-
-def _names(folders: Sequence[Path]) -> list[str]:
-    """Returns the names of the folders, or their paths where two have the same name."""
-    names = [os.path.basename(os.path.realpath(folder)) for folder in folders]
-    return [
-        name if names.count(name) == 1 else str(folder)
-        for folder, name in zip(folders, names, strict=True)
-    ]
-
-
-def report_page(records: Sequence[Record]) -> str:
-    """Returns the page of runs that `judge` has scored."""
     longest = max((record.seconds or 0.0 for record in records), default=0.0) / 3600
     unit, seconds = ("hours", 3600.0) if longest >= _FEW_HOURS else ("minutes", 60.0)
     pages, notes = _attention_pages(records)
-    return render(
+    text = render(
         "run.html",
         title="Report: " + ", ".join(record.name for record in records),
         records=records,
+        metrics=METRICS,
         glance=_glance(records),
         over_steps=_figures(records, "step", 1.0, "step"),
         over_time=_figures(records, "seconds", 1 / seconds, f"{unit} of training"),
@@ -135,9 +111,21 @@ def report_page(records: Sequence[Record]) -> str:
         attention=pages,
         attention_notes=notes,
         data=_data(records),
-        config=_config(records),
-        machine=_machine(records),
+        settings=_settings(records),
+        configs=[(one.name, config_file.dump(one.config)) for one in records if one.config],
+        starts=[(record.name, line) for record in records for line in record.lines("start")],
+        cell=_cell,
     )
+    write_atomically(output, text)
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """Returns the names of the folders, or their paths where two have the same name."""
+    names = [os.path.basename(os.path.realpath(folder)) for folder in folders]
+    return [
+        name if names.count(name) == 1 else str(folder)
+        for folder, name in zip(folders, names, strict=True)
+    ]
 
 
 # ------------------------------------------------------------------------------------------ glance
@@ -232,29 +220,22 @@ def _best(record: Record, curve: Curve, x: str, scale: float) -> Line | None:
 # ------------------------------------------------------------------------------------------ scores
 
 
-def _scores(records: Sequence[Record]) -> dict[str, Any] | None:
-    """Returns what is scored, the figures of the scores, and their signatures; None if no run has
-    scores."""
+def _scores(records: Sequence[Record]) -> list[Figure]:
+    """Returns the figures of the scores."""
     keys = list(dict.fromkeys(key for record in records for key in record.quality.scores.values))
     if not keys:
-        return None
-    drawn, rows = [], []
+        return []
+    drawn = []
     for place, record in enumerate(records, 1):
         scores = record.quality.scores
         values, ends = map(scores.values.get, keys), map(scores.intervals.get, keys)
         drawn.append(Bars(record.name, list(values), list(ends), place))
-        rows += [
-            [record.name, METRICS[key].label, scores.shown(key), signature]
-            for key, signature in scores.signatures.items()
-        ]
-        rows += [[record.name, "note", "", scores.note]] if scores.note else []
     splits = sorted({record.quality.split for record in records if record.quality.scores.values})
-    what = " and ".join(f"the {split} set" for split in splits)
-    figures = [page.bars(f"Scores of {what}", [METRICS[key].label for key in keys], "score", drawn)]
+    title = "Scores of " + " and ".join(f"the {split} set" for split in splits)
+    figures = [page.bars(title, [METRICS[key].label for key in keys], "score", drawn)]
     if any(record.quality.groups for record in records):
         figures.append(_by_length(records))
-    signatures = Table(["run", "metric", "score", "signature"], rows, sides="<<><")
-    return {"what": what, "figures": figures, "signatures": signatures}
+    return figures
 
 
 def _by_length(records: Sequence[Record]) -> Figure:
@@ -356,30 +337,18 @@ def _data(records: Sequence[Record]) -> list[tuple[list[str], DataFacts, Figure 
     return data
 
 
-# ----------------------------------------------------------------------- the config and the machine
+# --------------------------------------------------------------------------------------- settings
 
 
-def _config(records: Sequence[Record]) -> dict[str, Any]:
-    """Returns the tables of settings that differ, and the whole config of each run."""
-    configs = {record.name: record.config for record in records if record.config is not None}
-    names = {name for config in configs.values() for name in config_file.changed(config)}
-    ordered = ["model_dir"]
-    ordered += [f"{name}.{key}" for name, part in SECTIONS.items() for key in part.model_fields]
-    rows = [
-        [name, *(_shown(attrgetter(name)(config)) for config in configs.values()), _default(name)]
-        for name in ordered
-        if name in names
+def _settings(records: Sequence[Record]) -> list[tuple[str, list[str], str]]:
+    """Returns the settings that differ from their default in a run: the key, its value in each run
+    whose config could be read, and the default."""
+    configs = [record.config for record in records if record.config is not None]
+    names = dict.fromkeys(name for config in configs for name in config_file.changed(config))
+    return [
+        (name, [_shown(attrgetter(name)(config)) for config in configs], _default(name))
+        for name in names
     ]
-    differing = [row for row in rows if len(set(row[1:-1])) > 1]
-    tables = []
-    if differing:
-        title = "Between the runs, these differ:"
-        tables.append(Table(["key", *configs, "default"], differing, title, sides="<"))
-    title = "These differ from the defaults" + (", in all runs:" if len(configs) > 1 else ":")
-    same = [[row[0], row[1], row[-1]] for row in rows if row not in differing]
-    tables.append(Table(["key", "value", "default"], same, title, sides="<"))
-    whole = {name: config_file.dump(config) for name, config in configs.items()}
-    return {"tables": tables, "whole": whole}
 
 
 def _default(name: str) -> str:
@@ -390,13 +359,6 @@ def _default(name: str) -> str:
 
 def _shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _machine(records: Sequence[Record]) -> Table:
-    starts = [(record, line) for record in records for line in record.lines("start")]
-    keys = [key for key in _ENVIRONMENT if any(key in line for _, line in starts)]
-    rows = [[record.name, *(_cell(line.get(key)) for key in keys)] for record, line in starts]
-    return Table(["run", *(_ENVIRONMENT[key] for key in keys)], rows, sides="<")
 
 
 def _cell(value: Any) -> str:
