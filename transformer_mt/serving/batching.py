@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 from transformer_mt.decoding.engine import Search, Sentence
@@ -118,10 +117,6 @@ class Waiting:
             and (mine.need_attention, mine.settings) == (its.need_attention, its.settings)
         )
 
-    def drop(self, reason: str) -> None:
-        """Gives whoever waits for the result an error that tells the reason."""
-        self.future.set_exception(WorkerLost(reason))
-
 
 class Queue:
     """Works of all requests for one model.
@@ -184,7 +179,7 @@ class Queue:
         with self._changed:
             ticket.queue = self
             if ticket.is_cancelled or self._closed_because:
-                raise WorkerLost(self._closed_because or "the request was given up")
+                raise self._lost()
             # A request that is larger than the whole queue must have its turn too.
             if self._count and self._count + len(own) > self._limits.max_waiting:
                 raise Overloaded(f"{self._count:,} sentences are waiting already. Try again later")
@@ -196,14 +191,17 @@ class Queue:
                 self._changed.notify_all()
         return [waiting.future for waiting in own]
 
-    def drop(self, ticket: Ticket) -> None:
-        """Ends the waiting of a request."""
+    def drop(self, ticket: Ticket | None = None) -> None:
+        """Ends the waiting of a request, or of all, with an error that tells the reason."""
         with self._changed:
-            dropped = [own for own in self._turns if own[0].ticket is ticket]
-            self._turns = deque(own for own in self._turns if own[0].ticket is not ticket)
-            self._count = sum(map(len, self._turns))
-        for waiting in chain.from_iterable(dropped):
-            waiting.drop("the request was given up")
+            turns, self._turns = self._turns, deque()
+            for own in turns:
+                if ticket not in (None, own[0].ticket):
+                    self._turns.append(own)
+                    continue
+                self._count -= len(own)
+                for waiting in own:
+                    waiting.future.set_exception(self._lost())
 
     # ---- The side of the workers ----
 
@@ -230,26 +228,24 @@ class Queue:
         """Puts works back, each to be computed alone, before all others."""
         with self._changed:
             for waiting in batch:
-                if waiting.ticket.is_cancelled:
-                    waiting.drop("the request was given up")
-                    continue
                 waiting.is_alone = True
                 self._turns.appendleft(deque([waiting]))
                 self._count += 1
+                if waiting.ticket.is_cancelled:
+                    self.drop(waiting.ticket)
             self._changed.notify_all()
 
     def close(self, reason: str = "the service is stopping") -> None:
         """Ends the waiting of everybody, with an error that tells the reason."""
         with self._changed:
             self._closed_because = reason
-            left = list(chain.from_iterable(self._turns))
-            self._turns.clear()
-            self._count = 0
             self._changed.notify_all()
-        for waiting in left:
-            waiting.drop(reason)
+        self.drop()
 
     # ---- With the lock held ----
+
+    def _lost(self) -> WorkerLost:
+        return WorkerLost(self._closed_because or "the request was given up")
 
     def _is_full(self) -> bool:
         return self._closed_because is not None or self._count >= self._limits.max_batch
