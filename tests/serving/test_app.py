@@ -305,7 +305,7 @@ def test_requests_that_have_begun_are_finished_and_new_ones_are_not_taken(fresh)
     with fresh.connect() as waiting, fresh.connect() as sending, fresh.connect() as idle:
         waiting.sendall(WAITING)
         sending.sendall(WAITING[:-5])
-        assert fresh.model.began.acquire(timeout=30)
+        wait_for(lambda: len(fresh.server.server_state.tasks) == 2)
         fresh.server.should_exit = True
         assert idle.recv(1) == b""
         with pytest.raises(OSError):

@@ -5,7 +5,6 @@ Nothing is locked, and any file may be missing, damaged, or of an earlier versio
 read is left out, and `Record.problems` says why.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -261,13 +260,8 @@ def read(path: str | Path, name: str) -> Record:
 
 def number(value: Any) -> float | None:
     """Returns a value of JSON as a finite number; None if it is anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        value = float(value)
-    except OverflowError:
-        return None
-    return value if math.isfinite(value) and abs(value) < _LARGEST else None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and abs(value) < _LARGEST else None  # which NaN is not
 
 
 def _facts(directory: ModelDirectory) -> DataFacts | None:

@@ -37,7 +37,13 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
+from starlette.responses import (
+    FileResponse,
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    Response,
+)
 from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -155,7 +161,7 @@ class Service:
                     allow_headers=["Authorization", "Content-Type"],
                     expose_headers=["Retry-After"],
                 ),
-                Middleware(_Guard, token=access.token, max_body=limits.max_body),
+                Middleware(_guarded, token=access.token, max_body=limits.max_body),
             ],
         )
         self._add_endpoints(has_token=access.token is not None)
@@ -260,13 +266,11 @@ class Service:
         """What the models are, and what they offer."""
         return requests.ModelsAnswer(models=[model.card for model in self._models.values()])
 
-    async def health(self, response: Response) -> requests.HealthAnswer:
+    async def health(self) -> Response:
         """Whether every model can translate."""
         if all(model.workers.is_ready for model in self._models.values()):
-            return requests.HealthAnswer(status="ok")
-        response.status_code = 503
-        response.headers["Retry-After"] = "5"
-        return requests.HealthAnswer(status="loading")
+            return JSONResponse({"status": "ok"})
+        return JSONResponse({"status": "loading"}, 503, {"Retry-After": "5"})
 
     async def metrics(self) -> Response:
         """Counters, in Prometheus' text format."""
@@ -336,7 +340,7 @@ class Service:
         closed.get("/metrics", response_class=PlainTextResponse)(self.metrics)
         app.include_router(closed)
         app.get("/attention/{name}", response_class=HTMLResponse)(self.attention_page)
-        app.get("/health")(self.health)
+        app.get("/health", response_model=requests.HealthAnswer)(self.health)
         app.get("/docs", include_in_schema=False)(_docs)
         app.mount("/docs", StaticFiles(directory=SWAGGER))
         page = StaticFiles(directory=PAGE, html=True)
@@ -354,37 +358,16 @@ async def _docs() -> Response:
     return FileResponse(PAGE / "docs.html", headers=headers)
 
 
-class _Guard:
+def _guarded(app: ASGIApp, token: str | None, max_body: int) -> ASGIApp:
     """Refuses a request without the token (401), one that is not JSON (415), or one that is too
     large (413), before it is read."""
+    detail = f"the request is larger than {max_body:,} bytes. Send the text in several requests"
 
-    def __init__(self, app: ASGIApp, token: str | None, max_body: int) -> None:
-        self._app = app
-        self._token = token
-        self._max_body = max_body
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            self._check(scope, Headers(scope=scope))
-        except HTTPException as error:
-            return await answer_to(None, error)(scope, receive, send)
-        left = self._max_body
-
-        async def receive_limited() -> Message:
-            nonlocal left
-            message = await receive()
-            left -= len(message.get("body", b""))
-            if left < 0:
-                raise self._too_large()
-            return message
-
-        await self._app(scope, receive_limited, send)
-
-    def _check(self, scope: Scope, headers: Headers) -> None:
+    def check(scope: Scope, headers: Headers) -> None:
         path = scope["path"]
-        if self._token is not None and path not in _OPEN and not path.startswith("/attention/"):
+        if token is not None and path not in _OPEN and not path.startswith("/attention/"):
             scheme, _, given = headers.get("authorization", "").partition(" ")
-            is_right = hmac.compare_digest(given.strip().encode(), self._token.encode())
+            is_right = hmac.compare_digest(given.strip().encode(), token.encode())
             if scheme.lower() != "bearer" or not is_right:
                 raise HTTPException(
                     401,
@@ -394,14 +377,29 @@ class _Guard:
         if scope["method"] == "POST" and path in _ASKING:
             kind = headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":
-                detail = "expected JSON: send the header `Content-Type: application/json`"
-                raise HTTPException(415, detail)
-            if int(headers.get("content-length", "0")) > self._max_body:
-                raise self._too_large()
+                expected = "expected JSON: send the header `Content-Type: application/json`"
+                raise HTTPException(415, expected)
+            if int(headers.get("content-length", "0")) > max_body:
+                raise HTTPException(413, detail)
 
-    def _too_large(self) -> HTTPException:
-        detail = f"the request is larger than {self._max_body:,} bytes. Send the text in several "
-        return HTTPException(413, f"{detail}requests")
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        left = max_body
+
+        async def receive_limited() -> Message:
+            nonlocal left
+            message = await receive()
+            left -= len(message.get("body", b""))
+            if left < 0:
+                raise HTTPException(413, detail)
+            return message
+
+        try:
+            check(scope, Headers(scope=scope))
+        except HTTPException as error:
+            return await answer_to(None, error)(scope, receive, send)
+        await app(scope, receive_limited, send)
+
+    return guarded
 
 
 def endpoint_of(path: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import logging
 import os
 import signal
 import socket
@@ -73,9 +72,6 @@ def run(service: Service, listening: socket.socket, timeout: float) -> None:
     Raises:
         Interrupted: there was a second signal.
     """
-    # uvicorn reports here what is reported elsewhere already.
-    logging.getLogger("uvicorn").addHandler(logging.NullHandler())
-    logging.getLogger("uvicorn").propagate = False
     server = Server(service, timeout)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, server.handle_exit)
@@ -96,6 +92,7 @@ class Server(uvicorn.Server):
                 ws="none",
                 lifespan="off",
                 log_config=None,
+                log_level="critical",  # Errors are reported elsewhere already.
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
