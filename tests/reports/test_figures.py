@@ -129,7 +129,7 @@ def test_few_or_extreme_values(points, log):
     [(100.0, (100.0 - 1e-13, 100.0)), (0.0, (0.0, 0.0)), (0.004, (-0.003, 0.008))],
 )
 def test_narrow_intervals(value, ends):
-    figure = bars("", ["B"], "BLEU", [Bars("", [value], [ends])])
+    figure = bars("", ["B"], "BLEU", [Bars("", [value], [ends])], zoomed=True)
     ElementTree.fromstring(figure.svg)
     assert figure.values.rows[0][1].startswith(shown_number(value))
 

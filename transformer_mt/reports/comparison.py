@@ -71,7 +71,8 @@ def as_page(comparison: Comparison) -> str:
 def _figure(title: str, label: str, values: Mapping[str, SystemScore | Difference]) -> Figure:
     """Returns a figure of a value of each system, with its 95 % interval."""
     ends = [own.interval for own in values.values()]
-    return bars(title, list(values), label, [Bars(label, [v.value for v in values.values()], ends)])
+    drawn = Bars(label, [own.value for own in values.values()], ends)
+    return bars(title, list(values), label, [drawn], zoomed=True)
 
 
 def as_text(comparison: Comparison, colour: bool = False) -> str:

@@ -225,12 +225,19 @@ def lines(
 
 
 def bars(
-    title: str, groups: Sequence[str], unit: str, drawn: Sequence[Bars], note: str = ""
+    title: str,
+    groups: Sequence[str],
+    unit: str,
+    drawn: Sequence[Bars],
+    *,
+    zoomed: bool = False,
+    note: str = "",
 ) -> Figure:
     """Returns a figure of horizontal bars: for each group, one bar of each series.
 
     Args:
         unit: what the bars measure.
+        zoomed: whether points stand for bars, so that the axis need not begin at 0.
     """
     thickness = 0.8 / max(len(drawn), 1)
     columns = []
@@ -244,11 +251,17 @@ def bars(
                 if value is None:
                     continue
                 at = group + (place - (len(drawn) - 1) / 2) * thickness
-                axes.barh(at, value, thickness * 0.86, color=colour, alpha=0.75 if ends else 1)
+                if zoomed:
+                    axes.plot(value, at, "o", color=colour, markersize=9)
+                else:
+                    axes.barh(at, value, thickness * 0.86, color=colour, alpha=0.75 if ends else 1)
                 if ends:
                     cells[-1] += f" ({shown_number(ends[0])} to {shown_number(ends[1])})"
                     axes.plot(ends, (at, at), color=_INK, linewidth=1.2, marker="|", markersize=5)
             columns.append(cells)
+        low, high = axes.get_xlim()
+        if zoomed and low < 0 < high:
+            axes.axvline(0, color=_INK, linewidth=1, linestyle=(0, (4, 3)))
         names = (visible(group) for group in groups)
         axes.set_yticks(
             range(len(groups)), [name if len(name) <= 28 else f"{name[:27]}…" for name in names]
