@@ -12,15 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, NamedTuple, TypeVar
 
-from pydantic import (
-    AliasChoices,
-    BaseModel,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    ValidatorFunctionWrapHandler,
-    field_validator,
-)
+from pydantic import AliasChoices, BaseModel, Field, ValidationError, field_validator
 
 from transformer_mt.config.schema import Config
 from transformer_mt.data.languages import has_spaces
@@ -62,13 +54,11 @@ EMPTY = Scores({}, {}, None, 0)
 
 
 class Lenient(BaseModel):
-    """The base of what data.json says."""
+    """The base of what data.json says. A value of the wrong form counts as missing."""
 
     @field_validator("*", mode="wrap")
     @classmethod
-    def _default_if_wrong(
-        cls, value: Any, validate: ValidatorFunctionWrapHandler, info: ValidationInfo
-    ) -> Any:
+    def _default_if_wrong(cls, value: Any, validate: Callable[[Any], Any], info: Any) -> Any:
         try:
             return validate(value)
         except ValidationError:
@@ -235,9 +225,8 @@ def read(path: str | Path, name: str) -> Record:
     """
     directory = ModelDirectory(path)
     if not directory.holds_run and not directory.own(LOG).is_file():
-        what = (
-            f"neither config.yaml nor {LOG} in it" if directory.path.is_dir() else "no such folder"
-        )
+        is_folder = directory.path.is_dir()
+        what = f"neither config.yaml nor {LOG} in it" if is_folder else "no such folder"
         raise UsageError(f"{path} is not a model directory that `train` wrote (there is {what})")
     record = Record(directory.path, name)
 

@@ -8,7 +8,6 @@ import difflib
 import math
 import os
 import re
-import sys
 import traceback
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -313,8 +312,8 @@ def _described(item: Any) -> str:
 def _report(error: BaseException) -> None:
     """Prints where an error happened. Its message may hold text of a request, so that it is only
     printed for debugging."""
-    place = traceback.extract_tb(error.__traceback__)[-1:]
-    where = "".join(f" in {os.path.basename(p.filename)}, line {p.lineno}" for p in place)
-    say(f"internal error: {type(error).__name__}{where}. TRANSFORMER_MT_DEBUG=1 shows more")
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{type(error).__name__} in {os.path.basename(place.filename)}, line {place.lineno}"
+    say(f"internal error: {where}. TRANSFORMER_MT_DEBUG=1 shows more")
     if os.environ.get("TRANSFORMER_MT_DEBUG"):
-        traceback.print_exception(type(error), error, error.__traceback__, file=sys.stderr)
+        traceback.print_exception(error)
