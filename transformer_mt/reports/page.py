@@ -172,7 +172,7 @@ def thinned(items: Sequence[Item], most: int) -> list[Item]:
     last = len(items) - 1
     if last < most:
         return list(items)
-    return [items[round(place * last / (most - 1))] for place in range(most)]
+    return [items[round(place * last / max(most - 1, 1))] for place in range(most)]
 
 
 # ---- Figures

@@ -412,7 +412,7 @@ def _chosen(sentences: list[Sentence], room: int) -> list[Sentence]:
     needed = sum(sentence.bytes for sentence in sentences)
     count = min(MOST_SENTENCES, len(sentences), len(sentences) * room // needed)
     worst, rest = sentences[: (count + 1) // 2], sentences[(count + 1) // 2 :]
-    return worst + [rest[place] for place in spread(len(rest), count - len(worst))]
+    return worst + thinned(rest, count - len(worst))
 
 
 def samples(record: Record) -> list[Sentence]:
