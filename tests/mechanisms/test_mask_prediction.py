@@ -17,8 +17,8 @@ from transformer_mt.data.batches import collate
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.engine import length_limits
 from transformer_mt.decoding.line_translator import LineTranslator
-from transformer_mt.training.terms import mask_prediction
-from transformer_mt.training.terms.mask_prediction import random_masks
+from transformer_mt.training import objective as objectives
+from transformer_mt.training.objective import random_masks
 from transformer_mt.training.update import seed_generators
 from transformer_mt.weights import take_weights
 
@@ -99,7 +99,7 @@ def test_losses_are_those_of_masked_tokens(make_trainer, subwords, monkeypatch, 
     def every_second(is_real):
         return is_real & (np.arange(is_real.shape[1]) % 2 == 0)
 
-    monkeypatch.setattr(mask_prediction, "random_masks", every_second)
+    monkeypatch.setattr(objectives, "random_masks", every_second)
     loss, nll = objective.losses(batch, step)
     sums = np.zeros(3)  # smoothed, plain, of the length
     stride = 2 if step else 1

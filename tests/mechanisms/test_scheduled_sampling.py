@@ -17,12 +17,8 @@ from tests.support import (
 from transformer_mt.config.mechanisms import ScheduledSamplingConfig
 from transformer_mt.data.batches import Batch, collate
 from transformer_mt.training.objective import Objective
-from transformer_mt.training.terms import make_objective, scheduled_sampling
-from transformer_mt.training.terms.scheduled_sampling import (
-    ScheduledSampling,
-    draw,
-    true_share,
-)
+from transformer_mt.training.terms import make_objective, perturbation
+from transformer_mt.training.terms.perturbation import ScheduledSampling, draw, true_share
 from transformer_mt.training.validate import dev_loss
 
 PAIRS = [("a b c d e f g h", "h g f e d c b a"), ("e d c", "c d"), ("b a d", "d a b e")] * 10
@@ -271,7 +267,7 @@ def test_the_share_is_that_of_the_number_of_the_update(tmp_path, subwords, monke
         steps.append(step)
         return true_share(step, settings)
 
-    monkeypatch.setattr(scheduled_sampling, "true_share", noted)
+    monkeypatch.setattr(perturbation, "true_share", noted)
     take_steps(trainer, 4)
     dev_loss(trainer.config, trainer.data, trainer.updater)
     # An update may have several batches.

@@ -6,10 +6,9 @@ import pytest
 from tests.small_trainers import assert_same_weights, own_subwords, trainer_of
 from tests.support import take_steps
 from transformer_mt.data.batches import collate
-from transformer_mt.training import checkpoint, setup
+from transformer_mt.training import checkpoint, objective, setup
 from transformer_mt.training.setup import make_plan
 from transformer_mt.training.state import State
-from transformer_mt.training.terms import mask_prediction as mask_predict
 
 SUBWORDS = own_subwords()
 PAD = SUBWORDS.target.pad
@@ -37,7 +36,7 @@ def every_second(is_real: np.ndarray) -> np.ndarray:
 )
 def test_losses_and_gradients_are_the_same(tmp_path, monkeypatch, sections):
     """Without dropout, up to rounding in float32."""
-    monkeypatch.setattr(mask_predict, "random_masks", every_second)
+    monkeypatch.setattr(objective, "random_masks", every_second)
     trainer = trainer_of(tmp_path, **sections)
     rows = np.argsort(trainer.data.train.target.lengths)[[0, 20, 40, -1]]
     results = []

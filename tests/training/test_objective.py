@@ -17,13 +17,12 @@ class Twice(Term):
     def batch(self, batch, step):
         return batch.repeated(2)
 
-    def loss(self, forward):
-        assert len(forward.labels) == forward.batch.target_tokens == len(forward.logits)
+    def loss(self, batch, cross_weights):
         return 20.0
 
 
 class Constant(Term):
-    def loss(self, forward):
+    def loss(self, batch, cross_weights):
         return 3.0
 
 

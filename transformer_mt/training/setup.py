@@ -14,9 +14,10 @@ from transformer_mt.model import operations
 from transformer_mt.model.build import build_model
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.training.loop import Trainer
+from transformer_mt.training.objective import decoded_lengths
 from transformer_mt.training.parallel import ALONE, Processes
 from transformer_mt.training.plan import Plan
-from transformer_mt.training.terms import decoded_lengths, make_objective
+from transformer_mt.training.terms import make_objective
 from transformer_mt.training.update import Updater
 
 # If more than this share of the lines has several sentences, the model has learnt to translate

@@ -16,11 +16,10 @@ from paddle import Tensor, nn
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Batch, Update
 from transformer_mt.model import operations
-from transformer_mt.training.objective import Objective
+from transformer_mt.training.objective import MaskPrediction, Objective
 from transformer_mt.training.optimizers import LossScale, make_optimizer
 from transformer_mt.training.parallel import Gradients, Processes
 from transformer_mt.training.schedule import learning_rate
-from transformer_mt.training.terms.mask_prediction import MaskPrediction
 from transformer_mt.utils import signals
 from transformer_mt.utils.errors import UserError, is_out_of_memory
 

@@ -20,6 +20,7 @@ from transformer_mt.scoring.metrics import (
     Scores,
 )
 from transformer_mt.scoring.tokenizers import score_for
+from transformer_mt.training.objective import decoded_lengths
 from transformer_mt.training.state import perplexity
 from transformer_mt.training.update import Updater
 from transformer_mt.utils import signals
@@ -101,7 +102,7 @@ def dev_loss(config: Config, data: PreparedData, updater: Updater) -> tuple[floa
     """Returns the negative log-likelihood and the smoothed loss per dev token, in nats."""
     corpus, processes = data.dev, updater.processes
     lengths = corpus.source.lengths, corpus.target.lengths
-    decoded = updater.objective.decoded_lengths(config, *lengths)
+    decoded = decoded_lengths(config, *lengths)
     batches = ordered_batches(lengths[0], decoded, config.training.device_tokens)
     updater.model.eval()
 

@@ -6,17 +6,18 @@ whether it is on.
 
 from collections.abc import Callable
 
-import numpy as np
-
 from transformer_mt.config.schema import Config
 from transformer_mt.data.subword import Subwords
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.objective import LabelSmoothedCrossEntropy, Objective, Term
+from transformer_mt.training.objective import (
+    LabelSmoothedCrossEntropy,
+    MaskPrediction,
+    Objective,
+    Term,
+)
 from transformer_mt.training.terms.consistency import Consistency
 from transformer_mt.training.terms.guided_attention import GuidedAttention
-from transformer_mt.training.terms.mask_prediction import MaskPrediction
-from transformer_mt.training.terms.scheduled_sampling import ScheduledSampling
-from transformer_mt.training.terms.word_noise import WordNoise
+from transformer_mt.training.terms.perturbation import ScheduledSampling, WordNoise
 
 # The term that repeats the rows of a batch comes first, so that the others draw for each row.
 TERMS: dict[str, Callable[[Config, Transformer, Subwords], Term]] = {
@@ -40,14 +41,3 @@ def make_objective(
         if getattr(config, section).is_on
     ]
     return Objective(model, criterion, terms)
-
-
-def decoded_lengths(
-    config: Config, source_lengths: np.ndarray, target_lengths: np.ndarray
-) -> np.ndarray:
-    """Returns how many tokens the decoder reads per sentence, by which batches are made.
-
-    All lengths are integer arrays (sentences,), in subwords without eos.
-    """
-    kind = Objective if config.model.non_autoregressive is None else MaskPrediction
-    return kind.decoded_lengths(config, source_lengths, target_lengths)

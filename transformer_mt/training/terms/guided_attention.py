@@ -9,7 +9,7 @@ from transformer_mt.data.batches import Batch
 from transformer_mt.data.subword import Subwords
 from transformer_mt.model.operations import to_tensor
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.objective import Forward, Term
+from transformer_mt.training.objective import Term
 
 # Smaller weights are replaced by this one, because the logarithm of 0 is infinite.
 LEAST_WEIGHT = 1e-30
@@ -24,11 +24,11 @@ class GuidedAttention(Term):
         self.cross_attention_layers = (layer,)
         self.source_pad, self.target_pad = subwords.source.pad, subwords.target.pad
 
-    def loss(self, forward: Forward) -> Tensor:
+    def loss(self, batch: Batch, cross_weights: list[Tensor | None]) -> Tensor:
         """As `Term.loss`."""
         (layer,) = self.cross_attention_layers
-        weights = forward.cross_weights[layer][:, : self.heads].astype("float32")
-        return self.guided.weight * self.attention_loss(weights, forward.batch)
+        weights = cross_weights[layer][:, : self.heads].astype("float32")
+        return self.guided.weight * self.attention_loss(weights, batch)
 
     def attention_loss(self, weights: Tensor, batch: Batch) -> Tensor:
         """Returns the loss of the guided heads' weights: a float32 scalar, the mean over the heads

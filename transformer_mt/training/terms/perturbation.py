@@ -1,13 +1,12 @@
-"""Scheduled sampling for Transformers: training on the model's own predictions.
+"""Perturbations: the model is trained on input in which some words are not the true ones.
 
-Bengio et al. 2015 (arXiv 1506.03099) replace some of the true words in the decoder's input by words
-that the model predicts, more and more of them during training. Mihaylova and Martins 2019 (arXiv
-1906.07651) do this for Transformers with two passes of the decoder, Duckworth et al. 2019 (arXiv
-1906.04331) with more than two.
+Takase and Kiyono 2021 (arXiv 2104.01853) compare them: random words, words left out, and the
+model's own predictions.
 """
 
 import contextlib
 import math
+from dataclasses import replace
 
 import numpy as np
 import paddle
@@ -17,10 +16,67 @@ from paddle import Tensor
 from transformer_mt.config.mechanisms import ScheduledSamplingConfig
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Batch
-from transformer_mt.data.subword import Subwords
+from transformer_mt.data.subword import Subwords, Vocabulary
 from transformer_mt.model.operations import to_tensor
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.objective import Term
+from transformer_mt.training.objective import Dropped, Term
+
+
+class WordNoise(Term):
+    """Word replacement and word dropout (Takase and Kiyono 2021, arXiv 2104.01853, sections 2.2 and
+    2.4): replaces some ids of the source and of the decoder's input by random ones, and the
+    embeddings of others by zeros. The labels stay as they are.
+
+    Each subword is drawn by itself, in those sentences that get noise. A zero vector has no
+    position: positions are added afterwards.
+    """
+
+    def __init__(self, config: Config, model: Transformer, subwords: Subwords) -> None:
+        self.settings = config.word_noise
+        self.subwords = subwords
+        self._ordinary = _ordinary_ids(subwords.source), _ordinary_ids(subwords.target)
+        self._gets_noise = np.empty((0, 1), bool)  # of the batch that is being trained on
+
+    def batch(self, batch: Batch, step: int) -> Batch:
+        """As `Term.batch`."""
+        rows = len(batch.source)
+        self._gets_noise = np.random.random_sample((rows, 1)) < self.settings.sentences
+        ids = [
+            self._replaced(ids, share, ordinary)
+            for ids, share, ordinary in zip(
+                (batch.source, batch.target_input),
+                (self.settings.source_replacement, self.settings.target_replacement),
+                self._ordinary,
+                strict=True,
+            )
+        ]
+        return replace(batch, source=ids[0], target_input=ids[1])
+
+    def dropped(self, batch: Batch) -> Dropped:
+        """As `Term.dropped`."""
+        source = self._drawn(batch.source, self.settings.source_dropout)
+        return source, self._drawn(batch.target_input, self.settings.target_dropout)
+
+    def _replaced(self, ids: np.ndarray, share: float, ordinary: np.ndarray) -> np.ndarray:
+        drawn = self._drawn(ids, share)
+        if drawn is None:
+            return ids
+        # bos, eos, padding and tags are not ordinary, so they stay where they are.
+        drawn &= np.isin(ids, ordinary)
+        return np.where(drawn, np.random.choice(ordinary, ids.shape), ids)
+
+    def _drawn(self, ids: np.ndarray, share: float) -> np.ndarray | None:
+        """Draws a share of the positions of the sentences that get noise; None if it is 0."""
+        if not share:
+            return None
+        return (np.random.random_sample(ids.shape) < share) & self._gets_noise
+
+
+def _ordinary_ids(vocabulary: Vocabulary) -> np.ndarray:
+    """Returns the ids of text: all but the special ones, and those of tags."""
+    special = [vocabulary.pad, vocabulary.unk, vocabulary.bos, vocabulary.eos]
+    tags = list(vocabulary.user_symbols.values())
+    return np.setdiff1d(np.arange(vocabulary.size), special + tags)
 
 
 def true_share(step: int, config: ScheduledSamplingConfig) -> float:
@@ -44,14 +100,18 @@ def true_share(step: int, config: ScheduledSamplingConfig) -> float:
 
 
 class ScheduledSampling(Term):
-    """Replaces some tokens of the decoder's input by predictions.
+    """Scheduled sampling: replaces some tokens of the decoder's input by the model's predictions.
 
-    The first pass of the decoder reads true tokens and predicts replacements for some of them; the
-    next pass reads the mixture (Mihaylova and Martins 2019, section 3). With more passes, each
-    predicts again from the mixture before it. The positions that are replaced, and the random
-    numbers by which a token is drawn from a distribution, are the same in all passes. So without
-    dropout, and with as many passes as the target has tokens, the mixture is the same as if one
-    token was predicted after another (Duckworth et al. 2019, section 3).
+    Bengio et al. 2015 (arXiv 1506.03099) replace more and more of them during training. Mihaylova
+    and Martins 2019 (arXiv 1906.07651) do this for Transformers with two passes of the decoder,
+    Duckworth et al. 2019 (arXiv 1906.04331) with more than two.
+
+    The first pass reads true tokens and predicts replacements for some of them; the next pass reads
+    the mixture (Mihaylova and Martins 2019, section 3). With more passes, each predicts again from
+    the mixture before it. The positions that are replaced, and the random numbers by which a token
+    is drawn from a distribution, are the same in all passes. So without dropout, and with as many
+    passes as the target has tokens, the mixture is the same as if one token was predicted after
+    another (Duckworth et al. 2019, section 3).
 
     The last pass and the embeddings that it reads are trained. Gradients flow into the earlier
     passes only with `backpropagate`.
@@ -61,7 +121,6 @@ class ScheduledSampling(Term):
         self.settings = config.scheduled_sampling
         self.model = model
         self.pad_id = subwords.target.pad
-        self._places = np.empty(0, np.int64)  # of the batch that is being trained on
 
     def decoder_input(
         self, target: Tensor, batch: Batch, memory: Tensor, source: Tensor, step: int
