@@ -99,13 +99,13 @@ class OurTraining:
     def __init__(self, recipe: Path, overrides: list[str]) -> None:
         from transformer_mt.config.file import load as load_config
         from transformer_mt.data.prepare import prepare
-        from transformer_mt.training.setup import make_trainer
+        from transformer_mt.training.loop import Trainer
         from transformer_mt.utils.device import use as use_device
 
         use_device("cpu")
         self.config = load_config(recipe, overrides)
         self.data = prepare(self.config)
-        self.trainer = make_trainer(self.config, self.data)
+        self.trainer = Trainer(self.config, self.data)
         self.updates = self.trainer.plan.epoch_updates(0)
 
     def steps(self, first: int, end: int) -> float:

@@ -9,8 +9,8 @@ import pytest
 from tests.support import demo_pairs, make_config, prepared, train_subwords, with_links
 from transformer_mt.data.batches import Batch, encoded_rows
 from transformer_mt.data.subword import Subwords
-from transformer_mt.training import setup as assembly
 from transformer_mt.training.folder import RunDirectory
+from transformer_mt.training.loop import Trainer
 from transformer_mt.training.parallel import ALONE
 
 PAIRS = demo_pairs(160)
@@ -62,7 +62,7 @@ def trainer_of(folder, pairs=TRAIN, subwords=None, dev=None, processes=ALONE, **
     data = prepared(config, pairs, subwords or own_subwords(), dev)
     if config.guided_attention.by == "alignment":
         data = with_links(data, folder)
-    return assembly.make_trainer(config, data, processes)
+    return Trainer(config, data, processes)
 
 
 def batch_of(subwords, sources, targets) -> Batch:

@@ -25,10 +25,11 @@ from transformer_mt.decoding.engine import Engine
 from transformer_mt.decoding.paddle_engine import engine_of
 from transformer_mt.model.build import build_model
 from transformer_mt.training import checkpoint
+from transformer_mt.training.checkpoint import State
 from transformer_mt.training.folder import RunDirectory
+from transformer_mt.training.loop import Trainer
 from transformer_mt.training.optimizers import make_optimizer
-from transformer_mt.training.setup import make_trainer
-from transformer_mt.training.state import Progress, State
+from transformer_mt.training.progress import Progress
 from transformer_mt.training.update import Outcome
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -316,7 +317,7 @@ def learn(config: Config, pairs, subwords: Subwords) -> Engine:
     """Trains a model for the config's steps, and gives what translates with it. The rate falls to
     zero at the end: what is asked for is not how fast it learns, but whether it can."""
     steps = config.training.max_steps
-    trainer = make_trainer(config, prepared(config, pairs, subwords))
+    trainer = Trainer(config, prepared(config, pairs, subwords))
     rate = trainer.updater.rate
     trainer.updater.rate = lambda step: rate(step) * (1 - step / (steps + 1))
     take_steps(trainer, steps)

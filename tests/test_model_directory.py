@@ -20,7 +20,7 @@ from tests.support import (
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.model_directory import require_safe_outputs, subwords_to_keep
 from transformer_mt.training.folder import RunDirectory
-from transformer_mt.training.state import Progress
+from transformer_mt.training.progress import Progress
 from transformer_mt.translator import Translator
 from transformer_mt.utils.errors import UsageError, UserError
 

@@ -33,9 +33,10 @@ from transformer_mt.model.build import build_model
 from transformer_mt.model.costs import VocabularySizes, parts
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training import checkpoint
+from transformer_mt.training.checkpoint import State
 from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.optimizers import make_optimizer
-from transformer_mt.training.state import Progress, State
+from transformer_mt.training.progress import Progress
 from transformer_mt.utils.errors import UsageError, UserError
 
 # Logits are between -50 and 50. Computed in two ways in float32, they and the log-probabilities of

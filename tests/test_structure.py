@@ -67,5 +67,5 @@ def test_no_modules_import_each_other():
 
 def test_the_model_needs_no_kernels_and_one_function_chooses_them():
     for module, others in imports().items():
-        if module.startswith(("model", "training")) and module != "training.setup":
+        if module.startswith(("model", "training")) and module != "training.update":
             assert not any(other.startswith("kernels") for other in others), module

@@ -10,7 +10,7 @@ from tests.support import demo_pairs, make_config, write_pairs
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.facts import EXAMPLES
 from transformer_mt.data.prepare import prepare
-from transformer_mt.training.setup import decided
+from transformer_mt.training.run import decided
 
 PAIRS = demo_pairs(300)
 

@@ -15,7 +15,7 @@ from tests.support import demo_pairs, make_config, train_subwords
 from transformer_mt.config import file as config_file
 from transformer_mt.data.batches import WeightedText, epoch_batches, epoch_sentences
 from transformer_mt.data.prepare import prepare
-from transformer_mt.training.setup import make_plan
+from transformer_mt.training.progress import Plan
 from transformer_mt.utils.errors import UsageError
 
 PAIRS = demo_pairs(300)
@@ -139,7 +139,7 @@ def test_tags_and_reversing_are_other_text(folder, change):
 def test_the_plan_reads_each_text_by_its_weight(folder):
     config = config_of(folder, TEXTS, training={"max_steps": None, "max_epochs": 7})
     data = prepare(config)
-    plan = make_plan(config, data)
+    plan = Plan.of(config, data)
     epochs = [plan.epoch_updates(epoch) for epoch in range(7)]
     for updates in epochs:
         counts = Counter(int(i) for update in updates for batch in update for i in batch)

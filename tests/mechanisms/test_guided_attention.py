@@ -23,7 +23,7 @@ from transformer_mt.decoding.line_translator import LineTranslator
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.scoring import alignment_error_rate as error_rate
 from transformer_mt.training import run
-from transformer_mt.training import setup as assembly
+from transformer_mt.training.loop import Trainer
 from transformer_mt.training.objective import Objective
 from transformer_mt.training.terms import guided_attention
 from transformer_mt.utils.errors import UsageError, UserError
@@ -197,7 +197,7 @@ def test_a_guided_model_aligns_words_as_it_was_told(tmp_path):
         if by is not None:
             aligned = encoded_alignments(path, data.train, subwords, ("en", "de"), tmp_path)
             data = replace(data, alignments=aligned)
-        trainer = assembly.make_trainer(config, data)
+        trainer = Trainer(config, data)
         take_steps(trainer, steps)
         engine = PaddleEngine([trainer.model], subwords, config.alignment_heads)
         translator = LineTranslator(engine, subwords, config)

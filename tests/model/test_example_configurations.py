@@ -16,7 +16,7 @@ from tests.reference import assert_all_parameters_get_a_gradient, build
 from tests.support import make_config
 from transformer_mt.data.batches import Batch, Update
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.setup import make_updater
+from transformer_mt.training.update import Updater
 
 PAD, BOS = 0, 2
 
@@ -65,7 +65,7 @@ def test_an_update_of_5000_types_and_6_layers_of_512_2048(tmp_path, random_ids):
         training={"schedule": "constant", "warmup_steps": 0, "learning_rate": 1e-4},
     )
     side = SimpleNamespace(size=types, pad=PAD)
-    updater = make_updater(config, SimpleNamespace(source=side, target=side, joint=False))
+    updater = Updater(config, SimpleNamespace(source=side, target=side, joint=False))
     # As above, with 4 x (512 x 512 + 512), 2 x 512 x 2048 + 2048 + 512, and 2 x 512.
     encoder_layer = 1_050_624 + 2_099_712 + 2 * 1024
     decoder_layer = 2 * 1_050_624 + 2_099_712 + 3 * 1024

@@ -16,7 +16,7 @@ from transformer_mt.model.costs import (
     optimizer_bytes,
     weight_bytes,
 )
-from transformer_mt.training import setup as assembly
+from transformer_mt.training.update import Updater
 
 MODEL = {"num_layers": 2, "d_model": 32, "num_heads": 4, "d_ff": 64, "dropout": 0.0}
 VOCABULARIES = VocabularySizes(300, 300, True)
@@ -28,7 +28,7 @@ def make_updater(tmp_path, model=(), training=(), vocab_size=300, **sections):
     config = make_config(tmp_path, model=model, training=dict(training), **sections)
     target = SimpleNamespace(size=vocab_size, pad=0)
     subwords = SimpleNamespace(source=target, target=target, joint=True)
-    return config, assembly.make_updater(config, subwords)
+    return config, Updater(config, subwords)
 
 
 def full_update(rows, vocab_size=VOCABULARIES.target):

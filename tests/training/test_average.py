@@ -8,9 +8,9 @@ import pytest
 from tests.reference import SMALL, build
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training import checkpoint
-from transformer_mt.training.checkpoint import average
+from transformer_mt.training.checkpoint import State, average
 from transformer_mt.training.folder import RunDirectory
-from transformer_mt.training.state import Progress, State
+from transformer_mt.training.progress import Progress
 from transformer_mt.utils import tensors
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.weights import load_weights

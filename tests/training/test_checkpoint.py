@@ -13,10 +13,11 @@ from tests.support import run_python
 from transformer_mt.config.schema import TrainingConfig
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.training import checkpoint
+from transformer_mt.training.checkpoint import State
 from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.optimizers import make_optimizer
 from transformer_mt.training.parallel import ALONE, Gradients
-from transformer_mt.training.state import Progress, State
+from transformer_mt.training.progress import Progress
 from transformer_mt.utils import tensors
 from transformer_mt.utils.errors import UserError
 from transformer_mt.utils.folders import verify, write_checksums
@@ -138,7 +139,8 @@ import sys
 import paddle
 from pathlib import Path
 from transformer_mt.training import checkpoint
-from transformer_mt.training.state import Progress, State
+from transformer_mt.training.checkpoint import State
+from transformer_mt.training.progress import Progress
 try:
     state = State(Progress((1, 100)))
     checkpoint.save(Path(sys.argv[1]) / "step_6", paddle.nn.Linear(100, 100), {}, state)

@@ -9,8 +9,8 @@ from tensorboardX.proto.event_pb2 import Event
 from visualdl import LogReader
 
 from tests.small_trainers import SHORT
-from transformer_mt.training import folder
-from transformer_mt.training.folder import EventFiles
+from transformer_mt.training import event_files
+from transformer_mt.training.event_files import EventFiles
 from transformer_mt.utils.errors import UserError
 
 TIME = "2026-11-22T12:00:00+00:00"
@@ -78,7 +78,7 @@ def test_a_resumed_run_has_no_step_twice(make_trainer, run_in):
     (folder / "mine.txt").write_text("not ours")
     kept = [json.dumps(line) + "\n" for line in lines if line["step"] <= 6]
     (directory.path / "metrics.jsonl").write_text("".join(kept))
-    directory.open_event_files(["visualdl"]).close()
+    EventFiles(directory.event_folders(["visualdl"]), directory.logged()).close()
     assert (folder / "mine.txt").read_text() == "not ours"
     (folder / "mine.txt").unlink()
     assert [point[0] for point in of_visualdl(folder, "train/loss")] == [2, 4, 6]
@@ -86,9 +86,9 @@ def test_a_resumed_run_has_no_step_twice(make_trainer, run_in):
 
 def test_a_missing_package_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    monkeypatch.setattr(folder, "find_spec", lambda name: None)
+    monkeypatch.setattr(event_files, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install tensorboardX"):
-        folder.require_packages(["tensorboard"])
+        event_files.require_packages(["tensorboard"])
 
 
 def test_a_full_disk_ends_the_files_and_not_the_training(tmp_path, capsys):

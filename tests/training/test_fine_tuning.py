@@ -8,7 +8,7 @@ import yaml
 from tests.support import demo_pairs, make_config, make_model_directory, run_command, write_pairs
 from transformer_mt.config.schema import ModelConfig
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.training import fine_tuning, run
+from transformer_mt.training import run, settings
 from transformer_mt.utils.errors import UsageError, UserError
 
 PAIRS = demo_pairs(120)
@@ -46,14 +46,14 @@ def write(tmp_path, general):
 
 
 def test_without_a_section_model_the_model_is_the_other_one(write, capsys):
-    config = fine_tuning.load(write())
+    config = settings.load(write())
     for key, value in GENERAL.items():
         assert getattr(config.model, key) == value
     assert capsys.readouterr() == ("", "")
     # The command line counts as the recipe does.
-    config = fine_tuning.load(write(), ["model.dropout=0.4"])
+    config = settings.load(write(), ["model.dropout=0.4"])
     assert (config.model.dropout, config.model.d_ff) == (0.4, 24)
-    config = fine_tuning.load(write(), ["training.init_from=null"])
+    config = settings.load(write(), ["training.init_from=null"])
     assert config.model == ModelConfig()
 
 
@@ -61,7 +61,7 @@ def test_the_normalisation_is_that_of_the_subwords(write, tmp_path):
     """Scoring reads it from the config."""
     config = make_config(tmp_path, model=GENERAL, subword={"normalization": "nfc"})
     other = make_model_directory(tmp_path / "nfc", PAIRS, config).path
-    loaded = fine_tuning.load(write(), [f"training.init_from={other}"])
+    loaded = settings.load(write(), [f"training.init_from={other}"])
     assert loaded.subword.normalization == "nfc"
 
 
@@ -70,7 +70,7 @@ def test_all_that_the_recipe_changes_is_listed_at_once(write, general, capsys):
         model={"num_layers": 3, "d_ff": 48, "norm": "pre", "dropout": 0.2},
         subword={"vocab_size": 300, "joint": True, "sampling": 0.1},
     )
-    config = fine_tuning.load(path)
+    config = settings.load(path)
     # With a number of layers of its own, the recipe means the encoder and the decoder.
     assert (config.model.encoder_layers, config.model.decoder_layers) == (3, 3)
     assert config.model.embedding_dropout is None
@@ -102,13 +102,13 @@ def test_a_model_that_is_not_there_or_damaged(write, general, tmp_path):
     broken = shutil.copytree(general, tmp_path / "broken")
     (broken / "config.yaml").write_text("model_dir: x\n")
     with pytest.raises(UserError, match=r"training\.init_from: .*damaged, or edited"):
-        fine_tuning.load(write(), [f"training.init_from={broken}"])
+        settings.load(write(), [f"training.init_from={broken}"])
 
 
 def test_mistakes_are_reported_as_ever(write):
     for sections, words in (({"model": None}, "model: null"), ({"training": 3}, "training: 3")):
         with pytest.raises(UsageError, match=words):
-            fine_tuning.load(write(**sections))
+            settings.load(write(**sections))
 
 
 def test_training_records_what_is_inherited_and_goes_on_without_the_other_model(

@@ -1,14 +1,15 @@
 """Lengths rounded up to a multiple: nothing but the padding changes, and plans still fit."""
 
 import numpy as np
+import paddle
 import pytest
 
 from tests.small_trainers import assert_same_weights, own_subwords, trainer_of
 from tests.support import take_steps
 from transformer_mt.data.batches import collate
-from transformer_mt.training import checkpoint, objective, setup
-from transformer_mt.training.setup import make_plan
-from transformer_mt.training.state import State
+from transformer_mt.training import checkpoint, objective
+from transformer_mt.training.checkpoint import State
+from transformer_mt.training.progress import Plan
 
 SUBWORDS = own_subwords()
 PAD = SUBWORDS.target.pad
@@ -83,10 +84,10 @@ def test_the_default_is_that_of_the_device_and_a_run_keeps_its_own(tmp_path, mon
     """So a run that began on a CPU is resumed on a GPU with the same batches, and back."""
     trainer = trainer_of(tmp_path)
     for device, batches in (("cpu", (1, 400)), ("gpu:0", (1, 400, 8))):
-        monkeypatch.setattr(setup.paddle, "get_device", lambda device=device: device)
-        assert make_plan(trainer.config, trainer.data).batches == batches
+        monkeypatch.setattr(paddle, "get_device", lambda device=device: device)
+        assert Plan.of(trainer.config, trainer.data).batches == batches
         for kept, multiple in (((1, 400), 1), ((1, 400, 8), 8)):
-            plan = make_plan(trainer.config, trainer.data, kept)
+            plan = Plan.of(trainer.config, trainer.data, kept)
             assert (plan.batches, plan.length_multiple) == (kept, multiple)
 
 

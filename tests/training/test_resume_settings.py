@@ -5,8 +5,8 @@ import pytest
 from tests.support import make_config
 from transformer_mt.config.decoding import DecodingConfig, EvaluationConfig
 from transformer_mt.config.schema import SECTIONS
-from transformer_mt.training.run import differences
 from transformer_mt.training.schedule import learning_rate
+from transformer_mt.training.settings import differences
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ from transformer_mt.data.batches import Update
 from transformer_mt.scoring.metrics import DEFAULT_METRICS, METRICS, Scores, score
 from transformer_mt.training import loop as trainer_module
 from transformer_mt.training.folder import RunDirectory
-from transformer_mt.training.state import perplexity
+from transformer_mt.training.progress import perplexity
 from transformer_mt.training.update import Outcome
-from transformer_mt.training.validate import DevScores, ranks, validate
+from transformer_mt.training.validate import DevScores, validate
 from transformer_mt.utils.console import visible
 from transformer_mt.utils.errors import Interrupted, UserError
 from transformer_mt.utils.files import lines as lines_of
@@ -251,7 +251,11 @@ def test_patience(make_trainer, run_in, monkeypatch, capsys):
     ("loss", {"loss": 1.1}, {"loss": 1.0}),
 ])  # fmt: skip
 def test_ties_and_scores_near_zero(metric, worse, better):
-    assert ranks(metric, worse) < ranks(metric, better)
+    ranks = [
+        DevScores(values.get("loss", 1.0), 1.0, 1.0, Scores(values, {}, 1.0, 1), []).ranks(metric)
+        for values in (worse, better)
+    ]
+    assert ranks[0] < ranks[1]
 
 
 def test_the_newest_translations_and_those_of_the_best_are_kept(make_trainer, tmp_path):

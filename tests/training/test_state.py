@@ -2,7 +2,8 @@
 
 import pytest
 
-from transformer_mt.training.state import Meter, Progress, State
+from transformer_mt.training.checkpoint import State
+from transformer_mt.training.progress import Meter, Progress
 from transformer_mt.utils.errors import UserError
 from transformer_mt.utils.folders import write_checksums
 

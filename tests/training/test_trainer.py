@@ -25,7 +25,7 @@ from tests.support import log_softmax, take_steps
 from transformer_mt.training import optimizers
 from transformer_mt.training.loop import seconds_per_step
 from transformer_mt.training.parallel import Processes
-from transformer_mt.training.state import Meter, perplexity
+from transformer_mt.training.progress import Meter, perplexity
 from transformer_mt.training.update import LossScale
 from transformer_mt.training.validate import dev_loss
 from transformer_mt.utils import signals

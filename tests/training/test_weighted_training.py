@@ -12,7 +12,7 @@ from tests.support import demo_pairs, make_config, run_command, write_pairs
 from transformer_mt.config import file as config_file
 from transformer_mt.data.batches import read_update
 from transformer_mt.data.prepare import prepare
-from transformer_mt.training.setup import make_plan
+from transformer_mt.training.progress import Plan
 from transformer_mt.utils import tensors
 from transformer_mt.utils.errors import UsageError
 
@@ -36,7 +36,7 @@ def config(tmp_path):
 @pytest.mark.parametrize(("world_size", "sampling"), [(2, None), (4, 0.1)])
 def test_processes_share_the_sentences_of_one(config, world_size, sampling):
     data = prepare(config)
-    plan = make_plan(config, data)
+    plan = Plan.of(config, data)
 
     def rows(update, rank, size):
         """The pairs of ids, without padding, that a process reads."""
@@ -50,7 +50,7 @@ def test_processes_share_the_sentences_of_one(config, world_size, sampling):
 
     for epoch in range(2):
         # Each process computes the plan for itself.
-        again = make_plan(config, prepare(config)).epoch_updates(epoch)
+        again = Plan.of(config, prepare(config)).epoch_updates(epoch)
         for update, other in zip(plan.epoch_updates(epoch), again, strict=True):
             assert np.concatenate(update).tolist() == np.concatenate(other).tolist()
             alone, tokens = rows(update, 0, 1)
@@ -90,7 +90,7 @@ def test_a_change_is_refused_on_resuming(recipe):
 
 def test_the_steps_of_a_run_without_planning_all_its_epochs(config):
     """Epochs that draw sentences can differ in length, so they are planned to be counted."""
-    plan = make_plan(config, prepare(config))
+    plan = Plan.of(config, prepare(config))
     lengths = [len(plan.epoch_updates(epoch)) for epoch in range(2)]
     assert plan.total_steps == sum(lengths)
     for most, expected in ((lengths[0], lengths[0]), (1000, sum(lengths))):

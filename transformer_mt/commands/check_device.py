@@ -473,9 +473,9 @@ def make_subwords(size: int = VOCABULARY) -> Any:
 
 def make_updater(config: Config, size: int = VOCABULARY) -> Updater:
     """The updater of a config, on the device that is selected."""
-    from transformer_mt.training import setup
+    from transformer_mt.training.update import Updater
 
-    return setup.make_updater(config, make_subwords(size))
+    return Updater(config, make_subwords(size))
 
 
 def search(updater: Updater, sources: list[list[int]]) -> Callable[[], Any]:

@@ -27,7 +27,7 @@ from transformer_mt.data.datasets import DATASETS
 from transformer_mt.model import costs
 from transformer_mt.model.costs import FlopCounter, Flops, VocabularySizes
 from transformer_mt.model_directory import ModelDirectory, subwords_to_keep
-from transformer_mt.training import fine_tuning
+from transformer_mt.training import settings
 from transformer_mt.utils.console import table
 from transformer_mt.utils.errors import UsageError
 
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> None:
     if path.is_dir():
         config, vocabularies, origin = _of_model(path, options.overrides)
     else:
-        config = fine_tuning.load(path, options.overrides)
+        config = settings.load(path, options.overrides)
         vocabularies, origin = _of_config(config)
     longest = config.data.max_length + 1
     length = options.length or min(USUAL_LENGTH, longest)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from transformer_mt.commands import arguments
 from transformer_mt.model_directory import MODEL_CARD, REPORT
-from transformer_mt.training import fine_tuning
+from transformer_mt.training import settings
 from transformer_mt.utils.console import duration, quoted, say, show, warn
 from transformer_mt.utils.errors import UsageError, UserError, describe
 from transformer_mt.utils.files import write_atomically
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     if options.verbose and not options.check:
         raise UsageError("--verbose: give it together with --check")
-    config = fine_tuning.load(options.config, options.overrides, options.restart)
+    config = settings.load(options.config, options.overrides, options.restart)
     # Paddle takes seconds to import; a wrong config is reported before that.
     from transformer_mt.training.run import check, train
 

@@ -1,11 +1,15 @@
-"""Checkpoints: folders that are written as a whole or not at all, with checksums."""
+"""Checkpoints: folders that are written as a whole or not at all, with checksums. They hold the
+weights of the model, and the state of training."""
 
+from __future__ import annotations
+
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import paddle
@@ -14,19 +18,75 @@ from paddle import nn
 from transformer_mt.model.operations import array, is_on_cpu
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.training.folder import RunDirectory
-from transformer_mt.training.state import State
+from transformer_mt.training.progress import Meter, Progress
+from transformer_mt.training.update import Updater
 from transformer_mt.utils import tensors
 from transformer_mt.utils.console import warn
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.folders import published, verify
 from transformer_mt.weights import OPTIMIZER, WEIGHTS, load_weights, read_weights
 
+STATE = "state.json"
 
-class Stateful(Protocol):
-    """An updater, or its optimiser alone."""
 
-    def load(self, arrays: dict[str, np.ndarray]) -> None:
-        """Takes the tensors that `save` has written for it."""
+@dataclass
+class State:
+    """The state of training in a checkpoint.
+
+    Attributes:
+        progress: how far the run has come.
+        scaler: `LossScale.state`; empty unless training is in float16.
+        corpus: `PreparedData.key` of the text that is trained on.
+        stopped: whether the checkpoint was saved because training was stopped. A run that is not
+            stopped does not have it, so the next checkpoint replaces it.
+        average_of: the names of the checkpoints that an average was made of. The other values are
+            then the state of the newest of them, or of the best.
+    """
+
+    progress: Progress
+    scaler: dict[str, Any] = field(default_factory=dict)
+    corpus: str = ""
+    stopped: bool = False
+    average_of: list[str] = field(default_factory=list)
+
+    def save(self, checkpoint: Path) -> None:
+        """Writes state.json into the folder of a checkpoint."""
+        values = asdict(self)
+        if not self.average_of:
+            del values["average_of"]
+        (checkpoint / STATE).write_text(json.dumps(values))
+
+    @classmethod
+    def restore(cls, checkpoint: Path) -> State:
+        """Reads what `save` wrote, in this version of the program or an earlier one.
+
+        Checkpoints in `best` that no longer exist are left out.
+
+        Raises:
+            UserError: the file is damaged, or holds something else.
+        """
+        path = checkpoint / STATE
+        if problem := verify(checkpoint, STATE):
+            raise UserError(f"{path}: damaged ({problem})")
+        try:
+            values = json.loads(path.read_text())
+            progress = values["progress"]
+            progress["plan"] = tuple(progress["plan"])
+            progress["best"] = [
+                # Earlier versions kept the value of training.best_metric alone.
+                (ranks if isinstance(ranks, list) else [float(ranks)], step)
+                for ranks, step in progress["best"]
+                if (checkpoint.parent / f"step_{step}").is_dir()
+            ]
+            progress["meter"] = Meter(**progress["meter"])
+            progress["losses"] = [tuple(pair) for pair in progress.get("losses", ())]
+            values["progress"] = Progress(**progress)
+            return cls(**values)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{path}: it is no state of training ({type(error).__name__}: {error}). "
+                "Delete this checkpoint to resume from the one before it"
+            ) from None
 
 
 def save(path: Path, model: nn.Layer, optimizer_state: dict[str, np.ndarray], state: State) -> None:
@@ -46,7 +106,7 @@ def save(path: Path, model: nn.Layer, optimizer_state: dict[str, np.ndarray], st
         state.save(folder)
 
 
-def restore(path: Path, model: nn.Layer, updater: Stateful) -> State:
+def restore(path: Path, model: nn.Layer, updater: Updater) -> State:
     """The inverse of `save`: fills the model and its updater, and returns the state.
 
     Raises:

@@ -6,12 +6,10 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
-from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config
@@ -30,12 +28,9 @@ from transformer_mt.model_directory import (
     ModelDirectory,
     entries,
     named,
-    texts,
 )
-from transformer_mt.scoring.metrics import METRICS
-from transformer_mt.training.state import Progress
 from transformer_mt.utils import console
-from transformer_mt.utils.console import say, warn
+from transformer_mt.utils.console import say
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.files import (
     as_line,
@@ -45,6 +40,9 @@ from transformer_mt.utils.files import (
     write_atomically,
 )
 from transformer_mt.utils.folders import CHECKSUMS, sealed, verify, write_checksums
+
+if TYPE_CHECKING:  # A command reports a wrong folder before it imports what takes long.
+    from transformer_mt.training.progress import Progress
 
 TERMINAL_LOG = "train.log"
 # The translations of this number of newest validations are kept, and those of the best ones.
@@ -200,7 +198,7 @@ class RunDirectory(ModelDirectory):
         self.checkpoints.mkdir(exist_ok=True)
         self.take_held_out(held_out)
 
-    def resume(self, config: Config, progress: Progress, held_out: list[Path]) -> None:
+    def resume(self, config: Config, progress: "Progress", held_out: list[Path]) -> None:
         """Restores the state in which the directory was when a checkpoint was saved.
 
         The config is replaced, because some of its settings may have changed.
@@ -299,15 +297,15 @@ class RunDirectory(ModelDirectory):
         """Appends all that is printed to train.log from now on, and what was printed before."""
         console.keep_log(self.own(TERMINAL_LOG))
 
-    def open_event_files(self, kinds: Iterable[str]) -> "EventFiles":
-        """Opens the files for VisualDL and TensorBoard. They hold what metrics.jsonl holds, so
-        those of an earlier part of the run are deleted.
+    def event_folders(self, kinds: Iterable[str]) -> dict[str, Path]:
+        """Returns the folders of the files for VisualDL and TensorBoard. Those of an earlier part
+        of the run are deleted in them, because metrics.jsonl holds all that was in them.
 
         Args:
             kinds: the value of training.log_to.
         """
-        folders = {kind: self._emptied(kind) for kind in WRITERS}
-        return EventFiles({kind: folders[kind] for kind in kinds}, self.logged())
+        folders = {kind: self._emptied(kind) for kind in EVENT_FILES}
+        return {kind: folders[kind] for kind in kinds}
 
     def _emptied(self, name: str) -> Path:
         folder = self.own(name)
@@ -353,124 +351,3 @@ def _delete(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-# ---------------------------------------------------------- files for VisualDL and TensorBoard
-
-# What is drawn of the lines of each kind, under tags such as train/loss.
-SCALARS = {
-    "train": (
-        *("loss", "perplexity", "learning_rate", "gradient_norm", "tokens_per_second"),
-        *("padding", "skipped"),
-    ),
-    "dev": ("loss", "perplexity", *METRICS),
-}
-
-
-def _visualdl(folder: Path) -> tuple[Any, Callable[[float], Any]]:
-    from visualdl import LogWriter
-
-    # VisualDL takes milliseconds.
-    return LogWriter(logdir=str(folder)), lambda seconds: round(1000 * seconds)
-
-
-def _tensorboard(folder: Path) -> tuple[Any, Callable[[float], Any]]:
-    from tensorboardX import SummaryWriter
-
-    return SummaryWriter(logdir=str(folder)), float
-
-
-# How each kind of files is opened, by the values of training.log_to. The result is a writer, and a
-# function that converts seconds since 1970 to the unit in which the writer takes them. The keys are
-# also the names of the folders in the model directory.
-WRITERS = {"visualdl": _visualdl, "tensorboard": _tensorboard}
-PACKAGES = {"visualdl": "visualdl", "tensorboard": "tensorboardX"}
-
-
-def require_packages(kinds: Iterable[str]) -> None:
-    """
-    Raises:
-        UserError: a package that writes one of these kinds is not installed.
-    """
-    for kind in kinds:
-        if find_spec(PACKAGES[kind]) is None:
-            raise UserError(
-                f"training.log_to: {kind} needs the package {PACKAGES[kind]}, which is not "
-                f"installed. Install it with `pip install {PACKAGES[kind]}`, or leave {kind} out "
-                "of training.log_to"
-            )
-
-
-class EventFiles:
-    """Writes the lines of metrics.jsonl for VisualDL and TensorBoard.
-
-    The files hold nothing that metrics.jsonl lacks. So when a run is resumed, they are written
-    again from its lines, and never show a step that the resumed run does not have.
-
-    Args:
-        folders: an empty folder for each kind in `WRITERS` that is to be written.
-        lines: the lines that metrics.jsonl has already.
-    """
-
-    def __init__(self, folders: dict[str, Path], lines: Iterable[dict[str, Any]]) -> None:
-        self._samples: dict[str, list[str]] = {}
-        self._open = {kind: WRITERS[kind](folder) for kind, folder in folders.items()}
-        for line in lines:
-            self._write(line)
-        self._flush()
-
-    def add(self, line: dict[str, Any]) -> None:
-        """Writes a line, and makes it visible to whoever reads the files."""
-        self._write(line)
-        self._flush()
-
-    def close(self) -> None:
-        for kind in list(self._open):
-            self._try(kind, lambda writer, _: writer.close())
-
-    def _write(self, line: dict[str, Any]) -> None:
-        kind, step = str(line.get("kind")), line.get("step", 0)
-        if kind == "samples":
-            self._samples = {name: texts(line.get(name)) for name in ("source", "reference")}
-        for key in SCALARS.get(kind, ()):
-            value = line.get(key)
-            if isinstance(value, int | float):
-                self._add("add_scalar", f"{kind}/{key}", value, step, line)
-        if kind == "dev":
-            columns = {**self._samples, "translation": texts(line.get("samples"))}
-            # Some are missing if evaluation.samples has changed, and in lines of earlier versions.
-            for number, parts in enumerate(zip(*columns.values(), strict=False), 1):
-                text = "  \n".join(map(": ".join, zip(columns, parts, strict=True)))
-                self._add("add_text", f"samples/{number}", text, step, line)
-
-    def _add(self, method: str, tag: str, value: Any, step: int, line: dict[str, Any]) -> None:
-        seconds = 0.0
-        with contextlib.suppress(KeyError, TypeError, ValueError):  # a line of an earlier version
-            seconds = datetime.fromisoformat(line["time"]).timestamp()
-        for kind in list(self._open):
-            self._try(kind, partial(_call, method, tag, value, step, seconds))
-
-    def _flush(self) -> None:
-        for kind in list(self._open):
-            self._try(kind, lambda writer, _: writer.flush())
-
-    def _try(self, kind: str, action: Callable[[Any, Callable], object]) -> None:
-        """Uses a writer. If that fails, as it does on a full disk and with numbers that the format
-        cannot hold, it is not used any more, because training is worth more than these files."""
-        try:
-            action(*self._open[kind])
-        except (OSError, ValueError, TypeError) as error:
-            warn(f"training.log_to: {kind}: {error}; nothing more is written for it")
-            del self._open[kind]
-
-
-def _call(
-    method: str,
-    tag: str,
-    value: Any,
-    step: int,
-    seconds: float,
-    writer: Any,
-    unit: Callable[[float], Any],
-) -> None:
-    getattr(writer, method)(tag, value, step, walltime=unit(seconds))

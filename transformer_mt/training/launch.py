@@ -1,8 +1,9 @@
-"""Training with several processes of one machine: the parent, and the workers that it starts.
+"""Training with several processes.
 
-The parent prepares the data and starts Paddle's launcher, which starts the workers. Launcher and
-workers run this file. The launcher ends with the parent, and the workers end with the launcher. The
-first worker writes to the same terminal or files as the parent.
+On one machine, the parent process prepares the data and starts Paddle's launcher, which starts the
+workers. Launcher and workers run this file. The launcher ends with the parent, and the workers end
+with the launcher. The first worker writes to the same terminal or files as the parent. On several
+machines, the user has started Paddle's launcher on each of them.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ if TYPE_CHECKING:  # The launcher needs none of these.
     from transformer_mt.config.schema import Config
     from transformer_mt.data.prepare import PreparedData
     from transformer_mt.model_directory import ModelDirectory
+    from transformer_mt.training.folder import RunDirectory
+    from transformer_mt.training.loop import Trainer
 
 # Environment variables: the number of the process that starts Paddle's launcher, the number of the
 # launcher, and the folder of that process's open files in /proc, to which the first worker writes.
@@ -106,6 +109,30 @@ def run_workers(
             _write_after_the_workers()
         if code != 0:
             raise UserError(_failure(folder))
+
+
+def run_on_several_machines(trainer: Trainer, directory: RunDirectory) -> None:
+    """Runs the trainer of one of the processes that Paddle's launcher has started on several
+    machines. The first process has started its trainer and made the directory ready.
+
+    Raises:
+        UserError: the machines do not have the same text, or do not see the same directory.
+    """
+    processes = trainer.processes
+    if len(set(processes.gather(trainer.data.key))) > 1:
+        raise UserError(
+            "the machines don't have the same training text (data.root), or its alignments "
+            "(guided_attention.alignments)"
+        )
+    saved = directory.saved_checkpoints()
+    if len(set(processes.gather(saved[-1].name if saved else None))) > 1:
+        raise UserError(
+            f"model_dir: {directory.path}: the machines don't see the same checkpoints in it. It "
+            "must be on a file system that they share"
+        )
+    if not processes.is_first:
+        trainer.start(saved[-1] if saved else None)
+    trainer.run(directory)
 
 
 def _import_path() -> str:
@@ -221,8 +248,8 @@ def work(job: Path, digest: str) -> None:
         digest: the SHA-256 of the job, so that only a file written by this run is unpickled.
     """
     from transformer_mt.training.folder import RunDirectory
+    from transformer_mt.training.loop import Trainer
     from transformer_mt.training.parallel import Processes, own_device
-    from transformer_mt.training.setup import make_trainer
     from transformer_mt.utils import device as devices
 
     content = job.read_bytes()
@@ -235,7 +262,7 @@ def work(job: Path, digest: str) -> None:
     if processes.is_first:
         _write_to_parent()
         directory.keep_terminal_log()
-    trainer = make_trainer(config, data, processes)
+    trainer = Trainer(config, data, processes)
     trainer.start(resumed)
     trainer.run(directory)
 

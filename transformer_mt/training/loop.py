@@ -3,8 +3,7 @@
 import itertools
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,9 +17,11 @@ from transformer_mt.model import operations
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.scoring.groups import spread
 from transformer_mt.training import checkpoint
-from transformer_mt.training.folder import EventFiles, RunDirectory
-from transformer_mt.training.plan import Plan
-from transformer_mt.training.state import DIVERGING_VALIDATIONS, Meter, Progress, State
+from transformer_mt.training.checkpoint import State
+from transformer_mt.training.event_files import EventFiles
+from transformer_mt.training.folder import RunDirectory
+from transformer_mt.training.parallel import ALONE, Processes
+from transformer_mt.training.progress import DIVERGING_VALIDATIONS, Meter, Plan, Progress
 from transformer_mt.training.update import Outcome, Updater, read
 from transformer_mt.training.validate import DevScores, validate
 from transformer_mt.utils import signals
@@ -57,16 +58,26 @@ class _Applied:
 
 
 class Trainer:
-    """Trains one model on prepared data, as one of the updater's processes."""
+    """Trains the model of a config on prepared data, as one of `processes`.
 
-    def __init__(self, config: Config, data: PreparedData, plan: Plan, updater: Updater) -> None:
+    Args:
+        plan: the plan of the run, if it is known already.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        data: PreparedData,
+        processes: Processes = ALONE,
+        plan: Plan | None = None,
+    ) -> None:
         self.config = config
         self.data = data
-        self.plan = plan
-        self.updater = updater
-        self.model = updater.model
-        self.processes = updater.processes
-        self.progress = Progress(plan.batches)
+        self.processes = processes
+        self.updater = Updater(config, data.subwords, processes)
+        self.model = self.updater.model
+        self.plan = plan or Plan.of(config, data)
+        self.progress = Progress(self.plan.batches)
         self.directory: RunDirectory | None = None  # set by `run`
         self._uncounted: list[_Applied] = []  # the updates whose outcomes have not been read
         self._event_files = EventFiles({}, [])  # set by `run` in the first process
@@ -136,22 +147,23 @@ class Trainer:
         self._started = time.monotonic() - self.progress.seconds
         if self.processes.is_first:
             self._explain_figures()
-        with signals.held_back(), self._writing_event_files(), TrainingBar(total, done) as bar:
+        with (
+            signals.held_back(),
+            closing(self._event_files_of_run()) as self._event_files,
+            TrainingBar(total, done) as bar,
+        ):
             self._validate_and_save()  # what was due when training was stopped
             while not self.is_finished:
                 self._run_epoch(bar)
         if self.progress.step < total and self.processes.is_first:
             say(f"stopped early: no new best in {self.progress.without_new_best} validations")
 
-    @contextmanager
-    def _writing_event_files(self) -> Iterator[None]:
+    def _event_files_of_run(self) -> EventFiles:
         """Opens the files for VisualDL and TensorBoard in the first process."""
         if not self.processes.is_first:
-            yield
-            return
-        with closing(self.directory.open_event_files(self.config.training.log_to)) as files:
-            self._event_files = files
-            yield
+            return EventFiles({}, [])
+        folders = self.directory.event_folders(self.config.training.log_to)
+        return EventFiles(folders, self.directory.logged())
 
     def _record(self, kind: str, **values: Any) -> None:
         """Logs a line about this step, unless `values` name another one."""
@@ -177,8 +189,11 @@ class Trainer:
                     _Applied(now.step, now.epoch, now.update, sentences, update, outcome)
                 )
                 is_log_due = now.step % training.log_every == 0 or now.step == total
-                # On a GPU, reading the outcomes would stop its queue of work at every update.
-                if self.updater.reads_at_once or is_log_due or self._needs_counts():
+                # On a GPU, reading the outcomes would stop its queue of work at every update, so
+                # they are read when the log, a validation or a checkpoint needs them.
+                others = training.validate_every, training.save_every
+                is_needed = is_log_due or any(now.step % steps == 0 for steps in others)
+                if self.updater.reads_at_once or is_needed:
                     self._count_updates()
                 now.meter.seconds += time.perf_counter() - started
                 bar.update()
@@ -191,13 +206,6 @@ class Trainer:
                 started = time.perf_counter()
         now.epoch += 1
         now.update = 0
-
-    def _needs_counts(self) -> bool:
-        """Whether this step is validated or saved, for which all updates must be counted."""
-        training = self.config.training
-        return any(
-            self.progress.step % n == 0 for n in (training.validate_every, training.save_every)
-        )
 
     def _count_updates(self) -> None:
         """Reads and counts the outcomes of the updates since the last call.
@@ -292,11 +300,9 @@ class Trainer:
 
     def _explain_figures(self) -> None:
         smoothing = self.config.training.label_smoothing
-        terms = "the training objective"
-        if smoothing:
-            terms += f" (label smoothing {smoothing:g})"
+        how = f" (label smoothing {smoothing:g})" if smoothing else ""
         say(
-            f"  {self._loss_name}: {terms}, nats per subword\n"
+            f"  {self._loss_name}: the training objective{how}, nats per subword\n"
             "  ppl: perplexity, exp of the cross-entropy without smoothing"
         )
 
@@ -431,27 +437,3 @@ def seconds_per_step(trainer: Trainer, seconds: float = 10.0) -> float:
         count += 1
         spent = time.perf_counter() - started
     return spent / count
-
-
-def run_on_several_machines(trainer: Trainer, directory: RunDirectory) -> None:
-    """Runs the trainer of one of the processes that Paddle's launcher has started on several
-    machines. The first process has started its trainer and made the directory ready.
-
-    Raises:
-        UserError: the machines do not have the same text, or do not see the same directory.
-    """
-    processes = trainer.processes
-    if len(set(processes.gather(trainer.data.key))) > 1:
-        raise UserError(
-            "the machines don't have the same training text (data.root), or its alignments "
-            "(guided_attention.alignments)"
-        )
-    saved = directory.saved_checkpoints()
-    if len(set(processes.gather(saved[-1].name if saved else None))) > 1:
-        raise UserError(
-            f"model_dir: {directory.path}: the machines don't see the same checkpoints in it. It "
-            "must be on a file system that they share"
-        )
-    if not processes.is_first:
-        trainer.start(saved[-1] if saved else None)
-    trainer.run(directory)

@@ -21,9 +21,9 @@ from transformer_mt.data.corpus import Split, open_corpus
 from transformer_mt.data.facts import RARE
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.training.advice import advice
-from transformer_mt.training.loop import seconds_per_step
+from transformer_mt.training.loop import Trainer, seconds_per_step
 from transformer_mt.training.parallel import Processes
-from transformer_mt.training.setup import make_trainer, prepare_for
+from transformer_mt.training.run import prepare_for
 from transformer_mt.utils import device as devices
 from transformer_mt.utils.console import duration, progress, quoted, say, visible, warn
 
@@ -304,7 +304,7 @@ def _measure(draft: Draft, size: Size, data: PreparedData, seconds: float, used:
     config = draft.config()
     processes = devices.processes(config.training.devices, used)
     say(f"timing some steps of a model with {size} ...")
-    trainer = make_trainer(config, data, Processes(world_size=processes))
+    trainer = Trainer(config, data, Processes(world_size=processes))
     started, computed = time.perf_counter(), time.process_time()
     step, per_epoch = seconds_per_step(trainer, MEASURED_SECONDS), trainer.plan.updates_per_epoch
     busy = (time.process_time() - computed) / (time.perf_counter() - started)

@@ -14,11 +14,9 @@ from transformer_mt.config.schema import Config
 from transformer_mt.export import registry
 from transformer_mt.export.registry import EngineSpec
 from transformer_mt.model_directory import CONFIG, TUNING, ModelDirectory
-from transformer_mt.scoring.groups import Group, spread
-from transformer_mt.scoring.metrics import MANY_LINES, METRICS, Scores
-from transformer_mt.scoring.significance import paired_tests
-from transformer_mt.scoring.tokenizers import require_tokenizer, score_for, tokenizer_for
-from transformer_mt.training.validate import metrics_of
+from transformer_mt.scoring.metrics import METRICS, Scores
+from transformer_mt.scoring.tokenizers import require_tokenizer, score_for
+from transformer_mt.training.validate import metrics_of, tested_difference
 from transformer_mt.translator import translator_of
 from transformer_mt.utils import signals
 from transformer_mt.utils.console import progress, show
@@ -144,12 +142,8 @@ def choose(
         show("Nothing is better than the values of the recipe, so they stay.")
     else:
         show(f"chosen   {label} {best.scores.values[key]:.2f}  ({chosen})")
-        # Some of very many lines tell the same, and fit into the memory.
-        some = Group("", spread(len(dev[1]), MANY_LINES))
-        systems = [some.of(trial.hypotheses) for trial in (tried[own], best)]
-        (compared,) = paired_tests(systems, [some.of(dev[1])], tokenizer_for(config), [key])
-        difference = compared.scores[1].difference
-        assert difference is not None
+        translations = [trial.hypotheses for trial in (tried[own], best)]
+        difference = tested_difference(config, key, translations, dev[1])
         p, (low, high) = difference.p, difference.interval
         show(
             f"difference {difference.value:+.2f} {label}, 95 % interval {low:+.2f} to {high:+.2f}: "

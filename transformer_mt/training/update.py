@@ -13,13 +13,16 @@ import numpy as np
 import paddle
 from paddle import Tensor, nn
 
+from transformer_mt import kernels
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Batch, Update
+from transformer_mt.data.subword import Subwords
 from transformer_mt.model import operations
-from transformer_mt.training.objective import MaskPrediction, Objective
+from transformer_mt.model.build import build_model
 from transformer_mt.training.optimizers import LossScale, make_optimizer
-from transformer_mt.training.parallel import Gradients, Processes
+from transformer_mt.training.parallel import ALONE, Gradients, Processes
 from transformer_mt.training.schedule import learning_rate
+from transformer_mt.training.terms import make_objective
 from transformer_mt.utils import signals
 from transformer_mt.utils.errors import UserError, is_out_of_memory
 
@@ -71,20 +74,22 @@ def seed_generators(*numbers: int) -> None:
 
 
 class Updater:
-    """A model with its objective and optimiser, which together update its weights.
+    """The model of a config with its objective and optimiser, which together update its weights.
 
-    Args:
-        objective: the objective of the model, with the interface of `training.objective.Objective`.
+    They are built on the device that Paddle is set to.
     """
 
-    def __init__(
-        self, config: Config, objective: Objective | MaskPrediction, processes: Processes
-    ) -> None:
+    def __init__(self, config: Config, subwords: Subwords, processes: Processes = ALONE) -> None:
         self.config = config
-        self.objective = objective
-        self.model = objective.model
         self.processes = processes
-        training = config.training
+        training, sizes = config.training, config.model
+        kernels.choose()
+        # The same weights in every process, whatever was drawn before.
+        paddle.seed(training.seed)
+        self.model = build_model(sizes, subwords, training.recompute)
+        dtype = getattr(paddle, training.precision)
+        operations.current.prepare(sizes.d_model // sizes.num_heads, sizes.d_model, dtype)
+        self.objective = make_objective(config, self.model, subwords)
         self.gradients = Gradients(self.model, processes, training.gradient_sum_precision)
         self.optimizer = make_optimizer(training, self.model, processes)
         self.scale = LossScale() if training.precision == "float16" else None

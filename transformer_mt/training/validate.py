@@ -1,4 +1,5 @@
-"""Validation: the loss of the dev set, and the scores of its translations."""
+"""What a run measures: the loss and the scores of the dev set while it trains, and at its end the
+choice between checkpoints and the score of the test set."""
 
 import math
 from dataclasses import dataclass
@@ -9,22 +10,30 @@ import paddle
 
 from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import collate, ordered_batches
+from transformer_mt.data.corpus import Split
 from transformer_mt.data.prepare import PreparedData
 from transformer_mt.decoding.engine import default_at_once
 from transformer_mt.decoding.line_translator import LineTranslator
 from transformer_mt.decoding.paddle_engine import engine_of, sentences_in_free_memory
+from transformer_mt.scoring.groups import Group, spread
 from transformer_mt.scoring.metrics import (
     DEFAULT_METRICS,
+    MANY_LINES,
     METRICS,
     NEAR_ZERO_BLEU,
     Scores,
 )
-from transformer_mt.scoring.tokenizers import score_for
+from transformer_mt.scoring.significance import Difference, paired_tests
+from transformer_mt.scoring.suspicions import suspicions
+from transformer_mt.scoring.tokenizers import score_for, tokenizer_for
+from transformer_mt.training import checkpoint
+from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.objective import decoded_lengths
-from transformer_mt.training.state import perplexity
+from transformer_mt.training.progress import perplexity
 from transformer_mt.training.update import Updater
+from transformer_mt.translator import Translator
 from transformer_mt.utils import signals
-from transformer_mt.utils.console import progress
+from transformer_mt.utils.console import progress, say, show, warn
 
 # The number of lines that a process translates between checks whether it was asked to stop.
 DEV_LINES = 100
@@ -60,25 +69,16 @@ class DevScores:
         A BLEU near zero says nothing: it counts the few words that are right by chance. It counts
         as zero, so chrF decides. A value that is not a number is worse than any other.
         """
-        return ranks(
-            metric, self.scores.values | {"loss": self.loss, "perplexity": self.perplexity}
-        )
-
-
-def ranks(metric: str, values: dict[str, float]) -> list[float]:
-    """Returns the list of `DevScores.ranks` for values by their keys in metrics.jsonl. A value that
-    is missing is left out."""
-    result = []
-    for key in dict.fromkeys((metric, "chrf", "loss")):
-        if key not in values:
-            continue
-        value = values[key]
-        if key == "bleu" and value < NEAR_ZERO_BLEU:
-            value = 0.0
-        is_lower_better = key not in METRICS or not METRICS[key].higher_is_better
-        value = -value if is_lower_better else value
-        result.append(-math.inf if math.isnan(value) else value)
-    return result
+        values = self.scores.values | {"loss": self.loss, "perplexity": self.perplexity}
+        ranks = []
+        for key in dict.fromkeys((metric, "chrf", "loss")):
+            value = values.get(key, math.nan)
+            if key == "bleu" and value < NEAR_ZERO_BLEU:
+                value = 0.0
+            if key not in METRICS or not METRICS[key].higher_is_better:
+                value = -value
+            ranks.append(-math.inf if math.isnan(value) else value)
+        return ranks
 
 
 def metrics_of(config: Config) -> list[str]:
@@ -160,3 +160,89 @@ def dev_hypotheses(config: Config, data: PreparedData, updater: Updater) -> list
                 hypotheses[window + rank : end : count] = share
             bar.update(end - window)
     return hypotheses
+
+
+# ---------------------------------------------------------------------------- the end of a run
+
+
+def choose_average(config: Config, data: PreparedData, directory: RunDirectory) -> None:
+    """Averages the last checkpoints. The average becomes the checkpoint to translate with, unless
+    the best checkpoint is better on the dev set by more than chance. (It was chosen on this dev
+    set, and partly by luck. On other text, averages are usually better.)"""
+    asked = config.training.average_last
+    count = min(asked, len(directory.saved_checkpoints()))
+    if count < asked:
+        warn(f"training.average_last: {asked}: only {count} checkpoints exist; using those")
+    best = directory.best()
+    average = checkpoint.average(directory, "last", count)
+    if data.dev_split is None or best is None:
+        directory.set_best(average)
+        return
+    # Both are scored with the beam of decoding, because validations use another one.
+    _, references = data.dev_split.text
+    translations = []
+    for path, kind in ((average, "average"), (best, "best")):
+        scores, hypotheses = _score(config, data.dev_split, directory, path.name)
+        translations.append(hypotheses)
+        directory.log(kind=kind, checkpoint=path.name, **scores.as_dict())
+        if path == average:
+            for message in suspicions(None, hypotheses, [references], scores):
+                warn(f"dev set: {message}")
+        brief = "  ".join(scores.labelled())
+        say(f"dev set, beam {config.decoding.beam_size}, {path.name}: {brief}")
+    metric = config.training.best_metric if config.training.best_metric in METRICS else "bleu"
+    difference = tested_difference(config, metric, translations, references)
+    is_best_better = difference.is_significant and difference.gain > 0
+    chosen = best if is_best_better else average
+    directory.set_best(chosen)
+    how = "significantly" if is_best_better else "not significantly"
+    say(f"{best.name} is {how} better than the average (p = {difference.p:.3f})")
+    say(f"{chosen.name} is the model to translate with")
+
+
+def tested_difference(
+    config: Config, metric: str, translations: list[list[str]], references: list[str]
+) -> Difference:
+    """Tests whether the second of two translations differs from the first in a metric by more than
+    chance. Of very many lines, only some are read, which tell the same and fit into the memory."""
+    lines = Group("", spread(len(references), MANY_LINES))
+    systems = [lines.of(own) for own in translations]
+    (compared,) = paired_tests(systems, [lines.of(references)], tokenizer_for(config), [metric])
+    return compared.scores[1].difference
+
+
+def score_test(config: Config, data: PreparedData, directory: RunDirectory) -> None:
+    """Translates the test set with the best checkpoint and prints the score and some samples."""
+    name = directory.checkpoint().name
+    sources, references = data.test_split.text
+    # The confidence intervals of more lines would need gigabytes.
+    confidence = len(references) <= MANY_LINES
+    scores, hypotheses = _score(config, data.test_split, directory, name, confidence)
+    for message in suspicions(sources, hypotheses, [references], scores):
+        warn(f"test set: {message}")
+    texts = {"source": sources, "reference": references, "hypothesis": hypotheses}
+    for side, text in texts.items():
+        directory.write_lines(f"test.{side}", text)
+    directory.log(kind="test", checkpoint=name, **scores.as_dict())
+    for index in spread(len(sources), config.evaluation.samples):
+        show(f"source      {sources[index]}")
+        show(f"translation {hypotheses[index]}")
+        show(f"reference   {references[index]}\n")
+    show(f"test set, {name}: {scores}")
+
+
+def _score(
+    config: Config, split: Split, directory: RunDirectory, name: str, confidence: bool = False
+) -> tuple[Scores, list[str]]:
+    """Translates a split with the checkpoint of a name; returns the scores and the translations.
+
+    Args:
+        confidence: whether the scores get confidence intervals.
+    """
+    sources, references = split.text
+    translator = Translator.load(directory.path, name, device=paddle.get_device())
+    with progress(total=len(sources), title=f"{split.name} set, {name}", unit="lines") as bar:
+        hypotheses = translator.translate(sources, bar.update)
+    metrics = metrics_of(config)
+    scores = score_for(config, hypotheses, references, metrics=metrics, confidence=confidence)
+    return scores, hypotheses

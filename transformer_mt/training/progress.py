@@ -1,29 +1,115 @@
-"""The state of training, which is saved with every checkpoint as state.json."""
+"""The plan of a run, and its progress: which updates it consists of, and how many are done."""
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict, dataclass, field
+import sys
+from dataclasses import dataclass, field
+from functools import cached_property
 from operator import itemgetter
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import paddle
 
-from transformer_mt.config.schema import TrainingConfig
+from transformer_mt.config.schema import Config, TrainingConfig
+from transformer_mt.data.batches import Update, WeightedText, epoch_batches, group_batches
+from transformer_mt.data.prepare import PreparedData
+from transformer_mt.training.objective import decoded_lengths
+from transformer_mt.training.update import Outcome
 from transformer_mt.utils.errors import UserError
-from transformer_mt.utils.folders import verify
 
-if TYPE_CHECKING:
-    from transformer_mt.data.batches import Update
-    from transformer_mt.training.update import Outcome
-
-STATE = "state.json"
+# Matrix products of half precision use tensor cores best if sizes are multiples of 8.
+GPU_LENGTH_MULTIPLE = 8
 # Training counts as diverging if it gets worse at each of this many validations, and the training
 # loss rises by this much in all, in nats per token.
 DIVERGING_VALIDATIONS = 3
 DIVERGING_RISE = 0.1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The updates of a run, which the lengths of the sentences, the seed and the epoch determine.
+
+    Attributes:
+        source_lengths: the source length of each training sentence, in subwords without eos.
+        decoded_lengths: how many tokens the decoder reads of each, without eos.
+        batches: `TrainingConfig.batch_plan` when the run began, and as a third number
+            `length_multiple` if it is more than 1.
+        texts: as in `epoch_batches`.
+    """
+
+    training: TrainingConfig
+    source_lengths: np.ndarray
+    decoded_lengths: np.ndarray
+    batches: tuple[int, ...]
+    texts: tuple[WeightedText, ...] = ()
+
+    @classmethod
+    def of(cls, config: Config, data: PreparedData, batches: tuple[int, ...] | None = None) -> Plan:
+        """Returns the plan of a run.
+
+        Args:
+            batches: those of a run that is resumed; None for a new one.
+        """
+        training = config.training
+        source, target = data.train.source.lengths, data.train.target.lengths
+        if batches is None:
+            default = 1 if paddle.get_device() == "cpu" else GPU_LENGTH_MULTIPLE
+            multiple = training.length_multiple or default
+            batches = (*training.batch_plan, multiple) if multiple > 1 else training.batch_plan
+        return cls(training, source, decoded_lengths(config, source, target), batches, data.texts)
+
+    def epoch_updates(self, epoch: int) -> list[list[np.ndarray]]:
+        """Returns the updates of an epoch; each is a list of batches of sentence numbers.
+
+        Args:
+            epoch: the number of the epoch, from 0.
+
+        Raises:
+            UserError: the corpus is too small for a single update.
+        """
+        count, tokens = self.batches[:2]
+        seed, lengths = self.training.seed, (self.source_lengths, self.decoded_lengths)
+        batches = epoch_batches(*lengths, tokens, seed, epoch, self.length_multiple, self.texts)
+        plan = group_batches(batches, count)
+        if not plan:
+            raise UserError("there is no batch to train on")
+        # A run that is resumed with fewer device_tokens has the same updates, in smaller batches.
+        pieces = -(-tokens // self.training.device_tokens)
+        if pieces > 1:
+            plan = [
+                [piece for b in update for piece in np.array_split(b, pieces) if len(piece)]
+                for update in plan
+            ]
+        return plan
+
+    @property
+    def length_multiple(self) -> int:
+        """The number that the padded lengths of the batches are multiples of."""
+        return self.batches[2] if len(self.batches) > 2 else 1
+
+    @cached_property
+    def updates_per_epoch(self) -> int:
+        """The number of updates of the first epoch. It is the same for every epoch, because batches
+        are cut from the sorted lengths. Only if epochs draw sentences, whose lengths differ, it can
+        differ a little."""
+        return len(self.epoch_updates(0))
+
+    @cached_property
+    def total_steps(self) -> int:
+        """The number of updates of the whole run."""
+        most = self.training.max_steps or sys.maxsize
+        epochs = self.training.max_epochs
+        if not epochs:
+            return most
+        if not any(text.drawn for text in self.texts):
+            return min(most, epochs * self.updates_per_epoch)
+        total = 0
+        for epoch in range(epochs):
+            total += len(self.epoch_updates(epoch))
+            if total >= most:
+                return most
+        return total
 
 
 @dataclass
@@ -154,63 +240,3 @@ class Progress:
         return self.step >= total_steps or (
             config.patience is not None and self.without_new_best >= config.patience
         )
-
-
-@dataclass
-class State:
-    """The state of training in a checkpoint.
-
-    Attributes:
-        progress: how far the run has come.
-        scaler: `LossScale.state`; empty unless training is in float16.
-        corpus: `PreparedData.key` of the text that is trained on.
-        stopped: whether the checkpoint was saved because training was stopped. A run that is not
-            stopped does not have it, so the next checkpoint replaces it.
-        average_of: the names of the checkpoints that an average was made of. The other values are
-            then the state of the newest of them, or of the best.
-    """
-
-    progress: Progress
-    scaler: dict[str, Any] = field(default_factory=dict)
-    corpus: str = ""
-    stopped: bool = False
-    average_of: list[str] = field(default_factory=list)
-
-    def save(self, checkpoint: Path) -> None:
-        """Writes state.json into the folder of a checkpoint."""
-        values = asdict(self)
-        if not self.average_of:
-            del values["average_of"]
-        (checkpoint / STATE).write_text(json.dumps(values))
-
-    @classmethod
-    def restore(cls, checkpoint: Path) -> State:
-        """Reads what `save` wrote, in this version of the program or an earlier one.
-
-        Checkpoints in `best` that no longer exist are left out.
-
-        Raises:
-            UserError: the file is damaged, or holds something else.
-        """
-        path = checkpoint / STATE
-        if problem := verify(checkpoint, STATE):
-            raise UserError(f"{path}: damaged ({problem})")
-        try:
-            values = json.loads(path.read_text())
-            progress = values["progress"]
-            progress["plan"] = tuple(progress["plan"])
-            progress["best"] = [
-                # Earlier versions kept the value of training.best_metric alone.
-                (ranks if isinstance(ranks, list) else [float(ranks)], step)
-                for ranks, step in progress["best"]
-                if (checkpoint.parent / f"step_{step}").is_dir()
-            ]
-            progress["meter"] = Meter(**progress["meter"])
-            progress["losses"] = [tuple(pair) for pair in progress.get("losses", ())]
-            values["progress"] = Progress(**progress)
-            return cls(**values)
-        except (KeyError, TypeError, ValueError) as error:
-            raise UserError(
-                f"{path}: it is no state of training ({type(error).__name__}: {error}). "
-                "Delete this checkpoint to resume from the one before it"
-            ) from None

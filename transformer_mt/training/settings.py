@@ -1,4 +1,5 @@
-"""The config of a recipe, with what it inherits from the model that it fine-tunes."""
+"""The settings of a run beside earlier ones: what a recipe inherits from the model that it
+fine-tunes, and what may not change when a run is resumed."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -7,7 +8,7 @@ from typing import Any
 
 from transformer_mt.config import file as config_file
 from transformer_mt.config.problems import shown
-from transformer_mt.config.schema import Config, ModelConfig
+from transformer_mt.config.schema import SECTIONS, Config, ModelConfig
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.utils.console import say
 from transformer_mt.utils.errors import UsageError, UserError
@@ -18,6 +19,22 @@ DEFAULT_TO = {
     "num_decoder_layers": "num_layers",
     "embedding_dropout": "dropout",
 }
+
+# Settings that may change when a run is resumed. Paths of the text and its alignments may change,
+# because their content is compared. Another number of processes draws other dropout masks, but it
+# trains on the same updates.
+MAY_CHANGE = {
+    *("data.root", "data.cache", "subword.vocabulary", "guided_attention.alignments"),
+    *("training.max_steps", "training.max_epochs", "training.patience", "training.max_skipped"),
+    *("training.log_every", "training.validate_every", "training.save_every", "training.log_to"),
+    *("training.keep_last", "training.keep_best", "training.average_last"),
+    *("training.devices", "training.device_tokens", "training.recompute", "training.sharding"),
+    "training.gradient_sum_precision",
+}
+SECTIONS_THAT_MAY_CHANGE = ("decoding", "evaluation")
+# These may not change with model.non_autoregressive: end, whose decoder is trained on this length.
+# null is the value that the text decides, and the text may not change either.
+LENGTHS_TRAINED_ON = {"decoding.max_length_ratio", "decoding.max_length_extra"}
 
 
 def load(path: str | Path, overrides: Iterable[str] = (), restart: bool = False) -> Config:
@@ -122,3 +139,37 @@ def _value(model: ModelConfig, key: str) -> Any:
 
 def _difference(name: str, ours: Any, theirs: Any) -> str:
     return f"  {name}: {shown(ours)}, there {shown(theirs)}"
+
+
+def require_resumable(directory: ModelDirectory, config: Config) -> None:
+    """Checks that a config continues the run in a directory, if the run has saved a checkpoint.
+
+    Raises:
+        UsageError: a setting has changed that may not change.
+    """
+    if not directory.saved_checkpoints():
+        return
+    if different := differences(directory.load_config(), config):
+        raise UsageError(
+            f"{directory.path} holds a run with other settings:\n"
+            + "\n".join(f"  {line}" for line in different)
+            + "\nTo continue it, restore its settings. To rename it and train from the "
+            "beginning, add --restart. To train into another folder, add model_dir=FOLDER"
+        )
+
+
+def differences(old: Config, new: Config) -> list[str]:
+    """Returns the settings that differ but may not change, as `section.key: old, now new`."""
+    lines = []
+    old_values, new_values = old.model_dump(), new.model_dump()
+    fixed = LENGTHS_TRAINED_ON if new.model.non_autoregressive == "end" else set()
+    for section in SECTIONS:
+        for key, value in new_values[section].items():
+            before, name = old_values[section][key], f"{section}.{key}"
+            may_change = section in SECTIONS_THAT_MAY_CHANGE or name in MAY_CHANGE
+            if name in fixed:
+                may_change = value is None
+            if value != before and not may_change:
+                old_text, text = ("null" if x is None else str(x) for x in (before, value))
+                lines.append(f"{name}: {old_text}, now {text}")
+    return lines
