@@ -12,7 +12,7 @@ from transformer_mt.config.schema import TrainingConfig
 from transformer_mt.config.text import DataConfig
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.scoring.metrics import METRICS, TOKENIZERS
-from transformer_mt.training.schedule import SCHEDULES
+from transformer_mt.training.optimizers import SCHEDULES
 
 VALID = """\
 model_dir: runs/x
@@ -180,13 +180,12 @@ def test_the_rules_know_what_each_dataset_has(problems, name):
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_the_rules_know_what_each_schedule_needs(problems, name):
-    schedule = SCHEDULES[name]
     text = VALID.replace("max_steps: 10", "warmup_steps: 0")
     keys = {line.partition(":")[0] for line in problems(text, f"training.schedule={name}")[1:]}
     expected = {
         "training.max_epochs": True,
-        "training.warmup_steps": schedule.needs_warmup,
-        "training.learning_rate": schedule.default_peak is None,
-        "training.decay_steps": schedule.ends,
+        "training.warmup_steps": name in ("noam", "inverse_sqrt"),
+        "training.learning_rate": name != "noam",
+        "training.decay_steps": name in ("linear", "cosine"),
     }
     assert keys == {key for key, is_wrong in expected.items() if is_wrong}

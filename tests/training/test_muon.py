@@ -5,7 +5,7 @@ import paddle
 import pytest
 
 from transformer_mt.model import operations
-from transformer_mt.training.muon import Muon, layer_matrices, orthogonalised
+from transformer_mt.training.optimizers import Muon, layer_matrices, orthogonalised
 
 RANDOM = np.random.default_rng(7)
 

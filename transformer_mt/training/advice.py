@@ -41,15 +41,10 @@ def _about_steps(config: Config, total_steps: int, has_dev: bool) -> Iterator[st
             f"rises. Lower warmup_steps, to {max(1, total_steps // 5)} for example, or train longer"
         )
     if training.decay_steps is not None and total_steps != training.decay_steps:
-        odd = (
-            "before the learning rate is 0"
-            if total_steps < training.decay_steps
-            else f"but the learning rate is 0 from step {training.decay_steps:,} on"
-        )
         # A run that is resumed can't change it.
         yield (
-            f"training.decay_steps: {training.decay_steps}: {end}, {odd}. In a new run, set it to "
-            f"{total_steps}"
+            f"training.decay_steps: {training.decay_steps}: {end}, and the learning rate is 0 from "
+            f"step {training.decay_steps:,} on. In a new run, set it to {total_steps}"
         )
     if has_dev and total_steps < training.validate_every:
         yield (

@@ -84,10 +84,10 @@ def run_workers(
             # The workers import the same package, where another one is installed or none is.
             "PYTHONPATH": _import_path(),
         }
-        launcher = None
+        process = None
         try:
             with signals.blocked(), open(folder / "launcher.log", "wb") as log:
-                launcher = subprocess.Popen(
+                process = subprocess.Popen(
                     command,
                     # Paddle's launcher's own messages are shown only if it fails.
                     stdout=log,
@@ -96,12 +96,12 @@ def run_workers(
                     # Ctrl-C must not reach it directly, because this process passes it on.
                     start_new_session=True,
                 )
-            code = launcher.wait()
+            code = process.wait()
         except Interrupted as stop:
-            if launcher is not None:
-                launcher.send_signal(signal.SIGTERM)
+            if process is not None:
+                process.send_signal(signal.SIGTERM)
                 with signals.held_back():
-                    launcher.wait()
+                    process.wait()
             if (folder / ERROR).exists():  # saving has failed
                 raise UserError(_failure(folder)) from None
             raise stop from None
@@ -219,11 +219,9 @@ def _end_of_log(text: str) -> str:
     return "\n".join(line for line in text.split("\n") if line and not noise.match(line))[-500:]
 
 
-def main(job: Path, digest: str) -> int:
-    """Trains as one of the workers; returns the exit code.
-
-    The arguments are those of `work`.
-    """
+def worker(job: Path, digest: str) -> int:
+    """Does `work` until the launcher ends; returns the exit code."""
+    signals.end_with_parent(int(os.environ[LAUNCHER]))
     try:
         with signals.raised():
             work(job, digest)
@@ -277,18 +275,15 @@ def _write_to_parent() -> None:
         os.dup2(output, descriptor)
 
 
-def _main(role: str, arguments: list[str]) -> int | None:
-    """Runs this process as the launcher, or as one of the workers."""
-    if role == "worker":
-        signals.end_with_parent(int(os.environ[LAUNCHER]))
-        job, digest = arguments
-        return main(Path(job), digest)
+def launcher(arguments: list[str]) -> None:
+    """Runs Paddle's launcher in this process, until the parent ends."""
     signals.serve(int(os.environ[PARENT]))
     os.environ[LAUNCHER] = str(os.getpid())
     sys.argv[1:] = arguments
     runpy.run_module("paddle.distributed.launch", run_name="__main__", alter_sys=True)
-    return None
 
 
 if __name__ == "__main__":
-    sys.exit(_main(sys.argv[1], sys.argv[2:]))
+    if sys.argv[1] == "worker":
+        sys.exit(worker(Path(sys.argv[2]), sys.argv[3]))
+    launcher(sys.argv[2:])

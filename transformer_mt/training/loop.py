@@ -46,12 +46,15 @@ GOLDEN_RATIO = 0.5 * (1 + 5**0.5)
 
 @dataclass(frozen=True)
 class _Applied:
-    """An update that has been applied: the numbers of its step (from 1), of its epoch (from 0) and
-    of itself in the epoch (from 1), and the sentence numbers of its batches."""
+    """An update that has been applied.
 
-    step: int
-    epoch: int
-    number: int
+    Attributes:
+        place: the numbers of its step, of its epoch and of itself in the epoch, all from 1, by
+            their keys in metrics.jsonl.
+        sentences: the sentence numbers of its batches.
+    """
+
+    place: dict[str, int]
     sentences: list[np.ndarray]
     update: Update
     outcome: Outcome
@@ -83,6 +86,8 @@ class Trainer:
         self._event_files = EventFiles({}, [])  # set by `run` in the first process
         self._started = time.monotonic()  # when training would have begun if it was never stopped
         self._last_kept = self._started  # when the last line of figures was printed that stays
+        # What the training loss is called on the terminal.
+        self._loss_name = "smoothed loss" if config.training.label_smoothing else "loss"
         # The checkpoint that was saved when training was stopped. An uninterrupted run would not
         # have it, so it is removed as soon as the next checkpoint is saved.
         self._stopped_at: Path | None = None
@@ -143,27 +148,28 @@ class Trainer:
                 were not finite.
         """
         self.directory = directory
-        total, done = self.plan.total_steps, self.progress.step
+        total, training = self.plan.total_steps, self.config.training
         self._started = time.monotonic() - self.progress.seconds
+        event_files = EventFiles({}, [])
         if self.processes.is_first:
-            self._explain_figures()
+            smoothing = training.label_smoothing
+            how = f" (label smoothing {smoothing:g})" if smoothing else ""
+            say(
+                f"  {self._loss_name}: the training objective{how}, nats per subword\n"
+                "  ppl: perplexity, exp of the cross-entropy without smoothing"
+            )
+            folders = directory.event_folders(training.log_to)
+            event_files = EventFiles(folders, directory.logged())
         with (
             signals.held_back(),
-            closing(self._event_files_of_run()) as self._event_files,
-            TrainingBar(total, done) as bar,
+            closing(event_files) as self._event_files,
+            TrainingBar(total, self.progress.step) as bar,
         ):
             self._validate_and_save()  # what was due when training was stopped
             while not self.is_finished:
                 self._run_epoch(bar)
         if self.progress.step < total and self.processes.is_first:
             say(f"stopped early: no new best in {self.progress.without_new_best} validations")
-
-    def _event_files_of_run(self) -> EventFiles:
-        """Opens the files for VisualDL and TensorBoard in the first process."""
-        if not self.processes.is_first:
-            return EventFiles({}, [])
-        folders = self.directory.event_folders(self.config.training.log_to)
-        return EventFiles(folders, self.directory.logged())
 
     def _record(self, kind: str, **values: Any) -> None:
         """Logs a line about this step, unless `values` name another one."""
@@ -185,9 +191,8 @@ class Trainer:
                     self._stop()
                 now.step += 1
                 now.update += 1
-                self._uncounted.append(
-                    _Applied(now.step, now.epoch, now.update, sentences, update, outcome)
-                )
+                place = {"step": now.step, "epoch": now.epoch + 1, "update": now.update}
+                self._uncounted.append(_Applied(place, sentences, update, outcome))
                 is_log_due = now.step % training.log_every == 0 or now.step == total
                 # On a GPU, reading the outcomes would stop its queue of work at every update, so
                 # they are read when the log, a validation or a checkpoint needs them.
@@ -253,21 +258,15 @@ class Trainer:
         pairs = [int(sentence) for batch in applied.sentences for sentence in batch]
         if self.processes.is_first:
             example = self.data.subwords.source.decode(self.data.train.source[pairs[0]])
+            place = applied.place
             warn(
-                f"step {applied.step}: the {what} is not finite, so the update is skipped "
+                f"step {place['step']}: the {what} is not finite, so the update is skipped "
                 f"({now.skipped_in_a_row} in a row, {now.skipped} in all). It is update "
-                f"{applied.number} of epoch {applied.epoch + 1}, of {len(pairs)} pairs such as "
+                f"{place['update']} of epoch {place['epoch']}, of {len(pairs)} pairs such as "
                 f"{example!r}",
                 kind="updates were skipped, which metrics.jsonl lists",
             )
-            self._record(
-                "skipped",
-                step=applied.step,
-                epoch=applied.epoch + 1,
-                update=applied.number,
-                what=what,
-                pairs=pairs,
-            )
+            self._record("skipped", **place, what=what, pairs=pairs)
         if now.skipped_in_a_row >= self.config.training.max_skipped:
             raise UserError(
                 f"{now.skipped_in_a_row} updates in a row were not finite: training has diverged. "
@@ -297,19 +296,6 @@ class Trainer:
         total, every = self.plan.total_steps, self.config.training.log_every
         left = (total - now.step) * now.meter.seconds / min(now.step, every)
         say(f"step {now.step:,}/{total:,}  {figures}  {duration(left)} left")
-
-    def _explain_figures(self) -> None:
-        smoothing = self.config.training.label_smoothing
-        how = f" (label smoothing {smoothing:g})" if smoothing else ""
-        say(
-            f"  {self._loss_name}: the training objective{how}, nats per subword\n"
-            "  ppl: perplexity, exp of the cross-entropy without smoothing"
-        )
-
-    @property
-    def _loss_name(self) -> str:
-        """What the training loss is called on the terminal."""
-        return "smoothed loss" if self.config.training.label_smoothing else "loss"
 
     # --------------------------------------------------------------- validation, checkpoints
 
@@ -348,7 +334,8 @@ class Trainer:
             self.processes.wait()
 
     def _record_validation(self, scores: DevScores) -> None:
-        """Logs the scores of a validation, and saves a checkpoint if it is one of the best."""
+        """Logs the scores of a validation, shows the translations of the fixed sentences of the dev
+        set, and saves a checkpoint if it is one of the best."""
         now, training = self.progress, self.config.training
         is_best = now.add_validation(scores.ranks(training.best_metric), scores.loss, training)
         if self.processes.is_first:
@@ -357,7 +344,11 @@ class Trainer:
                 f"ppl {scores.perplexity:,.2f}  {'  '.join(scores.scores.labelled())}"
                 f"{'  (best)' if is_best else ''}"
             )
-            samples = self._show_samples(scores.hypotheses)
+            references = self.data.dev_split.text[1]
+            shown = spread(len(references), self.config.evaluation.samples)
+            samples = [scores.hypotheses[index] for index in shown]
+            for index, sample in zip(shown, samples, strict=True):
+                say(f"  reference    {references[index]}\n  translation  {sample}")
             self._record("dev", **scores.as_dict(), best=is_best, samples=samples)
             self.directory.keep_hypotheses(scores.hypotheses, now.step, now.best_steps)
             if now.diverges:
@@ -375,14 +366,6 @@ class Trainer:
             path = self._save()
             if is_best and self.processes.is_first:
                 self.directory.set_best(path)
-
-    def _show_samples(self, hypotheses: list[str]) -> list[str]:
-        """Prints the translations of the fixed sentences of the dev set; returns them."""
-        references = self.data.dev_split.text[1]
-        chosen = spread(len(references), self.config.evaluation.samples)
-        for index in chosen:
-            say(f"  reference    {references[index]}\n  translation  {hypotheses[index]}")
-        return [hypotheses[index] for index in chosen]
 
     def _save(self, stopped: bool = False) -> Path:
         """Saves a checkpoint of this step, unless one exists; returns its path.

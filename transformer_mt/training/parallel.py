@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import paddle
+import paddle.nn.functional as F
 from paddle import Tensor, nn
 
 from transformer_mt.utils.errors import UserError, describe
@@ -59,15 +60,9 @@ class Processes:
             paddle.distributed.all_reduce(values)  # in place
         return values
 
-    def sum(self, *values: float) -> list[float]:
-        """Returns the sum of each value over all processes."""
-        if not self.connected:
-            return list(values)
-        return self.total(paddle.to_tensor(values, dtype="float64")).tolist()
-
     def any(self, flag: bool) -> bool:
         """Returns whether `flag` is true in any process."""
-        return self.sum(flag)[0] > 0
+        return float(self.total(paddle.to_tensor([flag], dtype="float64"))) > 0
 
     def concat(self, values: Tensor) -> Tensor:
         """Joins the tensors of all processes along the first axis, in the order of their ranks.
@@ -142,6 +137,45 @@ class Bucket:
             part.reshape(parameter.shape)
             for parameter, part in zip(self.parameters, parts, strict=True)
         ]
+
+
+class DividedBucket(Bucket):
+    """A bucket whose flat tensors are divided among processes, with the optimiser's state of this
+    process's part.
+
+    Zeros are added at the end of a flat tensor, so that all parts have the same size. With one
+    process, its part is the whole.
+
+    Attributes:
+        state: the optimiser's tensors of each kind, float32 (part,).
+    """
+
+    def __init__(
+        self, parameters: list[Tensor], processes: Processes, kinds: Sequence[str]
+    ) -> None:
+        super().__init__(parameters)
+        self._processes = processes
+        self._part = -(-self.size // processes.world_size)
+        self.state = {kind: paddle.zeros([self._part]) for kind in kinds}
+
+    def own_part(self, flat: Tensor) -> Tensor:
+        """Returns this process's part of a flat tensor (size,): (part,)."""
+        rank, count = self._processes.rank, self._processes.world_size
+        if count == 1:
+            return flat
+        padded = F.pad(flat, [0, self._part * count - self.size])
+        return padded[rank * self._part : (rank + 1) * self._part]
+
+    def whole(self, part: Tensor) -> Tensor:
+        """Joins the parts of all processes: (size,)."""
+        if self._processes.world_size == 1:
+            return part
+        return self._processes.concat(part)[: self.size]
+
+    def set_weights(self, part: Tensor) -> None:
+        """Sets the parameters, of whose values `part` is this process's part."""
+        for parameter, value in zip(self.parameters, self.parts(self.whole(part)), strict=True):
+            paddle.assign(value, output=parameter)
 
 
 def buckets_of(model: nn.Layer) -> list[Bucket]:

@@ -186,12 +186,10 @@ def _choose_subwords(draft: Draft, split: Split) -> tuple[tuple[str, str], list[
 def _shared_letters(*sides: Counter[str]) -> float:
     """Returns the share of the letters that both sides have in common, from 0 to 1: the
     intersection of the two histograms."""
-    shares = []
-    for side in sides:
-        letters = {char: count for char, count in side.items() if char.isalpha()}
-        total = sum(letters.values())
-        shares.append({char: count / total for char, count in letters.items()})
-    return sum(min(share, shares[1].get(char, 0.0)) for char, share in shares[0].items())
+    letters = [Counter({c: n for c, n in side.items() if c.isalpha()}) for side in sides]
+    source, target = letters
+    totals = [max(1, side.total()) for side in letters]
+    return sum(min(source[c] / totals[0], target[c] / totals[1]) for c in source)
 
 
 def _needed(characters: Counter[str], coverage: float) -> int:

@@ -97,7 +97,6 @@ def _train(
     else:
         config, data = prepare_for(config, directory.load_subwords(), directory)
         state = _checked_state(resumed, data, directory)
-    _require_tunable(config, data)
     plan = Plan.of(config, data, state.progress.plan if state else None)
     progress = state.progress if state else Progress(plan.batches)
     # Held-out pairs are read from the directory, once they are there.
@@ -166,7 +165,6 @@ def check(config: Config, device: str | None, verbose: bool = False, restart: bo
     used = _use_device(config, device)
     require_tokenizer(config)
     config, data = prepare_for(config, subwords_to_keep(config))
-    _require_tunable(config, data)
     processes = devices.processes(config.training.devices, used)
     trainer = Trainer(config, data, Processes(world_size=processes))
     trainer.start()
@@ -206,11 +204,6 @@ def _require_other_model(config: Config, directory: RunDirectory) -> None:
         raise UsageError(f"training.init_from: {other} is model_dir itself; give another model_dir")
 
 
-def _require_tunable(config: Config, data: PreparedData) -> None:
-    if config.decoding.tune:
-        tune.require_tunable(config, data.dev_split is not None, "decoding.tune")
-
-
 def prepare_for(
     config: Config, subwords: Subwords | None = None, resumed: ModelDirectory | None = None
 ) -> tuple[Config, PreparedData]:
@@ -223,10 +216,12 @@ def prepare_for(
     Returns: the config, with the decoding settings that the text decides, and the data.
 
     Raises:
-        UserError: something is wrong with the data.
+        UserError: something is wrong with the data, or decoding.tune can choose nothing.
     """
     alignments = config.guided_attention.alignments
     data = prepare(config, subwords, None if alignments is None else Path(alignments))
+    if config.decoding.tune:
+        tune.require_tunable(config, data.dev_split is not None, "decoding.tune")
     earlier = DecodingConfig()
     if config.training.init_from is not None:
         earlier = (resumed or ModelDirectory(config.training.init_from)).load_config().decoding

@@ -2,13 +2,14 @@
 fine-tunes, and what may not change when a run is resumed."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from transformer_mt.config import file as config_file
 from transformer_mt.config.problems import shown
 from transformer_mt.config.schema import SECTIONS, Config, ModelConfig
+from transformer_mt.config.section import Section
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.utils.console import say
 from transformer_mt.utils.errors import UsageError, UserError
@@ -66,7 +67,11 @@ def load(path: str | Path, overrides: Iterable[str] = (), restart: bool = False)
             return
         subword_keys.update(subword.keys() - {"sampling"})
         own = None if restart else _continued(values.get("model_dir"), other)
-        theirs = None if own else _config_of(other)
+        if own is None:
+            try:
+                theirs = ModelDirectory(other).load_config()
+            except UserError as error:
+                raise type(error)(f"training.init_from: {error}") from None
         given = own or theirs
         inherited = {key: value for key, value in given.model if DEFAULT_TO.get(key) not in model}
         values["model"] = inherited | model
@@ -90,55 +95,47 @@ def _continued(model_dir: object, other: str) -> Config | None:
     return None
 
 
-def _config_of(other: str) -> Config:
-    try:
-        return ModelDirectory(other).load_config()
-    except UserError as error:
-        raise type(error)(f"training.init_from: {error}") from None
-
-
 def _report(config: Config, theirs: Config, subword_keys: Iterable[str]) -> None:
     """Lists what the recipe gives and the model training.init_from has otherwise.
 
     Raises:
         UsageError: the width of the model differs.
     """
-    other = config.training.init_from
-    different = "\n".join(_differences(config.model, theirs.model))
-    if config.model.d_model != theirs.model.d_model:
+    subject = f"training.init_from: {config.training.init_from}"
+    ours, others = _meant(config.model), _meant(theirs.model)
+    keys = [
+        key
+        for key, value in config.model
+        if ours[key] != others[key] and (value, getattr(theirs.model, key)) != (None, None)
+    ]
+    different = _listed("model", keys, config.model, theirs.model)
+    if ours["d_model"] != others["d_model"]:
         raise UsageError(
-            f"training.init_from: {other} has another model.d_model than this recipe, so its "
-            f"weights do not fit. These keys differ:\n{different}\n"
-            f"Leave them out of the recipe, and the model is that of {other}"
+            f"{subject} has another model.d_model than this recipe, so its weights do not fit. "
+            f"These keys differ:{different}\n"
+            "Leave them out of the recipe, and the model is that of training.init_from"
         )
     if different:
-        say(f"training.init_from: the recipe changes the model of {other}:\n{different}")
-    kept = "\n".join(
-        _difference(f"subword.{key}", getattr(config.subword, key), value)
-        for key, value in theirs.subword
-        if key in subword_keys and value != getattr(config.subword, key)
+        say(f"{subject}: the recipe changes this model:{different}")
+    keys = [key for key, value in theirs.subword if value != getattr(config.subword, key)]
+    keys = [key for key in keys if key in subword_keys]
+    if kept := _listed("subword", keys, config.subword, theirs.subword):
+        say(f"{subject}: its subwords are used. These keys of the recipe have no effect:{kept}")
+
+
+def _meant(model: ModelConfig) -> dict[str, Any]:
+    """The values of the keys, with the value of another key where null means that."""
+    values = dict(model)
+    meant = {key: values[other] for key, other in DEFAULT_TO.items() if values[key] is None}
+    return values | meant
+
+
+def _listed(section: str, keys: Iterable[str], ours: Section, theirs: Section) -> str:
+    """A line for each key, with the value of the recipe and that of the other model."""
+    return "".join(
+        f"\n  {section}.{key}: {shown(getattr(ours, key))}, there {shown(getattr(theirs, key))}"
+        for key in keys
     )
-    if kept:
-        say(
-            f"training.init_from: the subwords are those of {other}. These keys of the recipe have "
-            f"no effect:\n{kept}"
-        )
-
-
-def _differences(ours: ModelConfig, theirs: ModelConfig) -> Iterator[str]:
-    for key in ModelConfig.model_fields:
-        is_null_in_both = getattr(ours, key) is None and getattr(theirs, key) is None
-        if _value(ours, key) != _value(theirs, key) and not is_null_in_both:
-            yield _difference(f"model.{key}", getattr(ours, key), getattr(theirs, key))
-
-
-def _value(model: ModelConfig, key: str) -> Any:
-    value = getattr(model, key)
-    return getattr(model, DEFAULT_TO[key]) if value is None and key in DEFAULT_TO else value
-
-
-def _difference(name: str, ours: Any, theirs: Any) -> str:
-    return f"  {name}: {shown(ours)}, there {shown(theirs)}"
 
 
 def require_resumable(directory: ModelDirectory, config: Config) -> None:

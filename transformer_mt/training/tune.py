@@ -76,28 +76,29 @@ def require_tunable(config: Config, has_dev_set: bool, subject: str) -> None:
     Raises:
         UsageError: there is nothing to choose, or nothing to choose it on.
     """
-    for holds, reason in (
-        (
-            config.model.non_autoregressive is not None,
+    if config.model.non_autoregressive is not None:
+        reason = (
             "a non-autoregressive model has no beam and no length penalty. Its settings are "
-            "decoding.iterations and decoding.length_candidates",
-        ),
-        (config.decoding.sampling, "the model draws its outputs at random (decoding.sampling)"),
-        (not has_dev_set, "there is no dev set to choose on: give data.dev or data.held_out"),
-    ):
-        if holds:
-            raise UsageError(f"{subject}: {reason}")
+            "decoding.iterations and decoding.length_candidates"
+        )
+    elif config.decoding.sampling:
+        reason = "the model draws its outputs at random (decoding.sampling)"
+    elif not has_dev_set:
+        reason = "there is no dev set to choose on: give data.dev or data.held_out"
+    else:
+        return
+    raise UsageError(f"{subject}: {reason}")
 
 
-def dev_set(directory: ModelDirectory) -> tuple[list[str], list[str]] | None:
-    """Returns the sources and references that a model directory keeps; None if it has none.
+def _dev_set(directory: ModelDirectory) -> tuple[list[str], list[str]]:
+    """Returns the sources and references that a model directory keeps, if it has a dev set.
 
     Raises:
         UserError: they are damaged.
     """
     paths = [directory.own(f"dev/{name}") for name in ("source", "reference")]
     if not all(path.is_file() for path in paths):
-        return None
+        return [], []
     sources, references = (list(lines(path)) for path in paths)
     if not sources or len(sources) != len(references):
         raise UserError(f"{paths[0].parent}: damaged: source and reference differ in length")
@@ -125,9 +126,8 @@ def choose(
         UserError: the model is damaged.
     """
     config = directory.load_config()
-    dev = dev_set(directory)
-    require_tunable(config, dev is not None, str(directory.path))
-    assert dev is not None
+    dev = _dev_set(directory)
+    require_tunable(config, bool(dev[0]), str(directory.path))
     require_tokenizer(config)
     spec = registry.find(directory.path, "paddle", checkpoint, (), threads, device)
     # Values that were chosen earlier are chosen again from those of the recipe.

@@ -19,9 +19,8 @@ from transformer_mt.data.batches import Batch, Update
 from transformer_mt.data.subword import Subwords
 from transformer_mt.model import operations
 from transformer_mt.model.build import build_model
-from transformer_mt.training.optimizers import LossScale, make_optimizer
+from transformer_mt.training.optimizers import LossScale, learning_rate, make_optimizer
 from transformer_mt.training.parallel import ALONE, Gradients, Processes
-from transformer_mt.training.schedule import learning_rate
 from transformer_mt.training.terms import make_objective
 from transformer_mt.utils import signals
 from transformer_mt.utils.errors import UserError, is_out_of_memory
@@ -121,16 +120,17 @@ class Updater:
         def is_asked_to_stop() -> bool:
             return may_stop and signals.pending() is not None
 
-        sums = []
+        losses = paddle.zeros([2], "float64")
         for batch in update.batches[:-1]:
             if not is_asked_to_stop():
-                sums.append(self._add_gradient(batch, update, step))
+                losses = losses + self._add_gradient(batch, update, step)
         with self.gradients.last_pass():
             for batch in update.batches[-1:]:  # a process may have no batch
                 if not is_asked_to_stop():
-                    sums.append(self._add_gradient(batch, update, step))
+                    losses = losses + self._add_gradient(batch, update, step)
         is_stopping = is_asked_to_stop()
-        totals = self.processes.total(self._sum(sums, is_stopping))
+        stopping = paddle.full([1], float(is_stopping), "float64")
+        totals = self.processes.total(paddle.concat([losses, stopping]))
         if may_stop and self.processes.connected:
             is_stopping = float(totals[2]) > 0
         if is_stopping:
@@ -143,8 +143,8 @@ class Updater:
         outcome = Outcome(unread=paddle.concat([totals[:2], norm.reshape([1])]))
         return read([outcome])[0] if self.reads_at_once else outcome
 
-    def _add_gradient(self, batch: Batch, update: Update, step: int) -> tuple[Tensor, Tensor]:
-        """Adds the gradient of a batch; returns its loss and nll, without a gradient."""
+    def _add_gradient(self, batch: Batch, update: Update, step: int) -> Tensor:
+        """Adds the gradient of a batch; returns its loss and nll, float64 (2,)."""
         try:
             loss, nll = self.losses(batch, step)
             mean = loss / update.target_tokens
@@ -153,16 +153,7 @@ class Updater:
             if is_out_of_memory(error):
                 raise UserError(self._out_of_memory(batch, step)) from None
             raise
-        return loss.detach(), nll.detach()
-
-    @staticmethod
-    def _sum(losses: list[tuple[Tensor, Tensor]], is_stopping: bool) -> Tensor:
-        """Returns the sums of the losses and of the nlls, and 1 if this process was asked to stop
-        or else 0: float64 (3,)."""
-        total = paddle.zeros([2], "float64")
-        for pair in losses:
-            total = total + paddle.stack(pair).astype("float64")
-        return paddle.concat([total, paddle.full([1], float(is_stopping), "float64")])
+        return paddle.stack([loss.detach(), nll.detach()]).astype("float64")
 
     def losses(self, batch: Batch, step: int | None = None) -> tuple[Tensor, Tensor]:
         """As `Objective.losses`, in the precision of the config."""
@@ -190,8 +181,7 @@ class Updater:
 
     def rate(self, step: int) -> float:
         """Returns the learning rate of update number `step`."""
-        training = self.config.training
-        return learning_rate(step, training, self.config.model.d_model)
+        return learning_rate(step, self.config.training, self.config.model.d_model)
 
     def _precision(self) -> contextlib.AbstractContextManager:
         precision = self.config.training.precision
@@ -205,10 +195,8 @@ class Updater:
         return (
             f"out of memory at step {step}, with {rows} pairs of up to {source_len} and "
             f"{batch.target_input.shape[1]} subwords at once. Lower training.device_tokens "
-            f"({training.device_tokens}); gradients are then added up over more batches"
-            + ("" if training.recompute else ", or set training.recompute: true")
-            + ". If even a few pairs are too many, lower data.max_length "
-            f"({self.config.data.max_length})"
+            f"({training.device_tokens}) or set training.recompute: true. If even a few pairs are "
+            f"too many, lower data.max_length ({self.config.data.max_length})"
         )
 
 

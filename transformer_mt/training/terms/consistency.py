@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 import paddle
 import paddle.nn.functional as F
-from paddle import Tensor, nn
+from paddle import Tensor
 from paddle.autograd import PyLayer
 
 from transformer_mt.config.schema import Config
@@ -23,7 +23,7 @@ from transformer_mt.data.batches import Batch
 from transformer_mt.data.subword import Subwords
 from transformer_mt.model import operations
 from transformer_mt.model.transformer import Transformer
-from transformer_mt.training.objective import Dropped, Term
+from transformer_mt.training.objective import Dropped, LabelSmoothedCrossEntropy, Term
 
 # The factors of the two passes' cross-entropies. The second pass of sim_cut has none, so the first
 # counts twice. Thus every sum is over as many targets as there are rows of logits.
@@ -64,7 +64,7 @@ class Consistency(Term):
         return drawn
 
 
-class ConsistencyLoss(nn.Layer):
+class ConsistencyLoss(LabelSmoothedCrossEntropy):
     """The label-smoothed cross-entropy of the passes, plus the weighted divergence.
 
     Args:
@@ -73,9 +73,7 @@ class ConsistencyLoss(nn.Layer):
     """
 
     def __init__(self, epsilon: float, pad_id: int, method: str, weight: float) -> None:
-        super().__init__()
-        self.epsilon = epsilon
-        self.pad_id = pad_id
+        super().__init__(epsilon, pad_id)
         self.method = method
         self.weight = weight
 

@@ -45,7 +45,7 @@ class GuidedAttention(Term):
             self.guided.width,
             (batch.target_output.shape[1], batch.source.shape[1]),
         )
-        return diagonal_loss(weights, to_tensor(penalty))
+        return (to_tensor(penalty) * weights.mean(axis=1)).sum()
 
 
 def alignment_loss(weights: Tensor, alignment: Tensor) -> Tensor:
@@ -65,28 +65,15 @@ def alignment_loss(weights: Tensor, alignment: Tensor) -> Tensor:
     return -(alignment * logarithms).sum()
 
 
-def diagonal_loss(weights: Tensor, penalty: Tensor) -> Tensor:
-    """Computes the loss of attention that is far from the diagonal.
-
-    The loss of a sentence in Tachibana et al. 2018 (arXiv 1710.08969, section 4) is the mean of
-    A_nt W_nt over its source tokens n and its target tokens t. Here it is multiplied by the number
-    of target tokens, because losses are summed over them.
-
-    Args:
-        weights: A, float32 (batch, heads, target_len, source_len).
-        penalty: W / N, as `diagonal_penalty` returns it.
-
-    Returns: the mean over the heads.
-    """
-    return (penalty * weights.mean(axis=1)).sum()
-
-
 def diagonal_penalty(
     source_lengths: np.ndarray, target_lengths: np.ndarray, width: float, shape: tuple[int, int]
 ) -> np.ndarray:
     """Computes W_nt / N, where W_nt = 1 - exp(-(n / N - t / T)^2 / (2 width^2)).
 
-    n and t count from 1; N and T are the lengths of a sentence.
+    n and t count from 1; N and T are the lengths of a sentence. Its loss in Tachibana et al. 2018
+    (arXiv 1710.08969, section 4) is the mean of the attention A_nt times W_nt over its source
+    tokens n and its target tokens t. Without the division by T, it is a sum over target tokens, as
+    other losses are.
 
     Args:
         source_lengths, target_lengths: N and T per sentence, with eos, integers (batch,).

@@ -33,24 +33,16 @@ class WordNoise(Term):
 
     def __init__(self, config: Config, model: Transformer, subwords: Subwords) -> None:
         self.settings = config.word_noise
-        self.subwords = subwords
         self._ordinary = _ordinary_ids(subwords.source), _ordinary_ids(subwords.target)
         self._gets_noise = np.empty((0, 1), bool)  # of the batch that is being trained on
 
     def batch(self, batch: Batch, step: int) -> Batch:
         """As `Term.batch`."""
-        rows = len(batch.source)
-        self._gets_noise = np.random.random_sample((rows, 1)) < self.settings.sentences
-        ids = [
-            self._replaced(ids, share, ordinary)
-            for ids, share, ordinary in zip(
-                (batch.source, batch.target_input),
-                (self.settings.source_replacement, self.settings.target_replacement),
-                self._ordinary,
-                strict=True,
-            )
-        ]
-        return replace(batch, source=ids[0], target_input=ids[1])
+        settings, (source_ids, target_ids) = self.settings, self._ordinary
+        self._gets_noise = np.random.random_sample((len(batch.source), 1)) < settings.sentences
+        source = self._replaced(batch.source, settings.source_replacement, source_ids)
+        target = self._replaced(batch.target_input, settings.target_replacement, target_ids)
+        return replace(batch, source=source, target_input=target)
 
     def dropped(self, batch: Batch) -> Dropped:
         """As `Term.dropped`."""
