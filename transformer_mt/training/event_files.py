@@ -7,6 +7,7 @@ its lines, and never show a step that the resumed run does not have.
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,23 +27,12 @@ SCALARS = {
 }
 
 
-def _visualdl(folder: Path) -> tuple[Any, Callable[[float], Any]]:
-    from visualdl import LogWriter
-
-    # VisualDL takes milliseconds.
-    return LogWriter(logdir=str(folder)), lambda seconds: round(1000 * seconds)
-
-
-def _tensorboard(folder: Path) -> tuple[Any, Callable[[float], Any]]:
-    from tensorboardX import SummaryWriter
-
-    return SummaryWriter(logdir=str(folder)), float
-
-
-# How each kind of files is opened, by the values of training.log_to. The result is a writer, and a
-# function that converts seconds since 1970 to the unit in which the writer takes them.
-WRITERS = {"visualdl": _visualdl, "tensorboard": _tensorboard}
-PACKAGES = {"visualdl": "visualdl", "tensorboard": "tensorboardX"}
+# By the values of training.log_to: the package and the class that write this kind of files, and a
+# function that converts seconds since 1970 to what the class takes. VisualDL takes milliseconds.
+WRITERS: dict[str, tuple[str, str, Callable[[float], Any]]] = {
+    "visualdl": ("visualdl", "LogWriter", lambda seconds: round(1000 * seconds)),
+    "tensorboard": ("tensorboardX", "SummaryWriter", float),
+}
 
 
 def require_packages(kinds: Iterable[str]) -> None:
@@ -51,11 +41,11 @@ def require_packages(kinds: Iterable[str]) -> None:
         UserError: a package that writes one of these kinds is not installed.
     """
     for kind in kinds:
-        if find_spec(PACKAGES[kind]) is None:
+        package = WRITERS[kind][0]
+        if find_spec(package) is None:
             raise UserError(
-                f"training.log_to: {kind} needs the package {PACKAGES[kind]}, which is not "
-                f"installed. Install it with `pip install {PACKAGES[kind]}`, or leave {kind} out "
-                "of training.log_to"
+                f"training.log_to: {kind} needs the package {package}, which is not installed. "
+                f"Install it with `pip install {package}`, or leave {kind} out of training.log_to"
             )
 
 
@@ -69,7 +59,11 @@ class EventFiles:
 
     def __init__(self, folders: dict[str, Path], lines: Iterable[dict[str, Any]]) -> None:
         self._samples: dict[str, list[str]] = {}
-        self._open = {kind: WRITERS[kind](folder) for kind, folder in folders.items()}
+        self._open = {}
+        for kind, folder in folders.items():
+            package, name, unit = WRITERS[kind]
+            writer = getattr(import_module(package), name)
+            self._open[kind] = (writer(logdir=str(folder)), unit)
         for line in lines:
             self._write(line)
         self._call("flush")

@@ -72,6 +72,8 @@ _TEMPORARY = re.compile(r"\.lock|\.workers|\..+\.(tmp|old)")
 class RunDirectory(ModelDirectory):
     """A model directory that a run writes into."""
 
+    # The folder in it through which the processes of a run communicate.
+    WORKERS = ".workers"
     _lock: int | None = None  # the descriptor of the lock, while this process holds it
 
     # ---------------------------------------------------------------------------- the claim
@@ -92,6 +94,7 @@ class RunDirectory(ModelDirectory):
         except BaseException:
             self.release()
             raise
+        _delete(self.path / self.WORKERS)  # a killed run may have left it
 
     def lock(self) -> None:
         """Makes the directory and locks it for this process, whatever it holds.

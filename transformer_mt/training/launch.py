@@ -32,7 +32,6 @@ from transformer_mt.utils.errors import Interrupted, UserError, describe, is_los
 if TYPE_CHECKING:  # The launcher needs none of these.
     from transformer_mt.config.schema import Config
     from transformer_mt.data.prepare import PreparedData
-    from transformer_mt.model_directory import ModelDirectory
     from transformer_mt.training.folder import RunDirectory
     from transformer_mt.training.loop import Trainer
 
@@ -43,14 +42,12 @@ LAUNCHER = "TRANSFORMER_MT_LAUNCHER"
 OUTPUT = "TRANSFORMER_MT_OUTPUT"
 # The file beside the job in which a worker writes why it failed.
 ERROR = "error.txt"
-# The folder in the model directory through which parent and workers communicate.
-WORKERS = ".workers"
 
 
 def run_workers(
     config: Config,
     data: PreparedData,
-    directory: ModelDirectory,
+    directory: RunDirectory,
     device: str,
     processes: int,
     resumed: Path | None,
@@ -148,10 +145,9 @@ def _import_path() -> str:
 
 
 @contextlib.contextmanager
-def _work_folder(directory: ModelDirectory) -> Iterator[Path]:
+def _work_folder(directory: RunDirectory) -> Iterator[Path]:
     """Makes a folder for this user alone, which is deleted when the block ends."""
-    folder = directory.path.resolve() / WORKERS
-    clear_work_folder(directory)
+    folder = directory.path.resolve() / directory.WORKERS
     try:
         folder.mkdir(mode=0o700)
     except OSError as error:
@@ -160,22 +156,6 @@ def _work_folder(directory: ModelDirectory) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def clear_work_folder(directory: ModelDirectory) -> None:
-    """Deletes the folder of the workers, if a killed run or another program has left one.
-
-    Raises:
-        UserError: it can't be deleted.
-    """
-    folder = directory.path / WORKERS
-    try:
-        if folder.is_dir() and not folder.is_symlink():
-            shutil.rmtree(folder)
-        else:
-            folder.unlink(missing_ok=True)
-    except OSError as error:
-        raise UserError(f"{folder}: can't be deleted: {error.strerror}. Delete it") from None
 
 
 def _write_after_the_workers() -> None:

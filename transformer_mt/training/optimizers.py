@@ -385,7 +385,7 @@ class Muon:
         """Returns the state for a checkpoint: the momentum of each matrix, such as
         "encoder.layers.0. … .weight/momentum"."""
         return {
-            f"{name}/momentum": operations.array(value)
+            f"{name}/momentum": value.numpy()
             for names, momentum in zip(self._groups, self.momenta, strict=True)
             for name, value in zip(names, momentum.unbind(), strict=True)
         }

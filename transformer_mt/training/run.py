@@ -85,7 +85,6 @@ def _train(
     config: Config, directory: RunDirectory, used: str, restart: bool, processes: Processes
 ) -> None:
     """Does everything for which `train` has locked the directory, in the first process."""
-    launch.clear_work_folder(directory)
     # 1. All input is read and checked. Nothing but the cache is written before that.
     _require_other_model(config, directory)
     resumed, state = None, None
@@ -103,6 +102,7 @@ def _train(
     data = data.with_held_out_in(directory.held_out)
     count = 1 if processes.connected else devices.processes(config.training.devices, used)
     trainer = None
+    # The weights of training.init_from are checked here, even if other processes will train.
     if count == 1 or (config.training.init_from is not None and resumed is None):
         trainer = Trainer(config, data, processes, plan)
         trainer.start(resumed)
@@ -119,11 +119,15 @@ def _train(
     write_atomically(directory.path / DATA_FACTS, f"{facts}\n")
     _record_start(config, data, directory, plan, progress)
     # If a run was stopped, a validation may be due after its last update.
-    has_ended = state is not None and not state.stopped
+    is_over = (
+        state is not None
+        and not state.stopped
+        and progress.is_finished(config.training, plan.total_steps)
+    )
     if processes.connected:
         processes.wait()
         launch.run_on_several_machines(trainer, directory)
-    elif has_ended and progress.is_finished(config.training, plan.total_steps):
+    elif is_over:
         say(f"this run has reached its end; {_how_to_go_on(config, progress)}")
     else:
         where = used if count == 1 else f"{count} processes"

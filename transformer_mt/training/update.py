@@ -157,7 +157,10 @@ class Updater:
 
     def losses(self, batch: Batch, step: int | None = None) -> tuple[Tensor, Tensor]:
         """As `Objective.losses`, in the precision of the config."""
-        with self._precision():
+        precision = self.config.training.precision
+        if precision == "float32":
+            return self.objective.losses(batch, step)
+        with paddle.amp.auto_cast(dtype=precision, level="O1"):
             return self.objective.losses(batch, step)
 
     def final_weights(self) -> contextlib.AbstractContextManager:
@@ -182,12 +185,6 @@ class Updater:
     def rate(self, step: int) -> float:
         """Returns the learning rate of update number `step`."""
         return learning_rate(step, self.config.training, self.config.model.d_model)
-
-    def _precision(self) -> contextlib.AbstractContextManager:
-        precision = self.config.training.precision
-        if precision == "float32":
-            return contextlib.nullcontext()
-        return paddle.amp.auto_cast(dtype=precision, level="O1")
 
     def _out_of_memory(self, batch: Batch, step: int) -> str:
         training = self.config.training
