@@ -118,12 +118,11 @@ def _about_text(config: Config, facts: Facts) -> Iterator[str]:
     sizes = {} if config.training.init_from else config.subword.vocabulary_sizes
     for key, side in zip(sizes, ("source", "target"), strict=False):
         if (share := facts[side]["rare"]) > 0.5:
-            is_given = config.subword.type == "vocabulary"
-            advised = "Use a shorter list" if is_given else "Lower it, or train on more text"
             yield (
-                f"{'subword.vocabulary' if is_given else key}: {_percent(share)} of the "
-                f"{facts[side]['vocabulary']:,} subwords occur less than {RARE} times in the "
-                f"training text, too rarely to be learnt well. {advised}"
+                f"{'subword.vocabulary' if config.subword.type == 'vocabulary' else key}: "
+                f"{_percent(share)} of the {facts[side]['vocabulary']:,} subwords occur less than "
+                f"{RARE} times in the training text, too rarely to be learnt well. Use fewer "
+                "subwords, or train on more text"
             )
     for name, side, unknown in unknown_texts(facts):
         if (share := unknown["share"]) >= MANY_UNKNOWN:
