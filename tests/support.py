@@ -282,7 +282,6 @@ def prepared(config: Config, pairs, subwords, dev=None) -> PreparedData:
             limits=Limits(),
             cache=Path(config.data.cache),
             title=name,
-            total=len(some),
         )
 
     return PreparedData(

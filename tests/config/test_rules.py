@@ -7,7 +7,6 @@ import yaml
 
 from transformer_mt.config import file as config_file
 from transformer_mt.config.decoding import EvaluationConfig
-from transformer_mt.config.rules import LANGUAGES, SPLITS
 from transformer_mt.config.schema import TrainingConfig
 from transformer_mt.config.text import DataConfig
 from transformer_mt.data.datasets import DATASETS
@@ -170,12 +169,11 @@ def test_the_rules_know_what_each_dataset_has(problems, name):
     keys = {line.partition(":")[0] for line in problems(text, "data.dev=val")[1:]}
     expected = {
         "data.root": dataset.needs_root,
-        "data.dev": bool(dataset.splits),
-        "data.source_lang": bool(dataset.languages),
-        "subword.type": dataset.is_bpe,
+        "data.dev": not dataset.needs_root,
+        "data.source_lang": not dataset.needs_root,
+        "subword.type": dataset.vocabulary_types is not None,
     }
     assert keys == {key for key, is_wrong in expected.items() if is_wrong}
-    assert not dataset.splits or (dataset.splits, dataset.languages) == (SPLITS, LANGUAGES)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

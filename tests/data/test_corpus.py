@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from transformer_mt.config.text import DataConfig
 from transformer_mt.data.corpus import (
     Corpus,
-    HeldOut,
     Split,
     hold_out,
     open_corpus,
@@ -141,13 +140,17 @@ def test_checking_reads_every_file_to_its_end(tmp_path, monkeypatch):
     write_pairs(tmp_path, "dev", [("a", " "), ("b", "\u2003"), ("", "")], ".gz")
     write(tmp_path / "test.tsv", ["\tx", " \ty"])
     corpus = open_corpus(data_config(tmp_path, dev="dev", test="test.tsv"))
-    assert [split.check() for split in corpus] == [[], ["target"], ["source"]]
+    assert [split.text for split in corpus[1:]] == [
+        (["a", "b", ""], [" ", "\u2003", ""]),
+        (["", " "], ["x", "y"]),
+    ]
+    corpus = open_corpus(data_config(tmp_path, test="test.tsv"))
     write(tmp_path / "test.tsv", ["a\tb", "a"])
     with pytest.raises(UserError, match=r"test\.tsv, line 2: 1 column"):
-        corpus.test.check()
+        _ = corpus.test.text
     (tmp_path / "train.de").write_bytes(b"a\n" * 3 + b"\xff\n")
     with pytest.raises(UserError, match=r"train\.de, line 4: not UTF-8"):
-        corpus.train.check()
+        _ = corpus.train.text
 
 
 def test_unequal_counts_name_both(tmp_path):
@@ -205,10 +208,9 @@ def test_wmt14ende_whatever_number_follows_bpe(tmp_path):
 def test_checking_reads_wmt14endes_references_too(tmp_path):
     config = wmt_layout(tmp_path, [("c", "c"), ("c", "c")], ["c", "c"])
     corpus = open_corpus(config)
-    corpus.test.check()
     (tmp_path / "wmt14_ende_data" / "newstest2014.tok.de").write_bytes(b"c\nc\xe9\n")
     with pytest.raises(UserError, match=r"newstest2014\.tok\.de, line 2: not UTF-8"):
-        corpus.test.check()
+        _ = corpus.test.text
 
 
 def test_wmt14ende_keeps_its_pairs_in_step(tmp_path):
@@ -232,7 +234,7 @@ def test_wmt14ende_without_a_network(tmp_path, monkeypatch):
         raise RuntimeError("no network")
 
     monkeypatch.setattr(paddlenlp.datasets, "load_dataset", refuse)
-    monkeypatch.setattr("transformer_mt.data.datasets.files.DATA_HOME", tmp_path)
+    monkeypatch.setattr("transformer_mt.data.datasets.DATA_HOME", tmp_path)
     config = DataConfig(dataset="wmt14ende", source_lang="en", target_lang="de")
     with pytest.raises(UserError, match=r"could not be downloaded from http(?s:.*)data\.root=FOLD"):
         open_corpus(config)
@@ -398,5 +400,5 @@ def test_hold_out_reads_its_pairs_again(tmp_path, monkeypatch):
 def test_a_corpus_too_small_to_hold_out_of(tmp_path, capsys, count):
     corpus = corpus_of(tmp_path, [("a", "b")] * count + [("", "")])
     for _ in range(2):
-        assert hold_out(corpus, data_config(tmp_path), 1, tmp_path / "held") == HeldOut()
+        assert hold_out(corpus, data_config(tmp_path), 1, tmp_path / "held") == ({}, frozenset())
     assert "no pair can be held out" in capsys.readouterr().err

@@ -11,8 +11,8 @@ import pytest
 
 from tests.docs.pages import example
 from tests.support import write_lines
-from transformer_mt.data.datasets import DATASETS, files
-from transformer_mt.data.datasets.files import DATA_HOME
+from transformer_mt.data import datasets
+from transformer_mt.data.datasets import DATA_HOME, DATASETS
 from transformer_mt.utils.errors import UserError
 
 HEAVY = {"paddle", "paddlenlp", "numpy", "sentencepiece", "pydantic", "transformer_mt.config"}
@@ -28,9 +28,8 @@ def test_importing_it_is_light():
 @pytest.mark.parametrize("name", DATASETS)
 def test_each_says_what_the_config_asks(name):
     dataset = DATASETS[name]
-    # What can be downloaded is known, and what is known can be downloaded.
-    assert dataset.needs_root == (not dataset.splits) == (not dataset.languages)
-    assert dataset.is_bpe == (dataset.vocabulary_types is not None)
+    # What can be downloaded has a licence.
+    assert dataset.needs_root == (not dataset.origin) == (not dataset.licence)
     # A worker process gets the reader by its name.
     assert pickle.loads(pickle.dumps(dataset.read)) is dataset.read
 
@@ -43,9 +42,9 @@ def test_paddlenlp_needs_no_writable_home_for_files_of_ones_own(tmp_path):
     (tmp_path / "file").write_text("")  # no folder can be made in a file, by root either
     home = str(tmp_path / "file" / "home")
     code = (
-        "import os; from transformer_mt.data.datasets import files, multi30k;"
-        "files.import_paddlenlp(); print(os.environ.get('PPNLP_HOME'));"
-        "multi30k.find('dev', 'en', None)"
+        "import os; from transformer_mt.data import datasets;"
+        "datasets.import_paddlenlp(); print(os.environ.get('PPNLP_HOME'));"
+        "datasets.multi30k_file('dev', 'en', None)"
     )
     environment = os.environ | {"PPNLP_HOME": home, "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-c", code]
@@ -56,8 +55,8 @@ def test_paddlenlp_needs_no_writable_home_for_files_of_ones_own(tmp_path):
 
 
 def test_the_dataset_of_the_architecture_page_reads_its_pairs(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "json", json, raising=False)  # the example's module imports it
-    dataset = example("A dataset", files)["JsonLines"]()
+    monkeypatch.setattr(datasets, "json", json, raising=False)  # the example's module imports it
+    dataset = example("A dataset", datasets)["JsonLines"]()
     pairs = [{"source": "a", "target": "b"}, {"source": "中", "target": ""}]
     path = write_lines(tmp_path / "train.jsonl", map(json.dumps, pairs))
     (found,) = dataset.find(str(tmp_path), "train", "train", ("en", "de")).paths

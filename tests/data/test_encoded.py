@@ -43,7 +43,7 @@ def letters(size: int = 1 << 16) -> Subwords:
 
 def encode(pairs, cache: Path, **changes) -> EncodedCorpus:
     arguments = {"content": "text 1", "subwords": letters(), "limits": Limits(), **changes}
-    return encoded_corpus(pairs, cache=cache, title="encoding", total=0, **arguments)
+    return encoded_corpus(pairs, cache=cache, title="encoding", **arguments)
 
 
 def without_empty(pair: tuple[str, str]) -> str | None:

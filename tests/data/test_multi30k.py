@@ -12,9 +12,9 @@ import paddlenlp.datasets.dataset
 import pytest
 
 from transformer_mt.config.text import DataConfig
+from transformer_mt.data import datasets
 from transformer_mt.data.corpus import open_corpus
-from transformer_mt.data.datasets import multi30k
-from transformer_mt.data.datasets.multi30k import SHA256, find, paddlenlp_builder
+from transformer_mt.data.datasets import MULTI30K_SHA256, multi30k_builder, multi30k_file
 from transformer_mt.utils.errors import UsageError, UserError
 
 SIZES = {"train": 29_000, "dev": 1_014, "test": 1_000}
@@ -49,7 +49,7 @@ def test_a_folder_without_the_file(tmp_path):
     with pytest.raises(UsageError, match=r"data\.root: there is no file train\.en .*: files"):
         open_corpus(config(root=str(tmp_path)))
     with pytest.raises(UsageError, match=r"test_2016_flickr\.de or test2016\.de "):
-        find("test", "de", str(tmp_path))
+        multi30k_file("test", "de", str(tmp_path))
 
 
 # ------------------------------------------------------------------------------------ download
@@ -58,7 +58,7 @@ def test_a_folder_without_the_file(tmp_path):
 @pytest.fixture
 def home(tmp_path, monkeypatch) -> Path:
     """An empty folder for downloads, in place of the user's."""
-    monkeypatch.setattr(multi30k, "DATA_HOME", tmp_path)
+    monkeypatch.setattr(datasets, "DATA_HOME", tmp_path)
     monkeypatch.setattr(paddlenlp.datasets.dataset, "DATA_HOME", str(tmp_path))
     return tmp_path
 
@@ -67,14 +67,14 @@ def home(tmp_path, monkeypatch) -> Path:
 def server(tmp_path_factory, home, monkeypatch) -> Path:
     """A folder of files of a few lines, from which they are downloaded, taken for the real ones."""
     folder = tmp_path_factory.mktemp("server")
-    monkeypatch.setattr(multi30k, "URL", f"{folder.as_uri()}/")
-    for name in SHA256:
+    monkeypatch.setattr(datasets, "MULTI30K_URL", f"{folder.as_uri()}/")
+    for name in MULTI30K_SHA256:
         stem, lang, _ = name.split(".")
         split = {"train": "train", "val": "dev", "test_2016_flickr": "test"}[stem]
         lines = [pair[("en", "de").index(lang)] for pair in TEXT[split]]
         content = gzip.compress("".join(f"{line}\n" for line in lines).encode())
         (folder / name).write_bytes(content)
-        monkeypatch.setitem(SHA256, name, hashlib.sha256(content).hexdigest())
+        monkeypatch.setitem(MULTI30K_SHA256, name, hashlib.sha256(content).hexdigest())
     return folder
 
 
@@ -86,13 +86,13 @@ def test_a_download_is_checked_and_kept(server, home):
     for _ in range(2):
         corpus = open_corpus(config())
         assert {split.name: list(split) for split in corpus} == TEXT
-        assert files(home) == sorted(f"Multi30k/{name}" for name in SHA256)
+        assert files(home) == sorted(f"Multi30k/{name}" for name in MULTI30K_SHA256)
         shutil.rmtree(server, ignore_errors=True)
 
 
 @pytest.mark.parametrize("lazy", [True, False])
 def test_it_is_a_builder_for_users_of_paddlenlp(server, lazy):
-    train, dev = paddlenlp_builder()(lazy=lazy).read_datasets(splits=["train", "dev"])
+    train, dev = multi30k_builder()(lazy=lazy).read_datasets(splits=["train", "dev"])
     for dataset, split in ((train, "train"), (dev, "dev")):
         for _ in range(2):
             pairs = [(example["source"], example["target"]) for example in dataset]

@@ -156,6 +156,12 @@ def test_the_same_text_twice_is_warned_of(tmp_path, text, capsys):
     assert both.startswith("data.test is the same text as data.dev")
 
 
+def test_a_blank_side_is_warned_of(tmp_path, text, capsys):
+    write(text, "test", [("a", " "), ("b", "\u2003")])
+    found = warnings_of(tmp_path, capsys)
+    assert found == ["data.test: all lines of the target are blank"]
+
+
 def subword_entries(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "cache").glob("subword-*"))
 
@@ -276,7 +282,7 @@ def test_wmt14_layout(tmp_path, shared_data):
     }
     data = prepare(config(tmp_path, **sections))
     assert data.train.facts["unknown"] == 0  # its vocabulary is that of the training text
-    assert (data.train.text_lines, len(data.dev), data.test_split.line_count) == (
+    assert (data.train.text_lines, len(data.dev), len(data.test_split)) == (
         60_000,
         3000,
         3003,

@@ -31,8 +31,8 @@ def test_pairs_follow_one_another(folder):
         (["web.tsv"], WEB),
     ):
         split = open_corpus(data_config(folder, train=names)).train
-        assert list(split) == pairs and split.line_count == len(pairs)
-        assert [(one["source"], one["target"]) for one in split.examples()] == pairs
+        assert list(split) == pairs and len(split) == len(pairs)
+        assert list(split.pairs()) == pairs
 
 
 def test_prepared_data_is_that_of_one_text(folder):

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_mt.commands import arguments
-from transformer_mt.data.datasets import DATASETS
-from transformer_mt.data.datasets.files import TSV
+from transformer_mt.data.datasets import DATASETS, TSV
 from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.utils.console import quoted, say, show
 from transformer_mt.utils.errors import UsageError

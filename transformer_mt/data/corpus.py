@@ -8,9 +8,8 @@ cache and translating need no iteration.
 import hashlib
 import random
 from array import array
-from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
 from pathlib import Path
@@ -20,8 +19,7 @@ import numpy as np
 
 from transformer_mt.config.text import DataConfig, TrainingText
 from transformer_mt.data.cache import entry, entry_name
-from transformer_mt.data.datasets import DATASETS
-from transformer_mt.data.datasets.files import import_paddlenlp, parts
+from transformer_mt.data.datasets import DATASETS, import_paddlenlp, parts
 from transformer_mt.data.normalization import is_blank
 from transformer_mt.utils.console import say
 from transformer_mt.utils.errors import UserError
@@ -57,14 +55,14 @@ class Split:
         for text, example in zip(self.text_of_lines(), examples, strict=True):
             yield text.as_read(example["source"], example["target"])
 
-    def examples(self) -> Iterator[dict[str, str]]:
-        """Reads the pairs as {"source": ..., "target": ...}, as the files have them: without tags,
-        and not reversed. PaddleNLP is not used."""
-        return DATASETS[self.dataset].read([str(path) for path in self.paths])
+    def __len__(self) -> int:
+        """The number of pairs."""
+        return sum(self.line_counts)
 
     def pairs(self) -> Iterator[Pair]:
-        """Reads the pairs as `examples` does."""
-        for example in self.examples():
+        """Reads the pairs as the files have them: without tags, and not reversed. PaddleNLP is not
+        used."""
+        for example in DATASETS[self.dataset].read([str(path) for path in self.paths]):
             yield example["source"], example["target"]
 
     def text_of_lines(self) -> Iterator[TrainingText]:
@@ -79,11 +77,6 @@ class Split:
         return {path: content_of(path) for path in paths}
 
     @property
-    def line_count(self) -> int:
-        """The number of pairs."""
-        return sum(self.line_counts)
-
-    @property
     def line_counts(self) -> list[int]:
         """The number of pairs of each text."""
         return [self.files[first].line_count for first, *_ in parts(self.paths)]
@@ -96,24 +89,14 @@ class Split:
             names += [repr((text.tag, text.reverse)) for text in self.texts]
         return "-".join(names)
 
-    def check(self) -> list[str]:
-        """Reads every line, and returns the sides ("source", "target") whose lines are all blank.
+    @cached_property
+    def text(self) -> tuple[list[str], list[str]]:
+        """The sources, and the references to score their translations against.
 
         Raises:
             UserError: a line is not UTF-8, or not a pair.
         """
-        blank = ["source", "target"]
-        for example in self.examples():
-            blank = [side for side in blank if not example[side].strip()]
-        if self.reference:
-            deque(lines(self.reference), maxlen=0)
-        return blank
-
-    @cached_property
-    def text(self) -> tuple[list[str], list[str]]:
-        """The sources, and the references to score their translations against."""
-        pairs = list(self.pairs())
-        sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
+        sources, targets = map(list, zip(*self.pairs(), strict=True))
         return sources, list(lines(self.reference)) if self.reference else targets
 
 
@@ -211,13 +194,12 @@ def is_full(pair: Pair) -> bool:
     return not any(map(is_blank, pair))
 
 
-@dataclass
-class HeldOut:
+class HeldOut(NamedTuple):
     """The splits that were made, by name, and the texts that training must not see: of both sides
     of all their pairs, or of the sources alone if the targets are labels (see `hold_out`)."""
 
-    splits: dict[str, Split] = field(default_factory=dict)
-    texts: frozenset[str] = frozenset()
+    splits: dict[str, Split]
+    texts: frozenset[str]
 
 
 def hold_out(corpus: Corpus, config: DataConfig, seed: int, cache: Path) -> HeldOut:
@@ -235,15 +217,14 @@ def hold_out(corpus: Corpus, config: DataConfig, seed: int, cache: Path) -> Held
     """
     names = [name for name in ("dev", "test") if getattr(corpus, name) is None]
     if not names or not config.held_out:
-        return HeldOut()
+        return HeldOut({}, frozenset())
     languages = config.source_lang, config.target_lang
-    # Pairs with more words than this surely have too many subwords.
     limits = config.held_out, config.max_length, config.drop_duplicates
     key = entry_name(FORMAT, corpus.train.content(), names, *limits, seed)
     folder = cache / f"held_out-{key}"
 
     def make(temporary: Path) -> None:
-        drawn, labels = _draw(corpus.train, names, *limits, seed)
+        drawn, labels = _draw(corpus.train, names, config, seed)
         for name, pairs in drawn.items():
             for side, lang in enumerate(languages):
                 with atomic(temporary / f"{name}.{lang}") as file:
@@ -261,13 +242,13 @@ def hold_out(corpus: Corpus, config: DataConfig, seed: int, cache: Path) -> Held
     for name in names:
         paths = tuple(folder / f"{name}.{lang}" for lang in languages)
         split = Split(name, paths, "files", *languages)
-        if not split.line_count:
+        if not len(split):
             say(
                 f"data.{name} is not given, and no pair can be held out of the training text: it "
                 "is too small, or its sentences are in too many of its pairs"
             )
             continue
-        pairs = f"{split.line_count:,} pairs"
+        pairs = f"{len(split):,} pairs"
         say(f"data.{name} is not given: {pairs} are held out of the training text")
         splits[name] = split
         for pair in split.pairs():
@@ -282,11 +263,11 @@ def with_tags(texts: frozenset[str], split: Split) -> frozenset[str]:
 
 
 def _draw(
-    split: Split, names: list[str], held_out: int, max_length: int, drop_duplicates: bool, seed: int
+    split: Split, names: list[str], config: DataConfig, seed: int
 ) -> tuple[dict[str, list[Pair]], int]:
-    """Draws at most `held_out` pairs for each name, without replacement. Pairs that share text with
-    others are drawn only as long as at most a tenth of the text leaves training; texts with a tag
-    and reversed texts, which are often copies, do not count.
+    """Draws at most `config.held_out` pairs for each name, without replacement. Pairs that share
+    text with others are drawn only as long as at most a tenth of the text leaves training; texts
+    with a tag and reversed texts, which are often copies, do not count.
 
     Returns: the pairs, and the number of different targets if they are labels, or 0.
     """
@@ -294,14 +275,15 @@ def _draw(
     # plain, and whether it may be drawn. So a pair takes 26 bytes.
     numbers, sources, targets = array("q"), array("q"), array("q")
     plain, drawable = array("b"), array("b")
-    reason_to_drop = training_filter(frozenset(), drop_duplicates)
+    reason_to_drop = training_filter(frozenset(), config.drop_duplicates)
     lines = zip(split.text_of_lines(), split.pairs(), strict=True)
     for number, (text, (source, target)) in enumerate(lines):
         if reason_to_drop(text.as_read(source, target)) is None:
             numbers.append(number)
             sources.append(_hash(source))
             targets.append(_hash(target))
-            is_short = max(len(source.split()), len(target.split())) <= max_length
+            # Pairs with more words than this surely have too many subwords.
+            is_short = max(len(source.split()), len(target.split())) <= config.max_length
             plain.append(text.is_plain)
             drawable.append(text.is_plain and is_short)
     sides = np.array(sources), np.array(targets)
@@ -323,7 +305,7 @@ def _draw(
     sharing = (ends - starts - 1).sum(axis=0)
 
     candidates = np.flatnonzero(np.array(drawable))
-    asked = min(held_out, len(candidates) // 10) * len(names)
+    asked = min(config.held_out, len(candidates) // 10) * len(names)
     most = is_plain.sum() // 10
     alone = candidates[sharing[candidates] == 0]
     rng = random.Random(seed)

@@ -16,6 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
+from operator import length_hint
 from pathlib import Path
 from typing import NamedTuple
 
@@ -168,16 +169,15 @@ def encoded_corpus(
     limits: Limits,
     cache: Path,
     title: str,
-    total: int | None = None,
     reason_to_drop: Callable[[Pair], str | None] = lambda pair: None,
 ) -> EncodedCorpus:
     """Returns the encoded corpus of a text, from the cache if it is there.
 
     Args:
         pairs: all pairs of the text, which are read only if the cache does not have the corpus.
+            Without a length, they count as few.
         content: a text that changes with `pairs` and with what `reason_to_drop` decides.
         title: what the progress bar and errors call the work.
-        total: the number of pairs, if it is known.
         reason_to_drop: is called with each pair, in order, and returns None to use it. The dropped
             pairs are counted by reason in `EncodedCorpus.facts`, together with those outside of
             `limits`.
@@ -189,9 +189,10 @@ def encoded_corpus(
     key = hashlib.sha256(made_from).hexdigest()[:32]
 
     def make(folder: Path) -> None:
-        chunks = _chunks(pairs, reason_to_drop)
+        total = length_hint(pairs)
+        chunks = _encoded(_chunks(pairs, reason_to_drop), subwords, limits, total)
         try:
-            _write(_encoded(chunks, subwords, limits, total), subwords, folder, title, total)
+            _write(chunks, subwords, folder, title, total)
         except BrokenProcessPool:
             raise UserError(
                 f"{title}: a process that encodes text was killed, perhaps because memory ran out"
@@ -237,12 +238,12 @@ def _chunks(
 
 
 def _encoded(
-    chunks: Iterator[_Texts], subwords: Subwords, limits: Limits, total: int | None
+    chunks: Iterator[_Texts], subwords: Subwords, limits: Limits, total: int
 ) -> Iterator[_Chunk]:
     """Encodes chunks in order: in this process, or in one process per core if there are many."""
     encode = partial(_encode, subwords, limits)
     cores = len(os.sched_getaffinity(0))
-    if cores == 1 or (total is not None and total < PARALLEL_FROM):
+    if cores == 1 or total < PARALLEL_FROM:
         yield from map(encode, chunks)
         return
     with process_pool(cores, encode) as run:
@@ -270,7 +271,7 @@ def _flat(sentences: list[list[int]], vocabulary: Vocabulary) -> tuple[np.ndarra
 
 
 def _write(
-    chunks: Iterator[_Chunk], subwords: Subwords, folder: Path, title: str, total: int | None
+    chunks: Iterator[_Chunk], subwords: Subwords, folder: Path, title: str, total: int
 ) -> None:
     lines, unknown = [], 0
     dropped: Counter[str] = Counter()

@@ -93,7 +93,7 @@ def facts_of(
             for text, pairs in pairs_of_texts
         ],
         "unknown": train.facts["unknown"],
-        **{name: held[name].line_count if name in held else 0 for name in ("dev", "test")},
+        **{name: len(held[name]) if name in held else 0 for name in ("dev", "test")},
         **facts,
     }
 

@@ -158,18 +158,15 @@ def prepare(
                 say(f"{key}: the text has {vocabulary.size:,} subwords, not {size:,}; using those")
     _check_tags(corpus.train, subwords)
     limits = Limits(data.max_length, data.max_length_ratio)
-    title, total = "encoding the training text", corpus.train.line_count
-    train = encoded_corpus(
-        corpus.train, content, subwords, limits, cache, title, total, new_filter()
-    )
+    title = "encoding the training text"
+    train = encoded_corpus(corpus.train, content, subwords, limits, cache, title, new_filter())
     dev = links = None
     if corpus.dev is not None:
         # Its loss needs memory as training does, so very long pairs are left out. All others are
         # used, so that the loss means the same in every run.
         content, title = f"whole {corpus.dev.content()}", "encoding the dev set"
-        total = corpus.dev.line_count
         limits_of_dev = Limits(data.max_length)
-        dev = encoded_corpus(corpus.dev, content, subwords, limits_of_dev, cache, title, total)
+        dev = encoded_corpus(corpus.dev, content, subwords, limits_of_dev, cache, title)
         _warn_of_long_pairs(corpus.dev, dev, subwords, data.max_length)
     if alignments is not None:
         languages = data.source_lang, data.target_lang
@@ -219,14 +216,12 @@ def _warn_of_long_pairs(
     used = set(dev.lines.tolist())
     for line, pair in enumerate(split.pairs()):
         if line not in used:
-            source, target = (
-                len(subwords.source.encode(pair[0])),
-                len(subwords.target.encode(pair[1])),
-            )
+            source, target = subwords.source.encode(pair[0]), subwords.target.encode(pair[1])
             warn(
-                f"data.dev: line {line + 1} has {source:,} subwords, and its target {target:,}. "
-                f"The loss of the dev set leaves out pairs of more than {max_length:,} "
-                "(data.max_length), but BLEU counts them. Perhaps a line end is missing",
+                f"data.dev: line {line + 1} has {len(source):,} subwords, and its target "
+                f"{len(target):,}. The loss of the dev set leaves out pairs of more than "
+                f"{max_length:,} (data.max_length), but BLEU counts them. Perhaps a line end is "
+                "missing",
                 kind="pairs of the dev set are left out of its loss",
             )
 
@@ -240,8 +235,9 @@ def _check(corpus: Corpus) -> None:
     """
     names = {corpus.train.content(): "train"}
     for split in filter(None, (corpus.dev, corpus.test)):
-        for side in split.check():
-            warn(f"data.{split.name}: all lines of the {side} are blank")
+        for side, text in zip(("source", "target"), split.text, strict=True):
+            if not any(map(str.strip, text)):
+                warn(f"data.{split.name}: all lines of the {side} are blank")
         same = names.setdefault(split.content(), split.name)
         if same != split.name:
             use = "trained on" if same == "train" else "used to choose the best checkpoint"

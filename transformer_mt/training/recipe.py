@@ -162,11 +162,11 @@ def _choose_subwords(draft: Draft, split: Split) -> tuple[tuple[str, str], list[
     """Counts the characters of a text, and sets what follows from them. Returns the reasons, and
     the smallest size of each vocabulary."""
     sides: tuple[Counter[str], Counter[str]] = Counter(), Counter()
-    total = split.line_count
+    total = len(split)
     with progress(total=total, title="reading", unit="pairs", unit_scale=True) as bar:
-        for pair in split.examples():
-            sides[0].update(pair["source"])
-            sides[1].update(pair["target"])
+        for source, target in split.pairs():
+            sides[0].update(source)
+            sides[1].update(target)
             bar.update()
     shared, different = _shared_letters(*sides), len(sides[0] | sides[1])
     joint, coverage = shared >= SHARED_LETTERS, 1.0 if different <= MANY_CHARACTERS else 0.9995
