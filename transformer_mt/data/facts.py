@@ -7,7 +7,7 @@ subwords occur, and which text of the dev and test sets is also trained on.
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count, islice
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from transformer_mt.config.decoding import MAX_LENGTH_RATIO, DecodingConfig
 from transformer_mt.data.cache import CachedArrays, entry, entry_name
 from transformer_mt.data.corpus import Corpus, Pair, Split
-from transformer_mt.data.encoded import CHUNK, EncodedCorpus, EncodedText, Limits
+from transformer_mt.data.encoded import EncodedCorpus, EncodedText, Limits
 from transformer_mt.data.languages import has_spaces, is_in_unspaced_script, sentences
 from transformer_mt.data.normalization import examples_of
 from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary, tokens
@@ -41,6 +41,8 @@ USUAL = 0.999
 BLOCK = 1 << 22
 
 Facts = dict[str, Any]
+# A pair, or one of its sides.
+_Key = tuple[str | None, str | None]
 
 
 class _CachedFacts(CachedArrays):
@@ -70,12 +72,6 @@ def facts_of(
 
     def make(folder: Path) -> None:
         facts = _read(corpus.train, held, train, subwords, limits, reason_to_drop)
-        for name, side in _sides(train, subwords).items():
-            words = facts[name]["words"]
-            facts["unknown_text"]["train"][name]["share"] = side.pop("unknown")
-            facts[name] |= side
-            facts[name]["subwords_per_word"] = side["subwords"] / words if words else None
-        facts["length_ratio"] = _length_ratio(train)
         (folder / "facts.json").write_text(json.dumps(facts))
 
     name = entry_name(FORMAT, train.key, contents)
@@ -105,9 +101,6 @@ def unknown_texts(facts: Facts) -> Iterator[tuple[str, str, Facts]]:
             yield name, side, unknown
 
 
-# --------------------------------------------------------------------------------------- the text
-
-
 def _read(
     text: Split,
     held: dict[str, Split],
@@ -116,221 +109,180 @@ def _read(
     limits: Limits,
     reason_to_drop: Callable[[Pair], str | None],
 ) -> Facts:
-    """Reads the training text, and returns the facts that its encoded form does not have."""
-    # The first bit: the pair is used. The others: an unknown part of the source, of the target.
-    used = np.zeros(train.text_lines, np.uint8)
-    used[train.lines] = 1
-    if train.facts["unknown"]:
-        used[train.lines[_with_unknown(train.source, subwords.source.unk)]] |= 2
-        used[train.lines[_with_unknown(train.target, subwords.target.unk)]] |= 4
-    step = 1 + len(train) // SENTENCE_LINES
-    source = _Side(text.source_lang, subwords.source, step)
-    target = _Side(text.target_lang, subwords.target, step)
+    """Reads the training text, and returns the facts that the cache keeps."""
+    is_used = np.zeros(train.text_lines, bool)
+    is_used[train.lines] = True
+    source = _Side(text.source_lang, subwords.source, train.source, train.lines)
+    target = _Side(text.target_lang, subwords.target, train.target, train.lines)
+    counts: dict[str, int] = train.facts["dropped"]
+    dropped: dict[str, list[Pair]] = {reason: [] for reason in counts}
+    copies, first_copies = 0, []
     pairs_of = {name: list(split.pairs()) for name, split in held.items()}
-    dropped = _Dropped(train, subwords, limits)
-    overlap, copies = _Overlap(pairs_of), _Examples()
-    lines = zip(used.tobytes(), text.text_of_lines(), text.pairs(), strict=True)
-    with progress(total=len(used), title="examining", unit="pairs", unit_scale=True) as bar:
-        while chunk := list(islice(lines, CHUNK)):
-            for is_used, its_text, original in chunk:
-                pair = its_text.as_read(*original)
-                reason = reason_to_drop(pair)  # of every pair, because it may remember them
-                if not is_used:
-                    dropped.add(pair, reason)
-                    continue
-                # Text of the dev set is found behind a tag too, and in a reversed text.
-                overlap.add(original)
-                if original[0] == original[1]:
-                    copies.add(original)
-                source.add(pair[0], has_unknown=is_used & 2 > 0)
-                target.add(pair[1], has_unknown=is_used & 4 > 0)
-            bar.update(len(chunk))
-    unknown: dict[str, Facts] = {
-        "train": {
-            "source": {"share": 0.0, "examples": _examples(source.unknown, subwords.source)},
-            "target": {"share": 0.0, "examples": _examples(target.unknown, subwords.target)},
-        }
-    }
+    # What is looked for in the training text, and what of it is there.
+    wanted = {key for pairs in pairs_of.values() for pair in pairs for key in _keys(pair)}
+    found: set[_Key] = set()
+    lines = zip(is_used.tobytes(), text.text_of_lines(), text.pairs(), strict=True)
+    bar = progress(
+        iterable=lines, total=len(is_used), title="examining", unit="pairs", unit_scale=True
+    )
+    for number, (is_trained_on, its_text, original) in enumerate(bar):
+        pair = its_text.as_read(*original)
+        reason = reason_to_drop(pair)  # of every pair, because it may remember them
+        if is_trained_on:
+            source.add(number, pair[0])
+            target.add(number, pair[1])
+            # Text of the dev set is found behind a tag too, and in a reversed text.
+            found |= wanted.intersection(_keys(original))
+            if original[0] == original[1]:
+                copies += 1
+                if copies <= EXAMPLES:
+                    first_copies.append(original)
+        elif any(len(dropped[name]) < min(EXAMPLES, counts[name]) for name in counts):
+            # A pair without a reason has wrong lengths, which are computed for examples alone.
+            reason = reason or limits.reason_to_drop(
+                subwords.source.encode(pair[0]), subwords.target.encode(pair[1])
+            )
+            if len(dropped[reason]) < EXAMPLES:
+                dropped[reason].append(pair)
+    sides = {"source": source, "target": target}
+    unknown = {"train": {name: side.unknown() for name, side in sides.items()}}
     for name, pairs in pairs_of.items():
-        sources, targets = zip(*pairs, strict=True)
+        columns = zip(*pairs, strict=True)
         unknown[name] = {
-            "source": _unknown_of(sources, subwords.source),
-            "target": _unknown_of(targets, subwords.target),
+            side: _unknown_of(texts, own.vocabulary)
+            for (side, own), texts in zip(sides.items(), columns, strict=True)
         }
+    occurrences = {name: side.occurrences for name, side in sides.items()}
+    if subwords.joint:  # a subword of either side is trained by both
+        occurrences = dict.fromkeys(sides, source.occurrences + target.occurrences)
+    longest = int(max(train.source.lengths.max(), train.target.lengths.max()))
+    widths = (digit * 10**power for power in count() for digit in (1, 2, 5))
+    width = next(width for width in widths if width * BARS >= longest)
     return {
-        "dropped": dropped.facts(),
-        "source": source.facts(),
-        "target": target.facts(),
+        "dropped": {
+            reason: {"count": counts[reason], "examples": _shortened(pairs)}
+            for reason, pairs in dropped.items()
+        },
+        **{name: side.facts(width, occurrences[name]) for name, side in sides.items()},
         "unknown_text": unknown,
-        "overlap": overlap.facts(),
-        "copies": copies.facts(),
+        "overlap": {name: _overlap(pairs_of.get(name, []), found) for name in ("dev", "test")},
+        "copies": {"count": copies, "examples": _shortened(first_copies)},
+        "length_ratio": _length_ratio(train),
     }
-
-
-class _Examples:
-    """Counts pairs, and keeps the first of them."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._pairs: list[Pair] = []
-
-    def add(self, pair: Pair) -> None:
-        self.count += 1
-        if self.count <= EXAMPLES:
-            self._pairs.append(pair)
-
-    def facts(self) -> Facts:
-        return {"count": self.count, "examples": list(map(_shortened, self._pairs))}
-
-
-class _Dropped:
-    """Finds examples of the pairs that were left out, for each reason. (The encoded corpus has
-    their numbers, but not their text.)"""
-
-    def __init__(self, train: EncodedCorpus, subwords: Subwords, limits: Limits) -> None:
-        self._subwords = subwords
-        self._limits = limits
-        self._counts = train.facts["dropped"]
-        self._examples = {reason: _Examples() for reason in self._counts}
-        self._missing = set(self._counts)
-
-    def add(self, pair: Pair, reason: str | None) -> None:
-        """Takes note of a pair that was left out.
-
-        Args:
-            reason: None if its length is the reason. Lengths are computed only as long as examples
-                are missing.
-        """
-        if not self._missing:
-            return
-        if reason is None:
-            source, target = self._subwords.source, self._subwords.target
-            reason = self._limits.reason_to_drop(source.encode(pair[0]), target.encode(pair[1]))
-        examples = self._examples[reason]
-        examples.add(pair)
-        if examples.count >= min(EXAMPLES, self._counts[reason]):
-            self._missing.discard(reason)
-
-    def facts(self) -> Facts:
-        return {
-            reason: self._examples[reason].facts() | {"count": count}
-            for reason, count in self._counts.items()
-        }
 
 
 class _Side:
-    """Counts the characters and the words of one side of the text, and among every `step`th line
-    those with several sentences and those in a script without spaces. Keeps unknown subwords."""
+    """One side of the training pairs: their encoded form, and what is counted in their text. Among
+    every `step`th line, these are those with several sentences and in a script without spaces."""
 
-    def __init__(self, language: str, vocabulary: Vocabulary, step: int) -> None:
+    def __init__(
+        self, language: str, vocabulary: Vocabulary, encoded: EncodedText, lines: np.ndarray
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.occurrences = _occurrences(encoded, vocabulary.size)
+        self._encoded = encoded
         self._language, self._has_words = language, has_spaces(language)
-        self._vocabulary, self._is_bpe = vocabulary, isinstance(vocabulary, WordVocabulary)
-        self._step = step
-        self._words = self._characters = self._lines = self._looked_at = self._several = 0
-        self._unspaced = 0
-        self.unknown: list[str] = []
+        self._step = 1 + len(lines) // SENTENCE_LINES
+        self._words = self._characters = self._lines = self._several = self._unspaced = 0
+        self._lines_with_unknown = set(lines[_with_unknown(encoded, vocabulary.unk)].tolist())
+        self._unknown: list[str] = []
 
-    def add(self, text: str, has_unknown: bool) -> None:
-        if has_unknown:
-            self.unknown += self._vocabulary.unknown(text)
+    def add(self, number: int, text: str) -> None:
+        """Takes note of a line, given its number in the whole text."""
+        if number in self._lines_with_unknown:
+            self._unknown += self.vocabulary.unknown(text)
         if self._lines % self._step == 0:
-            self._looked_at += 1
             self._several += len(sentences(text, self._language)) > 1
             self._unspaced += is_in_unspaced_script(text)
         self._lines += 1
         self._characters += len(text)
-        if self._has_words:
-            words = tokens(text) if self._is_bpe else text.split()
-            self._words += len(words)
-            if self._is_bpe:  # the parts of a word, except the last, end in @@
-                self._words -= sum(word.endswith("@@") for word in words)
+        if not self._has_words:
+            return
+        if isinstance(self.vocabulary, WordVocabulary):
+            # The parts of a word, except the last, end in @@.
+            self._words += sum(not token.endswith("@@") for token in tokens(text))
+        else:
+            self._words += len(text.split())
 
-    def facts(self) -> Facts:
+    def unknown(self) -> Facts:
+        """The facts about unknown subwords."""
+        return _unknown(self.occurrences, self._unknown, self.vocabulary)
+
+    def facts(self, width: int, occurrences: np.ndarray) -> Facts:
+        """All other facts.
+
+        Args:
+            width: that of the intervals of the histogram.
+            occurrences: how often each subword of the vocabulary is trained.
+        """
+        lengths, subwords = self._encoded.lengths, len(self._encoded.ids)
+        words = self._words if self._has_words else None
+        looked_at = math.ceil(self._lines / self._step)
         return {
-            "words": self._words if self._has_words else None,
+            "words": words,
             "characters": self._characters,
-            "several_sentences": self._several / max(1, self._looked_at),
-            "unspaced_script": self._unspaced / max(1, self._looked_at),
+            "several_sentences": self._several / looked_at,
+            "unspaced_script": self._unspaced / looked_at,
+            "sentences": len(lengths),
+            "subwords": subwords,
+            "mean": subwords / len(lengths),
+            "longest": int(lengths.max()),
+            "lengths": histogram(lengths, width),
+            "vocabulary": self.vocabulary.size,
+            "rare": _share_of_rare(occurrences, self.vocabulary),
+            "subwords_per_word": subwords / words if words else None,
         }
 
 
 def _unknown_of(texts: Sequence[str], vocabulary: Vocabulary) -> Facts:
     """Returns the facts about the unknown subwords of one side of a dev or test set."""
     ids = np.array([i for text in texts for i in vocabulary.encode(text)], np.int64)
-    share = _share_of_unknown(np.bincount(ids, minlength=vocabulary.size), vocabulary)
-    unknown = [part for text in texts for part in vocabulary.unknown(text)]
-    return {"share": share, "examples": _examples(unknown, vocabulary)}
+    parts = [part for text in texts for part in vocabulary.unknown(text)]
+    return _unknown(np.bincount(ids, minlength=vocabulary.size), parts, vocabulary)
 
 
-def _examples(unknown: list[str], vocabulary: Vocabulary) -> list[str]:
-    return examples_of(unknown if isinstance(vocabulary, WordVocabulary) else "".join(unknown))
+def _unknown(counts: np.ndarray, parts: list[str], vocabulary: Vocabulary) -> Facts:
+    """Returns the share of the unknown among the subwords, and examples.
+
+    Subwords that are only a space are not counted, because SentencePiece puts one before each
+    unknown word.
+
+    Args:
+        counts: how often each subword occurs.
+        parts: unknown parts of the text.
+    """
+    spaces = counts[vocabulary.space] if vocabulary.space >= 0 else 0
+    share = float(counts[vocabulary.unk] / max(1, counts.sum() - spaces))
+    is_words = isinstance(vocabulary, WordVocabulary)
+    return {"share": share, "examples": examples_of(parts if is_words else "".join(parts))}
 
 
-class _Overlap:
-    """Finds the pairs of the dev and test sets whose source or target is also in the training
-    text. Blank text is in no pair that is trained on."""
-
-    def __init__(self, pairs_of: dict[str, list[Pair]]) -> None:
-        self._pairs = pairs_of
-        self._seen = {
-            key: False for pairs in pairs_of.values() for pair in pairs for key in self._keys(pair)
-        }
-
-    @staticmethod
-    def _keys(pair: Pair) -> tuple[tuple[str | None, str | None], ...]:
-        return pair, (pair[0], None), (None, pair[1])
-
-    def add(self, pair: Pair) -> None:
-        """Takes note of a pair of the training text."""
-        for key in self._keys(pair):
-            if key in self._seen:
-                self._seen[key] = True
-
-    def facts(self) -> Facts:
-        """The number of lines that share a side with the training text, the number of those that
-        are in it as a pair, and examples, of which such pairs come first; for each set."""
-        return {name: self._facts(self._pairs.get(name, [])) for name in ("dev", "test")}
-
-    def _facts(self, pairs: list[Pair]) -> Facts:
-        shared = [pair for pair in pairs if any(self._seen[key] for key in self._keys(pair))]
-        shared.sort(key=lambda pair: not self._seen[pair])
-        whole = sum(self._seen[pair] for pair in shared)
-        examples = list(map(_shortened, shared[:EXAMPLES]))
-        return {"lines": len(shared), "pairs": whole, "examples": examples}
+def _keys(pair: Pair) -> tuple[_Key, ...]:
+    """The pair, and each of its sides alone."""
+    return pair, (pair[0], None), (None, pair[1])
 
 
-def _shortened(pair: Pair) -> list[str]:
+def _overlap(pairs: list[Pair], found: set[_Key]) -> Facts:
+    """Returns the number of pairs that share a side with the training text, the number of those
+    that are in it as a pair, and examples, of which such pairs come first.
+
+    Args:
+        found: those of the `_keys` of the pairs that are in the training text.
+    """
+    shared = [pair for pair in pairs if not found.isdisjoint(_keys(pair))]
+    shared.sort(key=lambda pair: pair not in found)
+    whole = sum(pair in found for pair in shared)
+    return {"lines": len(shared), "pairs": whole, "examples": _shortened(shared[:EXAMPLES])}
+
+
+def _shortened(pairs: list[Pair]) -> list[list[str]]:
     return [
-        text if len(text) <= LONGEST_EXAMPLE else text[: LONGEST_EXAMPLE - 1] + "…" for text in pair
+        [
+            text[: LONGEST_EXAMPLE - 1] + "…" if len(text) > LONGEST_EXAMPLE else text
+            for text in pair
+        ]
+        for pair in pairs
     ]
-
-
-# ---------------------------------------------------------------------------------- encoded text
-
-
-def _sides(train: EncodedCorpus, subwords: Subwords) -> dict[str, Facts]:
-    """Returns the facts about the subwords of each side."""
-    sides = {"source": (train.source, subwords.source), "target": (train.target, subwords.target)}
-    occurrences = {name: _occurrences(text, side.size) for name, (text, side) in sides.items()}
-    counts = occurrences
-    if subwords.joint:  # a subword of either side is trained by both
-        counts = dict.fromkeys(counts, counts["source"] + counts["target"])
-    longest = max(int(text.lengths.max()) for text, _ in sides.values())
-    widths = (digit * 10**power for power in count() for digit in (1, 2, 5))
-    width = next(width for width in widths if width * BARS >= longest)
-    return {
-        name: {
-            "sentences": len(text.lengths),
-            "subwords": len(text.ids),
-            "mean": len(text.ids) / len(text.lengths),
-            "longest": int(text.lengths.max()),
-            "lengths": histogram(text.lengths, width),
-            "vocabulary": side.size,
-            "rare": _share_of_rare(counts[name], side),
-            "unknown": _share_of_unknown(occurrences[name], side),
-        }
-        for name, (text, side) in sides.items()
-    }
 
 
 def _length_ratio(train: EncodedCorpus) -> float:
@@ -357,13 +309,6 @@ def _share_of_rare(counts: np.ndarray, vocabulary: Vocabulary) -> float:
     not counted."""
     counts = np.delete(counts, vocabulary.special)
     return float((counts < RARE).mean()) if len(counts) else 0.0
-
-
-def _share_of_unknown(counts: np.ndarray, vocabulary: Vocabulary) -> float:
-    """Returns the share of the unknown among the subwords. Subwords that are only a space are not
-    counted, because SentencePiece puts one before each unknown word."""
-    spaces = counts[vocabulary.space] if vocabulary.space >= 0 else 0
-    return float(counts[vocabulary.unk] / max(1, counts.sum() - spaces))
 
 
 def _with_unknown(text: EncodedText, unk: int) -> np.ndarray:
