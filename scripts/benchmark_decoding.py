@@ -142,7 +142,7 @@ class Judge:
 
     def quality(self, text: Text, ids: list[list[int]], outputs: list[str] | None) -> Quality:
         """The quality of the outputs for a text; `outputs` are decoded from `ids` if not given."""
-        from transformer_mt.scoring.tokenizers import score_for
+        from transformer_mt.scoring.metrics import score_for
 
         target = self.subwords.target
         outputs = outputs or [target.decode(row) for row in ids]

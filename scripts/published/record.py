@@ -17,8 +17,7 @@ from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.normalization import LC_NORM_TOK, lc_norm_tok
 from transformer_mt.export.registry import split_model
 from transformer_mt.model_directory import DATA_FACTS, LOG, ModelDirectory
-from transformer_mt.scoring.metrics import score
-from transformer_mt.scoring.tokenizers import LC_NORM_TOK_NOTE, SACREBLEU, score_for
+from transformer_mt.scoring.metrics import LC_NORM_TOK_NOTE, SACREBLEU, score, score_for
 from transformer_mt.utils.console import duration
 from transformer_mt.utils.errors import UserError
 from transformer_mt.utils.files import lines, write_atomically

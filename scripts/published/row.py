@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from transformer_mt.scoring.tokenizers import SACREBLEU
+from transformer_mt.scoring.metrics import SACREBLEU
 from transformer_mt.utils.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -46,7 +46,7 @@ def encode(pairs, cache, limits=None, chosen=None, subwords=SUBWORDS):
     def reason_to_drop(pair):
         return None if chosen is None or next(numbers) in chosen else "other"
 
-    return encoded_corpus(pairs, "", subwords, limits or Limits(), cache, "", 0, reason_to_drop)
+    return encoded_corpus(pairs, "", subwords, limits or Limits(), cache, "", reason_to_drop)
 
 
 def align(path, corpus, cache, subwords=SUBWORDS, languages=LANGUAGES):

@@ -108,7 +108,7 @@ def test_the_shares_of_all_processes_make_the_update(rows, world_size):
 
 def corpus_of(sentences, folder) -> EncodedCorpus:
     vocabulary = Subwords(Numbers(), Numbers())
-    return encoded_corpus(sentences, "", vocabulary, Limits(), folder, "", 0)
+    return encoded_corpus(sentences, "", vocabulary, Limits(), folder, "")
 
 
 class Numbers:
@@ -170,7 +170,7 @@ def sampled(tmp_path_factory):
     for kind in ("bpe", "unigram"):
         subwords = train_subwords(pairs[:300], 400, type=kind, joint=False)
         cache = tmp_path_factory.mktemp(kind)
-        made[kind] = encoded_corpus(pairs, "", subwords, Limits(), cache, "", 0), subwords
+        made[kind] = encoded_corpus(pairs, "", subwords, Limits(), cache, ""), subwords
     return made
 
 
@@ -298,7 +298,7 @@ def test_at_most_8_percent_padding_on_multi30k(shared_data, tmp_path):
     config = DataConfig(dataset="multi30k", root=root, source_lang="en", target_lang="de")
     train = open_corpus(config).train
     subwords = Subwords.train(lambda: iter(train), SubwordConfig(vocab_size=8000))
-    corpus = encoded_corpus(train, "", subwords, Limits(256, 6.0), tmp_path, "encoding", 0)
+    corpus = encoded_corpus(train, "", subwords, Limits(256, 6.0), tmp_path, "encoding")
     batches = epoch_batches(corpus.source.lengths, corpus.target.lengths, 4096, 1, 0)
     positions = padding = tokens = 0
     for batch in (collate(corpus, sentences, subwords) for sentences in batches):

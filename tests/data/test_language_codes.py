@@ -10,7 +10,7 @@ from transformer_mt.data.languages import (
     standard,
     taken_for,
 )
-from transformer_mt.scoring.tokenizers import tokenizer_for_language
+from transformer_mt.scoring.metrics import tokenizer_for_language
 
 
 @pytest.mark.parametrize(

@@ -46,12 +46,3 @@ def test_a_line_is_links_or_refused(line):
 def test_the_wrong_link_is_named(wrong):
     with pytest.raises(alignments.FormatError, match=f"^{wrong!r} is no link"):
         alignments.read([f"0-0 {wrong} 1-1"])
-
-
-def test_sure_and_possible_links():
-    sure, possible = alignments.read_gold(" 0-0 1?2\t10p42 3-3 ")
-    assert sure == {(0, 0), (3, 3)}
-    assert possible == {(0, 0), (3, 3), (1, 2), (10, 42)}
-    assert alignments.read_gold("") == (set(), set())
-    with pytest.raises(ValueError, match=r"^'1s2' is no link; .*possible"):
-        alignments.read_gold("0-0 1s2")

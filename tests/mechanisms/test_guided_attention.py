@@ -21,7 +21,6 @@ from transformer_mt.data.batches import collate
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.line_translator import LineTranslator
 from transformer_mt.decoding.paddle_engine import PaddleEngine
-from transformer_mt.scoring import alignment_error_rate as error_rate
 from transformer_mt.training import run
 from transformer_mt.training.loop import Trainer
 from transformer_mt.training.objective import Objective
@@ -202,5 +201,5 @@ def test_a_guided_model_aligns_words_as_it_was_told(tmp_path):
         engine = PaddleEngine([trainer.model], subwords, config.alignment_heads)
         translator = LineTranslator(engine, subwords, config)
         found = [set(line.links) for line in translator.alignments(pairs[:50])]
-        rates[by] = error_rate.score(found, [(set(true), set(true))] * 50).error_rate
+        rates[by] = alignments.scores_of(found, [(set(true), set(true))] * 50).error_rate
     assert rates["alignment"] < 25 and rates[None] > 60, rates

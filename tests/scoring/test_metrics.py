@@ -9,10 +9,11 @@ import sentencepiece
 from tests.docs.pages import example
 from tests.support import demo_pairs, make_config, sacrebleu, write_lines
 from transformer_mt.scoring import metrics as metrics_module
-from transformer_mt.scoring.metrics import METRICS, score
-from transformer_mt.scoring.tokenizers import (
+from transformer_mt.scoring.metrics import (
+    METRICS,
     require_package_of,
     require_tokenizer,
+    score,
     score_for,
     tokenizer_for,
     tokenizer_for_text,

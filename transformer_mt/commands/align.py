@@ -31,8 +31,6 @@ from transformer_mt.commands.translating import (
 )
 from transformer_mt.data import alignments
 from transformer_mt.model_directory import require_safe_outputs
-from transformer_mt.scoring import alignment_error_rate
-from transformer_mt.scoring.alignment_error_rate import AlignmentScores
 from transformer_mt.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -76,7 +74,7 @@ def _align(
     write_for_pairs(options, output, "aligning", "attention", links)
 
 
-def scores(options: argparse.Namespace) -> AlignmentScores:
+def scores(options: argparse.Namespace) -> alignments.AlignmentScores:
     """Aligns as `_align` does, with output only to a given file, and scores that by the reference.
 
     Raises:
@@ -85,7 +83,7 @@ def scores(options: argparse.Namespace) -> AlignmentScores:
     source, reference = options.source, options.reference
     read = {"--source": source, "--target": options.target, "--reference": reference}
     require_safe_outputs({"--output": options.output}, read)
-    gold = alignment_error_rate.read_gold(reference)
+    gold = alignments.read_gold(reference)
     if text := content(source):
         require_equal(source, text.line_count, reference, len(gold))
     found: list[Aligned] = []
@@ -99,4 +97,4 @@ def scores(options: argparse.Namespace) -> AlignmentScores:
                     f"{line.source_words} words in the source of this line, and "
                     f"{line.target_words} in its target, of which the first is number 0"
                 )
-    return alignment_error_rate.score((set(line.links) for line in found), gold)
+    return alignments.scores_of((set(line.links) for line in found), gold)

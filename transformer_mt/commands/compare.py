@@ -26,7 +26,7 @@ from transformer_mt.commands.translating import find_engine, numbered, read_toge
 from transformer_mt.export.registry import split_model
 from transformer_mt.model_directory import require_safe_outputs
 from transformer_mt.reports.comparison import as_json, as_page, as_text
-from transformer_mt.scoring import tokenizers
+from transformer_mt.scoring import metrics
 from transformer_mt.scoring.comparison import compare
 from transformer_mt.scoring.groups import groupings
 from transformer_mt.scoring.metrics import MANY_LINES, METRICS
@@ -90,27 +90,27 @@ def run(options: argparse.Namespace) -> None:
     tokenize = options.tokenize
     if tokenize is None:
         tokenize = (
-            tokenizers.tokenizer_for(configs[0])
+            metrics.tokenizer_for(configs[0])
             if configs
-            else tokenizers.tokenizer_for_text(references[0])
+            else metrics.tokenizer_for_text(references[0])
         )
-    metrics = list(dict.fromkeys(options.metrics))
-    if "bleu" in metrics:
-        tokenizers.require_package_of(tokenize)
+    chosen = list(dict.fromkeys(options.metrics))
+    if "bleu" in chosen:
+        metrics.require_package_of(tokenize)
     for name, spec in models.items():
         say(f"{name}: translating {count:,} lines")
         translations[name], _ = translate(spec, sources)
-    with progress(total=len(metrics) * len(TESTS), title="comparing", unit="tests") as bar:
+    with progress(total=len(chosen) * len(TESTS), title="comparing", unit="tests") as bar:
         comparison = compare(
             [(name, translations[name]) for name in names],
             references,
             sources,
             tokenize=tokenize,
             groupings=groupings(sources, references[0], options.training_text),
-            metrics=metrics,
+            metrics=chosen,
             lowercase=options.lowercase,
             examples=options.examples,
-            notes=filter(None, dict.fromkeys(map(tokenizers.note_for, configs))),
+            notes=filter(None, dict.fromkeys(map(metrics.note_for, configs))),
             done=bar.update,
         )
     for warning in comparison.warnings:

@@ -32,7 +32,7 @@ from transformer_mt.data.languages import taken_for
 from transformer_mt.data.normalization import LC_NORM_TOK, lc_norm_tok, looks_tokenized
 from transformer_mt.export.registry import EngineSpec
 from transformer_mt.model_directory import require_safe_outputs
-from transformer_mt.scoring import systems, tokenizers
+from transformer_mt.scoring import metrics, systems
 from transformer_mt.scoring.groups import groupings
 from transformer_mt.scoring.metrics import METRICS, Comet
 from transformer_mt.scoring.suspicions import TOKENIZED_LINES, merged, suspicions
@@ -75,10 +75,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--protocol",
         metavar="NAME",
-        choices=(tokenizers.SACREBLEU, LC_NORM_TOK),
-        default=tokenizers.SACREBLEU,
-        help=f"what is scored: {tokenizers.SACREBLEU}, the text as it is, or {LC_NORM_TOK}, "
-        f"lower-cased and tokenised text (default: {tokenizers.SACREBLEU})",
+        choices=(metrics.SACREBLEU, LC_NORM_TOK),
+        default=metrics.SACREBLEU,
+        help=f"what is scored: {metrics.SACREBLEU}, the text as it is, or {LC_NORM_TOK}, "
+        f"lower-cased and tokenised text (default: {metrics.SACREBLEU})",
     )
     arguments.add_values(
         group,
@@ -143,7 +143,7 @@ def run(options: argparse.Namespace) -> None:
         write_atomically(options.json, f"{text}\n")
     if options.sentences:
         (one,) = evaluations
-        hypotheses, spaces = one.system.hypotheses, tokenizers.has_spaces_in(sources or [])
+        hypotheses, spaces = one.system.hypotheses, metrics.has_spaces_in(sources or [])
         content = systems.sentence_table(one.sentences, sources, hypotheses, references, spaces)
         write_atomically(options.sentences, content)
 
@@ -216,12 +216,12 @@ def _translated(
         UsageError, UserError: anything wrong with a model.
     """
     tokenize = [
-        options.tokenize or ("none" if form else tokenizers.tokenizer_for(spec.config))
+        options.tokenize or ("none" if form else metrics.tokenizer_for(spec.config))
         for spec in specs
     ]
     if "bleu" in options.metrics:
         for own in set(tokenize):
-            tokenizers.require_package_of(own)
+            metrics.require_package_of(own)
     columns = options.models, specs, tokenize, _outputs(options)
     for name, spec, own, output in zip(*columns, strict=True):
         data = spec.config.data
@@ -234,7 +234,7 @@ def _translated(
             write_atomically(output, "".join(f"{hypothesis}\n" for hypothesis in hypotheses))
         if form is not None and not is_in_form:
             hypotheses = list(map(form, hypotheses))
-        note = tokenizers.LC_NORM_TOK_NOTE if form else tokenizers.note_for(spec.config)
+        note = metrics.LC_NORM_TOK_NOTE if form else metrics.note_for(spec.config)
         yield systems.System(name, hypotheses, own, note, seconds)
 
 
@@ -247,7 +247,7 @@ def _given(
     """The files of translations, whose lines are `texts`."""
     tokenize = "none" if form else options.tokenize
     if options.target_lang:
-        tokenize = tokenize or tokenizers.tokenizer_for_language(options.target_lang)
+        tokenize = tokenize or metrics.tokenizer_for_language(options.target_lang)
         if code := taken_for(options.target_lang):
             warn(f"--target-lang: {options.target_lang} is taken for {code}")
     for path in options.hypothesis:
@@ -259,7 +259,7 @@ def _given(
                     "raw text. Score it with --tokenize none, against a reference of its kind"
                 )
             hypotheses = list(map(form, hypotheses))
-        note = tokenizers.LC_NORM_TOK_NOTE if form else ""
+        note = metrics.LC_NORM_TOK_NOTE if form else ""
         yield systems.System(
-            str(path), hypotheses, tokenize or tokenizers.tokenizer_for_text(reference), note
+            str(path), hypotheses, tokenize or metrics.tokenizer_for_text(reference), note
         )

@@ -1,5 +1,5 @@
-"""Word alignments: as text, the words that subwords belong to, and links between the subwords of
-the encoded corpus.
+"""Word alignments: as text and their error rate, the words that subwords belong to, and links
+between the subwords of the encoded corpus.
 
 The text is in the format of the decoder Pharaoh. A line has links i-j from word i of the source to
 word j of the target, counted from 0. The alignments of the training text are read once, before
@@ -10,6 +10,7 @@ cache and read memory-mapped.
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -27,6 +28,8 @@ from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.files import content_of, lines
 
 Link = tuple[int, int]
+# The sure links of a line, and its possible links, which include the sure ones.
+Gold = tuple[set[Link], set[Link]]
 
 _LINE = re.compile(r"[ \t]*(?:[0-9]{1,9}-[0-9]{1,9}(?:[ \t]+|$))*")
 _GOLD = re.compile(r"([0-9]{1,9})([-?p])([0-9]{1,9})")
@@ -49,26 +52,6 @@ def read(lines: list[str]) -> tuple[np.ndarray, np.ndarray]:
     return numbers.reshape(-1, 2), np.array([line.count("-") for line in lines], np.int64)
 
 
-def read_gold(line: str) -> tuple[set[Link], set[Link]]:
-    """Reads a line that people have aligned. Sure links are i-j, and possible links are i?j or ipj.
-
-    Returns: the sure links, and the possible links, which include the sure ones.
-
-    Raises:
-        ValueError: an item is no link.
-    """
-    sure, possible = set(), set()
-    for item in _items(line):
-        match = _GOLD.fullmatch(item)
-        if not match:
-            raise ValueError(f"{item!r} is no link; a line is as in 0-0 1-2 2?1 (? or p: possible)")
-        link = int(match[1]), int(match[3])
-        possible.add(link)
-        if match[2] == "-":
-            sure.add(link)
-    return sure, possible
-
-
 def write(links: Iterable[Link]) -> str:
     """Returns a line that `read` can read."""
     return " ".join(f"{source}-{target}" for source, target in links)
@@ -85,6 +68,93 @@ class FormatError(ValueError):
     def __init__(self, index: int, message: str) -> None:
         super().__init__(message)
         self.index = index
+
+
+# -------------------------------------------------------------------------------------- error rate
+
+
+def read_gold(path: Path) -> list[Gold]:
+    """Reads a file of lines that people have aligned. Sure links are i-j, and possible links are
+    i?j or ipj.
+
+    Raises:
+        UserError: an item of a line is no link.
+    """
+    gold: list[Gold] = []
+    for number, line in enumerate(lines(path), 1):
+        sure, possible = set(), set()
+        for item in _items(line):
+            match = _GOLD.fullmatch(item)
+            if not match:
+                raise UserError(
+                    f"{path}, line {number}: {item!r} is no link; a line is as in 0-0 1-2 2?1 "
+                    "(? or p: possible)"
+                )
+            link = int(match[1]), int(match[3])
+            possible.add(link)
+            if match[2] == "-":
+                sure.add(link)
+        gold.append((sure, possible))
+    return gold
+
+
+@dataclass(frozen=True)
+class AlignmentScores:
+    """Scores of word alignments.
+
+    Attributes:
+        error_rate: from 0 to 100; 0 is the best.
+        precision, recall: from 0 to 100; nan if they would be a share of 0 links.
+        lines: the number of lines.
+        links: the number of links that were found.
+        sure, possible: the number of sure links in the reference, and of possible links, which
+            include the sure ones.
+    """
+
+    error_rate: float
+    precision: float
+    recall: float
+    lines: int
+    links: int
+    sure: int
+    possible: int
+
+    def __str__(self) -> str:
+        return (
+            f"AER {self.error_rate:.2f}   precision {self.precision:.2f}   "
+            f"recall {self.recall:.2f}   ({self.lines:,} lines, {self.links:,} links; the "
+            f"reference has {self.sure:,} sure and {self.possible:,} possible ones)"
+        )
+
+
+def scores_of(found: Iterable[set[Link]], gold: Iterable[Gold]) -> AlignmentScores:
+    """Scores the links of lines against a reference that people have made.
+
+    For the links that were found, A, and the sure and possible links of the reference, S and P
+    (Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models", section
+    5): precision = |A and P| / |A|, recall = |A and S| / |S|,
+    AER = 1 - (|A and S| + |A and P|) / (|A| + |S|). Links are counted over all lines together.
+
+    Raises:
+        UserError: neither side has a link.
+    """
+    counts = [
+        (len(own), len(sure), len(possible), len(own & sure), len(own & possible))
+        for own, (sure, possible) in zip(found, gold, strict=True)
+    ]
+    sums = np.array(counts, int).reshape(-1, 5).sum(axis=0)  # there may be no line
+    links, all_sure, all_possible, right, not_wrong = sums.tolist()
+    if not links + all_sure:
+        raise UserError("there is nothing to score: neither side has a link")
+    return AlignmentScores(
+        error_rate=100 * (1 - (right + not_wrong) / (links + all_sure)),
+        precision=100 * not_wrong / links if links else float("nan"),
+        recall=100 * right / all_sure if all_sure else float("nan"),
+        lines=len(counts),
+        links=links,
+        sure=all_sure,
+        possible=all_possible,
+    )
 
 
 # ------------------------------------------------------------------------------------------- words

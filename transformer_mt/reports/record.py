@@ -26,8 +26,16 @@ from transformer_mt.model_directory import (
 )
 from transformer_mt.reports.page import thinned
 from transformer_mt.scoring.groups import Group, by_length, spread
-from transformer_mt.scoring.metrics import DEFAULT_METRICS, METRICS, Scores, score, sentence_scores
-from transformer_mt.scoring.tokenizers import note_for, tokenizer_for, tokenizer_for_text
+from transformer_mt.scoring.metrics import (
+    DEFAULT_METRICS,
+    METRICS,
+    Scores,
+    note_for,
+    score,
+    sentence_scores,
+    tokenizer_for,
+    tokenizer_for_text,
+)
 from transformer_mt.utils import files
 from transformer_mt.utils.errors import UsageError, UserError, describe
 

@@ -8,8 +8,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 
 from transformer_mt.data.normalization import looks_tokenized
-from transformer_mt.scoring.metrics import NEAR_ZERO_BLEU, Scores
-from transformer_mt.scoring.tokenizers import tokenizer_for_text
+from transformer_mt.scoring.metrics import NEAR_ZERO_BLEU, Scores, tokenizer_for_text
 
 # A few lines, such as names and numbers, may be the same in both languages.
 SAME_LINES = 0.01

@@ -23,7 +23,7 @@ from transformer_mt.data.subword import Subwords
 from transformer_mt.model.costs import VocabularySizes, parts
 from transformer_mt.model_directory import DATA_FACTS, ModelDirectory, subwords_to_keep
 from transformer_mt.scoring.groups import spread
-from transformer_mt.scoring.tokenizers import require_tokenizer
+from transformer_mt.scoring.metrics import require_tokenizer
 from transformer_mt.training import launch, tune
 from transformer_mt.training.advice import advice
 from transformer_mt.training.checkpoint import State, newest_whole

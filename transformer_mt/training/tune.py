@@ -14,8 +14,7 @@ from transformer_mt.config.schema import Config
 from transformer_mt.export import registry
 from transformer_mt.export.registry import EngineSpec
 from transformer_mt.model_directory import CONFIG, TUNING, ModelDirectory
-from transformer_mt.scoring.metrics import METRICS, Scores
-from transformer_mt.scoring.tokenizers import require_tokenizer, score_for
+from transformer_mt.scoring.metrics import METRICS, Scores, require_tokenizer, score_for
 from transformer_mt.training.validate import metrics_of, tested_difference
 from transformer_mt.translator import translator_of
 from transformer_mt.utils import signals

@@ -22,10 +22,11 @@ from transformer_mt.scoring.metrics import (
     METRICS,
     NEAR_ZERO_BLEU,
     Scores,
+    score_for,
+    tokenizer_for,
 )
 from transformer_mt.scoring.significance import Difference, paired_tests
 from transformer_mt.scoring.suspicions import suspicions
-from transformer_mt.scoring.tokenizers import score_for, tokenizer_for
 from transformer_mt.training import checkpoint
 from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.objective import decoded_lengths
