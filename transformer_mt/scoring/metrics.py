@@ -64,6 +64,16 @@ class Metric:
     higher_is_better: bool = True
     digits: int = 2
 
+    def made(self, tokenize: str, lowercase: bool = False) -> Any:
+        """Returns what `create` makes.
+
+        Raises:
+            UserError: the tokeniser cannot be made.
+        """
+        from sacrebleu import metrics  # slow to import, and only scoring needs it
+
+        return self.create(metrics, tokenize, lowercase)
+
 
 def _bleu(library: Any, tokenize: str, lowercase: bool) -> Any:
     """
@@ -200,13 +210,10 @@ def score(
         UserError: the numbers of lines differ, there are no lines, or a package for the tokeniser
             is missing.
     """
-    # sacreBLEU is slow to import, and only scoring needs it.
-    from sacrebleu import metrics as library
-
     require_lines(hypotheses, references)
     values, signatures, intervals, length_ratio = {}, {}, {}, None
     for key in metrics:
-        computer = METRICS[key].create(library, tokenize, lowercase)
+        computer = METRICS[key].made(tokenize, lowercase)
         samples = BOOTSTRAP_SAMPLES if confidence else 1
         result = computer.corpus_score(hypotheses, references, n_bootstrap=samples)
         values[key] = result.score
@@ -238,12 +245,10 @@ def sentence_scores(
     Raises:
         UserError: as `metrics.score` does.
     """
-    from sacrebleu import metrics as library  # slow to import
-
     require_lines(hypotheses, references)
     result = {}
     for key in metrics:
-        computer = METRICS[key].create(library, tokenize, lowercase)
+        computer = METRICS[key].made(tokenize, lowercase)
         computer.effective_order = True  # which only BLEU reads
         result[key] = [
             computer.sentence_score(hypothesis, own).score
@@ -366,9 +371,7 @@ def require_package_of(tokenize: str) -> None:
     Raises:
         UserError: a package for this tokeniser is missing.
     """
-    from sacrebleu import metrics as library  # slow to import
-
-    METRICS["bleu"].create(library, tokenize, False)
+    METRICS["bleu"].made(tokenize)
 
 
 # ---- COMET ----

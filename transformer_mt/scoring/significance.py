@@ -120,16 +120,14 @@ def paired_tests(
         metrics: keys of `METRICS`.
         done: is called after each of `TESTS` of each metric, which takes some seconds.
     """
-    # sacreBLEU is slow to import.
-    from sacrebleu import metrics as library
-    from sacrebleu.significance import PairedTest
+    from sacrebleu.significance import PairedTest  # which is slow to import
 
     # Its messages about progress would be printed if another library has set up logging.
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     named = [(str(number), system) for number, system in enumerate(systems)]
     comparisons = []
     for key in metrics:
-        metric = METRICS[key].create(library, tokenize, lowercase)
+        metric = METRICS[key].made(tokenize, lowercase)
         signatures, samples, results = {}, {}, {}
         for test, short in TESTS.items():
             paired = PairedTest(named, {key: metric}, references, short)
@@ -144,17 +142,26 @@ def paired_tests(
             for system in systems
         ]
         resampled = _resampled_scores(metric, statistics, seed, samples["bootstrap"])
-        values = []
+        baseline, values = results["bootstrap"][0], []
         for number, (result, other) in enumerate(zip(*results.values(), strict=True)):
             difference = None
             if number:
-                difference = _difference(
-                    value=result.score - results["bootstrap"][0].score,
-                    higher_is_better=METRICS[key].higher_is_better,
-                    resampled=resampled[number] - resampled[0],
-                    p_values=(float(result.p_value), float(other.p_value)),
-                    changed=int((statistics[number] != statistics[0]).any(axis=1).sum()),
-                    lines=len(systems[0]),
+                value = float(result.score - baseline.score)
+                p_values = float(result.p_value), float(other.p_value)
+                changed = int((statistics[number] != statistics[0]).any(axis=1).sum())
+                differences = resampled[number] - resampled[0]
+                ordered, deviation = np.sort(differences), float(differences.std())
+                outside = len(ordered) // 40  # 2.5 % at each end, counted as sacreBLEU does
+                difference = Difference(
+                    value=value,
+                    gain=value if METRICS[key].higher_is_better else -value,
+                    interval=(float(ordered[outside]), float(ordered[-1 - outside])),
+                    deviation=deviation,
+                    bootstrap_p=p_values[0],
+                    randomisation_p=p_values[1],
+                    changed=changed,
+                    p=cautious_p(*p_values, changed=changed),
+                    lines_needed=lines_needed(len(systems[0]), value, deviation),
                 )
             mean, margin = float(result.mean), float(result.ci)
             values.append(SystemScore(float(result.score), mean, margin, difference))
@@ -175,30 +182,6 @@ def _resampled_scores(
     chosen = np.random.default_rng(seed).choice(lines, size=(samples, lines), replace=True)
     score = metric._compute_score_from_stats
     return np.array([[score(own[sample].sum(0)).score for sample in chosen] for own in statistics])
-
-
-def _difference(
-    value: float,
-    higher_is_better: bool,
-    resampled: np.ndarray,
-    p_values: tuple[float, float],
-    changed: int,
-    lines: int,
-) -> Difference:
-    ordered = np.sort(resampled)
-    outside = len(ordered) // 40  # 2.5 % at each end, counted as sacreBLEU does
-    deviation = float(resampled.std())
-    return Difference(
-        value=float(value),
-        gain=float(value if higher_is_better else -value),
-        interval=(float(ordered[outside]), float(ordered[-1 - outside])),
-        deviation=deviation,
-        bootstrap_p=p_values[0],
-        randomisation_p=p_values[1],
-        changed=changed,
-        p=cautious_p(*p_values, changed=changed),
-        lines_needed=lines_needed(lines, value, deviation),
-    )
 
 
 def cautious_p(*p_values: float, changed: int) -> float:
