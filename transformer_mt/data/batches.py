@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -176,8 +176,15 @@ def share(update: list[np.ndarray], rank: int, world_size: int) -> list[np.ndarr
     return [rows for batch in update if len(rows := batch[rank::world_size])]
 
 
+class Sampled(NamedTuple):
+    """Sentences in sampled subwords, which `collate` reads in the place of a corpus."""
+
+    source: Sequence[list[int]]
+    target: Sequence[list[int]]
+
+
 def collate(
-    corpus: EncodedCorpus,
+    corpus: EncodedCorpus | Sampled,
     sentences: np.ndarray,
     subwords: Subwords,
     alignments: Alignments | None = None,
@@ -189,25 +196,18 @@ def collate(
         multiple: the lengths of the arrays are rounded up to a multiple of this number.
     """
     sources, targets = ([side[i] for i in sentences] for side in (corpus.source, corpus.target))
-    batch = _padded(sources, targets, subwords, multiple)
-    if alignments is None:
-        return batch
-    lengths = batch.target_input.shape[1], batch.source.shape[1]
-    return replace(batch, alignment=alignments.matrix(sentences, *lengths))
-
-
-def _padded(
-    sources: Sequence[Ids], targets: Sequence[Ids], subwords: Subwords, multiple: int
-) -> Batch:
-    source, target = subwords.source, subwords.target
-    source_input = encoded_rows(sources, source.pad, source.eos, multiple)
+    source = encoded_rows(sources, subwords.source.pad, subwords.source.eos, multiple)
+    target = subwords.target
     target_output = encoded_rows(targets, target.pad, target.eos, multiple)
-    target_input = _padded_rows(targets, target.pad, multiple, first=1)
+    target_input = np.roll(target_output, 1, axis=1)
     target_input[:, 0] = target.bos
-    target_tokens = len(targets) + sum(map(len, targets))
-    real = len(sources) + sum(map(len, sources)) + target_tokens
-    padding = source_input.size + target_input.size - real
-    return Batch(source_input, target_input, target_output, target_tokens, None, padding, multiple)
+    target_input[target_input == target.eos] = target.pad
+    target_tokens = np.count_nonzero(target_output != target.pad)
+    padding = target_input.size - target_tokens + np.count_nonzero(source == subwords.source.pad)
+    links = None
+    if alignments is not None:
+        links = alignments.matrix(sentences, target_input.shape[1], source.shape[1])
+    return Batch(source, target_input, target_output, target_tokens, links, padding, multiple)
 
 
 def encoded_rows(rows: Sequence[Ids], pad: int, eos: int, multiple: int = 1) -> np.ndarray:
@@ -215,18 +215,11 @@ def encoded_rows(rows: Sequence[Ids], pad: int, eos: int, multiple: int = 1) -> 
 
     The length is rounded up to a multiple of `multiple`.
     """
-    array = _padded_rows(rows, pad, multiple)
-    array[np.arange(len(rows)), [len(row) for row in rows]] = eos
-    return array
-
-
-def _padded_rows(rows: Sequence[Ids], pad: int, multiple: int, first: int = 0) -> np.ndarray:
-    """Returns padded sentences from column `first` on: int64 (batch, longest length + 1), where the
-    length is rounded up to a multiple of `multiple`."""
-    length = rounded(max(map(len, rows)) + 1, multiple)
-    array = np.full((len(rows), length), pad, np.int64)
+    lengths = [len(row) for row in rows]
+    array = np.full((len(rows), rounded(max(lengths) + 1, multiple)), pad, np.int64)
     for index, row in enumerate(rows):
-        array[index, first : first + len(row)] = row
+        array[index, : len(row)] = row
+    array[np.arange(len(rows)), lengths] = eos
     return array
 
 
@@ -284,25 +277,24 @@ def read_update(
         multiple: as in `collate`.
     """
     numbers = np.concatenate(sentences)
-    if sampling is None:
-        batches = share(sentences, rank, world_size)
-        tokens = int((corpus.target.lengths[numbers] + 1).sum())
-        read = [collate(corpus, batch, subwords, alignments, multiple) for batch in batches]
-        return Update(read, tokens)
+    text: EncodedCorpus | Sampled = corpus
+    batches, target_lengths = sentences, corpus.target.lengths[numbers]
+    if sampling is not None:
 
-    def draw(number: int) -> tuple[list[int], list[int]]:
-        source = _sample(corpus.source, number, subwords.source, sampling)
-        return source, _sample(corpus.target, number, subwords.target, sampling)
+        def draw(number: int) -> tuple[list[int], list[int]]:
+            source = _sample(corpus.source, number, subwords.source, sampling)
+            return source, _sample(corpus.target, number, subwords.target, sampling)
 
-    sources, targets = zip(*seeded(seed, lambda: list(map(draw, numbers))), strict=True)
-    source_lengths, target_lengths = (np.array([*map(len, side)]) for side in (sources, targets))
-    planned = max(_padded_tokens(corpus, batch, multiple) for batch in sentences)
-    batches = ordered_batches(source_lengths, target_lengths, planned, multiple=multiple)
-    padded = [
-        _padded([sources[i] for i in batch], [targets[i] for i in batch], subwords, multiple)
+        text = Sampled(*zip(*seeded(seed, lambda: list(map(draw, numbers))), strict=True))
+        source_lengths, target_lengths = (np.array([*map(len, side)]) for side in text)
+        planned = max(_padded_tokens(corpus, batch, multiple) for batch in sentences)
+        batches = ordered_batches(source_lengths, target_lengths, planned, multiple=multiple)
+        alignments = None
+    read = [
+        collate(text, batch, subwords, alignments, multiple)
         for batch in share(batches, rank, world_size)
     ]
-    return Update(padded, int((target_lengths + 1).sum()))
+    return Update(read, int((target_lengths + 1).sum()))
 
 
 def _padded_tokens(corpus: EncodedCorpus, batch: np.ndarray, multiple: int) -> int:
