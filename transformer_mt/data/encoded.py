@@ -13,6 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
@@ -189,10 +190,13 @@ def encoded_corpus(
     key = hashlib.sha256(made_from).hexdigest()[:32]
 
     def make(folder: Path) -> None:
-        total = length_hint(pairs)
-        chunks = _encoded(_chunks(pairs, reason_to_drop), subwords, limits, total)
+        encode, total = partial(_encode, subwords, limits), length_hint(pairs)
+        cores = len(os.sched_getaffinity(0))
+        is_large = cores > 1 and total >= PARALLEL_FROM
+        pool = process_pool(cores, encode) if is_large else nullcontext(partial(map, encode))
         try:
-            _write(chunks, subwords, folder, title, total)
+            with pool as run:
+                _write(run(_chunks(pairs, reason_to_drop)), subwords, folder, title, total)
         except BrokenProcessPool:
             raise UserError(
                 f"{title}: a process that encodes text was killed, perhaps because memory ran out"
@@ -216,8 +220,8 @@ class _Chunk(NamedTuple):
     dropped: Counter[str]
 
 
-# The lines and the texts of the pairs of a chunk, and how many were dropped, by reason.
-_Texts = tuple[list[int], list[str], list[str], Counter[str]]
+# Pairs with their line numbers, and how many others were dropped, by reason.
+_Texts = tuple[list[tuple[int, Pair]], Counter[str]]
 
 
 def _chunks(
@@ -226,38 +230,19 @@ def _chunks(
     """Cuts the text into chunks of CHUNK lines, and leaves out the pairs to drop."""
     numbered = enumerate(pairs)
     while chunk := list(islice(numbered, CHUNK)):
-        texts: _Texts = [], [], [], Counter()
-        for line, pair in chunk:
-            if reason := reason_to_drop(pair):
-                texts[3][reason] += 1
-                continue
-            texts[0].append(line)
-            texts[1].append(pair[0])
-            texts[2].append(pair[1])
-        yield texts
-
-
-def _encoded(
-    chunks: Iterator[_Texts], subwords: Subwords, limits: Limits, total: int
-) -> Iterator[_Chunk]:
-    """Encodes chunks in order: in this process, or in one process per core if there are many."""
-    encode = partial(_encode, subwords, limits)
-    cores = len(os.sched_getaffinity(0))
-    if cores == 1 or total < PARALLEL_FROM:
-        yield from map(encode, chunks)
-        return
-    with process_pool(cores, encode) as run:
-        yield from run(chunks)
+        reasons = [reason_to_drop(pair) for _, pair in chunk]
+        kept = [own for own, reason in zip(chunk, reasons, strict=True) if reason is None]
+        yield kept, Counter(filter(None, reasons))
 
 
 def _encode(subwords: Subwords, limits: Limits, texts: _Texts) -> _Chunk:
-    lines, source_texts, target_texts, dropped = texts
-    sources = subwords.source.encode_all(source_texts)
-    targets = subwords.target.encode_all(target_texts)
+    numbered, dropped = texts
+    sources = subwords.source.encode_all([pair[0] for _, pair in numbered])
+    targets = subwords.target.encode_all([pair[1] for _, pair in numbered])
     reasons = list(map(limits.reason_to_drop, sources, targets))
     kept = [index for index, reason in enumerate(reasons) if reason is None]
     return _Chunk(
-        np.array(lines, np.int32)[kept],
+        np.array([numbered[index][0] for index in kept], np.int32),
         _flat([sources[index] for index in kept], subwords.source),
         _flat([targets[index] for index in kept], subwords.target),
         dropped + Counter(filter(None, reasons)),
