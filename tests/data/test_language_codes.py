@@ -4,7 +4,7 @@ import pytest
 
 from transformer_mt.data.languages import (
     has_spaces,
-    is_in_unspaced_script,
+    has_spaces_in,
     joins_sentences_with_space,
     primary,
     standard,
@@ -43,6 +43,6 @@ def test_codes_that_are_known_to_be_wrong():
 
 def test_scripts_without_spaces():
     for text in ("我用 Linux 系统和其他东西。", "ภาษาไทย"):
-        assert is_in_unspaced_script(text)
+        assert not has_spaces_in([text])
     for text in ("The sign says 你好.", "한국어 문장", "12:30", ""):
-        assert not is_in_unspaced_script(text)
+        assert has_spaces_in([text])

@@ -28,7 +28,7 @@ from pathlib import Path
 from transformer_mt.commands import arguments
 from transformer_mt.commands.translating import find_engine, numbered, read_together, translate
 from transformer_mt.data.datasets import DATASETS
-from transformer_mt.data.languages import taken_for
+from transformer_mt.data.languages import has_spaces_in, taken_for
 from transformer_mt.data.normalization import LC_NORM_TOK, lc_norm_tok, looks_tokenized
 from transformer_mt.export.registry import EngineSpec
 from transformer_mt.model_directory import require_safe_outputs
@@ -143,7 +143,7 @@ def run(options: argparse.Namespace) -> None:
         write_atomically(options.json, f"{text}\n")
     if options.sentences:
         (one,) = evaluations
-        hypotheses, spaces = one.system.hypotheses, metrics.has_spaces_in(sources or [])
+        hypotheses, spaces = one.system.hypotheses, has_spaces_in(sources or [])
         content = systems.sentence_table(one.sentences, sources, hypotheses, references, spaces)
         write_atomically(options.sentences, content)
 

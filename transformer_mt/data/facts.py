@@ -17,7 +17,7 @@ from transformer_mt.config.decoding import MAX_LENGTH_RATIO, DecodingConfig
 from transformer_mt.data.cache import CachedArrays, entry, entry_name
 from transformer_mt.data.corpus import Corpus, Pair, Split
 from transformer_mt.data.encoded import EncodedCorpus, EncodedText, Limits
-from transformer_mt.data.languages import has_spaces, is_in_unspaced_script, sentences
+from transformer_mt.data.languages import has_spaces, has_spaces_in, sentences
 from transformer_mt.data.normalization import examples_of
 from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary, tokens
 from transformer_mt.utils.console import progress
@@ -193,7 +193,7 @@ class _Side:
             self._unknown += self.vocabulary.unknown(text)
         if self._lines % self._step == 0:
             self._several += len(sentences(text, self._language)) > 1
-            self._unspaced += is_in_unspaced_script(text)
+            self._unspaced += not has_spaces_in([text])
         self._lines += 1
         self._characters += len(text)
         if not self._has_words:

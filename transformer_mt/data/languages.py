@@ -23,12 +23,14 @@ _TAKEN_FOR = {
     **{"cz": "cs", "dk": "da", "gr": "el", "ua": "uk", "vn": "vi"},
     **{"iw": "he", "in": "id", "ji": "yi", "mo": "ro", "sh": "sr"},  # these are outdated
 }
-# Letters of scripts. Korean separates words by spaces, in Hangul.
-HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
-KANA = re.compile(r"[\u3040-\u30ff]")
-HANGUL = re.compile(r"[\u1100-\u11ff\uac00-\ud7af]")
-# Thai, Lao, Tibetan, Burmese and Khmer.
-OTHER_UNSPACED = re.compile(r"[\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff]")
+# Letters of scripts: Han, Kana, Hangul (where spaces separate words), and those of Thai, Lao,
+# Tibetan, Burmese and Khmer.
+_SCRIPTS = [
+    re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]"),
+    re.compile(r"[\u3040-\u30ff]"),
+    re.compile(r"[\u1100-\u11ff\uac00-\ud7af]"),
+    re.compile(r"[\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff]"),
+]
 
 
 def taken_for(language: str) -> str | None:
@@ -75,11 +77,23 @@ def joins_sentences_with_space(language: str) -> bool:
     return primary(language) not in CHINESE | JAPANESE
 
 
-def is_in_unspaced_script(text: str) -> bool:
-    """Returns whether most letters of a text are of scripts without spaces between words."""
-    letters = "".join(filter(str.isalpha, text))
-    scripts = HAN, KANA, OTHER_UNSPACED
-    return sum(len(script.findall(letters)) for script in scripts) * 2 > len(letters)
+def written_like(lines: list[str]) -> str:
+    """Returns a language with the script of most letters of the first 1,000 lines: zh, ja, ko, th
+    for any other script without spaces between words, or "" for all other scripts."""
+    letters = "".join(filter(str.isalpha, "".join(lines[:1000])))
+    han, kana, hangul, unspaced = (len(script.findall(letters)) for script in _SCRIPTS)
+    half = len(letters) / 2
+    if han + kana > half:
+        # Japanese text is about half kana. Chinese text may quote some.
+        return "ja" if kana > (han + kana) / 10 else "zh"
+    if hangul > half:
+        return "ko"
+    return "th" if unspaced > half else ""
+
+
+def has_spaces_in(lines: list[str]) -> bool:
+    """Returns whether spaces separate the words of a text, judged by its script."""
+    return has_spaces(written_like(lines))
 
 
 # --------------------------------------------------------------------------------------- sentences

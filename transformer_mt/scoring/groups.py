@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 from unicodedata import category
 
-from transformer_mt.scoring.metrics import has_spaces_in
+from transformer_mt.data.languages import has_spaces_in
 from transformer_mt.utils.files import lines
 
 Item = TypeVar("Item")

@@ -17,14 +17,11 @@ from transformer_mt.config.schema import Config
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.languages import (
     CHINESE,
-    HAN,
-    HANGUL,
     JAPANESE,
-    KANA,
     KOREAN,
-    OTHER_UNSPACED,
     has_spaces,
     primary,
+    written_like,
 )
 from transformer_mt.data.normalization import normalized
 from transformer_mt.utils.errors import UsageError, UserError
@@ -335,24 +332,8 @@ def tokenizer_for_language(language: str) -> str:
 
 
 def tokenizer_for_text(references: list[str]) -> str:
-    """Returns the name of the tokeniser for the language of a text, as `tokenizer_for_language`
-    does. The script of most letters of the first 1,000 lines decides."""
-    letters = "".join(filter(str.isalpha, "".join(references[:1000])))
-    han, kana, hangul, unspaced = (
-        len(script.findall(letters)) for script in (HAN, KANA, HANGUL, OTHER_UNSPACED)
-    )
-    half = len(letters) / 2
-    if han + kana > half:
-        # Japanese text is about half kana. Chinese text may quote some.
-        return "ja-mecab" if kana > (han + kana) / 10 else "zh"
-    if hangul > half:
-        return "ko-mecab"
-    return "char" if unspaced > half else "13a"
-
-
-def has_spaces_in(text: list[str]) -> bool:
-    """Returns whether spaces separate the words of a text, judged by its script."""
-    return tokenizer_for_text(text) in ("13a", "ko-mecab")
+    """Returns the name of the tokeniser for the language of a text, judged by its script."""
+    return tokenizer_for_language(written_like(references))
 
 
 def require_tokenizer(config: Config) -> None:
