@@ -7,7 +7,6 @@ file system. The first one makes it, and the others wait and then find it.
 import hashlib
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,9 +16,6 @@ from transformer_mt.utils.console import say
 from transformer_mt.utils.errors import UserError
 from transformer_mt.utils.files import clear_leftovers, open_locked
 from transformer_mt.utils.folders import published, verify
-
-# A wait is reported only if it takes longer than this, in seconds. Most waits are shorter.
-PATIENCE = 1.0
 
 
 def entry_name(*made_from: object) -> str:
@@ -59,20 +55,17 @@ def entry(folder: Path, make: Callable[[Path], None]) -> Path:
 
 @contextmanager
 def _locked(cache: Path) -> Iterator[None]:
-    """Holds the one lock of the cache. After a second, prints that it waits for another process."""
-    started, has_said = time.monotonic(), False
-    while True:
+    """Holds the one lock of the cache. Prints that it waits, if another process holds it."""
+    path, flags = cache / ".lock", os.O_RDWR | os.O_CREAT
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
         try:
-            cache.mkdir(parents=True, exist_ok=True)  # another process may have deleted it
-            lock = open_locked(cache / ".lock", os.O_RDWR | os.O_CREAT)
-            break
+            lock = open_locked(path, flags)
         except BlockingIOError:
-            if not has_said and time.monotonic() - started > PATIENCE:
-                say(f"another process prepares data in {cache}; waiting for it ...")
-                has_said = True
-            time.sleep(0.1)
-        except OSError as error:
-            raise _not_writable(cache, error) from None
+            say(f"another process prepares data in {cache}; waiting for it ...")
+            lock = open_locked(path, flags, wait=True)
+    except OSError as error:
+        raise _not_writable(cache, error) from None
     try:
         yield
     finally:
