@@ -11,7 +11,6 @@ from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ import numpy as np
 
 from transformer_mt.config.text import DataConfig, TrainingText
 from transformer_mt.data.cache import entry, entry_name
-from transformer_mt.data.datasets import DATASETS, import_paddlenlp, parts
+from transformer_mt.data.datasets import DATASETS, import_paddlenlp
 from transformer_mt.data.normalization import is_blank
 from transformer_mt.utils.console import say
 from transformer_mt.utils.errors import UserError
@@ -33,7 +32,7 @@ class Split:
     """One split of a corpus. Each iteration reads its pairs, (source, target), through PaddleNLP.
 
     Attributes:
-        paths: as in `SplitFiles`. The pairs of several texts follow one another.
+        parts: the paths of each text, as in `SplitFiles`. Their pairs follow one another.
         dataset: a name in DATASETS.
         reference: the text that translations are scored against, if that is not the target side
             (BPE'd text comes with tokenised text for this).
@@ -41,7 +40,7 @@ class Split:
     """
 
     name: str
-    paths: tuple[Path, ...]
+    parts: tuple[tuple[Path, ...], ...]
     dataset: str
     source_lang: str
     target_lang: str
@@ -50,36 +49,40 @@ class Split:
 
     def __iter__(self) -> Iterator[Pair]:
         load_dataset = import_paddlenlp().load_dataset
-        files = [str(path) for path in self.paths]
-        examples = load_dataset(DATASETS[self.dataset].read, lazy=True, data_files=files)
-        for text, example in zip(self.text_of_lines(), examples, strict=True):
-            yield text.as_read(example["source"], example["target"])
+        for text, paths in zip(self.texts, self.parts, strict=True):
+            files = list(map(str, paths))
+            for example in load_dataset(DATASETS[self.dataset].read, lazy=True, data_files=files):
+                yield text.as_read(example["source"], example["target"])
 
     def __len__(self) -> int:
         """The number of pairs."""
         return sum(self.line_counts)
 
-    def pairs(self) -> Iterator[Pair]:
-        """Reads the pairs as the files have them: without tags, and not reversed. PaddleNLP is not
-        used."""
-        for example in DATASETS[self.dataset].read([str(path) for path in self.paths]):
-            yield example["source"], example["target"]
+    def pairs_of_texts(self) -> Iterator[tuple[TrainingText, Pair]]:
+        """Yields each pair as the files have it, without tags and not reversed, and the text that
+        it belongs to. PaddleNLP is not used."""
+        for text, paths in zip(self.texts, self.parts, strict=True):
+            for example in DATASETS[self.dataset].read(list(map(str, paths))):
+                yield text, (example["source"], example["target"])
 
-    def text_of_lines(self) -> Iterator[TrainingText]:
-        """Yields the text that each line belongs to, as often as the text has lines."""
-        for text, count in zip(self.texts, self.line_counts, strict=True):
-            yield from repeat(text, count)
+    def pairs(self) -> Iterator[Pair]:
+        """Yields the pairs of `pairs_of_texts` alone."""
+        return (pair for _, pair in self.pairs_of_texts())
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files of all texts."""
+        return [path for paths in self.parts for path in paths]
 
     @cached_property
     def files(self) -> dict[Path, Content]:
         """The content of each file, including the reference. Each file is read once."""
-        paths = self.paths if self.reference is None else (*self.paths, self.reference)
-        return {path: content_of(path) for path in paths}
+        return {path: content_of(path) for path in (*self.paths, self.reference) if path}
 
     @property
     def line_counts(self) -> list[int]:
         """The number of pairs of each text."""
-        return [self.files[first].line_count for first, *_ in parts(self.paths)]
+        return [self.files[paths[0]].line_count for paths in self.parts]
 
     def content(self) -> str:
         """A hash that changes when the text does."""
@@ -127,8 +130,8 @@ def _open_split(config: DataConfig, name: str) -> Split | None:
     find = DATASETS[config.dataset].find
     texts = config.texts if name == "train" else (TrainingText.model_construct(text=value),)
     files = [find(config.root, name, text.text, languages) for text in texts]
-    paths = tuple(path for text in files for path in text.paths)
-    split = Split(name, paths, config.dataset, *languages, files[0].reference, texts)
+    parts = tuple(text.paths for text in files)
+    split = Split(name, parts, config.dataset, *languages, files[0].reference, texts)
     for text in files:
         _require_pairs(split, list(filter(None, (*text.paths, text.reference))))
     return split
@@ -241,7 +244,7 @@ def hold_out(corpus: Corpus, config: DataConfig, seed: int, cache: Path) -> Held
     texts: set[str] = set()
     for name in names:
         paths = tuple(folder / f"{name}.{lang}" for lang in languages)
-        split = Split(name, paths, "files", *languages)
+        split = Split(name, (paths,), "files", *languages)
         if not len(split):
             say(
                 f"data.{name} is not given, and no pair can be held out of the training text: it "
@@ -276,8 +279,7 @@ def _draw(
     numbers, sources, targets = array("q"), array("q"), array("q")
     plain, drawable = array("b"), array("b")
     reason_to_drop = training_filter(frozenset(), config.drop_duplicates)
-    lines = zip(split.text_of_lines(), split.pairs(), strict=True)
-    for number, (text, (source, target)) in enumerate(lines):
+    for number, (text, (source, target)) in enumerate(split.pairs_of_texts()):
         if reason_to_drop(text.as_read(source, target)) is None:
             numbers.append(number)
             sources.append(_hash(source))

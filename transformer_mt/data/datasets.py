@@ -8,7 +8,7 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
@@ -43,8 +43,7 @@ class SplitFiles(NamedTuple):
     """The files of one split.
 
     Attributes:
-        paths: the source file and the target file, or the one file that holds both sides. Of
-            several texts, these of each, one after another (see `parts`).
+        paths: the source file and the target file, or the one .tsv file that holds both sides.
         reference: the text that translations are scored against; None if the target side is.
     """
 
@@ -109,18 +108,10 @@ class Dataset:
         Raises:
             UserError: a line is not UTF-8, or not a pair.
         """
-        for files in parts([Path(path) for path in data_files]):
-            pairs = _read_tsv(files[0]) if len(files) == 1 else zip(*map(lines, files), strict=True)
-            for source, target in pairs:
-                yield {"source": source, "target": target}
-
-
-def parts(paths: Sequence[Path]) -> Iterator[tuple[Path, ...]]:
-    """Groups the files of one or several texts: the source file and the target file of a text, or
-    its one .tsv file."""
-    rest = iter(paths)
-    for path in rest:
-        yield (path,) if path.name.endswith(TSV) else (path, next(rest))
+        paths = [Path(path) for path in data_files]
+        pairs = _read_tsv(paths[0]) if len(paths) == 1 else zip(*map(lines, paths), strict=True)
+        for source, target in pairs:
+            yield {"source": source, "target": target}
 
 
 def import_paddlenlp() -> ModuleType:
@@ -317,11 +308,10 @@ class Multi30kLcNormTok(Multi30k):
 
     @staticmethod
     def read(data_files: list[str]) -> Iterator[dict[str, str]]:
-        for files in parts([Path(path) for path in data_files]):
-            # train.en.gz is English.
-            source, target = (lc_norm_tok(path.name.split(".")[1]) for path in files)
-            for pair in Multi30k.read([str(path) for path in files]):
-                yield {"source": source(pair["source"]), "target": target(pair["target"])}
+        # train.en.gz is English.
+        source, target = (lc_norm_tok(Path(path).name.split(".")[1]) for path in data_files)
+        for pair in Multi30k.read(data_files):
+            yield {"source": source(pair["source"]), "target": target(pair["target"])}
 
 
 def multi30k_builder() -> "type[DatasetBuilder]":

@@ -121,11 +121,11 @@ def _read(
     # What is looked for in the training text, and what of it is there.
     wanted = {key for pairs in pairs_of.values() for pair in pairs for key in _keys(pair)}
     found: set[_Key] = set()
-    lines = zip(is_used.tobytes(), text.text_of_lines(), text.pairs(), strict=True)
+    lines = zip(is_used.tobytes(), text.pairs_of_texts(), strict=True)
     bar = progress(
         iterable=lines, total=len(is_used), title="examining", unit="pairs", unit_scale=True
     )
-    for number, (is_trained_on, its_text, original) in enumerate(bar):
+    for number, (is_trained_on, (its_text, original)) in enumerate(bar):
         pair = its_text.as_read(*original)
         reason = reason_to_drop(pair)  # of every pair, because it may remember them
         if is_trained_on:

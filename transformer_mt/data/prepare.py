@@ -73,7 +73,7 @@ class PreparedData:
                 return split
             paths = tuple(folder / path.name for path in split.paths)
             files[split.name] = list(map(str, paths))
-            return replace(split, paths=paths)
+            return replace(split, parts=(paths,))
 
         dev, test = moved(self.dev_split), moved(self.test_split)
         return replace(self, dev_split=dev, test_split=test, facts=self.facts | {"files": files})
