@@ -21,7 +21,7 @@ TEXT = st.text(st.sampled_from([*CHARACTERS, " ", " ", "字", "☃"]), max_size=
 class Pieces:
     """A vocabulary of given pieces, in which an id is a place among them."""
 
-    pad, unk, bos, eos = range(4)
+    pad, unk, bos, eos = special = range(4)
 
     def __init__(self, pieces):
         self._pieces = ["<pad>", "<unk>", "<s>", "</s>", *pieces]

@@ -195,9 +195,8 @@ class Words:
         self._opens = np.array([piece.startswith(SPACE) for piece in pieces])
         self._is_blank = np.array([not piece.strip(SPACE) for piece in pieces])
         self._closes = ~self._is_blank
-        special = [vocabulary.pad, vocabulary.unk, vocabulary.bos, vocabulary.eos]
         # If all subwords are whole words, an unknown one is a whole word too.
-        self._opens[vocabulary.unk] = np.delete(self._opens, special).all()
+        self._opens[vocabulary.unk] = np.delete(self._opens, vocabulary.special).all()
 
     def numbers(self, ids: np.ndarray, lengths: np.ndarray | None = None) -> np.ndarray:
         """Returns the number of the word that each subword belongs to, from 0 in each sentence:

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from transformer_mt.data.cache import CachedArrays, entry
+from transformer_mt.data.corpus import Pair
 from transformer_mt.data.subword import Subwords, Vocabulary
 from transformer_mt.utils.console import progress
 from transformer_mt.utils.errors import UserError
@@ -34,8 +35,6 @@ FORMAT = 1
 CHUNK = 5_000
 # Starting the processes takes about a second, which pays off from this number of pairs on.
 PARALLEL_FROM = 100_000
-
-Pair = tuple[str, str]
 
 
 class EncodedText:

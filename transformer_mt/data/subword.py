@@ -330,14 +330,12 @@ class Subwords:
             UsageError: there is no such file.
             UserError: it has no type, or one more than once.
         """
-        text = (line.decode("utf-8", errors="replace") for line in byte_lines(path))
-        # Some files have counts behind a tab or a space, or begin with a byte order mark.
-        tokens = [re.split("[\t ]", line)[0] for line in text]
-        tokens[:1] = [token.removeprefix("\ufeff") for token in tokens[:1]]
-        while tokens and not tokens[-1]:
-            tokens.pop()  # empty lines at the end
-        if not tokens:
+        # Some files have counts behind a tab or a space, begin with a byte order mark, or end in
+        # empty lines.
+        text = b"\n".join(byte_lines(path)).decode("utf-8-sig", errors="replace").rstrip("\n")
+        if not text:
             raise UserError(f"{path}: there is no type in it")
+        tokens = [re.split("[\t ]", line)[0] for line in text.split("\n")]
         token, count = Counter(tokens).most_common(1)[0]
         if count > 1:
             raise UserError(f"{path}: the type {token!r} is in it more than once")

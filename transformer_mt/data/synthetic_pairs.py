@@ -8,23 +8,15 @@ from itertools import pairwise
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import NamedTuple
 
 import numpy as np
 
-from transformer_mt.data.corpus import is_full
+from transformer_mt.data.corpus import Pair, is_full
 
-Pair = tuple[str, str]
+# A source, a target, and the numbers of the models that made the pair, in their order.
+MergedPair = tuple[str, str, list[int]]
 # Sixteen bytes per text: billions of them are told apart.
 DIGEST = "S16"
-
-
-class MergedPair(NamedTuple):
-    """A pair, and the numbers of the models that made it, in the order in which they did."""
-
-    source: str
-    target: str
-    models: list[int]
 
 
 @dataclass(frozen=True)
@@ -119,7 +111,7 @@ class SyntheticPairs:
                 first, after = self._ends[equal[0]], self._ends[equal[0] + 1]
                 source, _, target = text[first:after].decode().partition("\n")
                 models = dict.fromkeys(self._models[number] for number in equal)
-                yield MergedPair(source, target, list(models))
+                yield source, target, list(models)
 
 
 def _digest(*texts: str) -> bytes:

@@ -134,7 +134,7 @@ class Contrast:
     """A system beside the baseline.
 
     Attributes:
-        outcome, verdict: see `significance.Verdict`.
+        outcome, verdict: as `significance.verdict` returns them.
         groups: what the lines are grouped by, and the groups; empty for identical systems.
         better, worse: the lines that changed most, the largest change first.
     """
@@ -238,7 +238,7 @@ def compare(
 
     comparisons = {}
     for number, after in enumerate(others, 1):
-        result = verdict(
+        outcome, text = verdict(
             letters[number],
             letters[0],
             [(metric.metric.label, metric.scores[number].difference) for metric in tests],
@@ -246,7 +246,7 @@ def compare(
             is_identical=texts[number] == texts[0],
         )
         groups: dict[str, list[GroupResult]] = {}
-        for title, grouping in groupings.items() if result.outcome != "identical" else ():
+        for title, grouping in groupings.items() if outcome != "identical" else ():
             groups[title] = []
             for group in grouping:
                 scored = [in_first_metric(group, text) for text in (texts[0], texts[number])]
@@ -267,14 +267,14 @@ def compare(
             for changed in most_changed(before, after, examples)
         )
         comparisons[letters[number]] = Contrast(
-            result.outcome, result.text, shares(before, after), groups, better, worse
+            outcome, text, shares(before, after), groups, better, worse
         )
     suspicious = []
     signatures = {metric.key: metric.signatures["bootstrap"] for metric in tests}
-    for number, (letter, text) in enumerate(zip(letters, texts, strict=True)):
+    for number, letter in enumerate(letters):
         values = {metric.key: metric.scores[number].value for metric in tests}
         scores = Scores(values, signatures, None, lines)
-        suspicious.append((letter, suspicions(sources, text, references, scores)))
+        suspicious.append((letter, suspicions(sources, texts[number], references, scores)))
     return Comparison(
         lines=lines,
         references=len(references),

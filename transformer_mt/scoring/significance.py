@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -224,26 +224,13 @@ FEW_LINES = 100
 FEW_CHANGES = 10
 
 
-class Verdict(NamedTuple):
-    """The result for one system.
-
-    Attributes:
-        outcome: "better" or "worse" than the baseline, "unknown", or "identical", by the first
-            metric.
-        text: a sentence about the first metric, and one for each further metric: whether it agrees.
-    """
-
-    outcome: str
-    text: str
-
-
 def verdict(
     system: str,
     baseline: str,
     differences: Sequence[tuple[str, Difference]],
     lines: int,
     is_identical: bool,
-) -> Verdict:
+) -> tuple[str, str]:
     """Says whether a system is better than the baseline.
 
     Args:
@@ -251,13 +238,17 @@ def verdict(
         differences: of each metric, its label and the difference in it. The first one decides.
         lines: the size of the test set.
         is_identical: whether the two systems have the same translations.
+
+    Returns: the outcome by the first metric ("better" or "worse" than the baseline, "unknown" or
+        "identical"), and a sentence about the first metric and one for each further metric: whether
+        it agrees.
     """
     if is_identical:
-        return Verdict(
-            "identical",
+        text = (
             f"{system} and {baseline} are identical: all {lines:,} translations are the same, so "
-            "there is nothing to test.",
+            "there is nothing to test."
         )
+        return "identical", text
     (label, first), *rest = differences
     outcome, text = "unknown", _undecided(system, baseline, label, first, lines)
     if first.is_significant:
@@ -270,7 +261,7 @@ def verdict(
         text += f" {_other(system, first, name, difference)}"
     if any(_contradicts(first, difference) for _, difference in rest):
         text += " The metrics disagree, so read the translations that differ before you decide."
-    return Verdict(outcome, text)
+    return outcome, text
 
 
 def _undecided(system: str, baseline: str, label: str, first: Difference, lines: int) -> str:
