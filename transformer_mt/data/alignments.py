@@ -100,24 +100,42 @@ def read_gold(path: Path) -> list[Gold]:
 
 @dataclass(frozen=True)
 class AlignmentScores:
-    """Scores of word alignments.
+    """Scores of word alignments against a reference that people have made.
+
+    For the links that were found, A, and the sure and possible links of the reference, S and P
+    (Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models", section
+    5): precision = |A and P| / |A|, recall = |A and S| / |S|,
+    AER = 1 - (|A and S| + |A and P|) / (|A| + |S|). Links are counted over all lines together.
 
     Attributes:
-        error_rate: from 0 to 100; 0 is the best.
-        precision, recall: from 0 to 100; nan if they would be a share of 0 links.
         lines: the number of lines.
         links: the number of links that were found.
         sure, possible: the number of sure links in the reference, and of possible links, which
             include the sure ones.
+        found_sure, found_possible: how many of them were found.
     """
 
-    error_rate: float
-    precision: float
-    recall: float
     lines: int
     links: int
     sure: int
     possible: int
+    found_sure: int
+    found_possible: int
+
+    @property
+    def error_rate(self) -> float:
+        """The alignment error rate (AER), from 0 to 100; 0 is the best."""
+        return 100 * (1 - (self.found_sure + self.found_possible) / (self.links + self.sure))
+
+    @property
+    def precision(self) -> float:
+        """From 0 to 100; nan if no link was found."""
+        return 100 * self.found_possible / self.links if self.links else float("nan")
+
+    @property
+    def recall(self) -> float:
+        """From 0 to 100; nan if the reference has no sure link."""
+        return 100 * self.found_sure / self.sure if self.sure else float("nan")
 
     def __str__(self) -> str:
         return (
@@ -130,31 +148,17 @@ class AlignmentScores:
 def scores_of(found: Iterable[set[Link]], gold: Iterable[Gold]) -> AlignmentScores:
     """Scores the links of lines against a reference that people have made.
 
-    For the links that were found, A, and the sure and possible links of the reference, S and P
-    (Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models", section
-    5): precision = |A and P| / |A|, recall = |A and S| / |S|,
-    AER = 1 - (|A and S| + |A and P|) / (|A| + |S|). Links are counted over all lines together.
-
     Raises:
         UserError: neither side has a link.
     """
     counts = [
-        (len(own), len(sure), len(possible), len(own & sure), len(own & possible))
+        (1, len(own), len(sure), len(possible), len(own & sure), len(own & possible))
         for own, (sure, possible) in zip(found, gold, strict=True)
     ]
-    sums = np.array(counts, int).reshape(-1, 5).sum(axis=0)  # there may be no line
-    links, all_sure, all_possible, right, not_wrong = sums.tolist()
-    if not links + all_sure:
+    scores = AlignmentScores(*np.array(counts, int).reshape(-1, 6).sum(axis=0).tolist())
+    if not scores.links + scores.sure:
         raise UserError("there is nothing to score: neither side has a link")
-    return AlignmentScores(
-        error_rate=100 * (1 - (right + not_wrong) / (links + all_sure)),
-        precision=100 * not_wrong / links if links else float("nan"),
-        recall=100 * right / all_sure if all_sure else float("nan"),
-        lines=len(counts),
-        links=links,
-        sure=all_sure,
-        possible=all_possible,
-    )
+    return scores
 
 
 # ------------------------------------------------------------------------------------------- words

@@ -39,6 +39,10 @@ _WITHOUT_QUOTES = (
 )
 
 
+# The source language and the target language.
+Languages = tuple[str, str]
+
+
 class SplitFiles(NamedTuple):
     """The files of one split.
 
@@ -70,16 +74,13 @@ class Dataset:
     licence = ""
     is_lc_norm_tok = False
 
-    def find(
-        self, root: str | None, name: str, value: str, languages: tuple[str, str]
-    ) -> SplitFiles:
+    def find(self, root: str | None, name: str, value: str, languages: Languages) -> SplitFiles:
         """Finds the files of a split. If `root` is None, the dataset is downloaded.
 
         Args:
             root: data.root.
             name: train, dev or test.
             value: the value of data.train, data.dev or data.test in the config.
-            languages: the source language and the target language.
 
         Raises:
             UsageError: there is no such file.
@@ -173,9 +174,7 @@ class Files(Dataset):
 
     needs_root = True
 
-    def find(
-        self, root: str | None, name: str, value: str, languages: tuple[str, str]
-    ) -> SplitFiles:
+    def find(self, root: str | None, name: str, value: str, languages: Languages) -> SplitFiles:
         folder, key = Path(root), f"data.{name}"
         if not folder.is_dir():
             raise UsageError(f"data.root: {folder}: there is no such folder")
@@ -191,7 +190,7 @@ class Files(Dataset):
         return SplitFiles(tuple(first_existing(folder, [name], key, hint) for name in names))
 
 
-def _require_plain_tsv(path: Path, languages: tuple[str, str]) -> None:
+def _require_plain_tsv(path: Path, languages: Languages) -> None:
     """
     Raises:
         UserError: the first line names the columns, or the texts are quoted as in a CSV file.
@@ -250,9 +249,7 @@ class Multi30k(Dataset):
     )
     licence = "for researchers and educators, non-commercial"
 
-    def find(
-        self, root: str | None, name: str, value: str, languages: tuple[str, str]
-    ) -> SplitFiles:
+    def find(self, root: str | None, name: str, value: str, languages: Languages) -> SplitFiles:
         return SplitFiles(tuple(multi30k_file(value, language, root) for language in languages))
 
 
@@ -351,9 +348,7 @@ class WMT14EnDe(Dataset):
     origin = "[WMT14](https://www.statmt.org/wmt14/), as PaddleNLP distributes it, with BPE applied"
     licence = "for research; its sources have their own terms"
 
-    def find(
-        self, root: str | None, name: str, value: str, languages: tuple[str, str]
-    ) -> SplitFiles:
+    def find(self, root: str | None, name: str, value: str, languages: Languages) -> SplitFiles:
         corpus, stem = _wmt14_root(root), WMT14_STEMS[value]
         source, target = (
             _first_matching(corpus, f"{stem}.bpe.*.{lang}", f"data.{name}") for lang in languages

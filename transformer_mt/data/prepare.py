@@ -66,16 +66,14 @@ class PreparedData:
         """Returns the same data, but reads held-out pairs from the copies of their files in
         `folder`."""
 
-        files = dict(self.facts["files"])
-
         def moved(split: Split | None) -> Split | None:
             if split is None or split.paths[0] not in self.held_out_files:
                 return split
-            paths = tuple(folder / path.name for path in split.paths)
-            files[split.name] = list(map(str, paths))
-            return replace(split, parts=(paths,))
+            return replace(split, parts=(tuple(folder / path.name for path in split.paths),))
 
         dev, test = moved(self.dev_split), moved(self.test_split)
+        moved_files = {own.name: list(map(str, own.paths)) for own in (dev, test) if own}
+        files = self.facts["files"] | moved_files
         return replace(self, dev_split=dev, test_split=test, facts=self.facts | {"files": files})
 
     def report(self) -> Iterator[str]:
