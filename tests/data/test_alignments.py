@@ -97,7 +97,7 @@ def test_words_become_their_subwords(tmp_path, monkeypatch):
         "lines": len(PAIRS),
         "pairs": len(corpus),
         "links": sum(len(lines[line]) for line in corpus.lines),
-        "unlinked": corpus.facts["target_tokens"] - linked,
+        "unlinked": len(corpus.target.ids) - linked,
     }
 
 

@@ -309,4 +309,4 @@ def test_at_most_8_percent_padding_on_multi30k(shared_data, tmp_path):
         tokens += batch.target_tokens
     assert padding / positions <= 0.08
     assert padding_share(corpus, batches) == pytest.approx(padding / positions, abs=1e-12)
-    assert tokens == corpus.facts["target_tokens"] + len(corpus)
+    assert tokens == len(corpus.target.ids) + len(corpus)

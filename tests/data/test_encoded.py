@@ -83,9 +83,8 @@ def test_what_is_encoded_comes_back(pairs, tmp_path_factory):
     assert decoded(corpus) == pairs and len(corpus) == len(pairs)
     lengths = [len(source) for source, _ in pairs], [len(target) for _, target in pairs]
     assert (corpus.source.lengths.tolist(), corpus.target.lengths.tolist()) == lengths
-    tokens = {"source_tokens": sum(lengths[0]), "target_tokens": sum(lengths[1])}
-    others = {"longest": max(map(max, lengths)), "unknown": 0, "dropped": {}}
-    assert corpus.facts == {"pairs": len(pairs)} | tokens | others
+    assert corpus.longest == max(map(max, lengths))
+    assert corpus.facts == {"pairs": len(pairs), "dropped": {}}
 
 
 @pytest.mark.parametrize("size, dtype", [(1 << 16, np.uint16), ((1 << 16) + 1, np.int32)])
@@ -93,7 +92,6 @@ def test_the_smallest_array_that_holds_every_id(tmp_path, size, dtype):
     corpus = encode([(chr(size - 1), "a"), ("\U0010ffff", "a")], tmp_path, subwords=letters(size))
     assert corpus.source.ids.dtype == dtype
     assert corpus.source.ids.tolist() == [size - 1, Letters.unk]
-    assert corpus.facts["unknown"] == 1
 
 
 def test_limits():

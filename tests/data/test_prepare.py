@@ -250,7 +250,7 @@ def test_long_dev_pairs_have_no_loss(tmp_path, text, capsys):
     for _ in range(2):  # also if the cache has it
         data = prepare(config(tmp_path, data={"max_length": 100}))
         assert data.dev.lines.tolist() == [*range(9), *range(10, 32)]
-        assert data.dev.facts["longest"] <= 100 and len(data.dev_split.text[0]) == 32
+        assert data.dev.longest <= 100 and len(data.dev_split.text[0]) == 32
         warnings = [line for line in capsys.readouterr().err.splitlines() if "data.dev" in line]
         assert len(warnings) == 1
         assert "line 10 has" in warnings[0] and "(data.max_length)" in warnings[0]
@@ -281,7 +281,7 @@ def test_wmt14_layout(tmp_path, shared_data):
         "subword": {"type": "vocabulary"},
     }
     data = prepare(config(tmp_path, **sections))
-    assert data.train.facts["unknown"] == 0  # its vocabulary is that of the training text
+    assert data.facts["unknown"] == 0  # its vocabulary is that of the training text
     assert (data.train.text_lines, len(data.dev), len(data.test_split)) == (
         60_000,
         3000,

@@ -329,7 +329,7 @@ def _write(
     path: Path, corpus: EncodedCorpus, subwords: Subwords, languages: tuple[str, str], folder: Path
 ) -> None:
     words = Words(subwords.source, languages[0]), Words(subwords.target, languages[1])
-    count, longest = corpus.text_lines, corpus.facts["longest"]
+    count, longest = corpus.text_lines, corpus.longest
     links = linked = 0
     with (
         encoded.Writer(folder, "links", encoded.smallest_dtype(longest)) as writer,
@@ -368,8 +368,8 @@ def _write(
             bar.update(len(chunk))
     if not links:
         raise UserError(f"{SETTING}: {path}: there is no link in it for any training pair")
-    unlinked = corpus.facts["target_tokens"] - linked
-    facts = {"lines": count, "pairs": writer.count, "links": links, "unlinked": unlinked}
+    unlinked = len(corpus.target.ids) - linked
+    facts = {"lines": count, "pairs": len(corpus), "links": links, "unlinked": unlinked}
     (folder / "facts.json").write_text(json.dumps(facts))
 
 

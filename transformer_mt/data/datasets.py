@@ -324,13 +324,10 @@ def multi30k_builder() -> "type[DatasetBuilder]":
             return [str(multi30k_file(mode, language, None)) for language in ("en", "de")]
 
         def read(self, filename: list[str], split: str = "train") -> MapDataset | IterDataset:
-            """As PaddleNLP's, but a lazy dataset can be iterated more than once."""
+            """Returns the examples of a split. A lazy dataset can be iterated more than once."""
             if self.lazy:
-                return IterDataset(lambda: self._read(filename))
-            return super().read(filename)
-
-        def _read(self, filename: list[str], *args: object) -> Iterator[dict[str, str]]:
-            return Multi30k.read(filename)
+                return IterDataset(lambda: Multi30k.read(filename))
+            return MapDataset(list(Multi30k.read(filename)))
 
     return Multi30kBuilder
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -69,18 +70,13 @@ def smallest_dtype(count: int) -> np.dtype:
 class Writer:
     """Writes the files that `EncodedText` reads: SIDE.ids.npy, to which sentences are appended, and
     SIDE.offsets.npy, which is written at the end. Only the lengths are held in memory.
-
-    Attributes:
-        count: the number of sentences.
-        total: the number of ids.
-        longest: the number of ids of the longest sentence.
     """
 
     def __init__(self, folder: Path, side: str, dtype: np.dtype) -> None:
         self._path = folder / side
         self._dtype = dtype
         self._lengths = [np.zeros(1, np.int32)]  # the first sentence begins at 0
-        self.count = self.total = self.longest = 0
+        self._total = 0  # ids
 
     def __enter__(self) -> Writer:
         self._file = open(f"{self._path}.ids.npy", "wb")
@@ -100,18 +96,16 @@ class Writer:
         """Appends sentences, given as their concatenated ids and the length of each sentence."""
         self._file.write(ids.astype(self._dtype, copy=False).tobytes())
         self._lengths.append(lengths)
-        self.count += len(lengths)
-        self.total += len(ids)
-        self.longest = max(self.longest, int(lengths.max(initial=0)))
+        self._total += len(ids)
 
     def _write_header(self) -> None:
         descr = np.lib.format.dtype_to_descr(self._dtype)
-        header = {"descr": descr, "fortran_order": False, "shape": (self.total,)}
+        header = {"descr": descr, "fortran_order": False, "shape": (self._total,)}
         np.lib.format.write_array_header_1_0(self._file, header)
 
 
 class EncodedCorpus(CachedArrays):
-    """Encoded pairs. `facts` holds the counts of the build: pairs, tokens, what was dropped.
+    """Encoded pairs. `facts` holds the counts of the build: pairs, and what was dropped.
 
     `lines`, int32 (pairs,), has the line number of each pair in the text, from 0, in rising order.
     """
@@ -137,6 +131,11 @@ class EncodedCorpus(CachedArrays):
         """
         ends = np.searchsorted(self.lines, np.cumsum(line_counts))
         return np.diff(ends, prepend=0).tolist()
+
+    @property
+    def longest(self) -> int:
+        """The number of subwords of the longest sentence, on either side."""
+        return int(max(self.source.lengths.max(), self.target.lengths.max()))
 
     @property
     def text_lines(self) -> int:
@@ -208,12 +207,12 @@ class _Chunk(NamedTuple):
     """Some pairs of the text, encoded.
 
     Attributes:
-        lines: the line number of each pair: int32 (pairs,).
+        lines: the line number of each pair.
         source, target: the concatenated ids of all sentences, and the length of each sentence.
         dropped: how many pairs of the chunk were dropped, by reason.
     """
 
-    lines: np.ndarray
+    lines: list[int]
     source: tuple[np.ndarray, np.ndarray]
     target: tuple[np.ndarray, np.ndarray]
     dropped: Counter[str]
@@ -241,7 +240,7 @@ def _encode(subwords: Subwords, limits: Limits, texts: _Texts) -> _Chunk:
     reasons = list(map(limits.reason_to_drop, sources, targets))
     kept = [index for index, reason in enumerate(reasons) if reason is None]
     return _Chunk(
-        np.array([numbered[index][0] for index in kept], np.int32),
+        [numbered[index][0] for index in kept],
         _flat([sources[index] for index in kept], subwords.source),
         _flat([targets[index] for index in kept], subwords.target),
         dropped + Counter(filter(None, reasons)),
@@ -257,8 +256,7 @@ def _flat(sentences: list[list[int]], vocabulary: Vocabulary) -> tuple[np.ndarra
 def _write(
     chunks: Iterator[_Chunk], subwords: Subwords, folder: Path, title: str, total: int
 ) -> None:
-    lines, unknown = [], 0
-    dropped: Counter[str] = Counter()
+    lines, dropped = array("i"), Counter[str]()
     with (
         Writer(folder, "source", smallest_dtype(subwords.source.size)) as source,
         Writer(folder, "target", smallest_dtype(subwords.target.size)) as target,
@@ -267,21 +265,11 @@ def _write(
         for chunk in chunks:
             source.add(*chunk.source)
             target.add(*chunk.target)
-            unknown += np.count_nonzero(chunk.source[0] == subwords.source.unk)
-            unknown += np.count_nonzero(chunk.target[0] == subwords.target.unk)
-            lines.append(chunk.lines)
+            lines.extend(chunk.lines)
             dropped.update(chunk.dropped)
             bar.update(len(chunk.lines) + chunk.dropped.total())
-    if not source.count:
+    if not lines:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
         raise UserError(f"{title}: no pair is left ({reasons or 'there was none'})")
-    np.save(folder / "lines.npy", np.concatenate(lines))
-    facts = {
-        "pairs": source.count,
-        "source_tokens": source.total,
-        "target_tokens": target.total,
-        "longest": max(source.longest, target.longest),
-        "unknown": unknown,
-        "dropped": dict(dropped),
-    }
-    (folder / "facts.json").write_text(json.dumps(facts))
+    np.save(folder / "lines.npy", np.array(lines, np.int32))
+    (folder / "facts.json").write_text(json.dumps({"pairs": len(lines), "dropped": dropped}))

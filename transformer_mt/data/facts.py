@@ -23,7 +23,7 @@ from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary, to
 from transformer_mt.utils.console import progress
 
 # A new number makes existing entries of the cache unused.
-FORMAT = 3
+FORMAT = 4
 # A subword that occurs less often than this is rare.
 RARE = 10
 # How many examples there are of each kind, and how many characters of each text.
@@ -88,7 +88,6 @@ def facts_of(
             | text.model_dump(include=settings, exclude_defaults=True)
             for text, pairs in pairs_of_texts
         ],
-        "unknown": train.facts["unknown"],
         **{name: len(held[name]) if name in held else 0 for name in ("dev", "test")},
         **facts,
     }
@@ -155,15 +154,15 @@ def _read(
     occurrences = {name: side.occurrences for name, side in sides.items()}
     if subwords.joint:  # a subword of either side is trained by both
         occurrences = dict.fromkeys(sides, source.occurrences + target.occurrences)
-    longest = int(max(train.source.lengths.max(), train.target.lengths.max()))
     widths = (digit * 10**power for power in count() for digit in (1, 2, 5))
-    width = next(width for width in widths if width * BARS >= longest)
+    width = next(width for width in widths if width * BARS >= train.longest)
     return {
         "dropped": {
             reason: {"count": counts[reason], "examples": _shortened(pairs)}
             for reason, pairs in dropped.items()
         },
         **{name: side.facts(width, occurrences[name]) for name, side in sides.items()},
+        "unknown": sum(int(side.occurrences[side.vocabulary.unk]) for side in sides.values()),
         "unknown_text": unknown,
         "overlap": {name: _overlap(pairs_of.get(name, []), found) for name in ("dev", "test")},
         "copies": {"count": copies, "examples": _shortened(first_copies)},

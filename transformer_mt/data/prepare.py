@@ -110,7 +110,7 @@ class PreparedData:
         yield f"  rare          {', '.join(rare)}; these occur less than {RARE} times"
         if self.alignments is not None:
             counts = self.alignments.facts
-            unlinked = counts["unlinked"] / self.train.facts["target_tokens"]
+            unlinked = counts["unlinked"] / len(self.train.target.ids)
             yield (
                 f"alignments      {counts['lines']:,} lines, {counts['links']:,} links of words; "
                 f"{unlinked:.1%} of the target subwords have none"
