@@ -85,7 +85,7 @@ def test_groups_and_sentences(evaluate, folder, training_text):
         "--groups", hypothesis=folder / "worse", reference=folder / "reference", sentences=path,
         source=folder / "source", training_text=training_text and folder / training_text,
     )  # fmt: skip
-    counts = word_counts(OTHER) if training_text else None
+    counts = word_counts(OTHER if training_text else TARGETS)
     expected = by_length(SOURCES), by_rare_words(TARGETS, counts)
     assert ("in the training text" in [*scores["groups"]][1]) == (training_text is not None)
     for (title, shown), groups in zip(scores["groups"].items(), expected, strict=True):

@@ -35,7 +35,7 @@ def test_lengths_in_characters():
 
 
 def test_no_lines():
-    assert by_length([]) == [] and by_rare_words([]) == []
+    assert by_length([]) == [] and by_rare_words([], word_counts([])) == []
 
 
 def test_rare_words():
@@ -52,7 +52,8 @@ def test_rare_words():
 
 
 def test_rare_words_of_the_references_themselves():
-    groups = by_rare_words(["a b", "a c", "a c", "a c"])
+    references = ["a b", "a c", "a c", "a c"]
+    groups = by_rare_words(references, word_counts(references))
     assert groups == [Group("1–2 times", [0]), Group("3–9 times", [1, 2, 3])]
 
 

@@ -184,8 +184,6 @@ class Files(Dataset):
             return SplitFiles((path,))
         tables = [f"{value}{ending}" for ending in TSV if (folder / f"{value}{ending}").is_file()]
         hint = f", but there is {tables[0]}; write {key}={tables[0]}" if tables else ""
-        if value.startswith("[") and name != "train":
-            hint = ". Only data.train can be a list"
         names = [f"{value}.{language}" for language in languages]
         return SplitFiles(tuple(first_existing(folder, [name], key, hint) for name in names))
 

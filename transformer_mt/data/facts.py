@@ -204,11 +204,11 @@ class _Side:
             self._words += len(text.split())
 
     def unknown(self) -> Facts:
-        """The facts about unknown subwords."""
+        """Returns the facts about unknown subwords."""
         return _unknown(self.occurrences, self._unknown, self.vocabulary)
 
     def facts(self, width: int, occurrences: np.ndarray) -> Facts:
-        """All other facts.
+        """Returns all facts but those about unknown subwords.
 
         Args:
             width: that of the intervals of the histogram.

@@ -63,18 +63,13 @@ def length_of(text: str, spaces: bool = True) -> int:
     return len(words) if spaces else sum(map(len, words))
 
 
-def by_rare_words(
-    references: list[str], counts: Counter[str] | None = None, spaces: bool = True
-) -> list[Group]:
+def by_rare_words(references: list[str], counts: Counter[str], spaces: bool = True) -> list[Group]:
     """Groups lines by the rarest word of their reference. Empty groups are left out.
 
     Args:
-        counts: how often each word occurs in the target side of the training text, from
-            `word_counts`. None takes the references' own counts.
+        counts: how often each word occurs, from `word_counts`.
         spaces: whether spaces separate the words. Without them, each character counts as a word.
     """
-    if counts is None:
-        counts = word_counts(references, spaces)
     names = ["never", *(f"{name} times" for name in _ranges(OCCURRENCES)), "no words"]
     chosen = []
     for reference in references:
@@ -98,15 +93,14 @@ def groupings(
     Raises:
         UsageError, UserError: the training text cannot be read.
     """
-    spaces, counts, where = has_spaces_in(reference), None, "the whole reference"
-    if training_text:
-        counts, where = word_counts(lines(training_text), spaces), "the training text"
+    spaces = has_spaces_in(reference)
+    counts = word_counts(lines(training_text) if training_text else reference, spaces)
+    where = "training text" if training_text else "whole reference"
+    rarest = f"by how often the rarest word of a line of the reference occurs in the {where}"
     name, texts = ("reference", reference) if sources is None else ("source", sources)
     return {
         f"by length of the {name}": by_length(texts, has_spaces_in(texts)),
-        f"by how often the rarest word of a line of the reference occurs in {where}": by_rare_words(
-            reference, counts, spaces
-        ),
+        rarest: by_rare_words(reference, counts, spaces),
     }
 
 
