@@ -35,17 +35,22 @@ _LINE = re.compile(r"[ \t]*(?:[0-9]{1,9}-[0-9]{1,9}(?:[ \t]+|$))*")
 _GOLD = re.compile(r"([0-9]{1,9})([-?p])([0-9]{1,9})")
 
 
-def read(lines: list[str]) -> tuple[np.ndarray, np.ndarray]:
+def read(lines: list[str], name: str, first: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """Returns the links of all lines, int64 (links, 2), and the number of links of each line, int64
     (lines,).
 
+    Args:
+        name, first: for messages, where the lines come from and the number of the first of them.
+
     Raises:
-        FormatError: a line is not in the format. The error describes the first such line.
+        UserError: a line is not in the format.
     """
-    for index, line in enumerate(lines):
+    for number, line in enumerate(lines, first):
         if not _LINE.fullmatch(line):
             wrong = next(item for item in _items(line) if not _LINE.fullmatch(item))
-            raise FormatError(index, f"{wrong!r} is no link; a line is as in 0-0 1-2 2-1, or empty")
+            raise UserError(
+                f"{name}, line {number}: {wrong!r} is no link; a line is as in 0-0 1-2 2-1"
+            )
     # There may be millions of lines. Parsing them together takes a tenth of the time.
     text = " ".join(lines).replace("-", " ").strip()  # NumPy would read spaces alone as a 0
     numbers = np.fromstring(text, np.int64, sep=" ")
@@ -60,14 +65,6 @@ def write(links: Iterable[Link]) -> str:
 def _items(line: str) -> list[str]:
     # str.split would also split at U+2003 and the like, where NumPy stops reading.
     return re.findall(r"[^ \t]+", line)
-
-
-class FormatError(ValueError):
-    """An error in the line number `index`, from 0, of the lines that were read."""
-
-    def __init__(self, index: int, message: str) -> None:
-        super().__init__(message)
-        self.index = index
 
 
 # -------------------------------------------------------------------------------------- error rate
@@ -340,11 +337,7 @@ def _write(
             # Read some lines of the file, and find the pairs of the corpus that belong to them.
             chunk = list(islice(text, encoded.CHUNK))
             start, end = np.searchsorted(corpus.lines, (first, first + len(chunk)))
-            try:
-                word_links, counts = read(chunk)
-            except FormatError as error:
-                line = first + error.index + 1
-                raise UserError(f"{SETTING}: {path}, line {line}: {error}") from None
+            word_links, counts = read(chunk, f"{SETTING}: {path}", first + 1)
             pair_of_line = np.full(len(chunk), -1)
             pair_of_line[corpus.lines[start:end] - first] = np.arange(end - start)
             pairs = np.repeat(pair_of_line, counts)

@@ -332,7 +332,7 @@ class Subwords:
         """
         # Some files have counts behind a tab or a space, begin with a byte order mark, or end in
         # empty lines.
-        text = b"\n".join(byte_lines(path)).decode("utf-8-sig", errors="replace").rstrip("\n")
+        text = b"\n".join(byte_lines(path)).decode("utf-8-sig", errors="replace").rstrip(" \t\n")
         if not text:
             raise UserError(f"{path}: there is no type in it")
         tokens = [re.split("[\t ]", line)[0] for line in text.split("\n")]
