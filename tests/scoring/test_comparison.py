@@ -188,7 +188,7 @@ FEW = Difference(9.0, 9.0, (0.0, 9.0), 5.0, 0.1, 0.1, 4, 0.125, 6)
         (difference(-0.043, 0.0001), 1000, "worse", ["worse than A", "0.043 BLEU", "p < 0.001"]),
         (difference(0.3, 0.21, 5600), 1000, "unknown", ["ahead", "p = 0.210", "5,600", "1,000"]),
         (difference(-0.3, 0.21, 5600), 1000, "unknown", ["too small", "behind by 0.3 BLEU"]),
-        (difference(0.001, 0.9, 5_600_000), 1000, "unknown", ["more than 1,000,000 lines"]),
+        (difference(0.001, 0.9, 5_600_000), 1000, "unknown", ["about 5,600,000 lines"]),
         (FEW, 5, "unknown", ["Only 4 of its 5 lines differ"]),
         (difference(0.3, 0.21, None), 1000, "unknown", ["Only 500 of its 1,000 lines differ"]),
         (difference(0, 1), 1000, "unknown", ["same BLEU", "not the same translations"]),

@@ -216,8 +216,6 @@ def lines_needed(lines: int, difference: float, deviation: float) -> int | None:
     return int(float(f"{lines * ratio**2:.2g}"))
 
 
-# Estimates above this are not given as a number: nobody has such a test set.
-MOST_LINES = 1_000_000
 # A test set with fewer lines than this gets a note.
 FEW_LINES = 100
 # If fewer lines than this differ, the number of lines that it would take is not estimated.
@@ -280,10 +278,6 @@ def _undecided(system: str, baseline: str, label: str, first: Difference, lines:
         return (
             f"{start} Only {first.changed:,} of its {lines:,} lines differ in {label}, which are "
             "too few for an estimate of how many lines it would take."
-        )
-    if needed > MOST_LINES:
-        return (
-            f"{start} A difference as small as this one would take more than {MOST_LINES:,} lines."
         )
     return (
         f"{start} If the difference really is that large, it would take about {needed:,} lines to "

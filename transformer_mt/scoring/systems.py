@@ -106,9 +106,9 @@ def evaluate(
         UserError: as `metrics.score` does, or COMET's model cannot be loaded.
     """
     keys = [key for key in measures.metrics if key in METRICS]
-    of_comet: list[float] = []
-    if measures.comet is not None:
-        of_comet = measures.comet.sentence_scores(sources, system.hypotheses, references[0])
+    comet, of_comet = measures.comet, {}
+    if comet is not None:
+        of_comet["comet"] = comet.sentence_scores(sources, system.hypotheses, references[0])
 
     def scores_of(lines: Group) -> Scores:
         scores = score(
@@ -120,14 +120,12 @@ def evaluate(
             lowercase=measures.lowercase,
             confidence=measures.confidence,
         )
-        return measures.comet.added_to(scores, lines.of(of_comet)) if measures.comet else scores
+        return comet.added_to(scores, lines.of(of_comet["comet"])) if comet else scores
 
     sentences = {}
     if measures.sentences:
         texts = system.hypotheses, references, system.tokenize
-        sentences = sentence_scores(*texts, keys, measures.lowercase)
-        if measures.comet is not None:
-            sentences["comet"] = of_comet
+        sentences = sentence_scores(*texts, keys, measures.lowercase) | of_comet
     groups = {
         kind: {group.name: scores_of(group) for group in groups}
         for kind, groups in measures.groups.items()
