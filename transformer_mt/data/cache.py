@@ -98,7 +98,7 @@ class CachedArrays:
             ) from None
 
     def _load(self, folder: Path) -> None:
-        """Loads the arrays. By default, there are none."""
+        """Loads the arrays."""
 
     @property
     def key(self) -> str:

@@ -22,7 +22,7 @@ from transformer_mt.data.datasets import DATASETS, import_paddlenlp
 from transformer_mt.data.normalization import is_blank
 from transformer_mt.utils.console import say
 from transformer_mt.utils.errors import UserError
-from transformer_mt.utils.files import Content, as_line, atomic, content_of, lines
+from transformer_mt.utils.files import Content, as_line, content_of, lines, write_atomically
 
 Pair = tuple[str, str]
 
@@ -230,8 +230,8 @@ def hold_out(corpus: Corpus, config: DataConfig, seed: int, cache: Path) -> Held
         drawn, labels = _draw(corpus.train, names, config, seed)
         for name, pairs in drawn.items():
             for side, lang in enumerate(languages):
-                with atomic(temporary / f"{name}.{lang}") as file:
-                    file.writelines(as_line(pair[side]) for pair in pairs)
+                text = "".join(as_line(pair[side]) for pair in pairs)
+                write_atomically(temporary / f"{name}.{lang}", text)
         (temporary / "labels").write_text(f"{labels}\n")
 
     labels = int((entry(folder, make) / "labels").read_text())
