@@ -329,7 +329,7 @@ def _write(
     count, longest = corpus.text_lines, corpus.longest
     links = linked = 0
     with (
-        encoded.Writer(folder, "links", encoded.smallest_dtype(longest)) as writer,
+        encoded.writing(folder, "links", encoded.smallest_dtype(longest)) as add,
         progress(total=count, title="alignments", unit="lines", unit_scale=True) as bar,
     ):
         text = lines(path)
@@ -355,7 +355,7 @@ def _write(
                     "spaces, each subword is one"
                 )
             subword_links, pairs = _links_of_subwords(word_links, pairs, source, target)
-            writer.add(subword_links.flatten(), 2 * np.bincount(pairs, minlength=end - start))
+            add(subword_links.flatten(), 2 * np.bincount(pairs, minlength=end - start))
             links += len(word_links)
             linked += len(np.unique(pairs * longest + subword_links[:, 1]))
             bar.update(len(chunk))

@@ -14,7 +14,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
@@ -67,41 +67,35 @@ def smallest_dtype(count: int) -> np.dtype:
     return np.dtype(np.uint16 if count <= 1 << 16 else np.int32)
 
 
-class Writer:
+@contextmanager
+def writing(
+    folder: Path, side: str, dtype: np.dtype
+) -> Iterator[Callable[[np.ndarray, np.ndarray], None]]:
     """Writes the files that `EncodedText` reads: SIDE.ids.npy, to which sentences are appended, and
     SIDE.offsets.npy, which is written at the end. Only the lengths are held in memory.
+
+    Yields: a function that appends sentences, given as their concatenated ids and the length of
+        each sentence.
     """
+    all_lengths = [np.zeros(1, np.int32)]  # the first sentence begins at 0
+    with open(folder / f"{side}.ids.npy", "wb") as file:
 
-    def __init__(self, folder: Path, side: str, dtype: np.dtype) -> None:
-        self._path = folder / side
-        self._dtype = dtype
-        self._lengths = [np.zeros(1, np.int32)]  # the first sentence begins at 0
-        self._total = 0  # ids
+        def write_header(total: int) -> None:
+            descr = np.lib.format.dtype_to_descr(dtype)
+            header = {"descr": descr, "fortran_order": False, "shape": (total,)}
+            np.lib.format.write_array_header_1_0(file, header)
 
-    def __enter__(self) -> Writer:
-        self._file = open(f"{self._path}.ids.npy", "wb")
-        self._write_header()
-        return self
+        def add(ids: np.ndarray, lengths: np.ndarray) -> None:
+            file.write(ids.astype(dtype, copy=False).tobytes())
+            all_lengths.append(lengths)
 
-    def __exit__(self, *exception: object) -> None:
-        if exception[0] is None:
-            # The header has the same length for every array, so it can be replaced at the end.
-            self._file.seek(0)
-            self._write_header()
-            offsets = np.cumsum(np.concatenate(self._lengths), dtype=np.int64)
-            np.save(f"{self._path}.offsets.npy", offsets)
-        self._file.close()
-
-    def add(self, ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Appends sentences, given as their concatenated ids and the length of each sentence."""
-        self._file.write(ids.astype(self._dtype, copy=False).tobytes())
-        self._lengths.append(lengths)
-        self._total += len(ids)
-
-    def _write_header(self) -> None:
-        descr = np.lib.format.dtype_to_descr(self._dtype)
-        header = {"descr": descr, "fortran_order": False, "shape": (self._total,)}
-        np.lib.format.write_array_header_1_0(self._file, header)
+        write_header(0)
+        yield add
+        offsets = np.cumsum(np.concatenate(all_lengths), dtype=np.int64)
+        # The header has the same length for every array, so it can be replaced at the end.
+        file.seek(0)
+        write_header(int(offsets[-1]))
+    np.save(folder / f"{side}.offsets.npy", offsets)
 
 
 class EncodedCorpus(CachedArrays):
@@ -258,13 +252,13 @@ def _write(
 ) -> None:
     lines, dropped = array("i"), Counter[str]()
     with (
-        Writer(folder, "source", smallest_dtype(subwords.source.size)) as source,
-        Writer(folder, "target", smallest_dtype(subwords.target.size)) as target,
+        writing(folder, "source", smallest_dtype(subwords.source.size)) as add_source,
+        writing(folder, "target", smallest_dtype(subwords.target.size)) as add_target,
         progress(total=total, title=title, unit="pairs", unit_scale=True) as bar,
     ):
         for chunk in chunks:
-            source.add(*chunk.source)
-            target.add(*chunk.target)
+            add_source(*chunk.source)
+            add_target(*chunk.target)
             lines.extend(chunk.lines)
             dropped.update(chunk.dropped)
             bar.update(len(chunk.lines) + chunk.dropped.total())
