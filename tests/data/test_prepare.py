@@ -282,7 +282,7 @@ def test_wmt14_layout(tmp_path, shared_data):
     }
     data = prepare(config(tmp_path, **sections))
     assert data.facts["unknown"] == 0  # its vocabulary is that of the training text
-    assert (data.train.text_lines, len(data.dev), len(data.test_split)) == (
+    assert (data.train.text_lines, len(data.dev), data.test_split.line_count) == (
         60_000,
         3000,
         3003,

@@ -54,9 +54,8 @@ class Split:
             for example in load_dataset(DATASETS[self.dataset].read, lazy=True, data_files=files):
                 yield text.as_read(example["source"], example["target"])
 
-    def __len__(self) -> int:
-        """The number of pairs."""
-        return sum(self.line_counts)
+    def __length_hint__(self) -> int:
+        return self.line_count
 
     def pairs_of_texts(self) -> Iterator[tuple[TrainingText, Pair]]:
         """Yields each pair as the files have it, without tags and not reversed, and the text that
@@ -78,6 +77,11 @@ class Split:
     def files(self) -> dict[Path, Content]:
         """The content of each file, including the reference. Each file is read once."""
         return {path: content_of(path) for path in (*self.paths, self.reference) if path}
+
+    @property
+    def line_count(self) -> int:
+        """The number of pairs."""
+        return sum(self.line_counts)
 
     @property
     def line_counts(self) -> list[int]:
@@ -245,13 +249,13 @@ def hold_out(corpus: Corpus, config: DataConfig, seed: int, cache: Path) -> Held
     for name in names:
         paths = tuple(folder / f"{name}.{lang}" for lang in languages)
         split = Split(name, (paths,), "files", *languages)
-        if not len(split):
+        if not split.line_count:
             say(
                 f"data.{name} is not given, and no pair can be held out of the training text: it "
                 "is too small, or its sentences are in too many of its pairs"
             )
             continue
-        pairs = f"{len(split):,} pairs"
+        pairs = f"{split.line_count:,} pairs"
         say(f"data.{name} is not given: {pairs} are held out of the training text")
         splits[name] = split
         for pair in split.pairs():

@@ -84,7 +84,7 @@ def facts_of(
             | text.model_dump(include=settings, exclude_defaults=True)
             for text, pairs in pairs_of_texts
         ],
-        **{name: len(held[name]) if name in held else 0 for name in ("dev", "test")},
+        **{name: held[name].line_count if name in held else 0 for name in ("dev", "test")},
         **facts,
     }
 

@@ -238,7 +238,7 @@ def compare(
 
     comparisons = {}
     for number, after in enumerate(others, 1):
-        outcome, text = verdict(
+        outcome, sentences = verdict(
             letters[number],
             letters[0],
             [(metric.metric.label, metric.scores[number].difference) for metric in tests],
@@ -267,7 +267,7 @@ def compare(
             for changed in most_changed(before, after, examples)
         )
         comparisons[letters[number]] = Contrast(
-            outcome, text, shares(before, after), groups, better, worse
+            outcome, sentences, shares(before, after), groups, better, worse
         )
     suspicious = []
     signatures = {metric.key: metric.signatures["bootstrap"] for metric in tests}

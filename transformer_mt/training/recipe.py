@@ -162,7 +162,7 @@ def _choose_subwords(draft: Draft, split: Split) -> tuple[tuple[str, str], list[
     """Counts the characters of a text, and sets what follows from them. Returns the reasons, and
     the smallest size of each vocabulary."""
     sides: tuple[Counter[str], Counter[str]] = Counter(), Counter()
-    total = len(split)
+    total = split.line_count
     with progress(total=total, title="reading", unit="pairs", unit_scale=True) as bar:
         for source, target in split.pairs():
             sides[0].update(source)
