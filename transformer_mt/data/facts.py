@@ -150,8 +150,9 @@ def _read(
     occurrences = {name: side.occurrences for name, side in sides.items()}
     if subwords.joint:  # a subword of either side is trained by both
         occurrences = dict.fromkeys(sides, source.occurrences + target.occurrences)
+    longest = train.longest
     widths = (digit * 10**power for power in count() for digit in (1, 2, 5))
-    width = next(width for width in widths if width * BARS >= train.longest)
+    width = next(width for width in widths if width * BARS >= longest)
     return {
         "dropped": {
             reason: {"count": counts[reason], "examples": _shortened(pairs)}
