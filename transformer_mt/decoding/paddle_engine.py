@@ -9,7 +9,7 @@ import paddle
 from paddle import Tensor
 
 from transformer_mt.config.decoding import DecodingConfig
-from transformer_mt.config.mechanisms import Heads
+from transformer_mt.config.schema import Heads
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding import batch

@@ -34,8 +34,7 @@ from paddle import Tensor, inference, nn
 from paddle.static import InputSpec
 
 from transformer_mt.config.decoding import DecodingConfig
-from transformer_mt.config.mechanisms import Heads
-from transformer_mt.config.schema import Config
+from transformer_mt.config.schema import Config, Heads
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding import batch

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from transformer_mt.config import file as config_file
-from transformer_mt.config import yaml_text
+from transformer_mt.config.file import dump_yaml
 from transformer_mt.config.schema import Config
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.languages import primary
@@ -129,10 +129,10 @@ def model_card(record: Record, config: Config, checkpoint: str) -> str:
     source, target = record.languages
     start, files = record.last("start"), record.facts.get("files")
     train = files.get("train") if isinstance(files, dict) else None
-    recipe = yaml_text.dump(_recipe(config))
+    recipe = dump_yaml(_recipe(config))
     text = render(
         "card.md",
-        metadata=yaml_text.dump(_metadata(record, config, splits.get("test"))),
+        metadata=dump_yaml(_metadata(record, config, splits.get("test"))),
         record=record,
         config=config,
         model=config.model,
