@@ -28,9 +28,9 @@ from transformer_mt.export import registry as engines
 from transformer_mt.export.ctranslate2_engine import Ctranslate2Engine
 from transformer_mt.kernels.cpu_decoder import CpuDecoder, CpuDecoderState
 from transformer_mt.kernels.scores import LogProbs
-from transformer_mt.model.build import build_model
 from transformer_mt.model.costs import VocabularySizes, parts
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.model.variants import build_model
 from transformer_mt.training import checkpoint
 from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.optimizers import make_optimizer

@@ -9,7 +9,7 @@ from tests.support import demo_pairs, make_config, make_model_directory, run_com
 from transformer_mt.decoding.engine import Search, Sentence
 from transformer_mt.decoding.line_translator import MAX_AT_ONCE, Line
 from transformer_mt.export import registry as engines
-from transformer_mt.model.build import build_model
+from transformer_mt.model.variants import build_model
 from transformer_mt.translator import Translator
 from transformer_mt.weights import load_weights
 

@@ -27,9 +27,8 @@ from tests.reference import (
 )
 from transformer_mt.config.schema import ModelConfig
 from transformer_mt.kernels.cpu_decoder import CpuDecoder, CpuDecoderState
-from transformer_mt.model.copying import CopyingTransformer
-from transformer_mt.model.nonautoregressive import NonAutoregressiveTransformer
 from transformer_mt.model.transformer import AttentionWeights, Transformer
+from transformer_mt.model.variants import CopyingTransformer, NonAutoregressiveTransformer
 
 KINDS = [Transformer, CopyingTransformer, NonAutoregressiveTransformer]
 
@@ -273,15 +272,6 @@ class TestOptions:
         assert (model.source_embedding.weight is model.target_embedding.weight) == shared
         matrices = [p for p in model.parameters() if p.shape == [11, 8]]
         assert len(matrices) == 3 - tied - shared
-
-    @pytest.mark.parametrize(
-        ("sizes", "options"), [((12, 11), {}), ((11, 11), {"source_pad_id": 3})]
-    )
-    def test_sharing_and_copying_need_one_vocabulary(self, sizes, options):
-        with pytest.raises(ValueError, match="one vocabulary"):
-            build(Transformer, *sizes, **SMALL, share_source_embedding=True, **options)
-        with pytest.raises(ValueError, match="one vocabulary"):
-            build(CopyingTransformer, *sizes, **SMALL, **options)
 
     def test_tied_weight_learns_from_both_ends(self, randomise, source_ids, target_ids):
         tied, untied = randomise(small_model()), small_model(tie_embeddings=False)

@@ -17,9 +17,8 @@ from transformer_mt.model.attention import (
     ScaledDotProductAttention,
     causal_mask,
 )
-from transformer_mt.model.embedding import PositionalEncoding
-from transformer_mt.model.layers import DecoderLayer, EncoderLayer, LayerNorm, ResidualNorm
-from transformer_mt.model.transformer import Transformer
+from transformer_mt.model.layers import LayerNorm, PositionalEncoding, ResidualNorm
+from transformer_mt.model.transformer import DecoderLayer, EncoderLayer, Transformer
 
 PAD, BOS = 0, 1
 

@@ -11,7 +11,7 @@ from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Vocabulary
 from transformer_mt.decoding.engine import Hypotheses, Rows, Sentence, length_limits
 from transformer_mt.decoding.search import Stepper, Task, beam_search, sample
-from transformer_mt.model.ancestors import capacity
+from transformer_mt.model.cache import capacity
 from transformer_mt.utils import device
 from transformer_mt.utils.console import warn
 from transformer_mt.utils.errors import is_out_of_memory

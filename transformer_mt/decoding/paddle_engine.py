@@ -24,8 +24,8 @@ from transformer_mt.decoding.engine import (
 from transformer_mt.decoding.mask_predict import MaskPredictEngine
 from transformer_mt.kernels.cpu_decoder import CpuDecoderState, cpu_decoders
 from transformer_mt.kernels.scores import DecoderState, MixtureStepper, next_log_probs
-from transformer_mt.model.nonautoregressive import NonAutoregressiveTransformer
 from transformer_mt.model.transformer import Transformer, evaluating
+from transformer_mt.model.variants import NonAutoregressiveTransformer
 from transformer_mt.utils.errors import UsageError
 
 

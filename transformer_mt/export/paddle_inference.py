@@ -42,8 +42,7 @@ from transformer_mt.decoding.engine import Hypotheses, Rows, Sentence
 from transformer_mt.export.registry import PADDLE_INFERENCE, EngineSpec
 from transformer_mt.kernels.scores import MixtureStepper, next_log_probs
 from transformer_mt.model import operations
-from transformer_mt.model.ancestors import AncestorMask
-from transformer_mt.model.layers import LayerCache
+from transformer_mt.model.cache import AncestorMask, LayerCache
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.utils import device as devices
 from transformer_mt.utils.errors import UserError

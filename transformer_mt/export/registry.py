@@ -215,7 +215,7 @@ class _Paddle(Backend):
     def load(self, spec: EngineSpec) -> Engine:
         from transformer_mt import kernels
         from transformer_mt.decoding.paddle_engine import engine_of
-        from transformer_mt.model.build import build_model
+        from transformer_mt.model.variants import build_model
         from transformer_mt.utils import device as devices
         from transformer_mt.weights import load_weights
 

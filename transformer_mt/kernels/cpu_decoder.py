@@ -16,18 +16,24 @@ import numpy as np
 import paddle
 from paddle import Tensor, nn
 
-from transformer_mt.model.ancestors import AncestorMask
 from transformer_mt.model.attention import (
     FORBIDDEN_SCORE,
     MultiHeadAttention,
     ScaledDotProductAttention,
 )
-from transformer_mt.model.basic_layers import Dropout, LayerNorm, Linear
-from transformer_mt.model.copying import CopyingTransformer
-from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
-from transformer_mt.model.layers import DecoderLayer, PositionwiseFeedForward, ResidualNorm
+from transformer_mt.model.cache import AncestorMask
+from transformer_mt.model.layers import (
+    Dropout,
+    LayerNorm,
+    Linear,
+    PositionalEncoding,
+    PositionwiseFeedForward,
+    ResidualNorm,
+    TokenEmbedding,
+)
 from transformer_mt.model.operations import array, is_float32_on_cpu, tensor
-from transformer_mt.model.transformer import Decoder, Generator, Transformer
+from transformer_mt.model.transformer import Decoder, DecoderLayer, Generator, Transformer
+from transformer_mt.model.variants import CopyingTransformer
 from transformer_mt.utils.console import warn
 
 FORBIDDEN = np.float32(FORBIDDEN_SCORE)

@@ -11,7 +11,7 @@ from transformer_mt.data.facts import Facts
 from transformer_mt.data.prepare import PreparedData, prepare
 from transformer_mt.data.subword import Subwords
 from transformer_mt.model import operations
-from transformer_mt.model.build import build_model
+from transformer_mt.model.variants import build_model
 from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.training.loop import Trainer
 from transformer_mt.training.parallel import ALONE, Processes
