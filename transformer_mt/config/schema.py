@@ -296,7 +296,17 @@ class Heads(NamedTuple):
         return cls(max(num_layers - 2, 0), num_heads)
 
 
-class ConsistencyConfig(Section):
+class Mechanism(Section):
+    """A section of a mechanism that training can use."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether training uses it: whether its first key is given."""
+        _, value = next(iter(self))
+        return value is not None
+
+
+class ConsistencyConfig(Mechanism):
     """Consistency training: the model reads each batch twice, with different noise, and is trained
     to predict the same both times. This helps most on small corpora. A step takes about twice as
     long."""
@@ -319,11 +329,6 @@ class ConsistencyConfig(Section):
 
     cut: Probability = 0.05
     """The share of the embeddings, on both sides, that are zero with sim_cut and cutoff."""
-
-    @property
-    def is_on(self) -> bool:
-        """Whether training uses it."""
-        return self.method is not None
 
     @property
     def passes(self) -> int:
@@ -354,12 +359,11 @@ class WordNoiseConfig(Section):
 
     @property
     def is_on(self) -> bool:
-        """Whether any of the shares is above 0."""
-        dropout = self.source_dropout or self.target_dropout
-        return bool(dropout or self.source_replacement or self.target_replacement)
+        """Whether any share of the subwords is above 0."""
+        return any(share for key, share in self if key != "sentences")
 
 
-class ScheduledSamplingConfig(Section):
+class ScheduledSamplingConfig(Mechanism):
     """Scheduled sampling: the decoder is trained on some of its own predictions in place of the
     true previous words, so that it learns to continue after its own mistakes. See
     configs/scheduled_sampling.yaml."""
@@ -407,13 +411,8 @@ class ScheduledSamplingConfig(Section):
     second is trained on the mixture. With more, words are predicted again from the previous
     mixture, which is closer to translation."""
 
-    @property
-    def is_on(self) -> bool:
-        """Whether training uses it."""
-        return self.decay is not None
 
-
-class GuidedAttentionConfig(Section):
+class GuidedAttentionConfig(Mechanism):
     """Guided attention: an extra loss for some heads of the decoder's attention to the source. See
     configs/guided_attention.yaml."""
 
@@ -442,11 +441,6 @@ class GuidedAttentionConfig(Section):
 
     width: Annotated[float, Field(ge=1e-3, le=100)] = 0.2
     """The width of the diagonal, as a share of the sentence length."""
-
-    @property
-    def is_on(self) -> bool:
-        """Whether training uses it."""
-        return self.by is not None
 
     def guided_heads(self, decoder_layers: int) -> Heads:
         """The heads that are guided, in a decoder of so many layers."""

@@ -70,20 +70,10 @@ def _name_or_list(value: Any) -> Any:
     )
 
 
-OneOrSeveralTexts = Annotated[
-    Annotated[str, Tag(A_NAME)]
-    | Annotated[
-        list[
-            Annotated[
-                Annotated[str, Tag(A_NAME)] | Annotated[TrainingText, Tag(A_MAPPING)],
-                Discriminator(_form),
-            ]
-        ],
-        Tag(A_LIST),
-    ],
-    Discriminator(_form),
-    BeforeValidator(_name_or_list),
-]
+_Name = Annotated[str, Tag(A_NAME)]
+_Item = Annotated[_Name | Annotated[TrainingText, Tag(A_MAPPING)], Discriminator(_form)]
+_List = Annotated[list[_Item], Tag(A_LIST)]
+OneOrSeveralTexts = Annotated[_Name | _List, Discriminator(_form), BeforeValidator(_name_or_list)]
 
 
 class DataConfig(Section):

@@ -149,8 +149,8 @@ class _Encoder(nn.Layer):
 
 
 class _Decoder(nn.Layer):
-    """As `Transformer._step`, but its cache comes in and goes out as tensors, and the mask is given
-    by the caller. tests/test_parity.py holds the two together."""
+    """As `Transformer.decode_step`, but its cache comes in and goes out as tensors, and the mask is
+    given by the caller. tests/test_parity.py holds the two together."""
 
     def __init__(self, model: Transformer, alignment_heads: Heads) -> None:
         super().__init__()

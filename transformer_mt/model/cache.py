@@ -1,6 +1,7 @@
 """What incremental decoding keeps: keys and values of earlier positions, and whose they are."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import paddle
@@ -183,6 +184,7 @@ class DecoderCache:
 
     layers: list[LayerCache]
     memory_mask: Tensor  # bool, True where the source is padding: (sentences, 1, 1, source_len)
+    source: Any = None  # what `Transformer.copyable` returns for the source
     ancestors: AncestorMask = field(default_factory=AncestorMask)
 
     def select(self, sentences: np.ndarray) -> None:
@@ -193,3 +195,5 @@ class DecoderCache:
         for layer in self.layers:
             layer.self_attention.select(index)
             layer.cross_attention.select(index)
+        if self.source is not None:
+            self.source = self.source.select(index)

@@ -6,7 +6,7 @@ The model reads and writes integer ids. It does not know what text they stand fo
 import random
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import paddle
@@ -343,7 +343,7 @@ class Transformer(nn.Layer):
             target_ids, memory, source_ids, need_weights=True
         )
         weights = AttentionWeights(encoder_weights, decoder_weights, cross_weights)
-        return self.generate(hidden, cross_weights, source_ids), weights
+        return self.generate(hidden, cross_weights, self.copyable(source_ids)), weights
 
     def encode(
         self, source_ids: Tensor, need_weights: bool = False, embedded: Tensor | None = None
@@ -384,19 +384,28 @@ class Transformer(nn.Layer):
         if needed is not True:
             needed = {*needed, *self.generates_from}
         hidden, _, cross_weights = self.decode(target, memory, source_ids, needed)
-        logits = self.generate(hidden, cross_weights, source_ids, positions)
+        source = self.copyable(source_ids)
+        logits = self.generate(hidden, cross_weights, source, positions)
         return (logits, cross_weights) if need_weights else logits
+
+    def copyable(self, source_ids: Tensor) -> Any:
+        """Returns what `generate` can copy from `source_ids`, int64 (batch, source_len): nothing.
+
+        A subclass may return an object that has a method `select`, as `DecoderCache` has.
+        """
+        return None
 
     def generate(
         self,
         hidden: Tensor,
         cross_weights: list[Tensor | None],
-        source_ids: Tensor,
+        source: Any,
         positions: Tensor | None = None,
     ) -> Tensor:
         """Computes logits from what `decode` returns, in the shape that `logits` describes.
 
-        Of `cross_weights`, only the layers in `generates_from` are read.
+        Of `cross_weights`, only the layers in `generates_from` are read. `source` is what
+        `copyable` returns.
         """
         return self.generator(hidden if positions is None else at_positions(hidden, positions))
 
@@ -435,7 +444,8 @@ class Transformer(nn.Layer):
             layer_cache = LayerCache(BufferedKeyValueCache())
             layer_cache.cross_attention.update(*layer.cross_attention.project(memory, memory))
             layer_caches.append(layer_cache)
-        return DecoderCache(layer_caches, self._source_mask(source_ids))
+        mask = self._source_mask(source_ids)
+        return DecoderCache(layer_caches, mask, self.copyable(source_ids))
 
     def decode_step(self, ids: Tensor, parents: np.ndarray, cache: DecoderCache) -> Tensor:
         """Takes one step of incremental decoding.
@@ -447,13 +457,6 @@ class Transformer(nn.Layer):
         Returns: the logits of the next token of each hypothesis, floating
             (sentences, width, vocabulary).
         """
-        return self.generator(self._step(ids, parents, cache)[0])
-
-    def _step(
-        self, ids: Tensor, parents: np.ndarray, cache: DecoderCache
-    ) -> tuple[Tensor, list[Tensor | None]]:
-        # Returns the hidden states (sentences, width, d_model), and the cross-attention weights
-        # that `generate` needs.
         # 1. Drop the positions that no hypothesis descends from.
         kept = cache.ancestors.prune()
         if kept is not None:
@@ -477,7 +480,7 @@ class Transformer(nn.Layer):
         hidden, _, cross_weights = self.decoder(
             x, None, self_mask, cache.memory_mask, self.generates_from, cache.layers
         )
-        return hidden, cross_weights
+        return self.generate(hidden, cross_weights, cache.source)
 
     def _target_mask(self, target: Tensor) -> Tensor:
         # (target_len, target_len), one mask for all rows. True forbids.

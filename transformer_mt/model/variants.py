@@ -21,7 +21,6 @@ from transformer_mt.config.decoding import LONGEST_TARGET
 from transformer_mt.config.schema import ModelConfig
 from transformer_mt.data.subword import Subwords
 from transformer_mt.model import operations
-from transformer_mt.model.cache import DecoderCache
 from transformer_mt.model.layers import Linear, TokenEmbedding
 from transformer_mt.model.transformer import Transformer, at_positions
 
@@ -97,18 +96,6 @@ class CopyableSource:
         return copied, self.ids.unsqueeze(1).expand([-1, target_len, -1])
 
 
-@dataclass(kw_only=True)
-class CopyingCache(DecoderCache):
-    """A `DecoderCache` that also holds the ids to copy."""
-
-    source: CopyableSource
-
-    def select(self, sentences: np.ndarray) -> None:
-        """As `DecoderCache.select`."""
-        super().select(sentences)
-        self.source = self.source.select(paddle.to_tensor(sentences))
-
-
 class CopyingTransformer(Transformer):
     """A pointer-generator: a Transformer with a gate that mixes generating and copying.
 
@@ -143,29 +130,19 @@ class CopyingTransformer(Transformer):
         """The number of the last layer, whose attention decides what is copied."""
         return (len(self.decoder.layers) - 1,)
 
+    def copyable(self, source_ids: Tensor) -> CopyableSource:
+        """Returns the ids that can be copied from `source_ids`, int64 (batch, source_len)."""
+        return CopyableSource.of(source_ids, self.pad_id)
+
     def generate(
         self,
         hidden: Tensor,
         cross_weights: list[Tensor | None],
-        source_ids: Tensor,
+        source: CopyableSource,
         positions: Tensor | None = None,
     ) -> Tensor:
         """As `Transformer.generate`."""
-        return self.mixed(hidden, cross_weights[-1], self.copyable(source_ids), positions)
-
-    def start_cache(self, memory: Tensor, source_ids: Tensor) -> CopyingCache:
-        """As `Transformer.start_cache`."""
-        cache = super().start_cache(memory, source_ids)
-        return CopyingCache(cache.layers, cache.memory_mask, source=self.copyable(source_ids))
-
-    def decode_step(self, ids: Tensor, parents: np.ndarray, cache: CopyingCache) -> Tensor:
-        """As `Transformer.decode_step`."""
-        hidden, cross_weights = self._step(ids, parents, cache)
-        return self.mixed(hidden, cross_weights[-1], cache.source)
-
-    def copyable(self, source_ids: Tensor) -> CopyableSource:
-        """Returns the ids that can be copied from `source_ids`, int64 (batch, source_len)."""
-        return CopyableSource.of(source_ids, self.pad_id)
+        return self.mixed(hidden, cross_weights[-1], source, positions)
 
     def mixed(
         self,
