@@ -18,6 +18,7 @@ import numpy as np
 import paddle
 import pytest
 
+from tests.reference import with_weights
 from tests.support import as_if_trained, log_softmax, make_config, run_command
 from transformer_mt.config.schema import Config, ModelConfig
 from transformer_mt.data.batches import encoded_rows
@@ -408,7 +409,7 @@ def check_whole_targets(built: Built) -> None:
         memory = model.encode(source)
         everywhere = model.logits(target, memory, source)
         built.assert_logits(everywhere.numpy())
-        built.assert_logits(model(source, target, need_weights=True)[0].numpy())
+        built.assert_logits(with_weights(model, source, target)[0].numpy())
         some = np.flatnonzero(built.labels != built.subwords.target.pad)[::2]
         there = model.logits(target, memory, source, paddle.to_tensor(some)).numpy()
     expected = everywhere.numpy().reshape(-1, there.shape[-1])[some]

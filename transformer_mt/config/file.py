@@ -113,12 +113,9 @@ def changed(config: Config) -> dict[str, Any]:
     "training.max_steps", in the order of the schema. Keys without a default are included, as is
     "model_dir"."""
     values = {"model_dir": config.model_dir}
-    for name, section in SECTIONS.items():
-        given = getattr(config, name).model_dump()
-        for key, field in section.model_fields.items():
-            value = given[key]
-            if field.is_required() or value != field.default:
-                values[f"{name}.{key}"] = value
+    given = config.model_dump(exclude={"model_dir"}, exclude_defaults=True)
+    for name, section in given.items():
+        values |= {f"{name}.{key}": value for key, value in section.items()}
     return values
 
 

@@ -254,7 +254,7 @@ class CpuDecoderState:
         logits = decoder.logits(x)
         if self._copyable is not None:
             attention = tensor(self._cross_caches[-1].weights)
-            logits = decoder.model.mixed(tensor(x), attention, self._copyable, logits=logits)
+            logits = decoder.model.generate(tensor(x), [attention], self._copyable, logits=logits)
         return array(logits).reshape(*x.shape[:-1], -1)
 
     def select(self, sentences: np.ndarray) -> None:

@@ -267,22 +267,18 @@ def optimizer_bytes(config: Config, vocabularies: VocabularySizes) -> int:
 
     With `training.sharding`, this is the share of one of `training.devices` processes.
     """
-    training = config.training
+    training, found = config.training, parts(config.model, vocabularies)
     processes = (training.devices or 1) if training.sharding else 1
     weights = weight_bytes(config, vocabularies)
     if training.optimizer == "sgd":
         return weights // processes
-    tensors = sum(part.count * len(part.tensors) for part in parts(config.model, vocabularies))
+    tensors = sum(part.count * len(part.tensors) for part in found)
     adams = 2 * weights // processes + 2 * FLOAT32 * tensors
     if training.optimizer != "muon":
         return adams
-    matrices = [
-        FLOAT32 * math.prod(shape)
-        for part in parts(config.model, vocabularies)
-        if part.name.startswith(("encoder", "decoder"))
-        for shape in part.tensors * part.count
-        if len(shape) == 2
-    ]
+    layers = [part for part in found if part.name.startswith(("encoder", "decoder"))]
+    shapes = [shape for part in layers for shape in part.tensors * part.count]
+    matrices = [FLOAT32 * math.prod(shape) for shape in shapes if len(shape) == 2]
     return adams - sum(matrices) - 2 * FLOAT32 * len(matrices)
 
 

@@ -6,7 +6,7 @@ The model reads and writes integer ids. It does not know what text they stand fo
 import random
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import paddle
@@ -25,14 +25,6 @@ from transformer_mt.model.layers import (
     ResidualNorm,
     TokenEmbedding,
 )
-
-
-class AttentionWeights(NamedTuple):
-    """The attention weights of a forward pass, before dropout: one tensor per layer, in order."""
-
-    encoder: list[Tensor]  # (batch, heads, source_len, source_len)
-    decoder: list[Tensor]  # (batch, heads, target_len, target_len)
-    cross: list[Tensor]  # (batch, heads, target_len, source_len)
 
 
 class _Layer(nn.Layer):
@@ -325,25 +317,16 @@ class Transformer(nn.Layer):
         tied = self.target_embedding.weight if config.tie_embeddings else None
         self.generator = Generator(config.d_model, target_vocab_size, tied)
 
-    def forward(
-        self, source_ids: Tensor, target_ids: Tensor, need_weights: bool = False
-    ) -> Tensor | tuple[Tensor, AttentionWeights]:
+    def forward(self, source_ids: Tensor, target_ids: Tensor) -> Tensor:
         """Computes the logits of every next token, given the target before it.
 
         Args:
             source_ids: int64 (batch, source_len).
             target_ids: int64 (batch, target_len), the decoder input, which begins with bos.
 
-        Returns: logits (batch, target_len, vocabulary); with `need_weights`, (logits, weights).
+        Returns: logits (batch, target_len, vocabulary).
         """
-        if not need_weights:
-            return self.logits(target_ids, self.encode(source_ids), source_ids)
-        memory, encoder_weights = self.encode(source_ids, need_weights=True)
-        hidden, decoder_weights, cross_weights = self.decode(
-            target_ids, memory, source_ids, need_weights=True
-        )
-        weights = AttentionWeights(encoder_weights, decoder_weights, cross_weights)
-        return self.generate(hidden, cross_weights, self.copyable(source_ids)), weights
+        return self.logits(target_ids, self.encode(source_ids), source_ids)
 
     def encode(
         self, source_ids: Tensor, need_weights: bool = False, embedded: Tensor | None = None

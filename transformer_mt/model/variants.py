@@ -140,33 +140,16 @@ class CopyingTransformer(Transformer):
         cross_weights: list[Tensor | None],
         source: CopyableSource,
         positions: Tensor | None = None,
-    ) -> Tensor:
-        """As `Transformer.generate`."""
-        return self.mixed(hidden, cross_weights[-1], source, positions)
-
-    def mixed(
-        self,
-        hidden: Tensor,
-        weights: Tensor,
-        source: CopyableSource,
-        positions: Tensor | None = None,
         logits: Tensor | None = None,
     ) -> Tensor:
-        """Computes the logits of generating and copying together.
+        """As `Transformer.generate`: computes the logits of generating and copying together.
 
-        Args:
-            hidden: the decoder's output (batch, target_len, d_model).
-            weights: the last layer's attention to the source (batch, heads, target_len,
-                source_len).
-            positions: as in `Transformer.logits`.
-            logits: those of the generator (rows, vocabulary), if they are known; in float32 they
-                are overwritten.
-
-        Returns: (batch, target_len, vocabulary), or (count, vocabulary) at `positions`.
+        `logits` are those of the generator (rows, vocabulary), if they are known; in float32 they
+        are overwritten.
         """
         # 1. Sum the attention per id, in float32.
         with paddle.amp.auto_cast(enable=False):
-            copied, ids = source.pointed_at(weights)
+            copied, ids = source.pointed_at(cross_weights[-1])
         # 2. Flatten to rows, or select rows: (rows, d_model), (rows, source_len) twice.
         if positions is None:
             places = hidden.shape[:-1]
