@@ -252,7 +252,7 @@ class CpuDecoderState:
             x = decoder.norm(x)
         # 4. Compute the logits (sentences, width, vocabulary).
         logits = decoder.logits(x)
-        if self._copyable is not None:
+        if isinstance(decoder.model, CopyingTransformer):
             attention = tensor(self._cross_caches[-1].weights)
             logits = decoder.model.generate(tensor(x), [attention], self._copyable, logits=logits)
         return array(logits).reshape(*x.shape[:-1], -1)
