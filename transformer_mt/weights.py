@@ -73,8 +73,6 @@ def read_weights(checkpoint: Path) -> dict[str, np.ndarray]:
         UserError: the file is missing or damaged.
     """
     path = checkpoint / WEIGHTS
-    if not path.is_file():
-        raise UserError(f"{path}: there is no such file. Use another checkpoint")
     weights: dict[str, np.ndarray] = {}
     problem = verify(checkpoint, WEIGHTS)
     if problem is None:
