@@ -73,8 +73,8 @@ def test_a_valid_config_and_its_defaults(load):
         ("training.max_steps=0", "training.max_steps: 0: expected greater than 0"),
         ("model.dropout=1", "model.dropout: 1: expected less than 1"),
         ("training.learning_rate=1e999", "training.learning_rate: inf: expected a finite number"),
-        (f"training.learning_rate={'9' * 5000}", "training.learning_rate: inf: expected a"),
-        (f"training.max_steps=-{'9' * 5000}", "training.max_steps: -inf: expected a whole number"),
+        (f"training.learning_rate={'9' * 5000}", "training.learning_rate: '999"),
+        (f"training.max_steps=-{'9' * 5000}", "training.max_steps: '-999"),
         ("subword.vocab_size=4", "subword.vocab_size: 4: expected greater than 4"),
         # so large or small that arithmetic or memory would break
         ("decoding.length_penalty=500", "decoding.length_penalty: 500: expected at most 10"),

@@ -326,21 +326,13 @@ def _constructor(convert: Callable[[str], Any]) -> Callable[[_Loader, yaml.Node]
     return construct
 
 
-def _whole_number(text: str) -> int | float:
-    try:
-        return int(text)
-    except ValueError:
-        # Python makes no int of more than 4,300 digits; as a float, they are infinite.
-        return float(text)
-
-
 _TAG = "tag:yaml.org,2002:"
 _BOOLS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 for _name, _pattern, _first, _convert in (
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""], lambda text: None),
     ("bool", "|".join(_BOOLS), list("tTfF"), _BOOLS.__getitem__),
     # PyYAML's own constructors read "010" as octal and "1_0" as ten.
-    ("int", r"[-+]?[0-9]+", list("-+0123456789"), _whole_number),
+    ("int", r"[-+]?[0-9]+", list("-+0123456789"), int),
     ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789"), float),
     ("merge", r"<<", ["<"], None),
 ):
