@@ -24,8 +24,8 @@ from transformer_mt.config.text import DataConfig, SubwordConfig
 # A layer of width 65,536 has weights of 17 GB; nobody has trained 1,000 layers.
 LayerCount = Annotated[int, Field(gt=0, le=1000)]
 Width = Annotated[int, Field(gt=0, le=2**16)]
-# A factor of 1 would never forget, and Adam would divide by zero.
-# Float32 may round larger numbers than this to 1.
+# A factor of 1 would never forget, and Adam would divide by zero. Float32 may round larger numbers
+# than this to 1.
 Decay = Annotated[float, Field(ge=0, le=0.999999)]
 Weight = Annotated[float, Field(gt=0, le=1000)] | None
 

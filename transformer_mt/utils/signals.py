@@ -4,14 +4,12 @@ The signals raise one exception, at once or after a block.
 """
 
 import ctypes
-import multiprocessing
 import os
 import signal
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any, TypeVar
@@ -228,6 +226,9 @@ def process_pool(processes: int, function: Callable[[Item], Result]) -> Iterator
     Raises:
         BrokenProcessPool: a process was killed. Errors of `function` are passed on.
     """
+    import multiprocessing  # every command imports this module, but few need processes
+    from concurrent.futures import Future, ProcessPoolExecutor
+
     before = multiprocessing.active_children()
     executor = ProcessPoolExecutor(
         processes,
@@ -266,6 +267,8 @@ _function: Callable | None = None
 
 
 def _start(function: Callable) -> None:
+    import multiprocessing
+
     global _function
     serve(multiprocessing.parent_process().pid)
     _function = function
