@@ -220,10 +220,10 @@ class Built:
         """Logits (1 + target_len, vocabulary), and the attention (1 + target_len, 1 + source_len)
         of the heads that tell which words belong together."""
         with paddle.no_grad():
-            logits, weights = self.model(
+            logits, weights = with_weights(
+                self.model,
                 paddle.to_tensor([[*source, self.subwords.source.eos]]),
                 paddle.to_tensor([[self.subwords.target.bos, *target]]),
-                need_weights=True,
             )
         layer, heads = self.config.alignment_heads
         return logits.numpy()[0], weights.cross[layer].numpy()[0, :heads].mean(axis=0)

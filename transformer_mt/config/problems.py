@@ -113,8 +113,8 @@ def _full_names() -> dict[str, list[str]]:
 
 def nearest(section: str, name: str, others: Iterable[str] = ()) -> str | None:
     """The key of a section, or the one of the other names, that an unknown name probably means."""
-    full_names = (key.partition(".") for key in known_keys(name))
-    own = [key for its, _, key in full_names if its == section]
+    place = f"{section}."
+    own = [key.removeprefix(place) for key in known_keys(name) if key.startswith(place)]
     known = [*SECTIONS[section].model_fields, *others]
     return next(iter(own + difflib.get_close_matches(name, known, n=1)), None)
 
