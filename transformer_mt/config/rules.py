@@ -148,7 +148,8 @@ def decoding_rules(config: Config) -> Problems:
         yield from needs(config, "decoding.segmentations", "subword.type", "bpe", "unigram")
         if config.subword.sampling is None and decoding.segmentation_rate is None:
             keys = "decoding.segmentations", "decoding.segmentation_rate", "subword.sampling"
-            yield keys, "the model was not trained with subword.sampling; give segmentation_rate"
+            reason = "the model was not trained with subword.sampling"
+            yield keys, f"{reason}; give decoding.segmentation_rate"
 
 
 def scheduled_sampling_rules(config: Config) -> Problems:
