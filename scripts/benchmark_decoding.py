@@ -99,7 +99,7 @@ class Judge:
     def __init__(self, model_dir: Path, checkpoint: str | None) -> None:
         from transformer_mt import kernels
         from transformer_mt.decoding.paddle_engine import PaddleEngine
-        from transformer_mt.model.build import build_model
+        from transformer_mt.model.variants import build_model
         from transformer_mt.model_directory import ModelDirectory
         from transformer_mt.utils.device import use as use_device
         from transformer_mt.weights import load_weights
@@ -125,7 +125,7 @@ class Judge:
         """The arguments and the arrays of `PaddleNLPTranslation`."""
         import paddle
 
-        from transformer_mt.model.embedding import sinusoids
+        from transformer_mt.model.layers import sinusoids
 
         source, target = self.subwords.source, self.subwords.target
         positions = max(map(len, text.source_ids)) + 2 + EXTRA_LENGTH

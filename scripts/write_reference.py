@@ -17,14 +17,13 @@ from typing import Annotated, Any, Literal
 
 import yaml
 from annotated_types import Ge, Gt, Le, Lt, MinLen
-from pydantic import AfterValidator
 from pydantic.fields import FieldInfo
 
 from transformer_mt.cli import COMMANDS, EXIT_CODES, parsers_of
 from transformer_mt.commands.arguments import MODEL_GROUP, SETTINGS_GROUP
 from transformer_mt.config.rules import RULES
 from transformer_mt.config.schema import SECTIONS, Config
-from transformer_mt.config.section import Bound, Section, parts
+from transformer_mt.config.section import Section, parts
 from transformer_mt.config.text import DataConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -249,12 +248,6 @@ def _limits(metadata: tuple, is_whole: bool) -> list[str]:
                 most = f"at most {value:,}"
             case Lt(lt=value) if value != 2**31:
                 most = f"below {value:,}"
-    functions = (one.func for one in metadata if isinstance(one, AfterValidator))
-    for bound in (function for function in functions if isinstance(function, Bound)):
-        if bound.limit.startswith("at least"):
-            least = f"{bound.limit} ({bound.reason})"
-        else:
-            most = f"{bound.limit} ({bound.reason})"
     return [limit for limit in (least, most) if limit]
 
 

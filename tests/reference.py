@@ -1,5 +1,7 @@
 """The Transformer once more in NumPy and float64, and the small one that it is compared with."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import paddle
 
@@ -30,6 +32,15 @@ def build(kind, source_vocab_size, target_vocab_size, **options):
     options."""
     sizes = {name: options.pop(name) for name in ModelConfig.model_fields if name in options}
     return kind(ModelConfig(**sizes), source_vocab_size, target_vocab_size, **options)
+
+
+def with_weights(model, source_ids, target_ids):
+    """The logits of a whole target, and the attention weights of the encoder, the decoder, and the
+    decoder's attention to the source: a list of layers each."""
+    memory, encoder = model.encode(source_ids, need_weights=True)
+    hidden, decoder, cross = model.decode(target_ids, memory, source_ids, need_weights=True)
+    logits = model.generate(hidden, cross, model.copyable(source_ids))
+    return logits, SimpleNamespace(encoder=encoder, decoder=decoder, cross=cross)
 
 
 def assert_close(found, expected, message=""):

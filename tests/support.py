@@ -23,7 +23,7 @@ from transformer_mt.data.prepare import PreparedData
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.engine import Engine
 from transformer_mt.decoding.paddle_engine import engine_of
-from transformer_mt.model.build import build_model
+from transformer_mt.model.variants import build_model
 from transformer_mt.training import checkpoint
 from transformer_mt.training.checkpoint import State
 from transformer_mt.training.folder import RunDirectory

@@ -18,6 +18,7 @@ import numpy as np
 import paddle
 import pytest
 
+from tests.reference import with_weights
 from tests.support import as_if_trained, log_softmax, make_config, run_command
 from transformer_mt.config.schema import Config, ModelConfig
 from transformer_mt.data.batches import encoded_rows
@@ -29,9 +30,9 @@ from transformer_mt.export import registry as engines
 from transformer_mt.export.ctranslate2_engine import Ctranslate2Engine
 from transformer_mt.kernels.cpu_decoder import CpuDecoder, CpuDecoderState
 from transformer_mt.kernels.scores import LogProbs
-from transformer_mt.model.build import build_model
 from transformer_mt.model.costs import VocabularySizes, parts
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.model.variants import build_model
 from transformer_mt.training import checkpoint
 from transformer_mt.training.checkpoint import State
 from transformer_mt.training.folder import RunDirectory
@@ -221,10 +222,10 @@ class Built:
         """Logits (1 + target_len, vocabulary), and the attention (1 + target_len, 1 + source_len)
         of the heads that tell which words belong together."""
         with paddle.no_grad():
-            logits, weights = self.model(
+            logits, weights = with_weights(
+                self.model,
                 paddle.to_tensor([[*source, self.subwords.source.eos]]),
                 paddle.to_tensor([[self.subwords.target.bos, *target]]),
-                need_weights=True,
             )
         layer, heads = self.config.alignment_heads
         return logits.numpy()[0], weights.cross[layer].numpy()[0, :heads].mean(axis=0)
@@ -408,7 +409,7 @@ def check_whole_targets(built: Built) -> None:
         memory = model.encode(source)
         everywhere = model.logits(target, memory, source)
         built.assert_logits(everywhere.numpy())
-        built.assert_logits(model(source, target, need_weights=True)[0].numpy())
+        built.assert_logits(with_weights(model, source, target)[0].numpy())
         some = np.flatnonzero(built.labels != built.subwords.target.pad)[::2]
         there = model.logits(target, memory, source, paddle.to_tensor(some)).numpy()
     expected = everywhere.numpy().reshape(-1, there.shape[-1])[some]

@@ -59,7 +59,7 @@ MADE_OF = "checkpoint"
 STEP = re.compile(r"step_\d+")
 # The translations of the dev set at a validation, in the folder dev.
 HYPOTHESIS = re.compile(r"step_(\d+)\.hypothesis")
-CHECKPOINT = re.compile(r"step_\d+|average_(last|best)_\d+")
+AVERAGE = re.compile(r"average_(?:last|best)_\d+")
 # What belongs to a run or to an export besides the files that SHA256SUMS lists. report.html is not
 # among it, because nothing reads it and `report` writes it again; nor is the content of export/.
 _OWN = re.compile(
@@ -68,7 +68,8 @@ _OWN = re.compile(
     rf"test\.(source|reference|hypothesis)|{re.escape(MODEL_CARD)}|{re.escape(TUNING)}|export|"
     r"\.lock"
 )
-_NAMED = re.compile(rf"([0-9a-f]{{64}})  checkpoints/({CHECKPOINT.pattern})/{CHECKSUMS}\n")
+_CHECKPOINT = rf"{STEP.pattern}|{AVERAGE.pattern}"
+_NAMED = re.compile(rf"([0-9a-f]{{64}})  checkpoints/({_CHECKPOINT})/{CHECKSUMS}\n")
 
 
 class ModelDirectory:
@@ -173,9 +174,8 @@ class ModelDirectory:
 
     def named_checkpoints(self) -> list[Path]:
         """Returns the checkpoints of steps, and then the averages of them."""
-        saved = self.saved_checkpoints()
-        every = [path for path in entries(self.checkpoints) if CHECKPOINT.fullmatch(path.name)]
-        return [*saved, *(path for path in every if path not in saved)]
+        averages = [path for path in entries(self.checkpoints) if AVERAGE.fullmatch(path.name)]
+        return [*self.saved_checkpoints(), *averages]
 
     def best(self) -> Path | None:
         """Returns the checkpoint that `best` names; None if there is no such file.
@@ -186,17 +186,14 @@ class ModelDirectory:
         if not path.exists():
             return None
         match = _NAMED.fullmatch(_first_line(path, 200) + "\n")
-        if match is None:
-            problem = "damaged"
-        else:
+        if match is not None:
             chosen = self.checkpoints / match[2]
-            if chosen not in self.named_checkpoints():
-                problem = f"names {chosen.name}, which is not there"
-            elif _hash_of(chosen) != match[1]:
-                problem = f"names {chosen.name}, which has changed since"
-            else:
+            if chosen in self.named_checkpoints() and _hash_of(chosen) == match[1]:
                 return chosen
-        warn(f"{path}: {problem}; the last checkpoint takes its place")
+        warn(
+            f"{path}: damaged, or its checkpoint is gone or has changed; the last checkpoint "
+            "takes its place"
+        )
         return None
 
     def checkpoint(self, name: str | None = None) -> Path:

@@ -29,7 +29,7 @@ from transformer_mt.decoding.output import Aligned, Line, Translation
 from transformer_mt.export import registry
 from transformer_mt.export.registry import EngineSpec
 from transformer_mt.utils.errors import UsageError, UserError
-from transformer_mt.utils.processes import process_pool
+from transformer_mt.utils.signals import process_pool
 
 
 class Translator(LineTranslator):

@@ -1,14 +1,23 @@
-"""Reads the weights of a checkpoint, and loads them into a model."""
+"""The weights of a checkpoint: reads and writes them, and loads them into a model.
+
+They are in files of the safetensors format, https://huggingface.co/docs/safetensors. These hold
+names, shapes and numbers, so reading one cannot run code. (`paddle.save` writes pickles, which can
+run any code.)
+"""
 
 from __future__ import annotations
 
 import io
+import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 
-from transformer_mt.utils import tensors
 from transformer_mt.utils.errors import UserError
 from transformer_mt.utils.files import write_atomically
 from transformer_mt.utils.folders import verify
@@ -21,6 +30,42 @@ WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 
 
+def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes arrays under their names. The same arrays always result in the same bytes.
+
+    Raises:
+        OSError: the file can't be written.
+    """
+    path.touch()
+    mode = path.stat().st_mode  # it follows the user's umask; the library would set 0600
+    try:
+        save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, path)
+    except SafetensorError as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
+    path.chmod(mode)
+
+
+def read_tensors(path: Path) -> dict[str, np.ndarray]:
+    """Returns the arrays in a file by their names.
+
+    Raises:
+        OSError: the file can't be read.
+        ValueError: the file is damaged, has another format, or holds NaN or infinity. With these, a
+            model would translate every line to an empty one.
+    """
+    try:
+        arrays = load_file(path)
+    except SafetensorError as error:
+        raise ValueError(str(error).split("\n")[0]) from None
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():  # 25 ms for 200 MB
+            raise ValueError(f"{name} holds NaN or infinity")
+    return arrays
+
+
 def read_weights(checkpoint: Path) -> dict[str, np.ndarray]:
     """Reads the weights of a checkpoint as float32 arrays by name.
 
@@ -28,13 +73,11 @@ def read_weights(checkpoint: Path) -> dict[str, np.ndarray]:
         UserError: the file is missing or damaged.
     """
     path = checkpoint / WEIGHTS
-    if not path.is_file():
-        raise UserError(f"{path}: there is no such file. Use another checkpoint")
     weights: dict[str, np.ndarray] = {}
     problem = verify(checkpoint, WEIGHTS)
     if problem is None:
         try:
-            weights = tensors.read(path)
+            weights = read_tensors(path)
         except (OSError, ValueError) as error:
             problem = str(error)
     if any(weight.dtype != np.float32 for weight in weights.values()):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from transformer_mt import __version__
 from transformer_mt.config import file as config_file
-from transformer_mt.config import yaml_text
+from transformer_mt.config.file import dump_yaml
 from transformer_mt.config.schema import Config, TrainingConfig
 from transformer_mt.config.text import DataConfig
 from transformer_mt.data.datasets import DATASETS
@@ -91,7 +91,7 @@ def keep(row: Row, places: Places, found: dict[str, Any]) -> None:
     """
     seeds = [int(seed) for seed in found["seeds"]]
     configs = [ModelDirectory(row.model_of(places, seed)).load_config() for seed in seeds]
-    config = yaml_text.dump(_relative(_without_places(configs[0]).model_dump(), f"{places.runs}/"))
+    config = dump_yaml(_relative(_without_places(configs[0]).model_dump(), f"{places.runs}/"))
     curve = [line for seed in seeds for line in _dev_curve(row, places, seed)]
     if row.is_recorded:
         then = recorded(row)

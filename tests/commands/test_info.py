@@ -14,8 +14,8 @@ from tests.support import (
     write_lines,
 )
 from transformer_mt.config import file as config_file
-from transformer_mt.model.build import build_model
 from transformer_mt.model.costs import FlopCounter
+from transformer_mt.model.variants import build_model
 from transformer_mt.model_directory import ModelDirectory
 
 BASE, BIG = (ROOT / "configs" / f"wmt14_en_de_{size}.yaml" for size in ("base", "big"))

@@ -8,8 +8,8 @@ import yaml
 
 from tests.support import ROOT
 from transformer_mt.config import file as config_file
-from transformer_mt.config import yaml_text
 from transformer_mt.config.decoding import DecodingConfig
+from transformer_mt.config.file import parse_yaml
 from transformer_mt.config.schema import SECTIONS
 
 SHIPPED = sorted((ROOT / "configs").glob("*.yaml"))
@@ -75,7 +75,7 @@ def test_the_manual_has_every_key_and_its_default():
                 assert comment.endswith(" It is required."), key
                 continue
             value = re.search(r" Default: (.*)$", comment)[1]
-            assert yaml_text.parse(value) == field.default, key
+            assert parse_yaml(value) == field.default, key
 
 
 # ---------------------------------------------------------------------- the form of the texts

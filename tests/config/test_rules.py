@@ -24,7 +24,7 @@ training: {max_steps: 10}
 CLASHES = {
     "model: {copying: true}\nsubword: {joint: false}": ["model.copying: True: needs subword.joint"],
     "model: {copying: true, non_autoregressive: end}": [
-        "model.non_autoregressive: 'end': model.copying"
+        "model.non_autoregressive: 'end': needs model.copying: false"
     ],
     "guided_attention: {by: diagonal}\n"
     "subword: {sampling: 0.1}\nscheduled_sampling: {decay: linear}": [
@@ -55,7 +55,7 @@ CLASHES = {
     "model: {num_layers: 6, num_decoder_layers: 3}\nsubword: {type: word}": [
         "guided_attention.layer: 4: the model has 3 decoder layers",
         "guided_attention.heads: 9: the model has 8 heads",
-        "guided_attention.by: 'alignment': needs a subword.type other than word",
+        "guided_attention.by: 'alignment': needs subword.type: bpe or unigram or char",
     ],
     "guided_attention: {by: diagonal, alignments: a}": ["guided_attention.alignments: 'a': needs"],
     "guided_attention: {by: alignment, alignments: a}\n"
@@ -76,8 +76,8 @@ CLASHES = {
     ],
     # Whoever copies the recipe of a known corpus for other text makes these mistakes.
     "data: {dataset: multi30k, source_lang: fr, target_lang: de, dev: val}": [
-        "data.dev: 'val': multi30k has the splits train, dev, test. For text files of your own",
-        "data.source_lang: 'fr': multi30k has the languages en and de. For text files of your own",
+        "data.dev: 'val': multi30k has only train, dev, test; for text files of your own",
+        "data.source_lang: 'fr': multi30k has only en, de; for text files of your own",
     ],
 }
 

@@ -214,7 +214,7 @@ def test_from_the_command_line_and_back(recipe):
     [
         ("{text: web, weight: 0}", "data.train.1.weight: 0: expected greater than 0"),
         ("{text: web, tag: a b}", "data.train.1.tag: 'a b': expected a word without spaces"),
-        ("{weight: 2}", "data.train.1.text: missing; it must be given: the name of the text"),
+        ("{weight: 2}", "data.train.1.text: missing; it must be given"),
         ("{text: web, wieght: 2}", "data.train.1.wieght: unknown key; known keys: text, weight"),
         ("{text: web, tag: <new>}", "must have the tags of data.train; missing: <new>"),
     ],

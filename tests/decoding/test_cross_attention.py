@@ -5,12 +5,13 @@ import numpy as np
 import paddle
 import pytest
 
+from tests.reference import with_weights
 from tests.support import demo_pairs, make_config, make_model_directory, run_command, write_lines
 from transformer_mt.decoding.engine import Search, Sentence
 from transformer_mt.decoding.output import Line
 from transformer_mt.decoding.segments import MAX_AT_ONCE
 from transformer_mt.export import registry as engines
-from transformer_mt.model.build import build_model
+from transformer_mt.model.variants import build_model
 from transformer_mt.translator import Translator
 from transformer_mt.weights import load_weights
 
@@ -40,10 +41,10 @@ def expected_attention(directory, sources, targets):
     load_weights(directory.checkpoint(), model)
     model.eval()
     for source, target in zip(sources, targets, strict=True):
-        _, weights = model(
+        _, weights = with_weights(
+            model,
             paddle.to_tensor([[*source, subwords.source.eos]]),
             paddle.to_tensor([[subwords.target.bos, *target]]),
-            need_weights=True,
         )
         mean = weights.cross[LAYER].numpy()[0, :HEADS].astype("float64").mean(axis=0)
         yield mean[: len(target), : len(source)]

@@ -17,7 +17,7 @@ from tests.docs.command_check import (
 from tests.docs.pages import ROOT, Page, commands, pages
 from transformer_mt import cli
 from transformer_mt.config import file as config_file
-from transformer_mt.config import yaml_text
+from transformer_mt.config.file import dump_yaml, parse_yaml
 from transformer_mt.config.schema import SECTIONS
 from transformer_mt.scoring.metrics import METRICS
 
@@ -66,15 +66,15 @@ def check_all(found: list[str], scripts) -> None:
 
 def check_recipe(text: str) -> None:
     """A recipe is a config, and a part of a recipe is one in place of the template's values."""
-    given = yaml_text.parse(text)
-    values = yaml_text.parse((ROOT / TEMPLATE).read_text(encoding="utf-8"))
+    given = parse_yaml(text)
+    values = parse_yaml((ROOT / TEMPLATE).read_text(encoding="utf-8"))
     if "training" in given:
         values = {}
     elif "source_vocab_size" in given.get("subword", {}):
         del values["subword"]["vocab_size"]
     for section, keys in given.items():
         values[section] = values.get(section, {}) | keys if isinstance(keys, dict) else keys
-    config_file.parse(yaml_text.dump(values), "the page")
+    config_file.parse(dump_yaml(values), "the page")
 
 
 def wrong_keys(page: Page) -> list[str]:

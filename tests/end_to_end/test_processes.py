@@ -26,8 +26,8 @@ from tests.support import (
 )
 from transformer_mt.config.file import dump
 from transformer_mt.training import launch
-from transformer_mt.utils import tensors
 from transformer_mt.utils.errors import UserError
+from transformer_mt.weights import read_tensors
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def recipe(tmp_path_factory):
 
 
 def weights(model_dir) -> dict[str, np.ndarray]:
-    return tensors.read(model_dir / "checkpoints" / "step_6" / "model.safetensors")
+    return read_tensors(model_dir / "checkpoints" / "step_6" / "model.safetensors")
 
 
 def dev_losses(model_dir) -> list[float]:

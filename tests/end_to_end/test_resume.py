@@ -28,7 +28,7 @@ from transformer_mt.config.file import dump
 from transformer_mt.data.encoded import PARALLEL_FROM
 from transformer_mt.training.folder import RunDirectory
 from transformer_mt.translator import Translator
-from transformer_mt.utils import tensors
+from transformer_mt.weights import read_tensors
 
 PAIRS = demo_pairs(420)
 STEPS = 45
@@ -403,7 +403,7 @@ def test_fine_tuning(recipe, unbroken, tmp_path):
     tuned = tmp_path / "tuned"
     assert (tuned / "subword.model").read_bytes() == (base / "subword.model").read_bytes()
     weights = [
-        tensors.read(path / "model.safetensors")
+        read_tensors(path / "model.safetensors")
         for path in (best, tuned / "checkpoints" / "step_1")
     ]
     for name, value in weights[0].items():

@@ -29,9 +29,10 @@ from transformer_mt.export import registry
 from transformer_mt.export.ctranslate2_engine import Ctranslate2Engine
 from transformer_mt.export.registry import find
 from transformer_mt.model_directory import ModelDirectory
-from transformer_mt.utils import folders, tensors
+from transformer_mt.utils import folders
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.folders import verify, write_checksums
+from transformer_mt.weights import read_tensors, write_tensors
 
 PAIRS = demo_pairs(200)
 QUANTIZATIONS = ("int8", "int8_float32", "int16", "float16", "bfloat16")
@@ -92,8 +93,8 @@ def paddle_engine(directory, checkpoint=None):
 def test_a_checkpoint_by_name(model_dir, tmp_path):
     """The two differ, and each is exported as it is."""
     weights = model_dir / "checkpoints" / "step_5" / "model.safetensors"
-    values = {name: np.float32(1.25) * value for name, value in tensors.read(weights).items()}
-    tensors.write(weights, values)
+    values = {name: np.float32(1.25) * value for name, value in read_tensors(weights).items()}
+    write_tensors(weights, values)
     write_checksums(weights.parent)
     directory = ModelDirectory(model_dir)
     subwords = directory.load_subwords()

@@ -8,6 +8,7 @@ import paddle
 import pytest
 from paddle import inference
 
+from tests.reference import with_weights
 from tests.support import demo_pairs, make_config, train_subwords, wide_model
 from transformer_mt.export import paddle_inference
 from transformer_mt.model.transformer import Transformer
@@ -115,9 +116,8 @@ def padded_as(model, source_ids):
 def test_a_whole_target_at_once(exported, source_ids):
     source_ids = padded_as(exported.model, source_ids)
     target_ids = np.random.default_rng(6).integers(4, 190, (3, 5))
-    expected, weights = exported.model(
-        paddle.to_tensor(source_ids), paddle.to_tensor(target_ids), need_weights=True
-    )
+    ids = paddle.to_tensor(source_ids), paddle.to_tensor(target_ids)
+    expected, weights = with_weights(exported.model, *ids)
     encoded = run(exported.encoder, {"source_ids": source_ids})
     logits, attention, past = decode(
         exported, encoded, nothing_past(encoded), target_ids, np.arange(5), causal(5)

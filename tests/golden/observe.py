@@ -34,7 +34,7 @@ def logits(model_dir: Path) -> np.ndarray:
     (2, target_len, vocabulary)."""
     import paddle
 
-    from transformer_mt.model.build import build_model
+    from transformer_mt.model.variants import build_model
     from transformer_mt.model_directory import ModelDirectory
     from transformer_mt.weights import load_weights
 

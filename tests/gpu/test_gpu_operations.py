@@ -14,10 +14,8 @@ from transformer_mt.commands.check_device import Device, relative_error
 from transformer_mt.kernels import gpu
 from transformer_mt.model import operations
 from transformer_mt.model.attention import ScaledDotProductAttention
-from transformer_mt.model.basic_layers import Dropout
-from transformer_mt.model.copying import mixture
-from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
-from transformer_mt.model.layers import ResidualNorm
+from transformer_mt.model.layers import Dropout, PositionalEncoding, ResidualNorm, TokenEmbedding
+from transformer_mt.model.variants import mixture
 from transformer_mt.training.objective import LabelSmoothedCrossEntropy
 from transformer_mt.utils import device as devices
 

@@ -12,7 +12,7 @@ import pytest
 from tests.reference import PAD, SMALL, assert_all_parameters_get_a_gradient, assert_close, build
 from tests.support import log_softmax
 from transformer_mt.model import operations
-from transformer_mt.model.copying import CopyableSource, CopyingTransformer, mixture
+from transformer_mt.model.variants import CopyableSource, CopyingTransformer, mixture
 from transformer_mt.training.objective import LabelSmoothedCrossEntropy
 
 BOS, EOS = 1, 2
@@ -191,9 +191,6 @@ class TestModel:
         assert_close(log_softmax(ours), expected)
         assert np.abs(expected - log_softmax(generated)).max() > 0.1
 
-        with_weights, weights = model(source_ids, target_ids, need_weights=True)
-        np.testing.assert_array_equal(with_weights, ours)
-        np.testing.assert_array_equal(weights.cross[1], cross_weights[1])
         memory = model.encode(source_ids)
         some = model.logits(target_ids, memory, source_ids, paddle.to_tensor([0, 3, 5, 8]))
         assert_close(some, ours.reshape([12, VOCABULARY]).numpy()[[0, 3, 5, 8]])
@@ -201,7 +198,7 @@ class TestModel:
     def test_generates_at_first_and_copies_if_the_gate_says_so(self, source_ids, target_ids):
         model = small_model()
         model.gate.weight.set_value(paddle.zeros([8, 1]))
-        hidden = model.decode(target_ids, model.encode(source_ids), source_ids)
+        hidden, *_ = model.decode(target_ids, model.encode(source_ids), source_ids)
         generated = np.exp(log_softmax(model.generator(hidden)))  # as without copying
         p = np.exp(log_softmax(model(source_ids, target_ids)))
         absent = ~np.isin(np.arange(VOCABULARY), source_ids.numpy()[0])

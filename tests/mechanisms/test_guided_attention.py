@@ -6,6 +6,7 @@ import numpy as np
 import paddle
 import pytest
 
+from tests.reference import with_weights
 from tests.small_trainers import TRAIN, trainer_of
 from tests.support import (
     make_config,
@@ -86,11 +87,10 @@ def test_the_loss_of_a_batch(make_trainer, guided, layer, heads, weight):
     plain = Objective(trainer.model, objective.criterion)
     plain_loss, plain_nll = map(float, plain.losses(batch, 1))
     loss, nll = map(float, objective.losses(batch, 1))
-    _, attention_weights = trainer.model(
-        paddle.to_tensor(batch.source), paddle.to_tensor(batch.target_input), need_weights=True
-    )
-    own = attention_weights.cross[layer].numpy().astype("float64")[:, :heads].mean(axis=1)
-    logarithms = np.log(np.maximum(attention_weights.cross[layer].numpy()[:, :heads], 1e-30))
+    ids = paddle.to_tensor(batch.source), paddle.to_tensor(batch.target_input)
+    weights = with_weights(trainer.model, *ids)[1].cross[layer].numpy()[:, :heads]
+    own = weights.astype("float64").mean(axis=1)
+    logarithms = np.log(np.maximum(weights, 1e-30))
     if guided["by"] == "alignment":
         expected = -(batch.alignment * logarithms.mean(axis=1)).sum()
     else:

@@ -20,8 +20,8 @@ from tests.reference import (
     build,
 )
 from transformer_mt.kernels.cpu_decoder import CpuDecoder
-from transformer_mt.model.nonautoregressive import NonAutoregressiveTransformer
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.model.variants import NonAutoregressiveTransformer
 
 MASK = 1
 LONGEST = 30

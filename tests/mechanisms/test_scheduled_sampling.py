@@ -14,7 +14,7 @@ from tests.support import (
     train_subwords,
     wide_model,
 )
-from transformer_mt.config.mechanisms import ScheduledSamplingConfig
+from transformer_mt.config.schema import ScheduledSamplingConfig
 from transformer_mt.data.batches import Batch, collate
 from transformer_mt.training.objective import Objective
 from transformer_mt.training.terms import make_objective, perturbation

@@ -13,9 +13,8 @@ from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.paddle_engine import PaddleEngine, target_arrays
 from transformer_mt.kernels.cpu_decoder import CpuDecoder, cpu_decoders
-from transformer_mt.model.build import build_model
-from transformer_mt.model.copying import CopyingTransformer
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.model.variants import CopyingTransformer, build_model
 
 WORDS = [f"w{number}" for number in range(12)]
 VOCABULARY = WordVocabulary(WORDS)

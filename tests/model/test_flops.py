@@ -10,8 +10,8 @@ from transformer_mt.config.schema import ModelConfig
 from transformer_mt.model import operations
 from transformer_mt.model.attention import Linear, ScaledDotProductAttention
 from transformer_mt.model.costs import FlopCounter, Flops
-from transformer_mt.model.nonautoregressive import NonAutoregressiveTransformer
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.model.variants import NonAutoregressiveTransformer
 
 TINY = ModelConfig(num_layers=1, d_model=2, d_ff=3, num_heads=1)
 SIZES = {"num_encoder_layers": 2, "num_decoder_layers": 3, "d_model": 8, "num_heads": 2, "d_ff": 12}
@@ -121,7 +121,7 @@ def test_recompute_goes_through_the_layers_once_more(monkeypatch):
 
 def test_decoding_is_what_the_model_computes_step_by_step(monkeypatch):
     """Without the positions for which buffers are allocated, but which no step has filled yet."""
-    for module in ("attention", "transformer"):
+    for module in ("cache", "transformer"):
         monkeypatch.setattr(f"transformer_mt.model.{module}.capacity", lambda positions: positions)
     transformer = model()
     transformer.eval()

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_mt.config.schema import ModelConfig
-from transformer_mt.model.build import build_model
 from transformer_mt.model.costs import VocabularySizes, parts
+from transformer_mt.model.variants import build_model
 
 # The base model of Vaswani et al. 2017, table 3, is the default.
 BIG = {"d_model": 1024, "d_ff": 4096, "num_heads": 16}

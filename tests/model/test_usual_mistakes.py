@@ -11,15 +11,14 @@ import numpy as np
 import paddle
 import pytest
 
-from tests.reference import assert_close, build, sizes
+from tests.reference import assert_close, build, sizes, with_weights
 from transformer_mt.model.attention import (
     MultiHeadAttention,
     ScaledDotProductAttention,
     causal_mask,
 )
-from transformer_mt.model.embedding import PositionalEncoding
-from transformer_mt.model.layers import DecoderLayer, EncoderLayer, LayerNorm, ResidualNorm
-from transformer_mt.model.transformer import Transformer
+from transformer_mt.model.layers import LayerNorm, PositionalEncoding, ResidualNorm
+from transformer_mt.model.transformer import DecoderLayer, EncoderLayer, Transformer
 
 PAD, BOS = 0, 1
 
@@ -248,7 +247,7 @@ def test_the_target_mask_leaves_something_in_every_row(randomise, norm):
     model = randomise(small_model(norm=norm))
     source_ids = paddle.to_tensor([[3, 4, 5], [PAD, PAD, PAD]])
     target_ids = paddle.to_tensor([[BOS, 3, PAD, PAD], [BOS, 6, 7, 8]])
-    logits, weights = model(source_ids, target_ids, need_weights=True)
+    logits, weights = with_weights(model, source_ids, target_ids)
     for layer_weights in weights.decoder:
         sums = layer_weights.sum(-1)
         assert_close(sums, np.ones((2, 2, 4)))  # padding included
@@ -266,7 +265,7 @@ def test_the_look_ahead_mask_ends_right_behind_the_diagonal(randomise):
 
     model = randomise(small_model())
     source_ids, target_ids = paddle.to_tensor([[3, 4, 5]]), paddle.to_tensor([[BOS, 3, 4, 5]])
-    before, weights = model(source_ids, target_ids, need_weights=True)
+    before, weights = with_weights(model, source_ids, target_ids)
     for layer_weights in weights.decoder:
         seen = np.broadcast_to(np.tril(np.ones((4, 4), dtype=bool)), layer_weights.shape)
         np.testing.assert_array_equal(layer_weights.numpy() > 0.0, seen)

@@ -16,7 +16,7 @@ from transformer_mt.model.attention import (
     causal_mask,
     padding_mask,
 )
-from transformer_mt.model.embedding import PositionalEncoding
+from transformer_mt.model.layers import PositionalEncoding
 
 TOLERANCE = 1e-6
 

@@ -15,7 +15,7 @@ from tests.support import ROOT
 from transformer_mt.cli import COMMANDS
 from transformer_mt.config.rules import RULES
 from transformer_mt.config.schema import SECTIONS
-from transformer_mt.config.section import PositiveFloat, PositiveInt, Section, at_least, at_most
+from transformer_mt.config.section import PositiveFloat, PositiveInt, Section
 
 CONFIG = (ROOT / "docs" / "config.md").read_text("utf-8")
 
@@ -44,7 +44,7 @@ class Example(Section):
     """A key."""
     pair: Annotated[list[PositiveFloat], Field(min_length=2)] = Field([0.5, 2.0])
     """A key."""
-    share: Annotated[float, Field(gt=0, lt=9), at_least(0.5, "why"), at_most(2, "so")] = 1e-9
+    share: Annotated[float, Field(ge=0.5, le=2)] = 1e-9
     """A key."""
     kind: Literal["a", "b"] | None = "a"
     """See configs/demo.yaml, and --format tsv.

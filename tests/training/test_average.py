@@ -11,9 +11,8 @@ from transformer_mt.training import checkpoint
 from transformer_mt.training.checkpoint import State, average
 from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.progress import Progress
-from transformer_mt.utils import tensors
 from transformer_mt.utils.errors import UsageError, UserError
-from transformer_mt.weights import load_weights
+from transformer_mt.weights import load_weights, read_tensors
 
 STEPS = (2, 4, 6, 10)
 BEST = [(9.0, 4), (8.0, 10), (7.0, 2)]
@@ -36,7 +35,7 @@ def directory(tmp_path):
 
 
 def weights(path):
-    return tensors.read(path / "model.safetensors")
+    return read_tensors(path / "model.safetensors")
 
 
 @pytest.mark.parametrize(

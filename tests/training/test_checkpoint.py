@@ -18,10 +18,9 @@ from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.optimizers import make_optimizer
 from transformer_mt.training.parallel import ALONE, Gradients
 from transformer_mt.training.progress import Meter, Progress
-from transformer_mt.utils import tensors
 from transformer_mt.utils.errors import UserError
 from transformer_mt.utils.folders import verify, write_checksums
-from transformer_mt.weights import load_weights
+from transformer_mt.weights import load_weights, read_tensors, write_tensors
 
 VOCABULARY = 50
 
@@ -65,7 +64,7 @@ def test_what_is_saved_comes_back_and_tied_weights_stay_tied(directory, tied):
     model, other = small_model(tied=tied), small_model(tied=tied)
     saved = save(directory, 3, model)
     assert saved == directory.checkpoints / "step_3"
-    stored = tensors.read(saved / "model.safetensors")
+    stored = read_tensors(saved / "model.safetensors")
     shapes = [list(value.shape) for value in stored.values()]
     assert shapes.count([VOCABULARY, 8]) == (1 if tied else 3)
     load_weights(saved, other)
@@ -109,7 +108,7 @@ def test_a_checkpoint_that_holds_no_numbers_is_refused(directory, file, bad):
     """Checksums are right: training itself, or another program, wrote it."""
     saved = save(directory, 3)
     path = saved / f"{file}.safetensors"
-    tensors.write(path, tensors.read(path) | {"one": np.array([1, bad], np.float32)})
+    write_tensors(path, read_tensors(path) | {"one": np.array([1, bad], np.float32)})
     write_checksums(saved)
     model = small_model()
     with pytest.raises(UserError, match=re.escape(f"{path}: damaged (one holds NaN")):

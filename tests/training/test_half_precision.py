@@ -13,7 +13,7 @@ import pytest
 from tests.small_trainers import trainer_of
 from tests.support import wide_model
 from transformer_mt.data.batches import collate
-from transformer_mt.model import copying
+from transformer_mt.model import variants
 from transformer_mt.training.terms import make_objective
 
 OPTIONS = {
@@ -95,8 +95,8 @@ def test_the_loss_is_in_float32(tmp_path, monkeypatch, allowed, option):
         halved(monkeypatch, model, "logits", (0, 1))
     elif option == "copying":
         # The first two are what `_mixed` calls, the third what the mixture is.
-        seen.append(watched(monkeypatch, allowed, copying.CopyableSource, "pointed_at"))
-        seen.append(watched(monkeypatch, allowed, copying._Mixture, "apply"))
+        seen.append(watched(monkeypatch, allowed, variants.CopyableSource, "pointed_at"))
+        seen.append(watched(monkeypatch, allowed, variants._Mixture, "apply"))
         halved(monkeypatch, model, "decode", (2,))
         for layer in (model.generator, model.gate):
             layer.register_forward_post_hook(lambda layer, inputs, output: half(output))

@@ -7,7 +7,7 @@ import pytest
 from tests.support import LEARNER, LEARNING, demo_pairs, learn, make_config, make_model_directory
 from transformer_mt.data.subword import Subwords, WordVocabulary
 from transformer_mt.decoding.line_translator import LineTranslator
-from transformer_mt.model.build import build_model
+from transformer_mt.model.variants import build_model
 from transformer_mt.utils.errors import UserError
 from transformer_mt.weights import load_weights, take_weights
 

@@ -13,8 +13,8 @@ from transformer_mt.config import file as config_file
 from transformer_mt.data.batches import read_update
 from transformer_mt.data.prepare import prepare
 from transformer_mt.training.progress import Plan
-from transformer_mt.utils import tensors
 from transformer_mt.utils.errors import UsageError
+from transformer_mt.weights import read_tensors
 
 PAIRS = demo_pairs(160)
 TEXTS = ["news", {"text": "web", "weight": 1.5, "tag": "<bt>"}, {"text": "old", "weight": 0.5}]
@@ -74,7 +74,7 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(recipe, tmp_path):
     for end in (f"training.max_steps={steps // 2}", "training.max_epochs=2"):
         run_command("train", recipe, f"model_dir={resumed}", end)
     paths = [run / f"checkpoints/step_{steps}/model.safetensors" for run in (whole, resumed)]
-    assert_same_weights(*map(tensors.read, paths))
+    assert_same_weights(*map(read_tensors, paths))
 
 
 def test_a_change_is_refused_on_resuming(recipe):

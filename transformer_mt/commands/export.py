@@ -101,7 +101,7 @@ def run(options: argparse.Namespace) -> None:
     backend.require_utf8(output)
     _check_replaceable(output)
 
-    from transformer_mt.model.build import build_model  # It imports Paddle, which takes seconds.
+    from transformer_mt.model.variants import build_model  # It imports Paddle, which takes seconds.
 
     model = build_model(config.model, subwords)
     load_weights(chosen, model)

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from transformer_mt.config.section import NaturalNumber, PositiveInt, Section, at_least, at_most
+from transformer_mt.config.section import NaturalNumber, PositiveInt, Section
 
 # Every hypothesis of a beam has a cache.
 BeamSize = Annotated[int, Field(gt=0, le=1000)]
@@ -24,9 +24,8 @@ class DecodingConfig(Section):
     beam_size: BeamSize = 5
     """The number of hypotheses that beam search keeps. 1 is greedy search."""
 
-    length_penalty: Annotated[
-        float, Field(ge=0), at_most(10, "higher powers of a length overflow")
-    ] = 1.0
+    # Higher powers of a length overflow.
+    length_penalty: Annotated[float, Field(ge=0, le=10)] = 1.0
     """The exponent of the length penalty (see length_penalty_kind). 0 is no penalty, and higher
     values give longer outputs."""
 
@@ -69,11 +68,8 @@ class DecodingConfig(Section):
     """Draws outputs at random from the model's probabilities, instead of searching for the best.
     The draw depends only on the seed, the text and the line number."""
 
-    temperature: Annotated[
-        float,
-        Field(gt=0, le=1000),
-        at_least(1e-3, "below it, only the most probable subword is drawn, as with top_k: 1"),
-    ] = 1.0
+    # Below the bound, only the most probable subword would be drawn, as with `top_k: 1`.
+    temperature: Annotated[float, Field(ge=1e-3, le=1000)] = 1.0
     """The temperature of sampling. Below 1 is less random, above 1 more random."""
 
     top_k: PositiveInt | None = None

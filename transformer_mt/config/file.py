@@ -6,20 +6,21 @@ Nothing heavy is imported here, so that a mistake in a config is reported at onc
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from operator import attrgetter
 from pathlib import Path
+from string import Template
 from types import SimpleNamespace
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
-from transformer_mt.config import yaml_text
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.problems import describe, printable, shown, unknown_key
 from transformer_mt.config.rules import RULES
 from transformer_mt.config.schema import SECTIONS, Config
+from transformer_mt.config.section import Section
 from transformer_mt.config.text import FORMS, DataConfig
 from transformer_mt.utils.errors import UsageError
 
@@ -66,12 +67,17 @@ def parse(
     problems = [problem for text in overrides if (problem := _apply_override(values, text))]
     problems += _expand_paths(values)
     complete(values)
-    config, own_problems, unknown = _validate(values)
-    problems += own_problems
-    if count := len(problems) + len(unknown):
-        subject = f"{path}: {'1 problem' if count == 1 else f'{count} problems'}"
-        raise _refusal(subject, problems, unknown)
+    config, own_problems = _validate(Config, values)
+    if problems := [*problems, *own_problems]:
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        raise _refusal(f"{path}: {count}", problems)
     return config
+
+
+class _OnlyDecoding(Section):
+    """A config without the other sections."""
+
+    decoding: DecodingConfig
 
 
 def with_changes(decoding: DecodingConfig, changes: dict[str, Any]) -> DecodingConfig:
@@ -80,12 +86,11 @@ def with_changes(decoding: DecodingConfig, changes: dict[str, Any]) -> DecodingC
     Raises:
         UsageError: a value is wrong; the message names all problems at once.
     """
-    changed, problems, unknown = _validate(
-        {"decoding": decoding.model_dump() | changes}, "decoding"
-    )
-    if problems or unknown:
-        raise UsageError("\n".join([*problems, *map(unknown_key, unknown)]))
-    return changed
+    values = {"decoding": decoding.model_dump() | changes}
+    changed, problems = _validate(_OnlyDecoding, values)
+    if problems:
+        raise UsageError("\n".join(problems))
+    return changed.decoding
 
 
 def require_together(config: Config, subject: str) -> None:
@@ -100,7 +105,7 @@ def require_together(config: Config, subject: str) -> None:
 
 def dump(config: Config) -> str:
     """The resolved config as YAML that `load` reads back to an equal Config."""
-    return yaml_text.dump(config.model_dump())
+    return dump_yaml(config.model_dump())
 
 
 def changed(config: Config) -> dict[str, Any]:
@@ -108,42 +113,40 @@ def changed(config: Config) -> dict[str, Any]:
     "training.max_steps", in the order of the schema. Keys without a default are included, as is
     "model_dir"."""
     values = {"model_dir": config.model_dir}
-    for name, section in SECTIONS.items():
-        given = getattr(config, name).model_dump()
-        for key, field in section.model_fields.items():
-            value = given[key]
-            if field.is_required() or value != field.default:
-                values[f"{name}.{key}"] = value
+    given = config.model_dump(exclude={"model_dir"}, exclude_defaults=True)
+    for name, section in given.items():
+        values |= {f"{name}.{key}": value for key, value in section.items()}
     return values
 
 
-def _validate(given: dict[str, Any], only: str | None = None) -> tuple[Any, list[str], list[str]]:
-    """Validates a whole config, or only one section of it.
+def _validate(schema: type[Section], given: dict[str, Any]) -> tuple[Any, list[str]]:
+    """Validates a config.
 
-    Returns: the config or section (None if a value is wrong), the problems, and the unknown keys.
-        There may be thousands of unknown keys if the file is no config at all.
+    Args:
+        schema: Config, or another class that has some of its sections.
+
+    Returns: the config (None if a value is wrong), and all problems, unknown keys last.
     """
     valid: Any = None
-    problems, unknown, wrong = [], [], set()
+    problems: list[str] = []
+    unknown: list[str] = []
+    # No rule may look at sections that are not given.
+    wrong = SECTIONS.keys() - schema.model_fields.keys()
     try:
-        if only is None:
-            valid = Config.model_validate(given)
-        else:
-            wrong = SECTIONS.keys() - {only}  # They are not given, so no rule may look at them.
-            valid = SECTIONS[only].model_validate(given[only])
+        valid = schema.model_validate(given)
     except ValidationError as error:
         for item in error.errors():
-            item["loc"] = item["loc"] if only is None else (only, *item["loc"])
             item["loc"] = tuple(part for part in item["loc"] if part not in FORMS)
-            path = [str(part) for part in item["loc"]]
-            if item["type"] == "extra_forbidden":
-                unknown.append(".".join(path))
-                if len(path) > 2:  # a key of a text in data.train
-                    wrong.add(".".join(path[:2]))
-            else:
+            key = ".".join(map(str, item["loc"][:2]))
+            if item["type"] != "extra_forbidden":
                 problems.append(describe(item))
-                wrong.add(".".join(path[:2]))
-    return valid, problems + _broken_rules(given, wrong), unknown
+                wrong.add(key)
+                continue
+            # There may be thousands of unknown keys if the file is no config at all.
+            unknown.append(describe(item) if len(unknown) < LISTED else key)
+            if len(item["loc"]) > 2:  # a key of a text in data.train
+                wrong.add(key)
+    return valid, problems + _broken_rules(given, wrong) + unknown
 
 
 def _broken_rules(given: dict[str, Any], wrong: Set[str] = frozenset()) -> list[str]:
@@ -174,12 +177,11 @@ def _broken_rules(given: dict[str, Any], wrong: Set[str] = frozenset()) -> list[
     return lines
 
 
-def _refusal(subject: str, problems: list[str], unknown: Sequence[str] = ()) -> UsageError:
+def _refusal(subject: str, problems: list[str]) -> UsageError:
     """An error that lists the first problems, and says how many more there are."""
     lines = [subject, *problems[:LISTED]]
-    lines += [unknown_key(path) for path in unknown[: LISTED - len(problems[:LISTED])]]
-    if (more := len(problems) + len(unknown) - LISTED) > 0:
-        lines.append(f"... and {more:,} more")
+    if len(problems) > LISTED:
+        lines.append(f"... and {len(problems) - LISTED:,} more")
     return UsageError("\n  ".join(lines))
 
 
@@ -198,28 +200,21 @@ def _read(path: Path) -> str:
 def _parse(text: str, name: str) -> dict[str, Any]:
     where = ""
     try:
-        values = yaml_text.parse(text)
-    except yaml.MarkedYAMLError as error:
-        problem = printable(error.problem, 200)
-        if mark := error.problem_mark:
-            where = f", line {mark.line + 1}, column {mark.column + 1}"
-            if re.match(" *\t", text.split("\n")[mark.line]):
-                where = f", line {mark.line + 1}"
-                problem = "a tab is no indentation; write spaces"
-            elif "mapping values" in problem:
-                problem += ". Is a space missing after a colon, here or in the line above?"
-    except RecursionError:
-        problem = "nested too deeply"
-    except yaml.reader.ReaderError as error:
-        where = f", line {text.count(chr(10), 0, error.position) + 1}"
-        problem = f"there is a control character (U+{error.character:04X}) in it"
-    except (yaml.YAMLError, ValueError) as error:
-        problem = printable(str(error), 200)
+        values = parse_yaml(text)
+    except YAML_ERRORS as error:
+        problem = str(error)
+        if isinstance(error, yaml.MarkedYAMLError):
+            problem = error.problem
+            if mark := error.problem_mark:
+                where = f", line {mark.line + 1}, column {mark.column + 1}"
+        if "mapping values" in problem:
+            problem += ". Is a space missing after a colon, here or in the line above?"
+        problem = f"not valid YAML: {printable(problem, 200)}"
     else:
         if isinstance(values, dict):
             return values
-        raise UsageError(f"{name}: expected `model_dir` and the sections {', '.join(SECTIONS)}")
-    raise UsageError(f"{name}{where}: not valid YAML: {problem}")
+        problem = f"expected `model_dir` and the sections {', '.join(SECTIONS)}"
+    raise UsageError(f"{name}{where}: {problem}")
 
 
 def _expand_paths(values: dict[str, Any]) -> Iterator[str]:
@@ -261,8 +256,109 @@ def _apply_override(values: dict[str, Any], override: str) -> str | None:
     is_list = kind == training_texts and text.startswith("[")
     if kind not in (str, str | None, training_texts) or is_list:
         # For text that is no YAML, the schema reports what it expected.
-        with contextlib.suppress(*yaml_text.ERRORS):
-            target[key] = yaml_text.parse(text)
+        with contextlib.suppress(*YAML_ERRORS):
+            target[key] = parse_yaml(text)
     elif text in ("", "null") and kind == str | None:
         target[key] = None
     return None
+
+
+# ---- YAML: the scalars of version 1.2, by PyYAML ----
+
+# What PyYAML raises for text that is no YAML, or a value that is not what it looks like.
+YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)
+
+
+def parse_yaml(text: str) -> Any:
+    """The value that a YAML document stands for.
+
+    Raises: one of YAML_ERRORS; a `yaml.MarkedYAMLError` knows the place.
+    """
+    return yaml.load(text, Loader=_Loader)
+
+
+def dump_yaml(values: dict[str, Any]) -> str:
+    """YAML that `parse_yaml` reads back to equal values. Each value is on one line."""
+    return yaml.dump(
+        values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=float("inf")
+    )
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2's scalars: `1e-9` is a number, `no` (Norwegian) is text; a key given twice is an
+    error."""
+
+    yaml_implicit_resolvers: dict = {}  # noqa: RUF012 (PyYAML's own attribute)
+
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        # Here and not where the mapping is constructed: by then `<<` has put other keys into it.
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key_node, _ in node.value:
+            key, mark = key_node.value, key_node.start_mark
+            if key_node.tag not in (_TAG + "str", _TAG + "merge"):
+                shown = repr(key) if isinstance(key, str) else "a list or a mapping"
+                raise yaml.MarkedYAMLError(None, None, f"a key must be text, not {shown}", mark)
+            if key in seen:
+                raise yaml.MarkedYAMLError(None, None, f"the key {key!r} is given twice", mark)
+            seen.add(key)
+        return node
+
+
+class _Dumper(yaml.SafeDumper):
+    """Puts text in quotes that _Loader, or a reader of YAML 1.1, would take for something else."""
+
+
+def _represent_text(dumper: _Dumper, text: str) -> yaml.Node:
+    # Left to itself, PyYAML writes U+0085 in single quotes, where it reads a space.
+    style = None if text.isprintable() else '"'
+    return dumper.represent_scalar(_TAG + "str", text, style=style)
+
+
+def _constructor(convert: Callable[[str], Any]) -> Callable[[_Loader, yaml.Node], Any]:
+    def construct(loader: _Loader, node: yaml.Node) -> Any:
+        try:
+            return convert(loader.construct_scalar(node))
+        except (ValueError, KeyError) as error:
+            problem = f"not a {node.tag.removeprefix(_TAG)}: {error}"
+            raise yaml.MarkedYAMLError(None, None, problem, node.start_mark) from None
+
+    return construct
+
+
+_TAG = "tag:yaml.org,2002:"
+_BOOLS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+for _name, _pattern, _first, _convert in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""], lambda text: None),
+    ("bool", "|".join(_BOOLS), list("tTfF"), _BOOLS.__getitem__),
+    # PyYAML's own constructors read "010" as octal and "1_0" as ten.
+    ("int", r"[-+]?[0-9]+", list("-+0123456789"), int),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789"), float),
+    ("merge", r"<<", ["<"], None),
+):
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(_TAG + _name, re.compile(rf"^(?:{_pattern})\Z"), _first)
+    if _convert:
+        _Loader.add_constructor(_TAG + _name, _constructor(_convert))
+_Dumper.add_representer(str, _represent_text)
+
+
+# ---- The recipe of the command `new` ----
+
+
+def recipe_text(values: dict[str, Any], vocabulary_sizes: dict[str, int], file: str) -> str:
+    """Returns a recipe for text files, whose comments explain every line.
+
+    Args:
+        values: a value for each name in recipe.yaml.
+        vocabulary_sizes: the keys of the section `subword` that set the size of a vocabulary, and
+            their values.
+        file: the name of the recipe, as it is typed at a shell.
+    """
+    template = Template(Path(__file__).with_name("recipe.yaml").read_text(encoding="utf-8"))
+    sizes = "\n".join(f"  {key}: {size}" for key, size in vocabulary_sizes.items())
+    shown = {
+        key: dump_yaml({key: value}).partition(": ")[2].rstrip("\n")
+        for key, value in values.items()
+    }
+    return template.substitute(shown, vocabulary=sizes, file=file)

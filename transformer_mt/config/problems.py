@@ -5,8 +5,7 @@ import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from transformer_mt.config.schema import SECTIONS, Config
-from transformer_mt.config.section import first_sentence
+from transformer_mt.config.schema import SECTIONS
 from transformer_mt.config.text import TrainingText
 
 # Names that other toolkits use for a key, in lower case.
@@ -80,8 +79,10 @@ PLAINER = {
 def describe(item: Mapping[str, Any]) -> str:
     """One line about one of pydantic's errors: the key, the value, and what was expected."""
     path = ".".join(str(part) for part in item["loc"])
+    if item["type"] == "extra_forbidden":
+        return f"{printable(path)}: unknown key{_suggestion(path)}"
     if item["type"] == "missing":
-        return f"{path}: missing; {_missing(item['loc'])}"
+        return f"{path}: missing; it must be given (see docs/config.md)"
     if item["type"] in ("model_type", "model_attributes_type"):
         return f"{path}: {shown(item['input'])}: expected a section with keys of its own"
     message = item["msg"]
@@ -92,9 +93,7 @@ def describe(item: Mapping[str, Any]) -> str:
 
 def unknown_key(path: str) -> str:
     """One line about a key that does not exist."""
-    if path.startswith("data.train."):
-        return f"{printable(path)}: unknown key; known keys: {', '.join(TrainingText.model_fields)}"
-    return f"{printable(path)}: unknown key{_suggestion(path)}"
+    return describe({"type": "extra_forbidden", "loc": [path]})
 
 
 def known_keys(name: str) -> list[str]:
@@ -114,8 +113,8 @@ def _full_names() -> dict[str, list[str]]:
 
 def nearest(section: str, name: str, others: Iterable[str] = ()) -> str | None:
     """The key of a section, or the one of the other names, that an unknown name probably means."""
-    full_names = (key.partition(".") for key in known_keys(name))
-    own = [key for its, _, key in full_names if its == section]
+    place = f"{section}."
+    own = [key.removeprefix(place) for key in known_keys(name) if key.startswith(place)]
     known = [*SECTIONS[section].model_fields, *others]
     return next(iter(own + difflib.get_close_matches(name, known, n=1)), None)
 
@@ -140,23 +139,11 @@ _SHORT.maxlevel = 3
 _SHORT.maxstring = _SHORT.maxother = 200  # cut afterwards
 
 
-def _missing(location: tuple) -> str:
-    """What the schema expects at a path where nothing is given."""
-    section = SECTIONS.get(location[0])
-    fields = Config.model_fields if section is None else section.model_fields
-    if len(location) > 2:  # a text in data.train
-        fields = TrainingText.model_fields
-    if section is None or len(location) > 1:
-        text = first_sentence(fields[location[-1]].description)
-        return f"it must be given: {text[0].lower()}{text[1:]}"
-    if required := [name for name, field in fields.items() if field.is_required()]:
-        return f"expected a section with {' and '.join(required)}"
-    return f"expected a section with keys such as {' and '.join(list(fields)[:2])}"
-
-
 def _suggestion(path: str) -> str:
     """The known key that is closest to an unknown one: a similar spelling, or the same key of
     another section."""
+    if path.startswith("data.train."):
+        return f"; known keys: {', '.join(TrainingText.model_fields)}"
     section, _, key = path.partition(".") if "." in path else ("", "", path)
     meant = known_keys(key)
     # Keys are compared without their section, which would make all of its keys look similar.

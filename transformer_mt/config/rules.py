@@ -16,13 +16,16 @@ Problems = Iterator[tuple[tuple[str, ...], str]]
 
 # The splits and the languages of each dataset but files.
 SPLITS, LANGUAGES = ("train", "dev", "test"), ("en", "de")
+# The types of subwords that can have symbols of the user's own.
+WITH_SYMBOLS = ("bpe", "unigram", "char")
 
 
-def needs(config: Any, option: str, key: str, needed: Any, reason: str = "") -> Problems:
-    """The rule that `key` must have the value `needed` if `option` is turned on."""
-    if attrgetter(option)(config) and attrgetter(key)(config) != needed:
-        shown = needed if isinstance(needed, str) else json.dumps(needed)
-        yield (option, key), f"needs {key}: {shown}" + (f": {reason}" if reason else "")
+def needs(config: Any, option: str, key: str, *allowed: Any, reason: str = "") -> Problems:
+    """The rule that `key` must have one of the values `allowed` if `option` is turned on."""
+    if attrgetter(option)(config) and attrgetter(key)(config) not in allowed:
+        values = [value if isinstance(value, str) else json.dumps(value) for value in allowed]
+        problem = f"needs {key}: {' or '.join(values)}"
+        yield (option, key), f"{problem}: {reason}" if reason else problem
 
 
 def data_rules(config: Config) -> Problems:
@@ -33,26 +36,25 @@ def data_rules(config: Config) -> Problems:
     - `data.source_lang` and `data.target_lang` must differ.
     - `data.dataset: wmt14ende` needs `subword.type: vocabulary`.
     """
-    data, subword = config.data, config.subword
-    is_known, name = data.dataset != "files", data.dataset
-    own_text = "For text files of your own, give data.dataset: files, as in configs/template.yaml"
-    if not is_known and data.root is None:
-        message = f"data.dataset: {name} needs the folder that holds the files"
-        yield ("data.root", "data.dataset"), message
-    names = {"train": [text.text for text in data.texts], "dev": [data.dev], "test": [data.test]}
-    for key, given in names.items():
-        if is_known and not {*given} <= {*SPLITS, None}:
-            message = f"{name} has the splits {', '.join(SPLITS)}. {own_text}"
-            yield (f"data.{key}", "data.dataset"), message
+    data, name = config.data, config.data.dataset
     if data.target_lang == data.source_lang:
         yield ("data.target_lang", "data.source_lang"), "must differ from data.source_lang"
-    for key in ("source_lang", "target_lang"):
-        if is_known and getattr(data, key) not in LANGUAGES:
-            message = f"{name} has the languages {' and '.join(LANGUAGES)}. {own_text}"
-            yield (f"data.{key}", "data.dataset"), message
-    if name == "wmt14ende" and subword.type != "vocabulary":
-        message = f"data.dataset: {name} is BPE'd text, it needs type: vocabulary"
-        yield ("subword.type", "data.dataset"), message
+    if name == "files":
+        if data.root is None:
+            message = "data.dataset: files needs the folder that holds the files"
+            yield ("data.root", "data.dataset"), message
+        return
+    if name == "wmt14ende":
+        reason = "its text has BPE applied"
+        yield from needs(config, "data.dataset", "subword.type", "vocabulary", reason=reason)
+    texts = {"train": [text.text for text in data.texts], "dev": [data.dev], "test": [data.test]}
+    languages = {key: [getattr(data, key)] for key in ("source_lang", "target_lang")}
+    for values, known in ((texts, (*SPLITS, None)), (languages, LANGUAGES)):
+        for key, given in values.items():
+            if not {*given} <= {*known}:
+                own = "for text files of your own, give data.dataset: files"
+                message = f"{name} has only {', '.join(filter(None, known))}; {own}"
+                yield (f"data.{key}", "data.dataset"), message
 
 
 def subword_rules(config: Config) -> Problems:
@@ -67,27 +69,22 @@ def subword_rules(config: Config) -> Problems:
       subwords are those of `training.init_from`.
     """
     subword = config.subword
-    has_symbols = subword.type in ("bpe", "unigram", "char")
-    if subword.user_symbols and not has_symbols:
-        yield ("subword.user_symbols", "subword.type"), "needs subword.type: bpe, unigram or char"
-    tags = {text.tag: None for text in config.data.texts if text.tag is not None}
+    yield from needs(config, "subword.sampling", "subword.type", "bpe", "unigram")
+    yield from needs(config, "subword.user_symbols", "subword.type", *WITH_SYMBOLS)
+    yield from needs(config, "subword.vocabulary", "subword.type", "vocabulary")
+    yield from needs(config, "subword.source_vocab_size", "subword.joint", False)
+    yield from needs(config, "subword.target_vocab_size", "subword.joint", False)
+    tags = dict.fromkeys(text.tag for text in config.data.texts if text.tag is not None)
     missing = [tag for tag in tags if tag not in subword.user_symbols]
-    if missing and has_symbols and config.training.init_from is None:
+    if missing and subword.type in WITH_SYMBOLS and config.training.init_from is None:
         others = "subword.type", "data.train", "training.init_from"
         message = f"must have the tags of data.train; missing: {', '.join(missing)}"
         yield ("subword.user_symbols", *others), message
-    if subword.sampling is not None and subword.type not in ("bpe", "unigram"):
-        yield ("subword.sampling", "subword.type"), "needs subword.type: bpe or unigram"
-    if not subword.joint and subword.type == "vocabulary":
-        message = "subword.type: vocabulary is one vocabulary for both sides"
-        yield ("subword.joint", "subword.type"), message
-    for key in ("subword.source_vocab_size", "subword.target_vocab_size"):
-        yield from needs(config, key, "subword.joint", False)
-    yield from needs(config, "subword.vocabulary", "subword.type", "vocabulary")
-    needs_file = subword.type == "vocabulary" and config.data.dataset != "wmt14ende"
-    if needs_file and not subword.vocabulary:
-        keys = "subword.vocabulary", "subword.type", "data.dataset"
-        yield keys, "type: vocabulary needs the file with the types"
+    if subword.type == "vocabulary":
+        yield from needs(config, "subword.type", "subword.joint", True)
+        if config.data.dataset != "wmt14ende" and not subword.vocabulary:
+            keys = "subword.vocabulary", "subword.type", "data.dataset"
+            yield keys, "subword.type: vocabulary needs the file with the subwords"
 
 
 def model_rules(config: Config) -> Problems:
@@ -113,33 +110,28 @@ def training_rules(config: Config) -> Problems:
     - `training.optimizer: muon` can't be used with `training.sharding`.
     """
     training, schedule = config.training, config.training.schedule
-    ends = schedule in ("linear", "cosine")
     if training.max_epochs is None and training.max_steps is None:
         keys = "training.max_epochs", "training.max_steps"
         yield keys, "give training.max_steps or training.max_epochs"
     if schedule in ("noam", "inverse_sqrt") and not training.warmup_steps:
-        message = f"schedule {schedule} needs at least 1"
-        yield ("training.warmup_steps", "training.schedule"), message
+        yield (
+            ("training.warmup_steps", "training.schedule"),
+            f"{schedule} needs at least 1",
+        )
     if schedule != "noam" and training.learning_rate is None:
-        message = f"schedule {schedule} needs a rate"
-        yield ("training.learning_rate", "training.schedule"), message
-    about_decay = "training.decay_steps", "training.schedule"
-    if ends and training.decay_steps is None:
-        yield about_decay, f"schedule {schedule} needs the step at which the rate is 0"
-    if not ends and training.decay_steps is not None:
-        yield about_decay, "needs training.schedule: linear or cosine"
+        yield ("training.learning_rate", "training.schedule"), f"schedule {schedule} needs a rate"
+    if schedule in ("linear", "cosine") and training.decay_steps is None:
+        message = f"schedule {schedule} needs the step at which the rate is 0"
+        yield ("training.decay_steps", "training.schedule"), message
+    yield from needs(config, "training.decay_steps", "training.schedule", "linear", "cosine")
     if training.decay_steps is not None and training.decay_steps <= training.warmup_steps:
         message = f"must be more than training.warmup_steps ({training.warmup_steps})"
         yield ("training.decay_steps", "training.warmup_steps"), message
     if (training.average_last or 0) > training.keep_last:
         message = f"is more than training.keep_last ({training.keep_last})"
         yield ("training.average_last", "training.keep_last"), message
-    if training.weight_decay and training.optimizer not in ("adamw", "muon"):
-        about_weights = "training.weight_decay", "training.optimizer"
-        yield about_weights, "needs training.optimizer: adamw or muon"
-    if training.optimizer == "muon" and training.sharding:
-        message = "needs training.optimizer: adam, adamw or sgd. Muon updates whole matrices"
-        yield ("training.sharding", "training.optimizer"), message
+    yield from needs(config, "training.weight_decay", "training.optimizer", "adamw", "muon")
+    yield from needs(config, "training.sharding", "training.optimizer", "adam", "adamw", "sgd")
 
 
 def decoding_rules(config: Config) -> Problems:
@@ -148,21 +140,16 @@ def decoding_rules(config: Config) -> Problems:
     - `decoding.segmentations` above 1 needs `subword.type: bpe` or `unigram`, and
       `subword.sampling` or `decoding.segmentation_rate`.
     """
-    decoding, subword = config.decoding, config.subword
+    decoding = config.decoding
     if decoding.n_best > decoding.beam_size and not decoding.sampling:
-        keys: tuple[str, ...] = "decoding.n_best", "decoding.beam_size", "decoding.sampling"
+        keys = "decoding.n_best", "decoding.beam_size", "decoding.sampling"
         yield keys, f"is more than decoding.beam_size ({decoding.beam_size})"
     if decoding.segmentations > 1:
-        if subword.type not in ("bpe", "unigram"):
-            keys = "decoding.segmentations", "subword.type"
-            yield keys, f"needs subword.type: bpe or unigram, but it is {subword.type}"
-        elif subword.sampling is None and decoding.segmentation_rate is None:
+        yield from needs(config, "decoding.segmentations", "subword.type", "bpe", "unigram")
+        if config.subword.sampling is None and decoding.segmentation_rate is None:
             keys = "decoding.segmentations", "decoding.segmentation_rate", "subword.sampling"
-            message = (
-                "the model was not trained with subword.sampling. Train one with it, or give "
-                "decoding.segmentation_rate"
-            )
-            yield keys, message
+            reason = "the model was not trained with subword.sampling"
+            yield keys, f"{reason}; give decoding.segmentation_rate"
 
 
 def scheduled_sampling_rules(config: Config) -> Problems:
@@ -177,10 +164,9 @@ def scheduled_sampling_rules(config: Config) -> Problems:
         yield about_k, "exponential decay needs k below 1"
     if k is not None and sampling.decay == "inverse_sigmoid" and k < 1:
         yield about_k, "inverse_sigmoid decay needs k of at least 1"
-    yield from needs(
-        *(config, "scheduled_sampling.backpropagate", "scheduled_sampling.mixing", "top_k"),
-        "a choice has no gradient",
-    )
+    option = "scheduled_sampling.backpropagate"
+    reason = "a choice has no gradient"
+    yield from needs(config, option, "scheduled_sampling.mixing", "top_k", reason=reason)
 
 
 def guided_attention_rules(config: Config) -> Problems:
@@ -198,10 +184,6 @@ def guided_attention_rules(config: Config) -> Problems:
     """
     guided, subword, model = config.guided_attention, config.subword, config.model
     option = "guided_attention.by"
-    if guided.by == "alignment" and guided.alignments is None:
-        message = "guided_attention.by: alignment needs the file with the alignments"
-        yield ("guided_attention.alignments", option), message
-    yield from needs(config, "guided_attention.alignments", option, "alignment")
     if guided.by and (guided.layer or 0) > model.decoder_layers:
         layers = "model.num_decoder_layers", "model.num_layers"
         message = f"the model has {model.decoder_layers} decoder layers"
@@ -209,13 +191,18 @@ def guided_attention_rules(config: Config) -> Problems:
     if guided.by and guided.heads > model.num_heads:
         message = f"the model has {model.num_heads} heads"
         yield ("guided_attention.heads", option, "model.num_heads"), message
-    if guided.by == "alignment" and subword.type == "word":
-        message = "for which several unknown words in a row are one"
-        yield (option, "subword.type"), f"needs a subword.type other than word, {message}"
-    # NFC leaves every space as it is.
-    if guided.by == "alignment" and subword.type != "vocabulary" and subword.normalization != "nfc":
-        reason = "others may split or join words, which the alignments count"
-        yield from needs(config, option, "subword.normalization", "identity", reason)
+    yield from needs(config, "guided_attention.alignments", option, "alignment")
+    if guided.by == "alignment":
+        if guided.alignments is None:
+            message = "guided_attention.by: alignment needs the file with the alignments"
+            yield ("guided_attention.alignments", option), message
+        types = *WITH_SYMBOLS, "vocabulary"
+        reason = "several unknown words in a row are one word there"
+        yield from needs(config, option, "subword.type", *types, reason=reason)
+        if subword.type != "vocabulary":  # NFC leaves every space as it is.
+            reason = "others may split or join words, which the alignments count"
+            forms = "identity", "nfc"
+            yield from needs(config, option, "subword.normalization", *forms, reason=reason)
     if guided.alignments and not all(text.is_plain for text in config.data.texts):
         message = "its links count the words of text without tags, which is not reversed"
         yield ("guided_attention.alignments", "data.train"), message
@@ -223,11 +210,12 @@ def guided_attention_rules(config: Config) -> Problems:
         ("scheduled_sampling.decay", "it guides from true words, and others replace them"),
         ("subword.sampling", "it guides from the subwords that the corpus is encoded in"),
     ):
-        yield from needs(config, option, key, None, reason)
+        yield from needs(config, option, key, None, reason=reason)
 
 
 # The values that other keys must have with model.non_autoregressive, and why.
 NON_AUTOREGRESSIVE_NEEDS = (
+    ("model.copying", False, "it copies by the preceding words"),
     ("scheduled_sampling.decay", None, "there are no preceding words that could be replaced"),
     ("guided_attention.by", None, "its decoder reads masks, but words are what would be guided"),
     *(
@@ -246,16 +234,13 @@ def kind_of_model_rules(config: Config) -> Problems:
     - `model.non_autoregressive: length` needs `data.max_length` of at most 1024.
     """
     reason = "a subword is copied by its number, the same on both sides"
-    yield from needs(config, "model.copying", "subword.joint", True, reason)
+    yield from needs(config, "model.copying", "subword.joint", True, reason=reason)
     option = "model.non_autoregressive"
-    if config.model.non_autoregressive and config.model.copying:
-        message = "model.copying needs the preceding words; one of the two must be off"
-        yield (option, "model.copying"), message
     if config.model.non_autoregressive == "length" and config.data.max_length > LONGEST_TARGET:
         message = f"needs data.max_length of at most {LONGEST_TARGET}: it knows no greater length"
         yield (option, "data.max_length"), message
     for key, needed, reason in NON_AUTOREGRESSIVE_NEEDS:
-        yield from needs(config, option, key, needed, reason)
+        yield from needs(config, option, key, needed, reason=reason)
 
 
 def noise_rules(config: Config) -> Problems:
@@ -264,15 +249,13 @@ def noise_rules(config: Config) -> Problems:
     - `consistency.weight` needs `consistency.method`.
     - `word_noise` cannot be combined with `model.non_autoregressive`.
     """
+    other = "model.non_autoregressive"
     reason = "its masks would differ between the two passes"
-    yield from needs(config, "consistency.method", "model.non_autoregressive", None, reason)
-    if config.consistency.weight is not None and not config.consistency.is_on:
-        message = "needs consistency.method: r_drop, sim_cut or cutoff"
-        yield ("consistency.weight", "consistency.method"), message
-    if config.word_noise.is_on and config.model.non_autoregressive:
-        keys = [f"word_noise.{key}" for key, value in config.word_noise if value]
-        message = "needs model.non_autoregressive: null, whose decoder reads masks"
-        yield (keys[0], "model.non_autoregressive"), message
+    yield from needs(config, "consistency.method", other, None, reason=reason)
+    methods = "r_drop", "sim_cut", "cutoff"
+    yield from needs(config, "consistency.weight", "consistency.method", *methods)
+    for key in ("source_dropout", "target_dropout", "source_replacement", "target_replacement"):
+        yield from needs(config, f"word_noise.{key}", other, None, reason="its decoder reads masks")
 
 
 RULES = [

@@ -1,5 +1,4 @@
-"""What every section of the config is made of: its base class, its texts, and the
-bounds of numbers.
+"""What every section of the config is made of: its base class, its texts, and the types of values.
 
 The docstring of a section introduces it, and the docstring below a key explains the key. These are
 the texts that users read: scripts/write_reference.py puts them into docs/config.md and into the
@@ -11,11 +10,10 @@ meaning. Formulas are in backticks. The default is not mentioned, because it is 
 """
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 
@@ -71,36 +69,7 @@ def one_line(text: str) -> str:
     return " ".join(listed)
 
 
-def first_sentence(text: str) -> str:
-    """The first sentence of a text, without its full stop."""
-    return re.split(r"\.(?: |$)", one_line(text), maxsplit=1)[0]
-
-
-# ------------------------------------------------------------------------------------------ bounds
-
-
-def at_least(least: float, reason: str) -> AfterValidator:
-    """A lower bound whose error message gives the reason for it."""
-    return AfterValidator(Bound(lambda value: value >= least, f"at least {least:g}", reason))
-
-
-def at_most(most: float, reason: str) -> AfterValidator:
-    """An upper bound whose error message gives the reason for it."""
-    return AfterValidator(Bound(lambda value: value <= most, f"at most {most:g}", reason))
-
-
-@dataclass(frozen=True)
-class Bound:
-    """Checks a value. `limit` says which values are possible, and `reason` why no others are."""
-
-    holds: Callable[[float], bool]
-    limit: str
-    reason: str
-
-    def __call__(self, value: float) -> float:
-        if not self.holds(value):
-            raise PydanticCustomError("bound", f"expected {self.limit}: {self.reason}")
-        return value
+# ------------------------------------------------------------------------------------------- types
 
 
 # Numbers are bounded where arithmetic would fail or memory would run out at once. The bounds lie
@@ -123,3 +92,15 @@ def _symbol(text: str) -> str:
 
 
 Symbol = Annotated[str, AfterValidator(_symbol)]
+
+
+def default_by(key: str, defaults: Mapping[str, float]) -> AfterValidator:
+    """Puts a default that depends on the value of another key of the section in the place of null.
+
+    The other key must stand before this one.
+    """
+
+    def replace_null(value: float | None, info: ValidationInfo) -> float | None:
+        return defaults.get(info.data.get(key)) if value is None else value
+
+    return AfterValidator(replace_null)

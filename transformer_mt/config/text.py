@@ -11,8 +11,6 @@ from transformer_mt.config.section import (
     PositiveInt,
     Section,
     Symbol,
-    at_least,
-    at_most,
 )
 
 # The four special subwords, and at least one for text. SentencePiece crashes from some 2 * 10^9 on.
@@ -25,9 +23,7 @@ class TrainingText(Section):
     text: NonEmptyText
     """The name of the text."""
 
-    weight: Annotated[
-        float, Field(gt=0), at_most(1000, "an epoch would read each of its pairs this often")
-    ] = 1.0
+    weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
     """How often an epoch reads each pair. With 0.5, each epoch reads half of the pairs, drawn
     anew."""
 
@@ -74,20 +70,10 @@ def _name_or_list(value: Any) -> Any:
     )
 
 
-OneOrSeveralTexts = Annotated[
-    Annotated[str, Tag(A_NAME)]
-    | Annotated[
-        list[
-            Annotated[
-                Annotated[str, Tag(A_NAME)] | Annotated[TrainingText, Tag(A_MAPPING)],
-                Discriminator(_form),
-            ]
-        ],
-        Tag(A_LIST),
-    ],
-    Discriminator(_form),
-    BeforeValidator(_name_or_list),
-]
+_Name = Annotated[str, Tag(A_NAME)]
+_Item = Annotated[_Name | Annotated[TrainingText, Tag(A_MAPPING)], Discriminator(_form)]
+_List = Annotated[list[_Item], Tag(A_LIST)]
+OneOrSeveralTexts = Annotated[_Name | _List, Discriminator(_form), BeforeValidator(_name_or_list)]
 
 
 class DataConfig(Section):
@@ -201,9 +187,7 @@ class SubwordConfig(Section):
     target_vocab_size: VocabularySize | None = None
     """The number of target subwords with `joint: false`. null means vocab_size."""
 
-    character_coverage: Annotated[
-        float, Field(gt=0, le=1), at_least(0.98, "SentencePiece takes no less")
-    ] = 1.0
+    character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 1.0  # as SentencePiece has it
     """The share of the text's characters that the vocabulary must cover. The rarest characters are
     left out, and become unknown. 0.9995 suits Chinese and Japanese."""
 

@@ -29,7 +29,7 @@ from transformer_mt.data.corpus import Pair
 from transformer_mt.data.subword import Subwords, Vocabulary
 from transformer_mt.utils.console import progress
 from transformer_mt.utils.errors import UserError
-from transformer_mt.utils.processes import process_pool
+from transformer_mt.utils.signals import process_pool
 
 # A new number makes existing entries of the cache unused.
 FORMAT = 1

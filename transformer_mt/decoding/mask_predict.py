@@ -25,8 +25,8 @@ from transformer_mt.decoding.engine import (
     require_able,
 )
 from transformer_mt.kernels.scores import next_log_probs
-from transformer_mt.model.nonautoregressive import NonAutoregressiveTransformer
 from transformer_mt.model.transformer import at_positions, evaluating
+from transformer_mt.model.variants import NonAutoregressiveTransformer
 from transformer_mt.utils.errors import UsageError
 
 
@@ -212,7 +212,7 @@ class Predictor:
         rows = paddle.to_tensor(sentences)
         memory = paddle.index_select(self._memory, rows)
         source = paddle.index_select(self._source, rows)
-        hidden = self._model.decode(paddle.to_tensor(ids), memory, source)
+        hidden, _, _ = self._model.decode(paddle.to_tensor(ids), memory, source)
         hidden = at_positions(hidden, paddle.to_tensor(np.flatnonzero(masked)))
         may_end = may_end[masked]  # (masked positions,)
         found: list[np.ndarray] | list[Tensor] = []

@@ -13,8 +13,7 @@ import paddle
 from paddle import Tensor
 
 from transformer_mt.config.decoding import DecodingConfig
-from transformer_mt.config.mechanisms import Heads
-from transformer_mt.config.schema import ModelConfig
+from transformer_mt.config.schema import Heads, ModelConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.subword import Subwords, Vocabulary
 from transformer_mt.decoding.engine import (
@@ -31,9 +30,9 @@ from transformer_mt.decoding.mask_predict import MaskPredictEngine
 from transformer_mt.decoding.search import search
 from transformer_mt.kernels.cpu_decoder import CpuDecoderState, cpu_decoders
 from transformer_mt.kernels.scores import DeviceLogProbs, LogProbs, next_log_probs
-from transformer_mt.model.ancestors import capacity
-from transformer_mt.model.nonautoregressive import NonAutoregressiveTransformer
+from transformer_mt.model.cache import capacity
 from transformer_mt.model.transformer import Transformer, evaluating
+from transformer_mt.model.variants import NonAutoregressiveTransformer
 from transformer_mt.utils import device
 from transformer_mt.utils.errors import UsageError
 

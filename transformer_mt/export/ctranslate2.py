@@ -15,7 +15,7 @@ from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.engine import length_limits
 from transformer_mt.export.ctranslate2_engine import POSITIONS, import_ctranslate2
 from transformer_mt.export.registry import CTRANSLATE2
-from transformer_mt.model.embedding import sinusoids
+from transformer_mt.model.layers import sinusoids
 from transformer_mt.model.transformer import Transformer
 
 # CTranslate2 has no formula for our positions, so the export holds a table of them. This is its

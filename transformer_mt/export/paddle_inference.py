@@ -33,14 +33,12 @@ import paddle
 from paddle import Tensor, inference, nn
 from paddle.static import InputSpec
 
-from transformer_mt.config.mechanisms import Heads
-from transformer_mt.config.schema import Config
+from transformer_mt.config.schema import Config, Heads
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.paddle_engine import StepwiseEngine
 from transformer_mt.export.registry import PADDLE_INFERENCE, EngineSpec
 from transformer_mt.model import operations
-from transformer_mt.model.ancestors import AncestorMask
-from transformer_mt.model.layers import LayerCache
+from transformer_mt.model.cache import AncestorMask, LayerCache
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.utils import device as devices
 from transformer_mt.utils.errors import UserError
@@ -147,8 +145,8 @@ class _Encoder(nn.Layer):
 
 
 class _Decoder(nn.Layer):
-    """As `Transformer._step`, but its cache comes in and goes out as tensors, and the mask is given
-    by the caller. tests/test_parity.py holds the two together."""
+    """As `Transformer.decode_step`, but its cache comes in and goes out as tensors, and the mask is
+    given by the caller. tests/test_parity.py holds the two together."""
 
     def __init__(self, model: Transformer, alignment_heads: Heads) -> None:
         super().__init__()

@@ -193,7 +193,7 @@ class EngineSpec:
             return import_module(f"transformer_mt.export.{self.backend.engine}").load(self)
         from transformer_mt import kernels
         from transformer_mt.decoding.paddle_engine import engine_of
-        from transformer_mt.model.build import build_model
+        from transformer_mt.model.variants import build_model
         from transformer_mt.utils import device as devices
         from transformer_mt.weights import load_weights
 

@@ -15,13 +15,12 @@ import numpy as np
 import paddle
 from paddle import Tensor
 
-from transformer_mt.model.ancestors import AncestorMask
 from transformer_mt.model.attention import FORBIDDEN_SCORE, MultiHeadAttention
-from transformer_mt.model.basic_layers import LayerNorm, Linear
-from transformer_mt.model.copying import CopyingTransformer
-from transformer_mt.model.layers import DecoderLayer, ResidualNorm
+from transformer_mt.model.cache import AncestorMask
+from transformer_mt.model.layers import LayerNorm, Linear, ResidualNorm
 from transformer_mt.model.operations import array, is_float32_on_cpu, tensor
-from transformer_mt.model.transformer import Transformer, evaluating
+from transformer_mt.model.transformer import DecoderLayer, Transformer, evaluating
+from transformer_mt.model.variants import CopyingTransformer
 from transformer_mt.utils.console import warn
 
 FORBIDDEN = np.float32(FORBIDDEN_SCORE)
@@ -149,9 +148,9 @@ class CpuDecoderState:
             x = decoder.norm(x)
         # 4. Compute the logits (sentences, width, vocabulary).
         logits = paddle.matmul(tensor(x.reshape(-1, x.shape[-1])), decoder.output)
-        if self._copyable is not None:
+        if isinstance(decoder.model, CopyingTransformer):
             attention = tensor(self._cross_caches[-1].weights)
-            logits = decoder.model.mixed(tensor(x), attention, self._copyable, logits=logits)
+            logits = decoder.model.generate(tensor(x), [attention], self._copyable, logits=logits)
         return array(logits).reshape(*x.shape[:-1], -1)
 
     def select(self, sentences: np.ndarray) -> None:

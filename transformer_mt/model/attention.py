@@ -1,4 +1,4 @@
-"""Scaled dot-product and multi-head attention, their masks, and the cache of incremental decoding.
+"""Scaled dot-product and multi-head attention, and their masks.
 
 Vaswani et al. 2017, "Attention Is All You Need", section 3.2. In every mask of this package, True
 means *forbidden*.
@@ -9,8 +9,8 @@ import paddle.nn.functional as F
 from paddle import Tensor, nn
 
 from transformer_mt.model import operations
-from transformer_mt.model.ancestors import capacity
-from transformer_mt.model.basic_layers import Dropout, Linear
+from transformer_mt.model.cache import KeyValueCache
+from transformer_mt.model.layers import Dropout, Linear
 
 # The score of a forbidden key. It is far below all other scores, but finite: with -inf, the softmax
 # of a row in which all keys are forbidden would be NaN. float16 ends at -65,504.
@@ -43,116 +43,8 @@ def causal_mask(length: int) -> Tensor:
     return positions.unsqueeze(0) > positions.unsqueeze(1)
 
 
-class KeyValueCache:
-    """The projected keys and values of earlier positions, for incremental decoding.
-
-    `KeyValueCache(static=False)` is for self-attention: the keys and values of each call are
-    appended. `KeyValueCache(static=True)` is for cross-attention over the memory: it is filled
-    once, so that keys and values are projected only once.
-
-    `key` is (batch, heads, length, d_k), `value` (batch, heads, length, d_v). Both are None while
-    the cache is empty.
-    """
-
-    def __init__(self, static: bool = False) -> None:
-        self.static = static
-        self.key: Tensor | None = None
-        self.value: Tensor | None = None
-
-    @property
-    def length(self) -> int:
-        """The number of cached positions."""
-        return 0 if self.key is None else self.key.shape[2]
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether no more keys and values need to be projected."""
-        return self.static and self.key is not None
-
-    def update(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Appends projected keys and values (batch, heads, new_len, d), and returns all of them.
-
-        Raises ValueError if the cache is static and already filled.
-        """
-        if self.is_complete:
-            raise ValueError("a static cache of keys and values can be filled only once")
-        if self.key is not None:
-            key = paddle.concat([self.key, key], axis=2)  # (batch, heads, length + new_len, d_k)
-            value = paddle.concat([self.value, value], axis=2)
-        self.key, self.value = key, value
-        return key, value
-
-    def select(self, index: Tensor) -> None:
-        """Keeps the rows of the batch with these indices, int64 (rows,), in this order."""
-        if self.key is not None:
-            self.key = paddle.index_select(self.key, index, axis=0)
-            self.value = paddle.index_select(self.value, index, axis=0)
-
-    def take(self, positions: Tensor) -> None:
-        """Keeps the positions of each row with these indices, int64 (batch, kept)."""
-        batch, heads, length, _ = self.key.shape
-        # The numbers of the kept rows among batch * heads * length: (batch, heads, kept).
-        starts = length * paddle.arange(batch * heads).reshape([batch, heads, 1])
-        rows = starts + positions.unsqueeze(1)
-        self.key = self._rows(self.key, rows)
-        self.value = self._rows(self.value, rows)
-
-    @staticmethod
-    def _rows(x: Tensor, rows: Tensor) -> Tensor:
-        # take_along_axis would make an index for each element, twice as large as `x`.
-        taken = x.reshape([-1, x.shape[-1]]).gather(rows.flatten())
-        return taken.reshape([*rows.shape, x.shape[-1]])
-
-
-class BufferedKeyValueCache(KeyValueCache):
-    """A cache for self-attention that is allocated for more positions than it holds.
-
-    `key` and `value` have `capacity(length)` positions, so that few shapes occur, memory is rarely
-    allocated, and a step writes its own positions only. What follows `length` is finite but means
-    nothing: the mask must forbid it. The cache has no gradient.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._length = 0
-
-    @property
-    def length(self) -> int:
-        """As `KeyValueCache.length`."""
-        return self._length
-
-    @paddle.no_grad()
-    def update(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """As `KeyValueCache.update`, but returns all `capacity(length)` positions."""
-        start, self._length = self._length, self._length + key.shape[2]
-        if self.key is None:
-            self.key, self.value = (x[:, :, :0] for x in (key, value))
-        missing = capacity(self._length) - self.key.shape[2]
-        if missing:
-            self.key, self.value = (_extended(x, missing) for x in (self.key, self.value))
-        self.key[:, :, start : self._length] = key  # in place
-        self.value[:, :, start : self._length] = value
-        return self.key, self.value
-
-    def take(self, positions: Tensor) -> None:
-        """As `KeyValueCache.take`."""
-        batch, self._length = positions.shape
-        # What follows the kept positions is a copy of the first one.
-        rest = paddle.zeros([batch, capacity(self._length) - self._length], positions.dtype)
-        super().take(paddle.concat([positions, rest], axis=1))
-
-
-def _extended(x: Tensor, count: int) -> Tensor:
-    # Appends `count` positions of zeros to (batch, heads, length, d).
-    batch, heads, _, width = x.shape
-    return paddle.concat([x, paddle.zeros([batch, heads, count, width], x.dtype)], axis=2)
-
-
 class ScaledDotProductAttention(nn.Layer):
-    """softmax(Q K^T / sqrt(d_k)) V, formula (1) of section 3.2.1, with dropout of the weights.
-
-    Raises ValueError if `dropout` is not in [0, 1).
-    """
+    """softmax(Q K^T / sqrt(d_k)) V, formula (1) of section 3.2.1, with dropout of the weights."""
 
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
@@ -181,11 +73,12 @@ class ScaledDotProductAttention(nn.Layer):
             dropout (..., query_len, key_len) or None. Weights are exactly 0 where attention is
             forbidden. The output of a query is 0 if all of its keys are forbidden.
 
-        Raises: TypeError if the mask is not bool, ValueError if it has more dimensions than the
-            scores.
+        Raises: TypeError if the mask is not bool.
         """
-        if mask is not None:
-            mask = self._fitted(mask, query)
+        if mask is not None and mask.dtype != paddle.bool:
+            raise TypeError(f"an attention mask must be bool (True: forbidden), not {mask.dtype}")
+        if mask is not None and mask.ndim == 3 and query.ndim == 4:
+            mask = mask.unsqueeze(1)  # (batch, 1, query_len, key_len)
         if not need_weights:
             output = operations.current.fused_attention(
                 query, key, value, mask, self.dropout.p, self.training
@@ -205,19 +98,6 @@ class ScaledDotProductAttention(nn.Layer):
             weights = paddle.masked_fill(F.softmax(scores, axis=-1), mask, 0.0)
         output = paddle.matmul(self.dropout(weights), value)  # (..., query_len, d_v)
         return output, weights if need_weights else None
-
-    @staticmethod
-    def _fitted(mask: Tensor, query: Tensor) -> Tensor:
-        if mask.dtype != paddle.bool:
-            raise TypeError(f"an attention mask must be bool (True: forbidden), not {mask.dtype}")
-        if mask.ndim > query.ndim:
-            raise ValueError(
-                f"a mask of shape {list(mask.shape)} does not fit queries of shape"
-                f" {list(query.shape)}"
-            )
-        if mask.ndim == 3 and query.ndim == 4:
-            mask = mask.unsqueeze(1)  # (batch, 1, query_len, key_len)
-        return mask
 
 
 class MultiHeadAttention(nn.Layer):
@@ -275,8 +155,8 @@ class MultiHeadAttention(nn.Layer):
 
         Args:
             query: floating (batch, query_len, d_model).
-            key, value: (batch, key_len, d_model). If `cache` is static and filled, they are not
-                read and may be None.
+            key, value: (batch, key_len, d_model). None stands for what is in the cache already;
+                then nothing is added to it.
             mask: as in `ScaledDotProductAttention`. With a cache, its keys are all of the cache,
                 the new ones included.
             need_weights: whether to return the weights.
@@ -286,7 +166,7 @@ class MultiHeadAttention(nn.Layer):
             dropout (batch, heads, query_len, key_len) or None.
         """
         queries = self._split_heads(self.query_projection(query))  # (batch, heads, query_len, d_k)
-        if cache is not None and cache.is_complete:
+        if key is None:
             keys, values = cache.key, cache.value
         else:
             keys, values = self.project(key, value)

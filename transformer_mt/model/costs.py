@@ -267,125 +267,74 @@ def optimizer_bytes(config: Config, vocabularies: VocabularySizes) -> int:
 
     With `training.sharding`, this is the share of one of `training.devices` processes.
     """
-    training = config.training
+    training, found = config.training, parts(config.model, vocabularies)
     processes = (training.devices or 1) if training.sharding else 1
     weights = weight_bytes(config, vocabularies)
     if training.optimizer == "sgd":
         return weights // processes
-    tensors = sum(part.count * len(part.tensors) for part in parts(config.model, vocabularies))
+    tensors = sum(part.count * len(part.tensors) for part in found)
     adams = 2 * weights // processes + 2 * FLOAT32 * tensors
     if training.optimizer != "muon":
         return adams
-    matrices = [
-        FLOAT32 * math.prod(shape)
-        for part in parts(config.model, vocabularies)
-        if part.name.startswith(("encoder", "decoder"))
-        for shape in part.tensors * part.count
-        if len(shape) == 2
-    ]
+    layers = [part for part in found if part.name.startswith(("encoder", "decoder"))]
+    shapes = [shape for part in layers for shape in part.tensors * part.count]
+    matrices = [FLOAT32 * math.prod(shape) for shape in shapes if len(shape) == 2]
     return adams - sum(matrices) - 2 * FLOAT32 * len(matrices)
 
 
 def activation_bytes(
     config: Config, target_vocab_size: int, rows: int, source_len: int, target_len: int
 ) -> int:
-    """Counts the activations for a batch of `rows` sentence pairs of equal length.
+    """Counts what the backward pass reads, for a batch of `rows` sentence pairs of equal length.
 
     Lengths are in tokens, including end-of-sentence. What scheduled sampling adds is not counted.
     """
     model, training = config.model, config.training
+    d_model, d_ff = model.d_model, model.d_ff
+    embedding_rate = model.dropout if model.embedding_dropout is None else model.embedding_dropout
     rows *= config.consistency.passes
     source, target = rows * source_len, rows * target_len
-    kept = _Kept(model)
-    encoder_layer = (
-        kept.attention(source, source, rows * source_len**2)
-        + kept.feed_forward(source)
-        + 2 * kept.residual(source)
-    )
-    decoder_layer = (
-        kept.attention(target, target, rows * target_len**2)
-        + kept.attention(target, source, rows * target_len * source_len)
-        + kept.feed_forward(target)
-        + 3 * kept.residual(target)
-    )
-    # Layers whose attention weights are read by the loss are not recomputed.
-    read_layers = len(config.layers_read_by_the_loss)
-    other_layers = model.decoder_layers - read_layers
-    loss = at_the_end = kept.loss(target, target_vocab_size) + kept.copying(target * source_len)
-    if not training.recompute:
-        encoder = model.encoder_layers * encoder_layer
-        decoder = model.decoder_layers * decoder_layer
-    else:
-        # The input of each layer and the output of the last; `ends_of_stack` counts the input of
-        # the first. In addition either the loss or, in the backward pass, one whole layer with the
-        # gradients of its output, of its inner feed-forward layer and of the memory.
-        encoder = model.encoder_layers * FLOAT32 * source * model.d_model
-        decoder = read_layers * decoder_layer + other_layers * FLOAT32 * target * model.d_model
-        layer = max(
-            encoder_layer + FLOAT32 * source * (model.d_model + model.d_ff),
-            decoder_layer + FLOAT32 * target * (model.d_model + model.d_ff),
-        )
-        at_the_end = max(loss, layer + FLOAT32 * source * model.d_model)
-    encoder += kept.ends_of_stack(source)
-    decoder += kept.ends_of_stack(target) + kept.output_dropout(target)
-    return encoder + decoder + at_the_end
 
-
-class _Kept:
-    """Counts the bytes that the backward pass reads of each piece, for numbers of padded tokens."""
-
-    def __init__(self, model: ModelConfig) -> None:
-        self._model = model
-
-    def _dropout(self, rate: float | None) -> int:
-        """Numbers that dropout keeps per element: the element and its factor."""
+    def dropped(rate: float) -> int:
+        # The numbers that dropout keeps per element: the element and its factor.
         return 2 if rate else 0
 
-    def ends_of_stack(self, tokens: int) -> int:
-        """Counts the input of the first layer and, with pre-norm, the input of the final norm."""
-        model = self._model
-        rate = model.dropout if model.embedding_dropout is None else model.embedding_dropout
-        numbers = (2 if model.norm == "pre" else 1) + self._dropout(rate)
-        return FLOAT32 * tokens * model.d_model * numbers
+    # Per token, the inner layer and its dropout; and what a norm reads and writes, and dropout.
+    feed_forward = d_ff * (1 + dropped(model.feed_forward_dropout))
+    residual = d_model * (2 + dropped(model.dropout))
 
-    def output_dropout(self, tokens: int) -> int:
-        """Counts what the dropout before the output layer keeps."""
-        model = self._model
-        return FLOAT32 * tokens * model.d_model * self._dropout(model.output_dropout)
+    def attention(queries: int, keys: int, pairs: int) -> int:
+        # The projected queries, keys and values, the output, and the attention weights: those of
+        # the softmax and of the mask, and with dropout also its factors and the product.
+        projected = d_model * (2 * queries + 2 * keys)
+        projected += d_model * (queries + 2 * keys) * dropped(model.projection_dropout)
+        return projected + (4 if model.attention_dropout else 2) * pairs * model.num_heads
 
-    def residual(self, tokens: int) -> int:
-        """Counts what the norm reads and writes, and what dropout keeps."""
-        model = self._model
-        return FLOAT32 * tokens * model.d_model * (2 + self._dropout(model.dropout))
-
-    def attention(self, queries: int, keys: int, pairs: int) -> int:
-        """Counts the projected queries, keys and values, the output, and the attention weights.
-
-        `pairs` is the number of pairs of a query and a key per head.
-        """
-        model = self._model
-        numbers = (2 * queries + 2 * keys) * model.d_model
-        numbers += (queries + 2 * keys) * model.d_model * self._dropout(model.projection_dropout)
-        # The output of the softmax and the same with the mask; with dropout, also its factors and
-        # the product.
-        weights = 4 if model.attention_dropout else 2
-        return FLOAT32 * (numbers + weights * pairs * model.num_heads)
-
-    def feed_forward(self, tokens: int) -> int:
-        """Counts the inner layer, and the factors and the product of its dropout."""
-        model = self._model
-        return FLOAT32 * tokens * model.d_ff * (1 + self._dropout(model.feed_forward_dropout))
-
-    def loss(self, tokens: int, vocab_size: int) -> int:
-        """Counts logits and probabilities."""
-        return 2 * FLOAT32 * tokens * vocab_size
-
-    def copying(self, pairs: int) -> int:
-        """Counts copying, for pairs of a target and a source position; 0 without copying.
-
-        A pair has an id of 8 bytes and six numbers: the generated, copied and mixed logits, and the
-        mean attention before and after it is summed per id and padding is left out.
-        """
-        if not self._model.copying:
-            return 0
-        return pairs * (8 + 6 * FLOAT32)
+    encoder_layer = attention(source, source, rows * source_len**2)
+    encoder_layer += source * (feed_forward + 2 * residual)
+    decoder_layer = attention(target, target, rows * target_len**2)
+    decoder_layer += attention(target, source, target * source_len)
+    decoder_layer += target * (feed_forward + 3 * residual)
+    # The input of the first layer and, with pre-norm, the input of the final norm.
+    ends = d_model * ((2 if model.norm == "pre" else 1) + dropped(embedding_rate))
+    numbers = source * ends + target * (ends + d_model * dropped(model.output_dropout))
+    loss = 2 * target * target_vocab_size  # logits and probabilities
+    if model.copying:
+        # A pair of a target and a source position has an id of 8 bytes and six numbers: the
+        # generated, copied and mixed logits, and the mean attention before and after it is summed
+        # per id and padding is left out.
+        loss += 8 * target * source_len
+    if not training.recompute:
+        layers = model.encoder_layers * encoder_layer + model.decoder_layers * decoder_layer
+        return FLOAT32 * (numbers + layers + loss)
+    # The input of each layer and the output of the last; `ends` counts the input of the first.
+    # Layers whose attention weights are read by the loss are not recomputed.
+    read_layers = len(config.layers_read_by_the_loss)
+    numbers += model.encoder_layers * source * d_model + read_layers * decoder_layer
+    numbers += (model.decoder_layers - read_layers) * target * d_model
+    # In addition either the loss or, in the backward pass, one whole layer with the gradients of
+    # its output, of its inner feed-forward layer and of the memory.
+    layer = max(
+        encoder_layer + source * (d_model + d_ff), decoder_layer + target * (d_model + d_ff)
+    )
+    return FLOAT32 * (numbers + max(loss, layer + source * d_model))

@@ -1,28 +1,137 @@
-"""Feed-forward network, residual connection with norm, encoder and decoder layer.
+"""The layers that the encoder and the decoder are made of, apart from attention.
 
-Vaswani et al. 2017, sections 3.1, 3.3 and 5.4.
+Vaswani et al. 2017, "Attention Is All You Need", sections 3.1, 3.3 to 3.5 and 5.4.
 """
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
 
-from transformer_mt.config.schema import ModelConfig
 from transformer_mt.model import operations
-from transformer_mt.model.attention import KeyValueCache, MultiHeadAttention
-from transformer_mt.model.basic_layers import Dropout, LayerNorm, Linear
 
 Norm = Literal["post", "pre"]
 
 
-class PositionwiseFeedForward(nn.Layer):
-    """max(0, x W1 + b1) W2 + b2, formula (2) of section 3.3, with dropout after the ReLU.
+class Dropout(nn.Dropout):
+    """Inverted dropout, section 5.4: in training, the elements that are kept are scaled up."""
 
-    Raises ValueError if `dropout` is not in [0, 1).
+    def forward(self, x: Tensor) -> Tensor:
+        """Applies dropout to `x`, of any shape; same shape."""
+        # Paddle's own layer runs a kernel and copies the tensor even if nothing is dropped.
+        return operations.current.dropout(x, self.p) if self.training and self.p > 0.0 else x
+
+
+class Linear(nn.Linear):
+    """A linear layer with a Xavier uniform weight, and a bias of zeros or none."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        super().__init__(
+            in_features,
+            out_features,
+            weight_attr=nn.initializer.XavierUniform(),
+            bias_attr=nn.initializer.Constant(0.0) if bias else False,
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps `x` (..., in_features) to (..., out_features)."""
+        return operations.current.linear(x, self.weight, self.bias)
+
+
+class LayerNorm(nn.LayerNorm):
+    """Layer norm (Ba et al. 2016, arXiv 1607.06450) over the last dimension, with epsilon 1e-5."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalises `x` (..., d_model); same shape."""
+        return operations.current.layer_norm(x, self.weight, self.bias, self._epsilon)
+
+
+class TokenEmbedding(nn.Layer):
+    """The learned embedding, multiplied by sqrt(d_model), section 3.4.
+
+    The weight (vocab_size, d_model) is initialised from a normal distribution with the standard
+    deviation d_model^-0.5, so that the embeddings to which positions are added have a variance of
+    1. The row of `pad_id`, if it is given, is initialised with zeros.
     """
+
+    def __init__(self, vocab_size: int, d_model: int, pad_id: int | None = None) -> None:
+        super().__init__()
+        self.scale = math.sqrt(d_model)
+        self.weight = self.create_parameter(
+            [vocab_size, d_model],
+            default_initializer=nn.initializer.Normal(mean=0.0, std=d_model**-0.5),
+        )
+        # padding_idx is not used, because it would stop the gradient of the row. If the generator
+        # shares the weight, the row needs the gradient of its logits. The masks let no gradient of
+        # padded positions through.
+        if pad_id is not None:
+            with paddle.no_grad():
+                self.weight[pad_id] = 0.0
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Embeds integers `ids` (batch, len) as floating (batch, len, d_model)."""
+        return F.embedding(ids, self.weight) * self.scale
+
+
+class PositionalEncoding(nn.Layer):
+    """Adds sinusoidal positions, section 3.5, and applies dropout to the sum, section 5.4.
+
+    PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos of the same. `max_len`
+    positions are computed in advance, and more when a longer sequence needs them.
+    """
+
+    table: Tensor  # (positions, d_model)
+
+    def __init__(self, d_model: int, max_len: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = Dropout(dropout)
+        # The table is not persistable: it follows from d_model, so checkpoints do not hold it.
+        table = paddle.to_tensor(sinusoids(max_len, d_model), dtype="float32")
+        self.register_buffer("table", table, persistable=False)
+
+    def forward(self, x: Tensor, offset: int = 0) -> Tensor:
+        """Adds the positions offset, offset + 1, ... to `x` (batch, len, d_model); same shape."""
+        end = offset + x.shape[1]
+        # A graph that is being exported can't extend its table, so max_len is the limit there.
+        if paddle.in_dynamic_mode() and end > self.table.shape[0]:
+            self._grow(end)
+        positions = self.table[offset:end]  # (len, d_model)
+        return self.dropout(x + positions.astype(x.dtype))
+
+    def at(self, position: int) -> np.ndarray:
+        """Returns the encoding of one position, float32 (d_model,)."""
+        if position >= self.table.shape[0]:
+            self._grow(position + 1)
+        return self.table[position].numpy()
+
+    def _grow(self, length: int) -> None:
+        # The length at least doubles, so that incremental decoding rarely computes a new table.
+        length = max(length, 2 * self.table.shape[0])
+        self.table = paddle.to_tensor(
+            sinusoids(length, self.table.shape[1]), dtype=self.table.dtype, place=self.table.place
+        )
+
+
+def sinusoids(length: int, d_model: int) -> np.ndarray:
+    """Computes the sinusoidal positions 0 .. length - 1, section 3.5: float64 (length, d_model).
+
+    If d_model is odd, the last sine has no cosine.
+    """
+    even = np.arange(0, d_model, 2)
+    # float64 is needed: an angle of 1,000 radians in float32 is wrong in the fifth digit.
+    angles = np.arange(length)[:, np.newaxis] / 10000.0 ** (even / d_model)  # (length, ceil(d / 2))
+    table = np.empty((length, d_model))
+    table[:, 0::2] = np.sin(angles)
+    table[:, 1::2] = np.cos(angles[:, : d_model // 2])
+    return table
+
+
+class PositionwiseFeedForward(nn.Layer):
+    """max(0, x W1 + b1) W2 + b2, formula (2) of section 3.3, with dropout after the ReLU."""
 
     def __init__(self, d_model: int, d_ff: int, dropout: float = 0.0, bias: bool = True) -> None:
         super().__init__()
@@ -42,14 +151,10 @@ class ResidualNorm(nn.Layer):
     "post" is LayerNorm(x + dropout(sublayer(x))), as in sections 3.1 and 5.4; "pre" is
     x + dropout(sublayer(LayerNorm(x))), which trains more easily (Xiong et al. 2020, "On Layer
     Normalization in the Transformer Architecture") and needs one more norm at the end of the stack.
-
-    Raises ValueError if `norm` is neither, or `dropout` not in [0, 1).
     """
 
     def __init__(self, d_model: int, dropout: float = 0.0, norm: Norm = "post") -> None:
         super().__init__()
-        if norm not in ("post", "pre"):
-            raise ValueError(f'norm must be "post" or "pre", not {norm!r}')
         self.is_pre_norm = norm == "pre"
         self.norm = LayerNorm(d_model)
         self.dropout = Dropout(dropout)
@@ -79,115 +184,3 @@ class ResidualNorm(nn.Layer):
             if fused is not None:
                 return fused
         return self.norm(x + self.dropout(output))
-
-
-class _Layer(nn.Layer):
-    """The sublayers of an encoder or a decoder layer; a subclass connects them.
-
-    Args:
-        config: the sizes, dropout rates and options of the model.
-
-    Raises: ValueError as `MultiHeadAttention` and `ResidualNorm` do.
-    """
-
-    attends_to_memory = False
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-
-        def attention() -> MultiHeadAttention:
-            return MultiHeadAttention(
-                config.d_model,
-                config.num_heads,
-                config.attention_dropout,
-                bias=config.bias,
-                projection_dropout=config.projection_dropout,
-            )
-
-        def residual() -> ResidualNorm:
-            return ResidualNorm(config.d_model, config.dropout, config.norm)
-
-        # The order of these lines decides which random numbers initialise which weight.
-        self.self_attention = attention()
-        self.self_attention_residual = residual()
-        if self.attends_to_memory:
-            self.cross_attention = attention()
-            self.cross_attention_residual = residual()
-        self.feed_forward = PositionwiseFeedForward(
-            config.d_model, config.d_ff, config.feed_forward_dropout, config.bias
-        )
-        self.feed_forward_residual = residual()
-
-
-class EncoderLayer(_Layer):
-    """A layer of the encoder, section 3.1: self-attention, then the feed-forward network.
-
-    Arguments and errors are those of `_Layer`.
-    """
-
-    def forward(
-        self, x: Tensor, mask: Tensor | None = None, need_weights: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """Passes `x` (batch, source_len, d_model) through the layer.
-
-        `mask` is as in `ScaledDotProductAttention`: True forbids. Returns (x, weights). The
-        weights are (batch, heads, source_len, source_len), or None if they are not needed.
-        """
-        normed = self.self_attention_residual.enter(x)  # (batch, source_len, d_model)
-        attended, weights = self.self_attention(normed, normed, normed, mask, need_weights)
-        x = self.self_attention_residual.leave(x, attended)
-        return self.feed_forward_residual(x, self.feed_forward), weights
-
-
-@dataclass
-class LayerCache:
-    """The keys and values that a decoder layer keeps between the steps of incremental decoding."""
-
-    self_attention: KeyValueCache = field(default_factory=KeyValueCache)
-    cross_attention: KeyValueCache = field(default_factory=lambda: KeyValueCache(static=True))
-
-
-class DecoderLayer(_Layer):
-    """A layer of the decoder, section 3.1: self-attention, attention over the memory, then the
-    feed-forward network.
-
-    Arguments and errors are those of `_Layer`.
-    """
-
-    attends_to_memory = True
-
-    def forward(
-        self,
-        x: Tensor,
-        memory: Tensor | None,
-        self_mask: Tensor | None = None,
-        memory_mask: Tensor | None = None,
-        need_weights: bool = False,
-        cache: LayerCache | None = None,
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Passes `x` (batch, target_len, d_model) through the layer.
-
-        Args:
-            x: all target positions. With a cache, only the new ones.
-            memory: the encoder's output (batch, source_len, d_model). It may be None if the cache
-                of the cross-attention is filled.
-            self_mask, memory_mask: as in `ScaledDotProductAttention`: True forbids.
-            need_weights: whether to return the attention weights.
-            cache: the cache of this layer. The keys and values of this call are added to it.
-
-        Returns: (x, self_weights, cross_weights): the weights (batch, heads, target_len, cached +
-            target_len) and (batch, heads, target_len, source_len), or None if not needed.
-        """
-        normed = self.self_attention_residual.enter(x)  # (batch, target_len, d_model)
-        attended, self_weights = self.self_attention(
-            normed, normed, normed, self_mask, need_weights, cache and cache.self_attention
-        )
-        x = self.self_attention_residual.leave(x, attended)
-
-        # Only the queries are normalised here: the encoder has normalised the memory already.
-        normed = self.cross_attention_residual.enter(x)
-        attended, cross_weights = self.cross_attention(
-            normed, memory, memory, memory_mask, need_weights, cache and cache.cross_attention
-        )
-        x = self.cross_attention_residual.leave(x, attended)
-        return self.feed_forward_residual(x, self.feed_forward), self_weights, cross_weights

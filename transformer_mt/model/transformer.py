@@ -6,8 +6,7 @@ The model reads and writes integer ids. It does not know what text they stand fo
 import random
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import paddle
@@ -16,40 +15,118 @@ from paddle.distributed.fleet.utils import recompute
 
 from transformer_mt.config.schema import ModelConfig
 from transformer_mt.model import operations
-from transformer_mt.model.ancestors import AncestorMask, capacity
-from transformer_mt.model.attention import BufferedKeyValueCache, causal_mask, padding_mask
-from transformer_mt.model.basic_layers import Dropout, LayerNorm
-from transformer_mt.model.embedding import PositionalEncoding, TokenEmbedding
-from transformer_mt.model.layers import DecoderLayer, EncoderLayer, LayerCache
+from transformer_mt.model.attention import MultiHeadAttention, causal_mask, padding_mask
+from transformer_mt.model.cache import BufferedKeyValueCache, DecoderCache, LayerCache, capacity
+from transformer_mt.model.layers import (
+    Dropout,
+    LayerNorm,
+    PositionalEncoding,
+    PositionwiseFeedForward,
+    ResidualNorm,
+    TokenEmbedding,
+)
 
 
-class AttentionWeights(NamedTuple):
-    """The attention weights of a forward pass, before dropout: one tensor per layer, in order."""
+class _Layer(nn.Layer):
+    """The sublayers of an encoder or a decoder layer; a subclass connects them.
 
-    encoder: list[Tensor]  # (batch, heads, source_len, source_len)
-    decoder: list[Tensor]  # (batch, heads, target_len, target_len)
-    cross: list[Tensor]  # (batch, heads, target_len, source_len)
-
-
-@dataclass
-class DecoderCache:
-    """The state of incremental decoding, made by `Transformer.start_cache`.
-
-    `AncestorMask` describes how the hypotheses of a sentence are stored.
+    Args:
+        config: the sizes, dropout rates and options of the model.
     """
 
-    layers: list[LayerCache]
-    memory_mask: Tensor  # bool, True where the source is padding: (sentences, 1, 1, source_len)
-    ancestors: AncestorMask = field(default_factory=AncestorMask)
+    attends_to_memory = False
 
-    def select(self, sentences: np.ndarray) -> None:
-        """Keeps the sentences with these indices, int64 (kept,), in this order."""
-        self.ancestors.select(sentences)
-        index = paddle.to_tensor(sentences)
-        self.memory_mask = paddle.index_select(self.memory_mask, index)
-        for layer in self.layers:
-            layer.self_attention.select(index)
-            layer.cross_attention.select(index)
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+
+        def attention() -> MultiHeadAttention:
+            return MultiHeadAttention(
+                config.d_model,
+                config.num_heads,
+                config.attention_dropout,
+                bias=config.bias,
+                projection_dropout=config.projection_dropout,
+            )
+
+        def residual() -> ResidualNorm:
+            return ResidualNorm(config.d_model, config.dropout, config.norm)
+
+        # The order of these lines decides which random numbers initialise which weight.
+        self.self_attention = attention()
+        self.self_attention_residual = residual()
+        if self.attends_to_memory:
+            self.cross_attention = attention()
+            self.cross_attention_residual = residual()
+        self.feed_forward = PositionwiseFeedForward(
+            config.d_model, config.d_ff, config.feed_forward_dropout, config.bias
+        )
+        self.feed_forward_residual = residual()
+
+
+class EncoderLayer(_Layer):
+    """A layer of the encoder, section 3.1: self-attention, then the feed-forward network.
+
+    Arguments are those of `_Layer`.
+    """
+
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, need_weights: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Passes `x` (batch, source_len, d_model) through the layer.
+
+        `mask` is as in `ScaledDotProductAttention`: True forbids. Returns (x, weights). The
+        weights are (batch, heads, source_len, source_len), or None if they are not needed.
+        """
+        normed = self.self_attention_residual.enter(x)  # (batch, source_len, d_model)
+        attended, weights = self.self_attention(normed, normed, normed, mask, need_weights)
+        x = self.self_attention_residual.leave(x, attended)
+        return self.feed_forward_residual(x, self.feed_forward), weights
+
+
+class DecoderLayer(_Layer):
+    """A layer of the decoder, section 3.1: self-attention, attention over the memory, then the
+    feed-forward network.
+
+    Arguments are those of `_Layer`.
+    """
+
+    attends_to_memory = True
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None,
+        self_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        need_weights: bool = False,
+        cache: LayerCache | None = None,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Passes `x` (batch, target_len, d_model) through the layer.
+
+        Args:
+            x: all target positions. With a cache, only the new ones.
+            memory: the encoder's output (batch, source_len, d_model). None stands for what is in
+                the cache of the cross-attention already.
+            self_mask, memory_mask: as in `ScaledDotProductAttention`: True forbids.
+            need_weights: whether to return the attention weights.
+            cache: the cache of this layer. The keys and values of this call are added to it.
+
+        Returns: (x, self_weights, cross_weights): the weights (batch, heads, target_len, cached +
+            target_len) and (batch, heads, target_len, source_len), or None if not needed.
+        """
+        normed = self.self_attention_residual.enter(x)  # (batch, target_len, d_model)
+        attended, self_weights = self.self_attention(
+            normed, normed, normed, self_mask, need_weights, cache and cache.self_attention
+        )
+        x = self.self_attention_residual.leave(x, attended)
+
+        # Only the queries are normalised here: the encoder has normalised the memory already.
+        normed = self.cross_attention_residual.enter(x)
+        attended, cross_weights = self.cross_attention(
+            normed, memory, memory, memory_mask, need_weights, cache and cache.cross_attention
+        )
+        x = self.cross_attention_residual.leave(x, attended)
+        return self.feed_forward_residual(x, self.feed_forward), self_weights, cross_weights
 
 
 # True or False: the attention weights of all layers are needed, or none. A collection: the numbers
@@ -172,7 +249,7 @@ class Generator(nn.Layer):
     """The linear map to the vocabulary, section 3.4. It has no bias and applies no softmax.
 
     `weight` is the embedding matrix to share, (vocab_size, d_model); if it is None, the layer has a
-    weight of its own. Raises ValueError if `weight` has another shape.
+    weight of its own.
     """
 
     def __init__(self, d_model: int, vocab_size: int, weight: Tensor | None = None) -> None:
@@ -180,11 +257,6 @@ class Generator(nn.Layer):
         if weight is None:
             weight = self.create_parameter(
                 [vocab_size, d_model], default_initializer=nn.initializer.XavierUniform()
-            )
-        if list(weight.shape) != [vocab_size, d_model]:
-            raise ValueError(
-                f"a generator of {vocab_size} ids from width {d_model} needs a weight of shape"
-                f" [{vocab_size}, {d_model}], not {list(weight.shape)}"
             )
         self.weight = weight
 
@@ -209,8 +281,6 @@ class Transformer(nn.Layer):
 
     Padding must come last in each row. No real position depends on a padded one, and no target
     position depends on a later one, neither in its value nor in its gradient.
-
-    Raises: ValueError if the source embedding is shared, but vocabulary sizes or pad ids differ.
     """
 
     # Numbers of the decoder layers, from 0, whose attention `generate` needs.
@@ -234,7 +304,6 @@ class Transformer(nn.Layer):
 
         self.target_embedding = TokenEmbedding(target_vocab_size, config.d_model, pad_id)
         if share_source_embedding:
-            self.require_one_vocabulary("a shared source embedding", source_vocab_size)
             self.source_embedding = self.target_embedding
         else:
             self.source_embedding = TokenEmbedding(
@@ -248,35 +317,16 @@ class Transformer(nn.Layer):
         tied = self.target_embedding.weight if config.tie_embeddings else None
         self.generator = Generator(config.d_model, target_vocab_size, tied)
 
-    def require_one_vocabulary(self, what: str, source_vocab_size: int) -> None:
-        """Raises ValueError if source and target have different ids. Its message names `what`."""
-        target_vocab_size = self.target_embedding.weight.shape[0]
-        if (source_vocab_size, self.source_pad_id) != (target_vocab_size, self.pad_id):
-            raise ValueError(
-                f"{what} needs one vocabulary, but there are {source_vocab_size} source ids"
-                f" (padding: {self.source_pad_id}) and {target_vocab_size} target ids"
-                f" (padding: {self.pad_id})"
-            )
-
-    def forward(
-        self, source_ids: Tensor, target_ids: Tensor, need_weights: bool = False
-    ) -> Tensor | tuple[Tensor, AttentionWeights]:
+    def forward(self, source_ids: Tensor, target_ids: Tensor) -> Tensor:
         """Computes the logits of every next token, given the target before it.
 
         Args:
             source_ids: int64 (batch, source_len).
             target_ids: int64 (batch, target_len), the decoder input, which begins with bos.
 
-        Returns: logits (batch, target_len, vocabulary); with `need_weights`, (logits, weights).
+        Returns: logits (batch, target_len, vocabulary).
         """
-        if not need_weights:
-            return self.logits(target_ids, self.encode(source_ids), source_ids)
-        memory, encoder_weights = self.encode(source_ids, need_weights=True)
-        hidden, decoder_weights, cross_weights = self.decode(
-            target_ids, memory, source_ids, need_weights=True
-        )
-        weights = AttentionWeights(encoder_weights, decoder_weights, cross_weights)
-        return self.generate(hidden, cross_weights, source_ids), weights
+        return self.logits(target_ids, self.encode(source_ids), source_ids)
 
     def encode(
         self, source_ids: Tensor, need_weights: bool = False, embedded: Tensor | None = None
@@ -316,26 +366,35 @@ class Transformer(nn.Layer):
         needed = need_weights or ()
         if needed is not True:
             needed = {*needed, *self.generates_from}
-        hidden, _, cross_weights = self._decode(target, memory, source_ids, needed)
-        logits = self.generate(hidden, cross_weights, source_ids, positions)
+        hidden, _, cross_weights = self.decode(target, memory, source_ids, needed)
+        source = self.copyable(source_ids)
+        logits = self.generate(hidden, cross_weights, source, positions)
         return (logits, cross_weights) if need_weights else logits
+
+    def copyable(self, source_ids: Tensor) -> Any:
+        """Returns what `generate` can copy from `source_ids`, int64 (batch, source_len): nothing.
+
+        A subclass may return an object that has a method `select`, as `DecoderCache` has.
+        """
+        return None
 
     def generate(
         self,
         hidden: Tensor,
         cross_weights: list[Tensor | None],
-        source_ids: Tensor,
+        source: Any,
         positions: Tensor | None = None,
     ) -> Tensor:
         """Computes logits from what `decode` returns, in the shape that `logits` describes.
 
-        Of `cross_weights`, only the layers in `generates_from` are read.
+        Of `cross_weights`, only the layers in `generates_from` are read. `source` is what
+        `copyable` returns.
         """
         return self.generator(hidden if positions is None else at_positions(hidden, positions))
 
     def decode(
         self, target: Tensor, memory: Tensor, source_ids: Tensor, need_weights: Needed = False
-    ) -> Tensor | tuple[Tensor, list[Tensor | None], list[Tensor | None]]:
+    ) -> tuple[Tensor, list[Tensor | None], list[Tensor | None]]:
         """Decodes the target into hidden states (batch, target_len, d_model) for the generator.
 
         Args:
@@ -343,20 +402,14 @@ class Transformer(nn.Layer):
                 (batch, target_len, d_model), without positions.
             memory: (batch, source_len, d_model), the encoder's output for
             source_ids: int64 (batch, source_len).
-            need_weights: whether to return the attention weights of all layers, or the numbers of
-                the layers, from 0, whose weights to return. The other layers are faster on a GPU,
+            need_weights: whether to compute the attention weights of all layers, or the numbers of
+                the layers, from 0, whose weights to compute. The other layers are faster on a GPU,
                 and only they are recomputed with `recompute`.
 
-        With `need_weights`, returns (hidden, self_weights, cross_weights). Per layer, the weights
-        are (batch, heads, target_len, target_len) and (batch, heads, target_len, source_len), or
-        None.
+        Returns: (hidden, self_weights, cross_weights). Per layer, the weights are
+            (batch, heads, target_len, target_len) and (batch, heads, target_len, source_len), or
+            None.
         """
-        decoded = self._decode(target, memory, source_ids, need_weights)
-        return decoded if need_weights else decoded[0]
-
-    def _decode(
-        self, target: Tensor, memory: Tensor, source_ids: Tensor, need_weights: Needed
-    ) -> tuple[Tensor, list[Tensor | None], list[Tensor | None]]:
         embedded = self.target_embedding(target) if target.ndim == 2 else target
         x = self.positional_encoding(embedded)  # (batch, target_len, d_model)
         return self.decoder(
@@ -374,7 +427,8 @@ class Transformer(nn.Layer):
             layer_cache = LayerCache(BufferedKeyValueCache())
             layer_cache.cross_attention.update(*layer.cross_attention.project(memory, memory))
             layer_caches.append(layer_cache)
-        return DecoderCache(layer_caches, self._source_mask(source_ids))
+        mask = self._source_mask(source_ids)
+        return DecoderCache(layer_caches, mask, self.copyable(source_ids))
 
     def decode_step(self, ids: Tensor, parents: np.ndarray, cache: DecoderCache) -> Tensor:
         """Takes one step of incremental decoding.
@@ -386,13 +440,6 @@ class Transformer(nn.Layer):
         Returns: the logits of the next token of each hypothesis, floating
             (sentences, width, vocabulary).
         """
-        return self.generator(self._step(ids, parents, cache)[0])
-
-    def _step(
-        self, ids: Tensor, parents: np.ndarray, cache: DecoderCache
-    ) -> tuple[Tensor, list[Tensor | None]]:
-        # Returns the hidden states (sentences, width, d_model), and the cross-attention weights
-        # that `generate` needs.
         # 1. Drop the positions that no hypothesis descends from.
         kept = cache.ancestors.prune()
         if kept is not None:
@@ -416,7 +463,7 @@ class Transformer(nn.Layer):
         hidden, _, cross_weights = self.decoder(
             x, None, self_mask, cache.memory_mask, self.generates_from, cache.layers
         )
-        return hidden, cross_weights
+        return self.generate(hidden, cross_weights, cache.source)
 
     def _target_mask(self, target: Tensor) -> Tensor:
         # (target_len, target_len), one mask for all rows. True forbids.

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from transformer_mt.config import file as config_file
-from transformer_mt.config import yaml_text
+from transformer_mt.config.file import dump_yaml
 from transformer_mt.config.schema import Config
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.data.languages import primary
@@ -118,10 +118,10 @@ def model_card(record: Record, config: Config, checkpoint: str) -> str:
     splits = {name: line for name, line in splits.items() if line.get("checkpoint") == checkpoint}
     scores = {split: scores_of(line) for split, line in splits.items()}
     notes = [_code(note) for own in scores.values() for note in own.notes()]
-    recipe = yaml_text.dump(_recipe(config))
+    recipe = dump_yaml(_recipe(config))
     text = render(
         "card.md",
-        metadata=yaml_text.dump(_metadata(record, config, scores.get("test"))),
+        metadata=dump_yaml(_metadata(record, config, scores.get("test"))),
         record=record,
         start=record.last("start"),
         config=config,

@@ -187,7 +187,7 @@ class _Process:
         self._process = context.Process(
             target=_work, args=(spec, theirs), name="translate", daemon=True
         )
-        with signals.blocked():  # as in utils.processes
+        with signals.blocked():
             self._process.start()
         theirs.close()  # so that the end of the process ends the connection
 

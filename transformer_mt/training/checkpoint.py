@@ -20,11 +20,17 @@ from transformer_mt.model_directory import ModelDirectory
 from transformer_mt.training.folder import RunDirectory
 from transformer_mt.training.progress import Meter, Progress
 from transformer_mt.training.update import Updater
-from transformer_mt.utils import tensors
 from transformer_mt.utils.console import warn
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.folders import published, verify
-from transformer_mt.weights import OPTIMIZER, WEIGHTS, load_weights, read_weights
+from transformer_mt.weights import (
+    OPTIMIZER,
+    WEIGHTS,
+    load_weights,
+    read_tensors,
+    read_weights,
+    write_tensors,
+)
 
 STATE = "state.json"
 
@@ -101,8 +107,8 @@ def save(path: Path, model: nn.Layer, optimizer_state: dict[str, np.ndarray], st
     # state_dict() lists a tied parameter under each of its names, named_parameters() once.
     weights = {name: _on_host(parameter) for name, parameter in model.named_parameters()}
     with _new_checkpoint(path) as folder:
-        tensors.write(folder / WEIGHTS, weights)
-        tensors.write(folder / OPTIMIZER, optimizer_state)
+        write_tensors(folder / WEIGHTS, weights)
+        write_tensors(folder / OPTIMIZER, optimizer_state)
         state.save(folder)
 
 
@@ -114,7 +120,7 @@ def restore(path: Path, model: nn.Layer, updater: Updater) -> State:
     """
     load_weights(path, model)
     try:
-        updater.load(tensors.read(path / OPTIMIZER))
+        updater.load(read_tensors(path / OPTIMIZER))
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{path / OPTIMIZER}: damaged ({error})") from None
     return State.restore(path)
@@ -173,7 +179,7 @@ def average(directory: RunDirectory, kind: str, count: int) -> Path:
     state = replace(State.restore(chosen[-1]), average_of=[path.name for path in chosen])
     path = directory.checkpoints / f"average_{kind}_{count}"
     with _new_checkpoint(path) as folder:
-        tensors.write(folder / WEIGHTS, means)
+        write_tensors(folder / WEIGHTS, means)
         state.save(folder)
     return path
 

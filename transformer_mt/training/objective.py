@@ -18,9 +18,9 @@ from transformer_mt.data.batches import Batch, rounded
 from transformer_mt.data.subword import Subwords
 from transformer_mt.decoding.engine import length_limits
 from transformer_mt.model import operations
-from transformer_mt.model.nonautoregressive import NonAutoregressiveTransformer
 from transformer_mt.model.operations import to_tensor
 from transformer_mt.model.transformer import Transformer
+from transformer_mt.model.variants import NonAutoregressiveTransformer
 
 
 class LabelSmoothedCrossEntropy(nn.Layer):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_mt.config import file as config_file
-from transformer_mt.config.recipe_text import recipe_text
+from transformer_mt.config.file import recipe_text
 from transformer_mt.config.schema import Config
 from transformer_mt.data.corpus import Split, open_corpus
 from transformer_mt.data.facts import RARE

@@ -18,7 +18,7 @@ from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import Batch, Update
 from transformer_mt.data.subword import Subwords
 from transformer_mt.model import operations
-from transformer_mt.model.build import build_model
+from transformer_mt.model.variants import build_model
 from transformer_mt.training.optimizers import LossScale, learning_rate, make_optimizer
 from transformer_mt.training.parallel import ALONE, Gradients, Processes
 from transformer_mt.training.terms import make_objective

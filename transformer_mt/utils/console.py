@@ -12,7 +12,6 @@ import shlex
 import sys
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -33,16 +32,10 @@ SHOWN_WARNINGS = 3
 _counts: Counter[str] = Counter()
 
 
-@dataclass
-class _Log:
-    """The file that keeps what is printed, and the lines that wait for it while there is none."""
-
-    path: Path | None = None
-    # What a program prints that keeps no log is forgotten.
-    waiting: deque[str] = field(default_factory=lambda: deque(maxlen=1000))
-
-
-_log = _Log()
+# The file that keeps what is printed, and the lines that wait for it while there is none. What a
+# program prints that keeps no log is forgotten.
+_log_path: Path | None = None
+_waiting: deque[str] = deque(maxlen=1000)
 
 
 def say(message: str) -> None:
@@ -98,15 +91,17 @@ atexit.register(say_counts)
 def keep_log(path: Path) -> None:
     """From now on, appends everything that is printed to this file, with the local time, and also
     what was printed before."""
-    _log.path = path
-    _append(_log.waiting)
-    _log.waiting.clear()
+    global _log_path
+    _log_path = path
+    _append(_waiting)
+    _waiting.clear()
 
 
 def end_log() -> None:
     """Stops appending to the file of `keep_log`."""
-    _log.path = None
-    _log.waiting.clear()
+    global _log_path
+    _log_path = None
+    _waiting.clear()
 
 
 def log(message: str) -> None:
@@ -114,15 +109,15 @@ def log(message: str) -> None:
     message waits for it."""
     now = f"{datetime.now():%Y-%m-%d %H:%M:%S}"
     lines = [f"{now}  {line}".rstrip() for line in visible(message).split("\n")]
-    if _log.path is None:
-        _log.waiting.extend(lines)
+    if _log_path is None:
+        _waiting.extend(lines)
     else:
         _append(lines)
 
 
 def _append(lines: Iterable[str]) -> None:
     # A full disk is reported by what the run has to save.
-    with contextlib.suppress(OSError), open(_log.path, "a", encoding="utf-8") as file:
+    with contextlib.suppress(OSError), open(_log_path, "a", encoding="utf-8") as file:
         file.writelines(f"{line}\n" for line in lines)
 
 

@@ -306,8 +306,6 @@ def _require_text(start: bytes, name: str, file: str, unpack: str | None = None)
         UserError: it is compressed in a way that is not read, its encoding is UTF-16 or UTF-32, or
             its lines end in a carriage return alone.
     """
-    if unpack and _compression_of(start):
-        raise UserError(f"{name}: compressed twice. Unpack it: {unpack} < {file} > NEW_FILE")
     for ending, (pattern, command) in UNREADABLE.items():
         if re.match(pattern, start):
             raise UserError(
@@ -482,17 +480,11 @@ def open_locked(path: str | Path, flags: int, *, wait: bool = False, optional: b
                     raise OSError(error.errno, f"{reason} that has locks") from None
             # The process that held the lock may have deleted or renamed the file meanwhile. Then a
             # lock on it protects nothing, and the file that has its name now is opened.
-            if is_open_at(path, descriptor):
-                return descriptor
+            with suppress(FileNotFoundError):
+                status = os.stat(path, follow_symlinks=False)
+                if os.path.samestat(status, os.fstat(descriptor)):
+                    return descriptor
         except BaseException:
             os.close(descriptor)
             raise
         os.close(descriptor)
-
-
-def is_open_at(path: str | Path, descriptor: int) -> bool:
-    """Returns whether a path still names the open file or folder."""
-    try:
-        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False

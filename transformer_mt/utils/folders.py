@@ -40,12 +40,9 @@ def verify(folder: Path, pattern: str = "[!.]*") -> str | None:
 
     Returns: a description of what is wrong, or None if nothing is.
     """
-    matches = _listed(folder)
-    if matches is None:
-        return f"{CHECKSUMS} is missing or can't be read"
-    if None in matches:
-        return f"{CHECKSUMS} is not as it was written"
-    sums = {match[2]: match[1] for match in matches}
+    sums = _sums(folder)
+    if sums is None:
+        return f"{CHECKSUMS} is missing or damaged"
     known = {path.name for path in folder.iterdir()} | sums.keys()
     names = sorted(name for name in known - {CHECKSUMS} if fnmatchcase(name, pattern))
     for name in names:
@@ -65,20 +62,18 @@ def verify(folder: Path, pattern: str = "[!.]*") -> str | None:
 
 
 def listed(folder: Path) -> set[str]:
-    """Returns the names in SHA256SUMS; none if it cannot be read."""
-    return {match[2] for match in _listed(folder) or () if match}
+    """Returns the names in SHA256SUMS; none if it is missing or damaged."""
+    return {*(_sums(folder) or ())}
 
 
-def _listed(folder: Path) -> list[re.Match[str] | None] | None:
-    """Returns the lines of SHA256SUMS: groups 1 and 2 are checksum and name; None: another line.
-
-    Returns None instead of a list if the file cannot be read.
-    """
+def _sums(folder: Path) -> dict[str, str] | None:
+    """Returns the checksums in SHA256SUMS by the names; None if it is missing or damaged."""
     try:
         text = (folder / CHECKSUMS).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return None
-    return [_LINE.fullmatch(line) for line in text.split("\n") if line]
+    matches = [_LINE.fullmatch(line) for line in text.split("\n") if line]
+    return {match[2]: match[1] for match in matches} if all(matches) else None
 
 
 def sha256(path: Path) -> str:

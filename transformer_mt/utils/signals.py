@@ -1,14 +1,18 @@
-"""Signals that ask a process to stop. They raise one exception, at once or after a block."""
+"""Signals that ask a process to stop, and worker processes that end with it.
+
+The signals raise one exception, at once or after a block.
+"""
 
 import ctypes
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
-from typing import Any
+from typing import Any, TypeVar
 
 from transformer_mt.utils.errors import Interrupted, UserError
 
@@ -16,6 +20,10 @@ from transformer_mt.utils.errors import Interrupted, UserError
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A constant of Linux's prctl.h.
 PR_SET_PDEATHSIG = 1
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Run = Callable[[Iterator[Item | None]], Iterator[Result | None]]
 
 _depth = 0
 _pending: int | None = None
@@ -204,3 +212,67 @@ def end_with_parent(parent: int) -> None:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # the parent ended before the call
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextmanager
+def process_pool(processes: int, function: Callable[[Item], Result]) -> Iterator[Run]:
+    """Yields a function `run(items)`, which yields function(item) per item, in order.
+
+    Processes are started when there is work for them, and each gets one copy of `function`, by
+    pickling. An item None is a pause: all results before it are yielded, then None, and only then
+    the next item is read. The processes are killed at the end of the block, however it ends, so
+    their work must have no effect other than its results.
+
+    Raises:
+        BrokenProcessPool: a process was killed. Errors of `function` are passed on.
+    """
+    import multiprocessing  # every command imports this module, but few need processes
+    from concurrent.futures import Future, ProcessPoolExecutor
+
+    before = multiprocessing.active_children()
+    executor = ProcessPoolExecutor(
+        processes,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_start,
+        initargs=(function,),
+    )
+
+    def run(items: Iterator[Item | None]) -> Iterator[Result | None]:
+        waiting: deque[Future] = deque()
+        for item in items:
+            if item is not None:
+                # `submit` may start a process. A signal in the middle of that could leave a process
+                # behind that nobody knows of, or reach it before it handles signals.
+                with blocked():
+                    waiting.append(executor.submit(_call, item))
+            # The number of waiting items is limited, so that memory does not grow with the items.
+            while waiting and (item is None or len(waiting) > 2 * processes or waiting[0].done()):
+                yield waiting.popleft().result()
+            if item is None:
+                yield None
+        while waiting:
+            yield waiting.popleft().result()
+
+    try:
+        yield run
+    finally:
+        for process in multiprocessing.active_children():
+            if process not in before:
+                process.kill()
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+# The function of a worker process of `process_pool`.
+_function: Callable | None = None
+
+
+def _start(function: Callable) -> None:
+    import multiprocessing
+
+    global _function
+    serve(multiprocessing.parent_process().pid)
+    _function = function
+
+
+def _call(item: Any) -> Any:
+    return _function(item)

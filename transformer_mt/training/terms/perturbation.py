@@ -13,8 +13,7 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor
 
-from transformer_mt.config.mechanisms import ScheduledSamplingConfig
-from transformer_mt.config.schema import Config
+from transformer_mt.config.schema import Config, ScheduledSamplingConfig
 from transformer_mt.data.batches import Batch
 from transformer_mt.data.subword import Subwords, Vocabulary
 from transformer_mt.model.operations import to_tensor

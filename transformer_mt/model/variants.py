@@ -1,37 +1,51 @@
-"""A pointer-generator: a Transformer that can also copy subwords of the source.
+"""The variants of the Transformer, and which one a config builds.
 
-The model is that of See et al. 2017, arXiv 1704.04368, section 2.2. Pointing by attention is from
-Vinyals et al. 2015, arXiv 1506.03134, section 2.3. The attention to copy by is the mean over the
-heads of the last decoder layer's cross-attention. With a gate g, linear in the decoder's output,
-
-    p_gen = sigmoid(g)
-    p(v)  = p_gen * softmax(logits)[v] + (1 - p_gen) * copied[v],
-
-where copied[v] is the sum of the attention to all source positions that hold v. An unseen name is
-copied subword by subword. Both sides share one vocabulary, which is not extended.
-
-The model returns logits whose softmax is p, so that the loss, search, sampling, ensembles and
-scores need no change. Because p(v) * sum(exp(logits)) / p_gen is
-
-    exp(logits[v]) + exp(log_total - g) * copied[v],   log_total = log(sum(exp(logits))),
-
-only the logits of the few ids in the source differ from those of the generator.
+CopyingTransformer is a pointer-generator: it can also copy subwords of the source.
+NonAutoregressiveTransformer predicts all target positions at once.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import paddle
 from paddle import Tensor
 from paddle.autograd import PyLayer
 
+from transformer_mt.config.decoding import LONGEST_TARGET
 from transformer_mt.config.schema import ModelConfig
+from transformer_mt.data.subword import Subwords
 from transformer_mt.model import operations
-from transformer_mt.model.basic_layers import Linear
-from transformer_mt.model.transformer import DecoderCache, Transformer, at_positions
+from transformer_mt.model.layers import Linear, TokenEmbedding
+from transformer_mt.model.transformer import Transformer, at_positions
+
+
+def build_model(config: ModelConfig, subwords: Subwords, recompute: bool = False) -> Transformer:
+    """Builds the Transformer of a config, with weights drawn from Paddle's random generator.
+
+    `recompute` is as in `Transformer`.
+    """
+    kind: Callable[..., Transformer] = CopyingTransformer if config.copying else Transformer
+    if config.non_autoregressive is not None:
+        longest = LONGEST_TARGET if config.non_autoregressive == "length" else None
+        kind = partial(NonAutoregressiveTransformer, longest=longest)
+    return kind(
+        config,
+        subwords.source.size,
+        subwords.target.size,
+        share_source_embedding=config.tie_embeddings and subwords.joint,
+        pad_id=subwords.target.pad,
+        source_pad_id=subwords.source.pad,
+        recompute=recompute,
+    )
+
+
+# ---- Copying ----
 
 # p_gen before training, apart from the effect of the gate's random weights.
 FIRST_P_GEN = 0.9
@@ -82,29 +96,32 @@ class CopyableSource:
         return copied, self.ids.unsqueeze(1).expand([-1, target_len, -1])
 
 
-@dataclass(kw_only=True)
-class CopyingCache(DecoderCache):
-    """A `DecoderCache` that also holds the ids to copy."""
-
-    source: CopyableSource
-
-    def select(self, sentences: np.ndarray) -> None:
-        """As `DecoderCache.select`."""
-        super().select(sentences)
-        self.source = self.source.select(paddle.to_tensor(sentences))
-
-
 class CopyingTransformer(Transformer):
-    """A `Transformer` with a gate that mixes generating and copying. It has the same arguments.
+    """A pointer-generator: a Transformer with a gate that mixes generating and copying.
 
-    Raises: ValueError as `Transformer` does, and if source and target do not share a vocabulary.
+    The model is that of See et al. 2017, arXiv 1704.04368, section 2.2. Pointing by attention is
+    from Vinyals et al. 2015, arXiv 1506.03134, section 2.3. The attention to copy by is the mean
+    over the heads of the last decoder layer's cross-attention. With a gate g, linear in the
+    decoder's output,
+
+        p_gen = sigmoid(g)
+        p(v)  = p_gen * softmax(logits)[v] + (1 - p_gen) * copied[v],
+
+    where copied[v] is the sum of the attention to all source positions that hold v. An unseen name
+    is copied subword by subword. Both sides share one vocabulary, which is not extended.
+
+    The model returns logits whose softmax is p, so that the loss, search, sampling, ensembles and
+    scores need no change. Because p(v) * sum(exp(logits)) / p_gen is
+
+        exp(logits[v]) + exp(log_total - g) * copied[v],   log_total = log(sum(exp(logits))),
+
+    only the logits of the few ids in the source differ from those of the generator.
+
+    The arguments are those of `Transformer`.
     """
 
-    def __init__(
-        self, config: ModelConfig, source_vocab_size: int, target_vocab_size: int, **options
-    ) -> None:
-        super().__init__(config, source_vocab_size, target_vocab_size, **options)
-        self.require_one_vocabulary("copying", source_vocab_size)
+    def __init__(self, *arguments, **options) -> None:
+        super().__init__(*arguments, **options)
         self.gate = Linear(self.generator.weight.shape[1], 1)
         self.gate.bias.set_value(np.array([math.log(FIRST_P_GEN / (1 - FIRST_P_GEN))], np.float32))
 
@@ -113,53 +130,26 @@ class CopyingTransformer(Transformer):
         """The number of the last layer, whose attention decides what is copied."""
         return (len(self.decoder.layers) - 1,)
 
-    def generate(
-        self,
-        hidden: Tensor,
-        cross_weights: list[Tensor | None],
-        source_ids: Tensor,
-        positions: Tensor | None = None,
-    ) -> Tensor:
-        """As `Transformer.generate`."""
-        return self.mixed(hidden, cross_weights[-1], self.copyable(source_ids), positions)
-
-    def start_cache(self, memory: Tensor, source_ids: Tensor) -> CopyingCache:
-        """As `Transformer.start_cache`."""
-        cache = super().start_cache(memory, source_ids)
-        return CopyingCache(cache.layers, cache.memory_mask, source=self.copyable(source_ids))
-
-    def decode_step(self, ids: Tensor, parents: np.ndarray, cache: CopyingCache) -> Tensor:
-        """As `Transformer.decode_step`."""
-        hidden, cross_weights = self._step(ids, parents, cache)
-        return self.mixed(hidden, cross_weights[-1], cache.source)
-
     def copyable(self, source_ids: Tensor) -> CopyableSource:
         """Returns the ids that can be copied from `source_ids`, int64 (batch, source_len)."""
         return CopyableSource.of(source_ids, self.pad_id)
 
-    def mixed(
+    def generate(
         self,
         hidden: Tensor,
-        weights: Tensor,
+        cross_weights: list[Tensor | None],
         source: CopyableSource,
         positions: Tensor | None = None,
         logits: Tensor | None = None,
     ) -> Tensor:
-        """Computes the logits of generating and copying together.
+        """As `Transformer.generate`: computes the logits of generating and copying together.
 
-        Args:
-            hidden: the decoder's output (batch, target_len, d_model).
-            weights: the last layer's attention to the source (batch, heads, target_len,
-                source_len).
-            positions: as in `Transformer.logits`.
-            logits: those of the generator (rows, vocabulary), if they are known; in float32 they
-                are overwritten.
-
-        Returns: (batch, target_len, vocabulary), or (count, vocabulary) at `positions`.
+        `logits` are those of the generator (rows, vocabulary), if they are known; in float32 they
+        are overwritten.
         """
         # 1. Sum the attention per id, in float32.
         with paddle.amp.auto_cast(enable=False):
-            copied, ids = source.pointed_at(weights)
+            copied, ids = source.pointed_at(cross_weights[-1])
         # 2. Flatten to rows, or select rows: (rows, d_model), (rows, source_len) twice.
         if positions is None:
             places = hidden.shape[:-1]
@@ -231,3 +221,80 @@ def _at(x: Tensor, ids: Tensor) -> Tensor:
     rows, vocabulary = x.shape
     places = ids + paddle.arange(rows).unsqueeze(1) * vocabulary
     return x.flatten().gather(places.flatten()).reshape(ids.shape)
+
+
+# ---- All positions at once ----
+
+
+class NonAutoregressiveTransformer(Transformer):
+    """A Transformer whose decoder attends to the whole target, to the left and to the right, and
+    which predicts all positions at once from a partly masked target.
+
+    It is the conditional masked language model of Ghazvininejad et al. 2019, "Mask-Predict" (arXiv
+    1904.09324), section 2. If all positions are masked, it is the model of Gu et al. 2018 (arXiv
+    1711.02281) without fertilities.
+
+    The target is not shifted: the logits at position i predict the token at position i. An unknown
+    token is replaced by the mask token, an id that the caller chooses and that is never predicted.
+    No real position depends on padding, neither of the source nor of the target.
+
+    Args:
+        longest: the greatest target length that the encoder can predict, or None if it predicts no
+            lengths. For the prediction (section 2.3), a token LENGTH without a position is put
+            before the source. Its encoding is compared with an embedding of each length. The memory
+            does not contain it.
+        The other arguments are those of `Transformer`.
+    """
+
+    def __init__(self, *arguments, longest: int | None = None, **options) -> None:
+        super().__init__(*arguments, **options)
+        self.predicts_length = longest is not None
+        if self.predicts_length:
+            # Row n is the embedding of the length n. No target has the length 0, so row 0 is the
+            # embedding of the token LENGTH.
+            width = self.target_embedding.weight.shape[1]
+            self.length_embedding = TokenEmbedding(longest + 1, width)
+
+    def encode(
+        self, source_ids: Tensor, need_weights: bool = False
+    ) -> Tensor | tuple[Tensor, list[Tensor]]:
+        """As `Transformer.encode`. The attention weights leave out the token LENGTH."""
+        if not self.predicts_length:
+            return super().encode(source_ids, need_weights)
+        encoded, weights = self._encode_with_length(source_ids, need_weights)
+        memory = encoded[:, 1:]
+        return (memory, [w[:, :, 1:, 1:] for w in weights]) if need_weights else memory
+
+    def encode_with_lengths(self, source_ids: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Encodes `source_ids` (batch, source_len) and predicts the length of the target.
+
+        Returns: the memory (batch, source_len, d_model), and the logits of the lengths 1, 2, ...,
+            floating (batch, longest); None instead of the logits if the model predicts no length.
+        """
+        if not self.predicts_length:
+            return self.encode(source_ids), None
+        encoded, _ = self._encode_with_length(source_ids)
+        logits = operations.current.logits(encoded[:, 0], self.length_embedding.weight)
+        return encoded[:, 1:], logits[:, 1:]
+
+    def start_cache(self, *_) -> None:
+        """Raises TypeError, as `decode_step` does: there is no incremental decoding."""
+        raise TypeError("a non-autoregressive model does not decode step by step")
+
+    decode_step: Any = start_cache
+
+    def _encode_with_length(
+        self, source_ids: Tensor, need_weights: bool = False
+    ) -> tuple[Tensor, list[Tensor]]:
+        # Encodes the token LENGTH and the source: (batch, 1 + source_len, d_model).
+        words = self.positional_encoding(self.source_embedding(source_ids))
+        token = self.length_embedding(paddle.zeros([len(source_ids), 1], source_ids.dtype))
+        token = self.positional_encoding.dropout(token)
+        x = paddle.concat([token, words], axis=1)  # (batch, 1 + source_len, d_model)
+        mask = self._source_mask(source_ids)  # (batch, 1, 1, source_len)
+        mask = paddle.concat([paddle.zeros_like(mask[..., :1]), mask], axis=-1)
+        return self.encoder(x, mask, need_weights)
+
+    def _target_mask(self, target: Tensor) -> Tensor:
+        # (batch, 1, 1, target_len). True forbids: the target is padding there.
+        return (target == self.pad_id).unsqueeze([1, 2])

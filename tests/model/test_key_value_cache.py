@@ -1,8 +1,10 @@
-"""Which positions are whose past, against lists of them."""
+"""Which positions are whose past, against lists of them; the rows of keys and values."""
 
 import numpy as np
+import paddle
+import pytest
 
-from transformer_mt.model.ancestors import AncestorMask
+from transformer_mt.model.cache import AncestorMask, KeyValueCache
 
 
 def test_pruning_forgets_only_what_is_no_past_of_any():
@@ -44,3 +46,15 @@ def test_a_single_hypothesis_needs_no_mask():
         assert mask.grow(np.zeros((2, 1), np.int64)) is None
     mask.select(np.array([1]))
     assert mask.grow(np.zeros((1, 1), np.int64)) is None
+
+
+@pytest.mark.parametrize("index", [[2, 0, 1], [1, 1, 0, 0, 2], [2]])
+def test_the_rows_of_a_cache_are_selected(normal, index):
+    cache = KeyValueCache()
+    cache.select(paddle.to_tensor(index))  # nothing to do while empty
+    key, value = normal(3, 2, 4, 5), normal(3, 2, 4, 6)
+    for part in (slice(1), slice(1, 4)):
+        cache.update(key[:, :, part], value[:, :, part])
+    cache.select(paddle.to_tensor(index))
+    np.testing.assert_array_equal(cache.key, key.numpy()[index])
+    np.testing.assert_array_equal(cache.value, value.numpy()[index])

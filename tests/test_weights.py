@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from transformer_mt.utils import tensors
+from transformer_mt.weights import read_tensors, write_tensors
 
 ARRAYS = {
     "b": np.arange(6, dtype=np.float32).reshape(2, 3).T,  # not contiguous
@@ -20,8 +20,8 @@ ARRAYS = {
 
 
 def test_what_is_written_comes_back(tmp_path):
-    tensors.write(tmp_path / "x.safetensors", ARRAYS)
-    found = tensors.read(tmp_path / "x.safetensors")
+    write_tensors(tmp_path / "x.safetensors", ARRAYS)
+    found = read_tensors(tmp_path / "x.safetensors")
     assert found.keys() == ARRAYS.keys()
     for name, array in ARRAYS.items():
         assert found[name].dtype == array.dtype and found[name].shape == array.shape
@@ -33,7 +33,7 @@ def test_what_is_written_comes_back(tmp_path):
 def test_others_may_read_it_as_the_umask_has_it(tmp_path):
     before = os.umask(0o027)
     try:
-        tensors.write(tmp_path / "x", ARRAYS)
+        write_tensors(tmp_path / "x", ARRAYS)
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o640
@@ -43,19 +43,19 @@ def test_others_may_read_it_as_the_umask_has_it(tmp_path):
 def test_what_is_no_such_file(tmp_path, content):
     (tmp_path / "x").write_bytes(content)
     if content.endswith(b"{}"):
-        assert tensors.read(tmp_path / "x") == {}
+        assert read_tensors(tmp_path / "x") == {}
         return
     with pytest.raises(ValueError):
-        tensors.read(tmp_path / "x")
+        read_tensors(tmp_path / "x")
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_numbers_that_are_not_finite_are_refused_by_their_name(tmp_path, bad):
     damaged = np.ones((2, 3), np.float32)
     damaged[1, 2] = bad
-    tensors.write(tmp_path / "x", {**ARRAYS, "bad one": damaged})
+    write_tensors(tmp_path / "x", {**ARRAYS, "bad one": damaged})
     with pytest.raises(ValueError, match="bad one holds NaN or infinity"):
-        tensors.read(tmp_path / "x")
+        read_tensors(tmp_path / "x")
 
 
 def test_a_full_disk_is_an_error_of_the_system(tmp_path):
@@ -63,6 +63,6 @@ def test_a_full_disk_is_an_error_of_the_system(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
     try:
         with pytest.raises(OSError, match=os.strerror(errno.EFBIG)):
-            tensors.write(tmp_path / "x", {"a": np.zeros(10_000, np.float32)})
+            write_tensors(tmp_path / "x", {"a": np.zeros(10_000, np.float32)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
