@@ -50,7 +50,9 @@ def as_page(comparison: Comparison) -> str:
         changes = {letter: own.difference for letter, own in scores.items() if own.difference}
         figures = [
             _figure(f"{label} of each system", label, scores),
-            _figure(f"Difference from {comparison.baseline} in {label}", label, changes),
+            _figure(
+                f"Difference from {comparison.baseline} in {label}", label, changes, has_zero=True
+            ),
         ]
         metrics.append((metric.metric, figures, score_table(comparison, metric)))
     baseline, *others = comparison.systems
@@ -68,11 +70,16 @@ def as_page(comparison: Comparison) -> str:
     )
 
 
-def _figure(title: str, label: str, values: Mapping[str, SystemScore | Difference]) -> Figure:
+def _figure(
+    title: str,
+    label: str,
+    values: Mapping[str, SystemScore | Difference],
+    has_zero: bool = False,
+) -> Figure:
     """Returns a figure of a value of each system, with its 95 % interval."""
     ends = [own.interval for own in values.values()]
     drawn = Bars(label, [own.value for own in values.values()], ends)
-    return bars(title, list(values), label, [drawn], zoomed=True)
+    return bars(title, list(values), label, [drawn], zoomed=True, has_zero=has_zero)
 
 
 def as_text(comparison: Comparison, colour: bool = False) -> str:

@@ -231,6 +231,7 @@ def bars(
     drawn: Sequence[Bars],
     *,
     zoomed: bool = False,
+    has_zero: bool = False,
     note: str = "",
 ) -> Figure:
     """Returns a figure of horizontal bars: for each group, one bar of each series.
@@ -238,6 +239,7 @@ def bars(
     Args:
         unit: what the bars measure.
         zoomed: whether points stand for bars, so that the axis need not begin at 0.
+        has_zero: whether a dashed line marks 0.
     """
     thickness = 0.8 / max(len(drawn), 1)
     columns = []
@@ -259,8 +261,7 @@ def bars(
                     cells[-1] += f" ({shown_number(ends[0])} to {shown_number(ends[1])})"
                     axes.plot(ends, (at, at), color=_INK, linewidth=1.2, marker="|", markersize=5)
             columns.append(cells)
-        low, high = axes.get_xlim()
-        if zoomed and low < 0 < high:
+        if has_zero:
             axes.axvline(0, color=_INK, linewidth=1, linestyle=(0, (4, 3)))
         names = (visible(group) for group in groups)
         axes.set_yticks(
