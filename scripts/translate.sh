@@ -6,8 +6,8 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=setup.sh
 . "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/setup.sh"
 
-usage='Usage: scripts/translate.sh MODEL_DIR [--input FILE] [--output FILE] [options]
-Without the files, it reads the standard input and writes to the standard output.
+usage='Usage: scripts/translate.sh MODEL_DIR [INPUT [OUTPUT]] [options]
+INPUT and OUTPUT are the standard input and output if they are left out or given as -.
 All options: .venv/bin/python -m transformer_mt translate --help'
 
 case ${1-} in

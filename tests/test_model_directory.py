@@ -427,13 +427,12 @@ def test_a_loop_of_links_is_no_output_and_no_part_of_a_model(models, tmp_path):
 
 
 COMMANDS = [
-    "translate model --input in.en --output OUT",
-    "translate model --input in.en --output OUT --resume",
+    "translate model in.en OUT", "translate model in.en OUT --resume",
     "score model --source in.en --target in.de --output OUT",
     "align model --source in.en --target in.de --output OUT",
     "attention model --text dog --output OUT",
-    *(f"evaluate model --source in.en --reference in.de --{name} OUT"
-      for name in ("output", "json", "sentences")),
+    "evaluate model in.en in.de --output OUT", "evaluate model in.en in.de --json OUT",
+    "evaluate model in.en in.de --sentences OUT",
     "compare --reference in.de in.de in.en --html OUT",
     "compare --reference in.de in.de in.en --json OUT",
     "report model --output OUT", "check-device --device cpu --json OUT",

@@ -54,7 +54,7 @@ def read(path: str | Path) -> list[str]:
 
 def translated(model: str, source: str | Path, *options: str) -> list[str]:
     """What `translate` says, independently of `augment`."""
-    run_command("translate", model, "--input", source, "--output", "translated", *FAST, *options)
+    run_command("translate", model, source, "translated", *FAST, *options)
     return read("translated")
 
 

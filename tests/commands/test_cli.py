@@ -239,15 +239,16 @@ def test_a_model_that_cannot_be_used(call, broken_model, folder, name, spoil, co
 
 def test_options_and_names_in_any_order():
     options = cli.parse(
-        ["evaluate", "--threads", "2", "m", "--reference", "r", "n", "--beam-size", "3", "o"]
+        ["translate", "--threads", "2", "m", "--format", "tsv", "in", "--n-best", "3", "out"]
     )
-    assert (options.models, options.reference) == (["m", "n", "o"], [Path("r")])
-    assert (options.threads, options.beam_size) == (2, 3)
+    names = options.model_dir, options.input, options.output
+    assert names == ("m", Path("in"), Path("out"))
+    assert (options.threads, options.format, options.n_best) == (2, "tsv", 3)
     options = cli.parse(["train", "a.b=1", "--check", "my.yaml", "c.d=-2"])
     assert [options.config, *options.overrides] == ["a.b=1", "my.yaml", "c.d=-2"]
     # Names after two dashes may begin with a dash, and values may look like options.
-    options = cli.parse(["translate", "--threads", "1", "--", "-m"])
-    assert options.model_dir == "./-m"
+    options = cli.parse(["translate", "--threads", "1", "--", "m", "-in"])
+    assert (options.model_dir, options.input) == ("m", Path("./-in"))
     options = cli.parse(["attention", "m", "--text", "-- a text", "--target", "-0.5"])
     assert (options.text, options.target) == ("-- a text", "-0.5")
 

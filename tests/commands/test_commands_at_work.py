@@ -34,18 +34,19 @@ def folder(tmp_path, monkeypatch):
 # ---- Where is read and written ----
 
 
-def test_files_and_streams(call, model, folder):
+def test_files_by_position_and_by_option_and_dashes(call, model, folder):
     command = ("translate", model, *QUICK)
     stdin = (folder / "source").read_bytes()
     for arguments in (
-        ("--input=source", "--output=out"), ("--output=out",), ("--input=-", "--output=out"),
+        ("source", "out"), ("source", "--output=out"), ("--input=source", "--output=out"),
+        ("-", "out"), ("--input=-", "--output=out"),
     ):  # fmt: skip
         done = call(*command, *arguments, stdin=stdin)
         assert (done.returncode, done.stdout) == (0, "") and files(folder)[0] == "out"
         expected = (folder / "out").read_text()
         (folder / "out").unlink()
     assert expected.count("\n") == 5
-    for arguments in (("--input=source",), ("--input=source", "--output=-"), ()):
+    for arguments in (("source", "-"), ("source", "--output=-"), ("-",), ()):
         assert call(*command, *arguments, stdin=stdin).stdout == expected
 
 
@@ -61,21 +62,20 @@ def test_odd_text_from_stdin(call, model):
 def test_odd_names(call, model, folder):
     name = os.fsdecode(b"\xff\xe9")
     write_lines(folder / name, ["A dog runs."])
-    assert (
-        call("translate", model, f"--input={name}", f"--output={name}.out", *QUICK).returncode == 0
-    )
+    assert call("translate", model, name, f"{name}.out", *QUICK).returncode == 0
     assert (folder / f"{name}.out").exists()
     # A device is read like a file.
-    assert call("translate", model, "--input", os.devnull, "--output", "empty").returncode == 0
+    assert call("translate", model, os.devnull, "empty").returncode == 0
     assert (folder / "empty").read_text() == ""
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "word"),
     [
-        ("source out", 2, "unrecognized arguments: source out"),
-        ("--input loop", 2, "loop: can't be read: Too many levels"),
-        ("--input source --output no/out", 1, "no/out: can't be written"),
+        ("source --input=source", 2, "source: give INPUT or --input, and only once"),
+        ("- out --output=other", 2, "out: give OUTPUT or --output, and only once"),
+        ("loop out", 2, "loop: can't be read: Too many levels"),
+        ("source no/out", 1, "no/out: can't be written"),
     ],
 )
 def test_wrong_places(call, model, folder, arguments, code, word):

@@ -129,9 +129,11 @@ def test_checkpoints_of_a_model(evaluate, folder, few, tmp_path):
     assert alone["lines_per_second"] == pytest.approx(6 / alone["seconds"])
 
 
-def test_translations_go_into_a_folder(evaluate, folder, few, tmp_path):
+def test_a_model_by_position(evaluate, folder, few, tmp_path):
+    """The files behind it are source and reference; the translations go into the folder."""
     model = folder / "model"
-    _, _, scores = evaluate(model, **few, tokenize="char", output=tmp_path)
+    flags = {"threads": 1, "beam_size": 1, "tokenize": "char", "output": tmp_path}
+    _, _, scores = evaluate(model, few["source"], few["reference"], **flags)
     assert "|tok:char|" in scores["signature"]
     assert len(list(tmp_path.glob("*model.hypothesis"))) == 1
     del few["beam_size"]  # as in the model's config
@@ -151,7 +153,8 @@ def test_translations_go_into_a_folder(evaluate, folder, few, tmp_path):
         ("model model --source few.source --output reference", "reference is a file"),
         ("model --source few.source --target-lang de", "--target-lang is for --hypothesis"),
         ("model:step_7 --source few.source", "step_7"),
-        ("model few.source reference", "MODEL_DIR and --source belong together"),
+        ("model few.source reference", "source is a file, not a model"),
+        ("model few.source reference --source few.source", "source is a file, not a model"),
         ("--hypothesis worse --training-text other", "--training-text is for --groups"),
         ("--hypothesis few.reference --groups --training-text no", "no: there is no such file"),
         ("--hypothesis worse --hypothesis no", "no: there is no such file"),
@@ -280,9 +283,9 @@ def test_the_protocol_with_a_model_of_such_text(evaluate, folder):
     reference = write_lines(folder / "raw.reference", TARGETS[:2])
     outputs = folder / "raw.hypothesis", folder / "form.hypothesis"
     flags = {"protocol": "lc.norm.tok", "threads": 1, "output": outputs[0]}
-    _, _, scores = evaluate(model, source=source, reference=reference, **flags)
+    _, _, scores = evaluate(model, source, reference, **flags)
     form = write_lines(folder / "form.source", moses(raw, "en"))
-    run_command("translate", model, input=form, output=outputs[1], threads=1)
+    run_command("translate", model, form, outputs[1], threads=1)
     hypotheses = outputs[0].read_text("utf-8")
     assert hypotheses == outputs[1].read_text("utf-8")
     texts = hypotheses.splitlines(), [moses(TARGETS[:2])]

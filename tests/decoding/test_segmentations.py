@@ -298,7 +298,7 @@ def test_a_model_that_was_trained_without_sampling(tmp_path):
     with pytest.raises(UsageError, match=r"not trained with subword\.sampling"):
         translator.translate(LINES[:3], segmentation_rate=None)
     with pytest.raises(UsageError, match=r"--segmentations: 3: .*give --segmentation-rate"):
-        run_command("translate", path, input=write_lines(tmp_path / "in", LINES), segmentations=3)
+        run_command("translate", path, write_lines(tmp_path / "in", LINES), segmentations=3)
     config = make_config(tmp_path, subword={"type": "word", "vocab_size": 250})
     path = make_model_directory(tmp_path / "words", PAIRS, config).path
     with pytest.raises(UsageError, match=r"needs subword\.type: bpe or unigram"):

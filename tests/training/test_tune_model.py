@@ -64,10 +64,9 @@ def test_the_choice_is_that_of_the_command_evaluate(model, tmp_path, capsys):
     assert len({tuple(one[key] for key in KEYS) for one in tried}) == len(tried) >= 6
     scores = {tuple(one[key] for key in KEYS): round(one["chrf"], 2) for one in tried}
     for one in (tried[0], tried[-1]):
-        out = tmp_path / "scores"
+        dev, out = (model.path / "dev/source", model.path / "dev/reference"), tmp_path / "scores"
         keys = {key: one[key] for key in KEYS}
-        keys |= {name: model.path / "dev" / name for name in ("source", "reference")}
-        run_command("evaluate", model.path, threads=1, json=out, **keys)
+        run_command("evaluate", model.path, *dev, threads=1, json=out, **keys)
         found = json.loads(out.read_text())
         assert (found["bleu"], found["chrf"]) == (one["bleu"], one["chrf"])
         assert found["chrf_signature"] == record["signature"]

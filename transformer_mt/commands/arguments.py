@@ -154,13 +154,13 @@ def add_model_choice(
 # ---- How translations are scored ----
 
 
-def add_references(parser: argparse.ArgumentParser) -> None:
+def add_references(parser: argparse.ArgumentParser, required: bool = True) -> None:
     parser.add_argument(
         "--reference",
         metavar="FILE",
         type=Path,
         action="append",
-        required=True,
+        required=required,
         help="the reference translations, one for each line that is scored. May be repeated, if "
         "there are several per line",
     )

@@ -2,7 +2,8 @@
 
 Give either models, the source and its reference, or --hypothesis, a file of translations, and the
 reference. A model translates the source, and its translations are scored. A model can name its
-checkpoint, as in runs/demo:step_500.
+checkpoint, as in runs/demo:step_500. SOURCE and REFERENCE can be given behind the models, or with
+the options of the same names.
 Several models, or several files, are compared in a table. The scores are those of sacreBLEU, with
 its signatures. For models, the speed in lines per second is shown too.
 
@@ -11,12 +12,12 @@ punctuation is normalised, and Moses' tokeniser puts spaces between tokens, whic
 Source and reference are raw text too. docs/evaluation.md says when to use which protocol.
 
 examples:
+  python -m transformer_mt evaluate runs/demo test.en test.de
   python -m transformer_mt evaluate runs/demo --source test.en --reference test.de
   python -m transformer_mt evaluate runs/a:last runs/b --source test.en --reference test.de
   python -m transformer_mt evaluate --hypothesis out.de --reference test.de --confidence
   python -m transformer_mt evaluate --hypothesis out.de --reference test.de --metrics bleu ter
-  python -m transformer_mt evaluate runs/multi30k --source test.en --reference test.de \\
-    --protocol lc.norm.tok
+  python -m transformer_mt evaluate runs/multi30k test.en test.de --protocol lc.norm.tok
 """
 
 import argparse
@@ -51,7 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=[],
         help="a model directory, and optionally one of its checkpoints, or an export; it "
-        "translates the source. Several are compared",
+        "translates the source. Several are compared. If neither --source nor --reference is "
+        "given, the last two of these names are SOURCE and REFERENCE",
     )
     arguments.add_files(parser, source="the text that the models translate")
     parser.add_argument(
@@ -61,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         help="translations to score, instead of those of a model; several are compared",
     )
-    arguments.add_references(parser)
+    arguments.add_references(parser, required=False)  # it may be given by position
     arguments.add_files(
         parser,
         output="writes the translations to this file; those of several models to files in this "
@@ -101,6 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    _take_positions(options)
     _require_consistent(options)
     # This reports a missing package before anything is computed.
     comet = Comet(options.comet_model) if "comet" in options.metrics else None
@@ -146,6 +149,25 @@ def run(options: argparse.Namespace) -> None:
         hypotheses, spaces = one.system.hypotheses, has_spaces_in(sources or [])
         content = systems.sentence_table(one.sentences, sources, hypotheses, references, spaces)
         write_atomically(options.sentences, content)
+
+
+def _take_positions(options: argparse.Namespace) -> None:
+    """Sets --source and --reference to the two files behind the models, if they are given so.
+
+    Raises:
+        UsageError: they are given in both ways, or in none.
+    """
+    names = options.models
+    if len(names) > 2 and not (options.source or options.reference or options.hypothesis):
+        *options.models, source, reference = names
+        options.source, options.reference = Path(source), [Path(reference)]
+    elif options.reference is None:
+        raise UsageError("evaluate: give MODEL_DIR SOURCE REFERENCE, or the option --reference")
+    elif file := next((name for name in names if Path(name).is_file()), None):
+        raise UsageError(
+            f"evaluate: {file} is a file, not a model. Give SOURCE and REFERENCE either both "
+            "behind the models, or both with --source and --reference"
+        )
 
 
 def _require_consistent(options: argparse.Namespace) -> None:

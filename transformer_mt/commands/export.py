@@ -120,8 +120,7 @@ def run(options: argparse.Namespace) -> None:
     except OSError as error:
         raise UserError(f"{output}: can't be written: {error.strerror or error}") from None
     print(output)
-    translate = f"bash scripts/translate.sh {quoted(output)} --input FILE"
-    say(f"exported {chosen.name}; to translate: {translate}")
+    say(f"exported {chosen.name}; to translate: bash scripts/translate.sh {quoted(output)} FILE")
 
 
 def _check_replaceable(folder: Path) -> None:

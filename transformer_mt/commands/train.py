@@ -61,8 +61,8 @@ def run(options: argparse.Namespace) -> None:
         say(f"done in {duration(time.monotonic() - started)}")
         path, report = quoted(directory.path), directory.path / REPORT
         show("\nNext:")
-        show(f"  bash scripts/translate.sh {path} --input FILE   # translate a text, line by line")
-        show(f"  bash scripts/evaluate.sh {path} --source FILE --reference FILE   # score it")
+        show(f"  bash scripts/translate.sh {path} FILE   # translate a text, line by line")
+        show(f"  bash scripts/evaluate.sh {path} SOURCE REFERENCE   # score it")
         if report.is_file():
             show(f"  {quoted(report)}   # open it in a browser: how the run went")
 

@@ -1,6 +1,6 @@
 """The command `translate`.
 
-At a terminal, without --input and --output, there is a prompt: each sentence that you type is
+At a terminal, if INPUT and OUTPUT are not given, there is a prompt: each sentence that you type is
 translated at once. `:n 3` shows three translations of each, `:help` shows more, and Ctrl-D ends.
 
 formats, all with one line for each line of the input:
@@ -20,6 +20,7 @@ by spaces (U+2581 in pieces). In languages without spaces, such as zh and ja, ea
 word.
 
 examples:
+  python -m transformer_mt translate runs/demo in.txt out.txt
   python -m transformer_mt translate runs/demo --input in.txt --output out.txt
   python -m transformer_mt translate runs/demo < in.txt > out.txt
   echo 'Where is the station?' | python -m transformer_mt translate runs/demo
@@ -37,7 +38,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transformer_mt.commands import arguments
 from transformer_mt.commands.translating import (
@@ -81,15 +82,31 @@ typed before.
 To translate a text that begins with a colon, type a space before it."""
 
 
+class _Once(argparse.Action):
+    """Stores a file that can be given by its position or by an option, but not by both. - is the
+    standard input or output: None."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, text: Any, _=None) -> None:
+        if getattr(namespace, self.dest, None) is not None:
+            parser.error(f"{text}: give {self.dest.upper()} or --{self.dest}, and only once")
+        setattr(namespace, self.dest, None if text == "-" else Path(text))
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_model_dir(parser, arguments.MODEL_OR_EXPORT)
-    arguments.add_values(
-        parser,
-        "FILE",
-        _file,
-        input="the text to translate, one sentence per line (default, or -: the standard input)",
-        output="the file for the translations (default, or -: the standard output)",
-    )
+    for name, help in {
+        "input": "the text to translate, one sentence per line (default, or -: the standard input)",
+        "output": "the file for the translations (default, or -: the standard output)",
+    }.items():
+        parser.add_argument(
+            name,
+            metavar=name.upper(),
+            nargs="?",
+            action=_Once,
+            default=argparse.SUPPRESS,
+            help=f"the same as --{name}",
+        )
+        parser.add_argument(f"--{name}", metavar="FILE", action=_Once, help=help)
     arguments.add_switches(
         parser,
         resume="continue an --output that was interrupted; --input must be a file too",
@@ -110,10 +127,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format tsv or jsonl",
     )
     arguments.add_model_choice(parser)
-
-
-def _file(name: str) -> Path | None:
-    return None if name == "-" else Path(name)
 
 
 def run(options: argparse.Namespace) -> None:
