@@ -286,7 +286,7 @@ def test_in_a_browser_on_a_phone(hostile):
             break
     assert console == seen["policy"] == seen["fetched"] == []
     assert "evil.invalid" not in log.read_text("utf-8", "replace")
-    assert (seen["figures"], seen["over_time"]) == (11, 9)
+    assert (seen["figures"], seen["over_time"]) == (10, 9)
     assert seen["width"] <= seen["inner"] == 360
     assert len(seen["heights"]) == 2 and all(height > 300 for height in seen["heights"])
     assert len(seen["scores"]) == 20 and seen["scores"] == sorted(seen["scores"])

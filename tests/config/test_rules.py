@@ -171,7 +171,7 @@ def test_the_rules_know_what_each_dataset_has(problems, name):
         "data.root": dataset.needs_root,
         "data.dev": not dataset.needs_root,
         "data.source_lang": not dataset.needs_root,
-        "subword.type": dataset.vocabulary_types is not None,
+        "data.dataset": dataset.vocabulary_types is not None,
     }
     assert keys == {key for key, is_wrong in expected.items() if is_wrong}
 

@@ -77,15 +77,14 @@ def _not_writable(path: Path, error: OSError) -> UserError:
 
 
 class CachedArrays:
-    """Base class of what is read from an entry of the cache: `facts` (counts, from facts.json), and
-    arrays, which a subclass loads. It is pickled by its folder, so that another process maps the
-    files itself.
+    """What is read from an entry of the cache: `facts`, from facts.json, and arrays, which a
+    subclass loads. It is pickled by its folder, so that another process maps the files itself.
 
     Raises:
         UserError: the files do not belong together, although the content of each is undamaged.
     """
 
-    name: str
+    name = "facts"
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -98,7 +97,7 @@ class CachedArrays:
             ) from None
 
     def _load(self, folder: Path) -> None:
-        """Loads the arrays."""
+        """Loads the arrays. There are none by default."""
 
     @property
     def key(self) -> str:

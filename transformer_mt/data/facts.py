@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from transformer_mt.config.decoding import MAX_LENGTH_RATIO, DecodingConfig
-from transformer_mt.data.cache import entry, entry_name
+from transformer_mt.data.cache import CachedArrays, entry, entry_name
 from transformer_mt.data.corpus import Corpus, Pair, Split
 from transformer_mt.data.encoded import EncodedCorpus, EncodedText, Limits
 from transformer_mt.data.languages import has_spaces, has_spaces_in, sentences
@@ -71,7 +71,7 @@ def facts_of(
         (folder / "facts.json").write_text(json.dumps(facts))
 
     name = entry_name(FORMAT, train.key, contents)
-    facts = json.loads((entry(cache / f"facts-{name}", make) / "facts.json").read_text())
+    facts = CachedArrays(entry(cache / f"facts-{name}", make)).facts
     splits = {"train": corpus.train, **held}
     # The name of each text, how many of its pairs are used, and which settings are not the default.
     pairs_of_texts = zip(corpus.train.texts, train.split(corpus.train.line_counts), strict=True)

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import paddle
-import paddle.nn.functional as F
 from paddle import Tensor
 
 # Below this number of live positions, `AncestorMask.prune` costs more than it saves.
@@ -143,8 +142,7 @@ class BufferedKeyValueCache(KeyValueCache):
         if self.key is None:
             self.key, self.value = (x[:, :, :0] for x in (key, value))
         if missing := capacity(self.length) - self.key.shape[2]:
-            # Appends zeros to the positions.
-            self.key, self.value = (F.pad(x, [0, 0, 0, missing]) for x in (self.key, self.value))
+            self.key, self.value = (_extended(x, missing) for x in (self.key, self.value))
         self.key[:, :, start : self.length] = key  # in place
         self.value[:, :, start : self.length] = value
         return self.key, self.value
@@ -155,6 +153,12 @@ class BufferedKeyValueCache(KeyValueCache):
         # What follows the kept positions is a copy of the first one.
         rest = paddle.zeros([batch, capacity(self.length) - self.length], positions.dtype)
         super().take(paddle.concat([positions, rest], axis=1))
+
+
+def _extended(x: Tensor, count: int) -> Tensor:
+    # Appends `count` positions of zeros to (batch, heads, length, d).
+    batch, heads, _, width = x.shape
+    return paddle.concat([x, paddle.zeros([batch, heads, count, width], x.dtype)], axis=2)
 
 
 def _rows(x: Tensor, rows: Tensor) -> Tensor:
