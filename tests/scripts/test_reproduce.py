@@ -18,6 +18,8 @@ from tests.forked import ForkedProcess
 from tests.support import ROOT, write_lines
 from transformer_mt.utils.errors import UsageError, UserError
 
+pytestmark = pytest.mark.slow
+
 TRAIN = (
     "train configs/demo.yaml training.max_steps=2 training.validate_every=1 training.save_every=1 "
     "model.num_layers=1 model.d_model=16 model.d_ff=16 model.num_heads=2 training.devices=1 "
@@ -124,7 +126,6 @@ def test_wrong_arguments(tmp_path):
         reproduce.require_data(small, tmp_path / "none")
 
 
-@pytest.mark.slow
 def test_a_row_of_an_ensemble(results):
     """Its scores are those of one command, and its record names the weights of all models."""
     first, second = "{runs:small}/seed 1", "{runs:small}/seed 2"
@@ -167,7 +168,6 @@ def test_a_step_that_failed_or_whose_line_was_cut_is_run_again(tmp_path, capsys)
     assert f"{log}, line 2: damaged" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_in_a_step(tmp_path, number):
     """Whoever is told to stop, the step does not outlive it. It saves its work if it can."""

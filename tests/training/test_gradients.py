@@ -14,6 +14,8 @@ from tests.support import ROOT, TIMEOUT
 from tests.training.exchange import STEPS, VARIANTS, trained
 from transformer_mt.training.parallel import ALONE, Gradients, Processes
 
+pytestmark = pytest.mark.slow
+
 COUNT = 3
 
 

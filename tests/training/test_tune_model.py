@@ -131,6 +131,7 @@ def recipe(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_training_tunes_before_the_test_set_is_scored(recipe, tmp_path, monkeypatch):
     """Also if it was interrupted while it did."""
     model = ModelDirectory(tmp_path / "model")
