@@ -1,5 +1,6 @@
 """Entries of the cache are made once, whole or not at all, also by several processes at once."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -112,6 +113,19 @@ def test_of_two_processes_one_makes_it(tmp_path):
         assert (process.returncode, output) == (0, "whole\n")
     assert not (tmp_path / "made by second").exists()
     assert entries(tmp_path / "cache") == ["a"]
+
+
+def test_a_cache_that_is_deleted_meanwhile_is_made_again(tmp_path):
+    first = start(tmp_path / "cache" / "a", "first")
+    wait_until((tmp_path / "made by first").exists)
+    second = start(tmp_path / "cache" / "a", "second")
+    assert "waiting" in second.stderr.readline()
+    shutil.rmtree(tmp_path / "cache")
+    first.kill()
+    (tmp_path / "go").touch()
+    first.communicate(timeout=60)
+    output, messages = second.communicate(timeout=60)
+    assert (second.returncode, output) == (0, "whole\n"), messages
 
 
 def test_one_that_is_killed_holds_nobody_up(tmp_path):

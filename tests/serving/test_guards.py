@@ -197,6 +197,12 @@ def test_what_is_not_http_is_answered_and_closed(service, garbage):
     assert service.client.get("/health").status_code == 200
 
 
+def test_a_request_with_two_ends_closes_its_connection(service):
+    """A proxy in front may take what follows the one end for another request (RFC 9112, 6.1)."""
+    both = HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+    assert service.answers(both + GET).count(b"HTTP/1.1 ") == 1
+
+
 # ---- Addresses ----
 
 

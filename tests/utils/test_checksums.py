@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from transformer_mt.utils.folders import is_sealed, sealed, verify, write_checksums
+from transformer_mt.utils.folders import is_sealed, listed, sealed, verify, write_checksums
 
 
 @pytest.fixture
@@ -15,6 +15,13 @@ def folder(tmp_path):
         (folder / name).write_text(f"content of {name}")
     write_checksums(folder)
     return folder
+
+
+def test_a_damaged_line_hides_no_other_name(folder):
+    """So that the files which it names are still protected."""
+    sums = (folder / "SHA256SUMS").read_text()
+    (folder / "SHA256SUMS").write_text(sums[:-30])
+    assert listed(folder) == {"a", "b with spaces"}
 
 
 def test_sha256sum_agrees(folder):

@@ -97,16 +97,18 @@ def run(options: argparse.Namespace) -> None:
     chosen = list(dict.fromkeys(options.metrics))
     if "bleu" in chosen:
         metrics.require_package_of(tokenize)
+    groups = groupings(sources, references[0], options.training_text)
     for name, spec in models.items():
         say(f"{name}: translating {count:,} lines")
         translations[name], _ = translate(spec, sources)
     with progress(total=len(chosen) * len(TESTS), title="comparing", unit="tests") as bar:
         comparison = compare(
-            [(name, translations[name]) for name in names],
+            # Bytes of a name that are not UTF-8 become U+FFFD.
+            [(os.fsencode(name).decode("utf-8", "replace"), translations[name]) for name in names],
             references,
             sources,
             tokenize=tokenize,
-            groupings=groupings(sources, references[0], options.training_text),
+            groupings=groups,
             metrics=chosen,
             lowercase=options.lowercase,
             examples=options.examples,

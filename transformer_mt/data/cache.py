@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,15 +57,18 @@ def entry(folder: Path, make: Callable[[Path], None]) -> Path:
 def _locked(cache: Path) -> Iterator[None]:
     """Holds the one lock of the cache. Prints that it waits, if another process holds it."""
     path, flags = cache / ".lock", os.O_RDWR | os.O_CREAT
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
+    lock = None
+    while lock is None:
         try:
-            lock = open_locked(path, flags)
-        except BlockingIOError:
-            say(f"another process prepares data in {cache}; waiting for it ...")
-            lock = open_locked(path, flags, wait=True)
-    except OSError as error:
-        raise _not_writable(cache, error) from None
+            cache.mkdir(parents=True, exist_ok=True)
+            try:
+                lock = open_locked(path, flags)
+            except BlockingIOError:
+                say(f"another process prepares data in {cache}; waiting for it ...")
+                with suppress(FileNotFoundError):  # the folder was deleted meanwhile
+                    lock = open_locked(path, flags, wait=True)
+        except OSError as error:
+            raise _not_writable(cache, error) from None
     try:
         yield
     finally:

@@ -243,12 +243,19 @@ class LineReader:
         """The ids of the prefix of a line, without the spaces at its end, because the model writes
         them before its next word. Warns of what the output can't hold."""
         target, text = self.subwords.target, characters(text).rstrip(" ")
-        composed = unicodedata.normalize("NFC", text)
-        for form in (text, composed, composed.rstrip()):
+        forms = [text]
+        if not isinstance(target, WordVocabulary):
+            composed = unicodedata.normalize("NFC", text)
+            forms += [composed, composed.rstrip()]
+        for form in forms:
             ids = target.encode(form)
-            if target.decode(ids) == form:
+            written = target.decode(ids)
+            if written == form:
                 return ids
-        if lost := target.unknown(form):
+        lost = target.unknown(form)
+        if not isinstance(target, WordVocabulary):  # which writes the same text in another way
+            lost = lost or [character for character in form if character not in written]
+        if lost:
             self.warn(
                 f"line {number}: the model can't write a part of the prefix: "
                 f"{', '.join(examples_of(lost))}",

@@ -9,6 +9,7 @@ to float32 rounding, which is tested with each model before it is decoded so.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -29,6 +30,8 @@ FORBIDDEN = np.float32(FORBIDDEN_SCORE)
 TOLERANCE = 1e-4
 # The number of positions that a growing cache allocates in addition.
 GROWTH = 32
+# The models whose decoders compute the same logits, so that a validation does not test it again.
+_CHECKED: weakref.WeakSet[Transformer] = weakref.WeakSet()
 
 
 def cpu_decoders(models: list[Transformer]) -> list[CpuDecoder]:
@@ -71,8 +74,10 @@ class CpuDecoder:
         self.positions = model.positional_encoding
         # (d_model, vocabulary). For few rows, the product is twice as fast as with the transpose.
         self.output = model.generator.weight.t().contiguous()
-        with evaluating([model]):
-            self._require_equal_steps()
+        if model not in _CHECKED:
+            with evaluating([model]):
+                self._require_equal_steps()
+            _CHECKED.add(model)
 
     def _require_equal_steps(self) -> None:
         """Takes a few steps for two small sources, in which hypotheses fork and one of the sources

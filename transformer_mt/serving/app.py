@@ -169,6 +169,7 @@ class Service:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, counts it, and writes its line into the log."""
         started, status = time.monotonic(), 0
+        headers = Headers(scope=scope)
 
         async def send_safely(message: Message) -> None:
             nonlocal status
@@ -179,6 +180,10 @@ class Service:
                     answer.setdefault(name, value)
                 # A browser asks each time whether a file has changed.
                 answer.setdefault("Cache-Control", "no-cache" if "etag" in answer else "no-store")
+                if "transfer-encoding" in headers and "content-length" in headers:
+                    # A proxy in front may see another end of the request, and so another request
+                    # after it (RFC 9112, section 6.1).
+                    answer["Connection"] = "close"
             await send(message)
 
         scope.setdefault("state", {})

@@ -150,7 +150,7 @@ class Trainer:
         self.directory = directory
         total, training = self.plan.total_steps, self.config.training
         self._started = time.monotonic() - self.progress.seconds
-        event_files = EventFiles({}, [])
+        folders = {}
         if self.processes.is_first:
             smoothing = training.label_smoothing
             how = f" (label smoothing {smoothing:g})" if smoothing else ""
@@ -159,10 +159,10 @@ class Trainer:
                 "  ppl: perplexity, exp of the cross-entropy without smoothing"
             )
             folders = directory.event_folders(training.log_to)
-            event_files = EventFiles(folders, directory.logged())
+        logged = directory.logged() if folders else []
         with (
             signals.held_back(),
-            closing(event_files) as self._event_files,
+            closing(EventFiles(folders, logged)) as self._event_files,
             TrainingBar(total, self.progress.step) as bar,
         ):
             self._validate_and_save()  # what was due when training was stopped

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -150,17 +151,24 @@ class DeviceOptimizer:
         self.model = model
         self.muon = _make_muon(config, model, processes)
         self._kinds = ("velocity",) if config.optimizer == "sgd" else ("moment1", "moment2")
-        groups = [bucket.parameters for bucket in buckets_of(model)]
-        if self.muon is not None:  # one bucket of all other weights
-            groups = [_without(self.muon, [p for group in groups for p in group])]
-        sharing = processes if config.sharding else ALONE
-        self.buckets = [DividedBucket(group, sharing, self._kinds) for group in groups]
+        self._sharing = processes if config.sharding else ALONE
         # Adam's powers of beta, float32 scalars. As in Paddle's checkpoints, these are the powers
         # that the next update needs.
         self._powers: dict[str, Tensor] = {}
         if config.optimizer != "sgd":
             for kind, beta in zip(("beta1_pow_acc", "beta2_pow_acc"), config.betas, strict=True):
                 self._powers[kind] = paddle.to_tensor(beta, dtype="float32")
+
+    @cached_property
+    def buckets(self) -> list[DividedBucket]:
+        """The weights with the state of their optimiser, which takes memory from its first use on.
+
+        A process that only starts others never uses it.
+        """
+        groups = [bucket.parameters for bucket in buckets_of(self.model)]
+        if self.muon is not None:  # one bucket of all other weights
+            groups = [_without(self.muon, [p for group in groups for p in group])]
+        return [DividedBucket(group, self._sharing, self._kinds) for group in groups]
 
     def apply(
         self, gradients: Gradients, loss: Tensor, rate: float, scale: LossScale | None = None

@@ -306,6 +306,8 @@ def _require_text(start: bytes, name: str, file: str, unpack: str | None = None)
         UserError: it is compressed in a way that is not read, its encoding is UTF-16 or UTF-32, or
             its lines end in a carriage return alone.
     """
+    if unpack and _compression_of(start):
+        raise UserError(f"{name}: compressed twice. Unpack it: {unpack} < {file} > NEW_FILE")
     for ending, (pattern, command) in UNREADABLE.items():
         if re.match(pattern, start):
             raise UserError(

@@ -40,9 +40,10 @@ def verify(folder: Path, pattern: str = "[!.]*") -> str | None:
 
     Returns: a description of what is wrong, or None if nothing is.
     """
-    sums = _sums(folder)
-    if sums is None:
+    lines = _lines(folder)
+    if not all(lines) or not lines:
         return f"{CHECKSUMS} is missing or damaged"
+    sums = {line[2]: line[1] for line in lines if line}
     known = {path.name for path in folder.iterdir()} | sums.keys()
     names = sorted(name for name in known - {CHECKSUMS} if fnmatchcase(name, pattern))
     for name in names:
@@ -62,18 +63,18 @@ def verify(folder: Path, pattern: str = "[!.]*") -> str | None:
 
 
 def listed(folder: Path) -> set[str]:
-    """Returns the names in SHA256SUMS; none if it is missing or damaged."""
-    return {*(_sums(folder) or ())}
+    """Returns the names in SHA256SUMS, also if some of its lines are damaged."""
+    return {line[2] for line in _lines(folder) if line}
 
 
-def _sums(folder: Path) -> dict[str, str] | None:
-    """Returns the checksums in SHA256SUMS by the names; None if it is missing or damaged."""
+def _lines(folder: Path) -> list[re.Match[str] | None]:
+    """Returns the lines of SHA256SUMS: groups 1 and 2 are checksum and name; None: a damaged line.
+    There are none if the file is missing or can't be read."""
     try:
         text = (folder / CHECKSUMS).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        return None
-    matches = [_LINE.fullmatch(line) for line in text.split("\n") if line]
-    return {match[2]: match[1] for match in matches} if all(matches) else None
+        return []
+    return [_LINE.fullmatch(line) for line in text.split("\n") if line]
 
 
 def sha256(path: Path) -> str:
