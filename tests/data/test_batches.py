@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from benchmarks.padding import padding_share
@@ -65,6 +65,7 @@ def cut_one_by_one(longer_side: list[int], max_tokens: int) -> list[tuple[int, i
 
 
 @given(lengths=sentence_lengths, max_tokens=st.integers(1, 400))
+@example(lengths=[(3, 3)] * 8, max_tokens=16)  # a batch that is exactly full
 def test_batches_against_one_sentence_after_the_other(lengths, max_tokens):
     source, target = sides(lengths)
     order = sorted(range(len(lengths)), key=lambda number: (target[number], source[number]))
