@@ -8,7 +8,7 @@ set -euo pipefail
 usage='Usage: scripts/test.sh [--all | --attack | options of pytest]
   (nothing)  runs all tests except the slow ones, in parallel: about 7 minutes on 2 cores
   --all      also runs the slow tests, such as further kills and runs with several processes.
-             Continuous integration runs this: about 22 minutes
+             Continuous integration runs this: about 13 minutes
   --attack   also runs the large attacks of tests/attack, about an hour more than --all. Every process
              of the program starts fresh, and is not forked from one that has imported the libraries
 All options: .venv/bin/python -m pytest --help'

@@ -11,6 +11,8 @@ from tests.serving.browser import chromium
 from tests.serving.stand_in import StandIn, running, wait_for
 from transformer_mt.serving.app import Access
 
+pytestmark = pytest.mark.slow
+
 LANGUAGES = [("en", "de"), ("de", "en"), ("en", "ar")]
 READY = "document.querySelector('#about').checkVisibility()"
 HOSTILE = [
