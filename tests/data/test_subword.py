@@ -67,6 +67,11 @@ def test_the_names_of_special_subwords_are_text():
         assert vocabulary.decode(ids) == "<s> cat </s><pad><unk>"
 
 
+def test_a_special_token_in_a_text_is_an_unknown_word():
+    vocabulary = WordVocabulary(["a", "<unk>", "<s>", "<e>", "<pad>"])
+    assert vocabulary.encode("<s> a <e> <pad> b") == [1, 0, 1, 1, 1]
+
+
 def test_special_ids_are_distinct_and_leave_no_trace(models):
     for subwords in models.values():
         vocabulary = subwords.source
