@@ -46,19 +46,19 @@ class Steps:
     def __init__(self, way: str, dropout: float, sizes: tuple[dict, int, int, int]) -> None:
         import paddle
 
-        from transformer_mt.commands import check_device
         from transformer_mt.model import operations
+        from transformer_mt.training import examples
 
         paddle.set_device("cpu")
         # Training has a process per core, but Paddle runs a graph with several threads.
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         model, vocabulary_size, rows, length = sizes
-        config = check_device.make_config(model={**model, "dropout": dropout})
-        self.updater = check_device.make_updater(config, vocabulary_size)
+        config = examples.make_config(model={**model, "dropout": dropout})
+        self.updater = examples.make_updater(config, vocabulary_size)
         if way != OURS:
             operations.use(operations.PLAIN)
         self.updater.model.train()
-        self.batch = check_device.full_update(rows, length, vocabulary_size).batches[0]
+        self.batch = examples.full_update(rows, length, vocabulary_size).batches[0]
         self._tensors = [
             paddle.to_tensor(array)
             for array in (self.batch.source, self.batch.target_input, self.batch.target_output)

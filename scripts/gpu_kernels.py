@@ -34,13 +34,13 @@ import numpy as np
 import paddle
 
 from transformer_mt import kernels
-from transformer_mt.commands import check_device
 from transformer_mt.data.batches import Update
 from transformer_mt.decoding.engine import Sentence
 from transformer_mt.decoding.paddle_engine import PaddleEngine, engine_of
 from transformer_mt.export.paddle_inference import write_model
 from transformer_mt.kernels.gpu import GpuOperations
 from transformer_mt.model import operations
+from transformer_mt.training import examples
 
 RECORD = Path(__file__).with_suffix(".json")
 SEED = 1
@@ -156,12 +156,12 @@ class OnAGpu(GpuOperations):
 
 
 def updater_of(sections: dict) -> object:
-    return check_device.make_updater(check_device.make_config(**sections))
+    return examples.make_updater(examples.make_config(**sections))
 
 
 def small_update(seed: int) -> Update:
     """An update whose batches have alignments, which guided attention reads."""
-    update = check_device.make_update(seed)
+    update = examples.make_update(seed)
     batches = [
         replace(batch, alignment=np.ones((*batch.target_output.shape, batch.source.shape[1]), "f4"))
         for batch in update.batches
@@ -194,14 +194,14 @@ def searches(sections: dict) -> None:
     """Makes a model, and translates with it in every way, with one model and with two, with
     prefixes; scores and aligns."""
     updater = updater_of(sections)
-    engine = engine_of([updater.model], check_device.make_subwords())
-    sources = check_device.make_sources(SEED, 4)
+    engine = engine_of([updater.model], examples.make_subwords())
+    sources = examples.make_sources(SEED, 4)
     sentences = [Sentence(source, source[:1], number) for number, source in enumerate(sources)]
     decoding = updater.config.decoding
     if updater.config.model.non_autoregressive:
         engine.search([Sentence(source) for source in sources], decoding)
         return
-    engines = [engine, PaddleEngine([updater.model] * 2, check_device.make_subwords())]
+    engines = [engine, PaddleEngine([updater.model] * 2, examples.make_subwords())]
     for own in engines:
         for search in SEARCHES.values():
             own.search(sentences, decoding.model_copy(update=search))
@@ -237,7 +237,7 @@ def exported() -> set[str]:
     found = set()
     with tempfile.TemporaryDirectory() as folder:
         updater = updater_of({})
-        write_model(Path(folder), updater.model, updater.config, check_device.make_subwords())
+        write_model(Path(folder), updater.model, updater.config, examples.make_subwords())
         paddle.enable_static()
         try:
             executor = paddle.static.Executor(paddle.CPUPlace())

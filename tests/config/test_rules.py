@@ -11,7 +11,7 @@ from transformer_mt.config.schema import TrainingConfig
 from transformer_mt.config.text import DataConfig
 from transformer_mt.data.datasets import DATASETS
 from transformer_mt.scoring.metrics import METRICS, TOKENIZERS
-from transformer_mt.training.optimizers import SCHEDULES
+from transformer_mt.training.schedule import SCHEDULES
 
 VALID = """\
 model_dir: runs/x

@@ -5,7 +5,7 @@ import pytest
 from tests.support import make_config
 from transformer_mt.config.decoding import DecodingConfig, EvaluationConfig
 from transformer_mt.config.schema import SECTIONS
-from transformer_mt.training.optimizers import learning_rate
+from transformer_mt.training.schedule import learning_rate
 from transformer_mt.training.settings import differences
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from tests.docs.pages import example
 from transformer_mt.config.schema import TrainingConfig
-from transformer_mt.training import optimizers
-from transformer_mt.training.optimizers import SCHEDULES, learning_rate
+from transformer_mt.training import schedule
+from transformer_mt.training.schedule import SCHEDULES, learning_rate
 
 
 def schedule(name, warmup_steps, rate=None):
@@ -74,7 +74,7 @@ def test_schedules_that_end(name, share, warmup):
 
 def test_a_schedule_is_one_entry(monkeypatch):
     """That of docs/architecture.md: up to the peak, a quarter of it half-way, and 0 at the end."""
-    added = example("A schedule", optimizers)["SCHEDULES"]["quadratic"]
+    added = example("A schedule", schedule)["SCHEDULES"]["quadratic"]
     monkeypatch.setitem(SCHEDULES, "quadratic", added)
     settings = SimpleNamespace(
         schedule="quadratic", warmup_steps=10, decay_steps=110, learning_rate=4.0

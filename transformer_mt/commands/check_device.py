@@ -29,19 +29,16 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from transformer_mt import __version__
 from transformer_mt.commands import arguments
-from transformer_mt.config.schema import Config
-from transformer_mt.data.batches import Batch, Update, collate
-from transformer_mt.decoding.engine import Sentence
 from transformer_mt.model import costs
 from transformer_mt.model.costs import VocabularySizes
 from transformer_mt.model_directory import require_safe_outputs
+from transformer_mt.training import examples
 from transformer_mt.utils import device as devices
 from transformer_mt.utils import signals
 from transformer_mt.utils.console import duration, show
@@ -52,7 +49,6 @@ if TYPE_CHECKING:
     from transformer_mt.training.update import Updater
 
 Result = TypeVar("Result")
-VOCABULARY, PAD, UNK, BOS, EOS = 400, 0, 1, 2, 3
 # The largest error of losses and gradients, as a share of the largest expected number. From the
 # architecture Ampere on, Paddle lets GPUs round the factors of float32 products to the 10 bits of
 # TF32, so that float32 has the limit of TF32 there.
@@ -231,20 +227,20 @@ class Device:
 
         Args:
             prepare: is called with the model on the CPU, whose weights the other one gets.
-            sections: as `make_config` takes them.
+            sections: as `examples.make_config` takes them.
         """
         from transformer_mt.model import operations
 
-        config = make_config(**sections)
+        config = examples.make_config(**sections)
         with self.on_cpu():
-            reference = make_updater(config)
+            reference = examples.make_updater(config)
             with operations.plain():
                 prepare(reference)
                 parameters = reference.model.named_parameters()
                 weights = {name: weight.numpy().astype("float32") for name, weight in parameters}
                 expected = work(reference)
         training = config.training.model_copy(update={"precision": precision})
-        updater = make_updater(config.model_copy(update={"training": training}))
+        updater = examples.make_updater(config.model_copy(update={"training": training}))
         for name, parameter in updater.model.named_parameters():
             parameter.set_value(weights[name])
         return expected, work(updater)
@@ -316,7 +312,7 @@ class Device:
 
 def gradients(device: Device, kind: str, precision: str) -> Found:
     """The loss of a padded batch, and its gradient with respect to every weight."""
-    update = make_update(1)
+    update = examples.make_update(1)
 
     def loss_and_gradients(updater: Updater) -> tuple[float, dict[str, np.ndarray]]:
         from transformer_mt.training.update import seed_generators
@@ -336,7 +332,7 @@ def gradients(device: Device, kind: str, precision: str) -> Found:
         return total, found
 
     (expected_loss, expected), (loss, found) = device.compared(
-        loss_and_gradients, randomise, precision, model=KINDS[kind]
+        loss_and_gradients, examples.randomise, precision, model=KINDS[kind]
     )
     # Gradients that should be 0, such as those of the biases of keys, are only nearly 0, so all
     # errors are shares of the largest number.
@@ -355,7 +351,7 @@ def ten_updates(device: Device, precision: str) -> Found:
     def losses_of(updater: Updater) -> list[float]:
         from transformer_mt.training.update import read
 
-        updates = [(step, make_update(step % 3)) for step in range(1, 11)]
+        updates = [(step, examples.make_update(step % 3)) for step in range(1, 11)]
         outcomes = ((update, read([updater.apply(update, step)])[0]) for step, update in updates)
         return [outcome.loss / update.target_tokens for update, outcome in outcomes]
 
@@ -376,11 +372,12 @@ def beam(device: Device, kind: str) -> Found:
     """The best outputs of beam search, or of mask-predict, for forty sentences."""
 
     def prepare(reference: Updater) -> None:
-        randomise(reference)
+        examples.randomise(reference)
         reference.model.to(dtype="float64")  # which the fast decoder of a CPU leaves to Paddle
 
     def outputs(updater: Updater) -> list[list[int]]:
-        return [hypotheses[0].ids for hypotheses in search(updater, make_sources(9, 40))()]
+        translate = examples.search(updater, examples.make_sources(9, 40))
+        return [hypotheses[0].ids for hypotheses in translate()]
 
     expected, found = device.compared(
         outputs, prepare, model=KINDS[kind], decoding={"beam_size": 5}
@@ -398,11 +395,13 @@ def memory_of_an_update(device: Device) -> Found:
     """
     size, rows, length = 4000, 32, 24
     sizes = VocabularySizes(size, size, True)
-    config = make_config(model={"num_layers": 3, "d_ff": 512}, training={"optimizer": "adam"})
+    config = examples.make_config(
+        model={"num_layers": 3, "d_ff": 512}, training={"optimizer": "adam"}
+    )
     gc.collect()
     before = device.allocated()
-    updater = make_updater(config, size)
-    update = full_update(rows, length, size)
+    updater = examples.make_updater(config, size)
+    update = examples.full_update(rows, length, size)
     updater.apply(update, 1)  # the optimiser makes its state
     found: list[int] = []
     updater.objective.criterion.register_forward_post_hook(
@@ -418,11 +417,11 @@ def memory_of_an_update(device: Device) -> Found:
 def training_speed(device: Device, size: str, precision: str) -> Found:
     """The speed of updates of 32 tokens a row."""
     training = {"optimizer": "adam", "learning_rate": 1e-4, "precision": precision}
-    config = make_config(model=SIZES[size], training=training)
-    update = full_update(128 if device.is_gpu else 32, 32, VOCABULARIES[size])
+    config = examples.make_config(model=SIZES[size], training=training)
+    update = examples.full_update(128 if device.is_gpu else 32, 32, VOCABULARIES[size])
 
     def prepare() -> tuple[int, Callable[[], object]]:
-        updater = make_updater(config, VOCABULARIES[size])
+        updater = examples.make_updater(config, VOCABULARIES[size])
         return update.target_tokens, lambda: updater.apply(update, 1)
 
     has_factor = precision == "float32" and size == "tiny"
@@ -433,98 +432,18 @@ def decoding_speed(device: Device, size: str) -> Found:
     """The speed of a beam of 5, with 20 words on both sides."""
     count = 64 if device.is_gpu else 16
     limits = {"min_length_ratio": 1.0, "max_length_ratio": 1.0, "max_length_extra": 0}
-    config = make_config(model=SIZES[size], decoding={"beam_size": 5, **limits})
-    sources = np.random.default_rng(1).integers(EOS + 1, VOCABULARIES[size], (count, 20)).tolist()
+    config = examples.make_config(model=SIZES[size], decoding={"beam_size": 5, **limits})
+    sources = (
+        np.random.default_rng(1)
+        .integers(examples.EOS + 1, VOCABULARIES[size], (count, 20))
+        .tolist()
+    )
 
     def prepare() -> tuple[int, Callable[[], object]]:
-        return count, search(make_updater(config, VOCABULARIES[size]), sources)
+        return count, examples.search(examples.make_updater(config, VOCABULARIES[size]), sources)
 
     found = device.speed("sentences", size == "tiny", prepare)
     return found._replace(text=f"{found.text}, {count} at once, 20 words each")
-
-
-# ---- Small models, and random sentences whose translation is the source reversed ----
-
-
-def make_config(**sections: dict[str, Any]) -> Config:
-    """A config of a small model, with the values of sections as given.
-
-    Nothing is read from the paths in it, and nothing is written.
-    """
-    model = {"num_layers": 2, "d_model": 128, "num_heads": 4, "d_ff": 256, "dropout": 0.0}
-    values: dict[str, Any] = {
-        "model_dir": "check-device",
-        "data": {"root": "check-device", "source_lang": "a", "target_lang": "b"},
-        "model": model,
-        "training": {"max_steps": 50},
-        "decoding": {"max_length_ratio": 1.0, "max_length_extra": 3},
-    }
-    for name, section in sections.items():
-        values[name] = {**values.get(name, {}), **section}
-    return Config.model_validate(values)
-
-
-def make_subwords(size: int = VOCABULARY) -> Any:
-    """What models, objectives and engines read of a vocabulary that both sides share."""
-    special = {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS}
-    vocabulary = SimpleNamespace(size=size, special=[*special.values()], **special)
-    return SimpleNamespace(source=vocabulary, target=vocabulary, joint=True)
-
-
-def make_updater(config: Config, size: int = VOCABULARY) -> Updater:
-    """The updater of a config, on the device that is selected."""
-    from transformer_mt.training.update import Updater
-
-    return Updater(config, make_subwords(size))
-
-
-def search(updater: Updater, sources: list[list[int]]) -> Callable[[], Any]:
-    """Returns a function that translates sentences with the model of an updater."""
-    from transformer_mt.decoding.paddle_engine import engine_of
-
-    # An engine reads only the ids of special tokens.
-    engine = engine_of([updater.model], make_subwords())
-    sentences = [Sentence(ids, number=number) for number, ids in enumerate(sources)]
-    return lambda: engine.search(sentences, updater.config.decoding)
-
-
-def make_sources(seed: int, count: int) -> list[list[int]]:
-    """Random sentences of 2 to 12 ids."""
-    random = np.random.default_rng(seed)
-    lengths = random.integers(2, 13, count)
-    return [random.integers(EOS + 1, VOCABULARY, length).tolist() for length in lengths]
-
-
-def make_batch(sources: list[list[int]], targets: list[list[int]]) -> Batch:
-    corpus: Any = SimpleNamespace(source=sources, target=targets)
-    return collate(corpus, np.arange(len(sources)), make_subwords())
-
-
-def make_update(seed: int) -> Update:
-    """An update of two padded batches."""
-    sources = [make_sources(2 * seed + number, 16) for number in range(2)]
-    batches = [make_batch(own, [source[::-1] for source in own]) for own in sources]
-    return Update(batches, sum(batch.target_tokens for batch in batches))
-
-
-def full_update(rows: int, length: int, size: int) -> Update:
-    """An update of one batch without padding. The length is with end-of-sentence."""
-    ids = np.random.default_rng(1).integers(EOS + 1, size, (2, rows, length - 1))
-    batch = make_batch(*ids.tolist())
-    return Update([batch], batch.target_tokens)
-
-
-def randomise(updater: Updater) -> None:
-    """Draws all weights at random, also biases and norms.
-
-    They are so small that rounding errors hardly grow from layer to layer, and those of the output
-    layer so large that outputs vary as those of a trained model do.
-    """
-    random = np.random.default_rng(5)
-    for _, parameter in updater.model.named_parameters():
-        value, noise = parameter.numpy(), random.standard_normal(parameter.shape)
-        value = 0.08 * noise if value.ndim > 1 else value + 0.1 * noise
-        parameter.set_value(value.astype("float32"))
 
 
 def relative_error(found: Any, expected: Any) -> float:

@@ -19,8 +19,9 @@ from transformer_mt.data.batches import Batch, Update
 from transformer_mt.data.subword import Subwords
 from transformer_mt.model import operations
 from transformer_mt.model.variants import build_model
-from transformer_mt.training.optimizers import LossScale, learning_rate, make_optimizer
+from transformer_mt.training.optimizers import LossScale, make_optimizer
 from transformer_mt.training.parallel import ALONE, Gradients, Processes
+from transformer_mt.training.schedule import learning_rate
 from transformer_mt.training.terms import make_objective
 from transformer_mt.utils import signals
 from transformer_mt.utils.errors import UserError, is_out_of_memory
