@@ -7,7 +7,7 @@ import pytest
 
 from tests.docs.pages import example
 from transformer_mt.config.schema import TrainingConfig
-from transformer_mt.training import schedule
+from transformer_mt.training import schedule as schedules
 from transformer_mt.training.schedule import SCHEDULES, learning_rate
 
 
@@ -74,7 +74,7 @@ def test_schedules_that_end(name, share, warmup):
 
 def test_a_schedule_is_one_entry(monkeypatch):
     """That of docs/architecture.md: up to the peak, a quarter of it half-way, and 0 at the end."""
-    added = example("A schedule", schedule)["SCHEDULES"]["quadratic"]
+    added = example("A schedule", schedules)["SCHEDULES"]["quadratic"]
     monkeypatch.setitem(SCHEDULES, "quadratic", added)
     settings = SimpleNamespace(
         schedule="quadratic", warmup_steps=10, decay_steps=110, learning_rate=4.0
