@@ -133,7 +133,7 @@ def test_a_missing_file(tmp_path, keys, message):
         open_corpus(data_config(tmp_path, **keys))
 
 
-def test_checking_reads_every_file_to_its_end(tmp_path, monkeypatch):
+def test_a_text_is_read_to_its_end(tmp_path, monkeypatch):
     """PaddleNLP, which takes seconds to import, is not needed for it."""
     monkeypatch.setitem(sys.modules, "paddlenlp.datasets", None)
     write_pairs(tmp_path, "train", PAIRS)
@@ -205,7 +205,7 @@ def test_wmt14ende_whatever_number_follows_bpe(tmp_path):
         assert DATASETS["wmt14ende"].vocabulary(config.root).name == f"vocab_all.bpe.{number}"
 
 
-def test_checking_reads_wmt14endes_references_too(tmp_path):
+def test_the_text_of_wmt14ende_has_its_references(tmp_path):
     config = wmt_layout(tmp_path, [("c", "c"), ("c", "c")], ["c", "c"])
     corpus = open_corpus(config)
     (tmp_path / "wmt14_ende_data" / "newstest2014.tok.de").write_bytes(b"c\nc\xe9\n")

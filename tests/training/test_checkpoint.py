@@ -112,7 +112,7 @@ def test_a_checkpoint_that_holds_no_numbers_is_refused(directory, file, bad):
     write_checksums(saved)
     model = small_model()
     with pytest.raises(UserError, match=re.escape(f"{path}: damaged (one holds NaN")):
-        checkpoint.restore(saved, model, optimizer_of(model))
+        checkpoint.restore(saved, optimizer_of(model))
 
 
 def test_all_that_does_not_fit_is_listed(directory):
@@ -204,7 +204,7 @@ def test_going_on_is_as_if_never_stopped(directory, kind):
     saved = save(directory, 3, model, optimizer)
     expected = trained_steps(model, optimizer, 3)
     fresh = make_optimizer(config, other)
-    assert checkpoint.restore(saved, other, fresh) == state_of(3)
+    assert checkpoint.restore(saved, fresh) == state_of(3)
     assert_same_weights(trained_steps(other, fresh, 3), expected)
 
 

@@ -177,7 +177,7 @@ def share(update: list[np.ndarray], rank: int, world_size: int) -> list[np.ndarr
 
 
 class Sampled(NamedTuple):
-    """Sentences in sampled subwords, which `collate` reads in the place of a corpus."""
+    """Sentences, such as those in sampled subwords, that `collate` reads in the place of a corpus."""
 
     source: Sequence[list[int]]
     target: Sequence[list[int]]

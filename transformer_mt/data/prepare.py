@@ -171,7 +171,7 @@ def prepare(
         links = encoded_alignments(alignments, train, subwords, languages, cache)
     facts = facts_of(corpus, train, subwords, limits, new_filter(), cache)
     _require_known(facts)
-    pairs_of_texts = train.split(corpus.train.line_counts)
+    pairs_of_texts = [text["pairs"] for text in facts["texts"]]
     texts = tuple(map(WeightedText, pairs_of_texts, (text.weight for text in data.texts)))
     held_out_files = [path for split in held_out.splits.values() for path in split.paths]
     splits = corpus.dev, corpus.test

@@ -217,7 +217,7 @@ def compare(
         metrics: keys of `METRICS`; the first one decides.
         examples: at most how many of the lines that got better, and of those that got worse.
         notes: what a reader of the scores has to know.
-        done: is called after each of `paired_tests.TESTS` of each metric.
+        done: is called after each of `significance.TESTS` of each metric.
 
     Raises:
         UserError: a package for the tokeniser is missing.

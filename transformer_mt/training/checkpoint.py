@@ -112,13 +112,13 @@ def save(path: Path, model: nn.Layer, optimizer_state: dict[str, np.ndarray], st
         state.save(folder)
 
 
-def restore(path: Path, model: nn.Layer, updater: Updater) -> State:
-    """The inverse of `save`: fills the model and its updater, and returns the state.
+def restore(path: Path, updater: Updater) -> State:
+    """The inverse of `save`: fills the updater and its model, and returns the state.
 
     Raises:
         UserError: the checkpoint is damaged.
     """
-    load_weights(path, model)
+    load_weights(path, updater.model)
     try:
         updater.load(read_tensors(path / OPTIMIZER))
     except (OSError, ValueError, KeyError) as error:

@@ -53,7 +53,7 @@ class EventFiles:
     """Writes the lines of metrics.jsonl for VisualDL and TensorBoard.
 
     Args:
-        folders: an empty folder for each kind in `WRITERS` that is to be written.
+        folders: a folder without such files, for each kind in `WRITERS` that is to be written.
         lines: the lines that metrics.jsonl has already.
     """
 

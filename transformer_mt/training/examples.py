@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transformer_mt.config.schema import Config
-from transformer_mt.data.batches import Batch, Update, collate
+from transformer_mt.data.batches import Batch, Sampled, Update, collate
 from transformer_mt.decoding.engine import Sentence
 
 if TYPE_CHECKING:
@@ -69,8 +69,7 @@ def make_sources(seed: int, count: int) -> list[list[int]]:
 
 
 def make_batch(sources: list[list[int]], targets: list[list[int]]) -> Batch:
-    corpus: Any = SimpleNamespace(source=sources, target=targets)
-    return collate(corpus, np.arange(len(sources)), make_subwords())
+    return collate(Sampled(sources, targets), np.arange(len(sources)), make_subwords())
 
 
 def make_update(seed: int) -> Update:

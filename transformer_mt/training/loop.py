@@ -120,7 +120,7 @@ class Trainer:
             UserError: the file is damaged, or its weights do not fit the model.
         """
         if resumed is not None:
-            state = checkpoint.restore(resumed, self.model, self.updater)
+            state = checkpoint.restore(resumed, self.updater)
             if self.updater.scale is not None:
                 self.updater.scale.load(state.scaler)
             self.progress = state.progress

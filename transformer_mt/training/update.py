@@ -193,8 +193,10 @@ class Updater:
         return (
             f"out of memory at step {step}, with {rows} pairs of up to {source_len} and "
             f"{batch.target_input.shape[1]} subwords at once. Lower training.device_tokens "
-            f"({training.device_tokens}) or set training.recompute: true. If even a few pairs are "
-            f"too many, lower data.max_length ({self.config.data.max_length})"
+            f"({training.device_tokens})"
+            + ("" if training.recompute else " or set training.recompute: true")
+            + ". If even a few pairs are too many, lower data.max_length "
+            f"({self.config.data.max_length})"
         )
 
 
