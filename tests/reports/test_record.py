@@ -47,6 +47,12 @@ def test_a_whole_run(run):
     assert dict(record.points("train", "gradient_norm"))[1000] is None
 
 
+def test_the_name_of_a_text_that_is_not_utf8(folder):
+    (folder / "data.json").write_bytes(b'{"files": {"train": ["a\\udcff"]}, "pairs": 3}')
+    record = read(folder, "name")
+    assert record.facts.pairs == 3 and not any("data.json" in text for text in record.problems)
+
+
 def test_a_line_that_is_being_written(folder):
     write_metrics(folder, [train(50, 1, np.random.default_rng(0))])
     with open(folder / "metrics.jsonl", "a", encoding="utf-8") as file:

@@ -177,7 +177,7 @@ def share(update: list[np.ndarray], rank: int, world_size: int) -> list[np.ndarr
 
 
 class Sampled(NamedTuple):
-    """Sentences, such as those in sampled subwords, that `collate` reads in the place of a corpus."""
+    """Sentences that `collate` reads in the place of a corpus, such as sampled subwords."""
 
     source: Sequence[list[int]]
     target: Sequence[list[int]]

@@ -43,8 +43,7 @@ class PreparedData:
         held_out_files: the files of pairs that were held out of the training text.
         alignments: None if none were asked for.
         facts: what `data.facts.facts_of` returns.
-        texts: how many pairs each training text has, and how often they are read. Empty if there
-            is one text, whose pairs are read once.
+        texts: how many pairs each training text has, and how often they are read.
     """
 
     subwords: Subwords

@@ -79,7 +79,8 @@ def _figure(
     """Returns a figure of a value of each system, with its 95 % interval."""
     ends = [own.interval for own in values.values()]
     drawn = Bars(label, [own.value for own in values.values()], ends)
-    return bars(title, list(values), label, [drawn], zoomed=True, has_zero=has_zero)
+    figure = bars(title, list(values), label, [drawn], zoomed=True, has_zero=has_zero)
+    return figure._replace(values=None)  # the page has them in its table of scores
 
 
 def as_text(comparison: Comparison, colour: bool = False) -> str:

@@ -107,7 +107,7 @@ class Figure(NamedTuple):
 
     Attributes:
         svg: the drawing.
-        values: what is drawn.
+        values: what is drawn; None if the page has it in another table.
         legend: the label, the colour, and the class of style.css (line, dashed or ring) of each
             series.
         note: plain text below the figure.
@@ -115,7 +115,7 @@ class Figure(NamedTuple):
 
     title: str
     svg: str
-    values: Table
+    values: Table | None
     legend: Sequence[tuple[str, str, str]]
     note: str = ""
 

@@ -5,6 +5,7 @@ Nothing is locked, and any file may be missing, damaged, or of an earlier versio
 read is left out, and `Record.problems` says why.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -264,8 +265,8 @@ def number(value: Any) -> float | None:
 def _facts(directory: ModelDirectory) -> DataFacts | None:
     path = directory.own(DATA_FACTS)
     try:
-        return DataFacts.model_validate_json(path.read_bytes()) if path.is_file() else None
-    except ValidationError:
+        return DataFacts.model_validate(json.loads(path.read_bytes())) if path.is_file() else None
+    except (ValueError, RecursionError):  # what pydantic raises is a ValueError
         raise UserError(f"{path}: damaged: not a JSON object") from None
 
 

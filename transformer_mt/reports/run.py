@@ -331,9 +331,10 @@ def _data(records: Sequence[Record]) -> list[tuple[list[str], DataFacts, Figure 
             )
             if lengths
         ]
-        figure = page.lines("Lengths of sentences", "subwords", "sentences", lengths)
+        title = "Lengths of sentences"
+        figure = page.lines(title, "subwords", "sentences", lengths) if lengths else None
         names = [record.name for record in records if record.facts == facts]
-        data.append((names, facts, figure if lengths else None))
+        data.append((names, facts, figure))
     return data
 
 

@@ -126,7 +126,7 @@ class Workers:
         """
         if self._spec.checksums() != self._checksums:
             raise OtherWeights(
-                f"{self._name}: its folder holds other weights than when the service was started. "
+                "the model's folder holds other weights than when the service was started. "
                 "Start the service again"
             )
 
