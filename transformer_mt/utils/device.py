@@ -132,8 +132,13 @@ def processor_name() -> str:
 
 def is_amd_with_avx2() -> bool:
     """Returns whether it is a processor of AMD that has AVX2; False if Linux does not tell."""
-    facts = _facts()
-    return facts.get("vendor_id") == "AuthenticAMD" and "avx2" in facts.get("flags", "").split()
+    return _facts().get("vendor_id") == "AuthenticAMD" and "avx2" in processor_flags()
+
+
+def processor_flags() -> set[str]:
+    """Returns the names of what the processor can do, such as "avx2"; none if Linux does not
+    tell."""
+    return set(_facts().get("flags", "").split())
 
 
 def _facts() -> dict[str, str]:
