@@ -53,8 +53,8 @@ Layout = tuple[tuple[int, ...], tuple[int, ...], int]
 # The arrays of an operation with the numbers of the arguments that they are.
 Arrays = list[tuple[int, np.ndarray]]
 Descriptions = dict[int, c_void_p]
-# A function with all of its arguments, which is called as function(*arguments). Whoever keeps a
-# call keeps the arrays that it was made of.
+# A function with all of its arguments, which is called as function(*arguments). It holds addresses:
+# whoever keeps a call keeps the arrays that it was made of.
 Call = tuple[Callable[..., object], tuple]
 
 
@@ -246,7 +246,7 @@ class Operations:
 
     def product(self, a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool = False) -> None:
         """As `Library.product`."""
-        self._call(*self.library.product_call(a, b, out, add))
+        self.library.product(a, b, out, add)
 
     def products(
         self, a: np.ndarray, b: np.ndarray, out: np.ndarray, mask: np.ndarray | None = None
@@ -331,25 +331,42 @@ class Operations:
     def _run(self, primitive: _Primitive, arrays: list[np.ndarray]) -> None:
         primitive.run(arrays)
 
-    def _call(self, function: Callable, arguments: tuple) -> None:
-        function(*arguments)
-
 
 class Recorder(Operations):
     """Operations that compute nothing, but become calls for the same arrays, time and again."""
 
     def __init__(self, library: Library) -> None:
         super().__init__(library)
-        self.calls: list[Call] = []
+        self._calls: list[Call] = []
+        self._products: list[int] = []  # their places among the calls
+        self._rows = 0
         self._kept: list[object] = []
+
+    def record(self, function: Callable, *arguments: object) -> None:
+        """Records another call."""
+        self._calls.append((function, arguments))
+
+    def product(self, a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool = False) -> None:
+        """As `Library.product`, for the first rows only (see `calls_of`)."""
+        self._products.append(len(self._calls))
+        self._calls.append(self.library.product_call(a, b, out, add))
+        self._kept.append((a, b, out))
+
+    def calls_of(self, rows: int) -> list[Call]:
+        """Returns the calls in their order, where a `product` computes only this number of rows.
+        The other operations compute all of theirs, because they would have to be prepared again."""
+        if rows != self._rows:
+            self._rows = rows
+            for place in self._products:
+                function, arguments = self._calls[place]
+                # What precedes the number of rows tells which matrices are transposed.
+                self._calls[place] = function, (*arguments[:2], rows, *arguments[3:])
+        return self._calls
 
     def _run(self, primitive: _Primitive, arrays: list[np.ndarray]) -> None:
         call, arguments = primitive.call(arrays)
-        self.calls.append(call)
-        self._kept.append(arguments)
-
-    def _call(self, function: Callable, arguments: tuple) -> None:
-        self.calls.append((function, arguments))
+        self._calls.append(call)
+        self._kept.append((arguments, arrays))
 
 
 class _Primitive:
