@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -80,7 +81,7 @@ class Task:
     def may_end(self, length: int) -> np.ndarray:
         return (length >= self.shortest) & (length >= self._prefix_lengths) | self.must_end(length)
 
-    @property
+    @cached_property
     def _prefix_lengths(self) -> np.ndarray:
         return np.array([len(prefix) for prefix in self.prefixes], np.int64)
 
@@ -244,7 +245,7 @@ class _Open:
         self.ids, self.scores = ids, scores
         if parents is not None:
             self.parents = parents
-            self.outputs = np.take_along_axis(self.outputs, parents[:, :, np.newaxis], axis=1)
+            self.outputs = self.outputs[np.arange(len(parents))[:, np.newaxis], parents]
         self.outputs = np.concatenate([self.outputs, ids[:, :, np.newaxis]], axis=2)
 
     def keep(self, going_on: np.ndarray, done_share: float = 0.0) -> None:

@@ -10,8 +10,8 @@ results would change in their last bits.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from functools import reduce
 
 import numpy as np
 import paddle
@@ -41,19 +41,16 @@ class LogProbs:
     def __init__(self, logits: np.ndarray, never: Sequence[int]) -> None:
         self._logits = logits
         sentences, width, self._size = logits.shape
-        self._blocks, self._whole = _block_sizes(self._size)
         self._never = np.array(never, np.int64)
-        self._is_never = np.ones(self._blocks * (self._whole + 1), bool)
-        self._is_never[: self._size] = False
-        self._is_never[self._never] = True
+        self._blocks = _blocks_of(self._size, tuple(never))
         log_total, maxima = _reduced(logits.reshape(sentences * width, self._size))
         self._log_total = log_total.reshape(sentences, width)  # float64
-        self._maxima = maxima.reshape(sentences, width, self._blocks)
+        self._maxima = maxima.reshape(sentences, width, -1)
 
     def of(self, ids: np.ndarray) -> np.ndarray:
         """The log-probability of one id for each hypothesis: (sentences, width), float64."""
-        chosen = np.take_along_axis(self._logits, ids[:, :, np.newaxis], axis=2)[:, :, 0]
-        return chosen - self._log_total
+        sentences, width = (np.arange(size) for size in ids.shape)
+        return self._logits[sentences[:, np.newaxis], width, ids] - self._log_total
 
     def best(
         self, scores: np.ndarray, count: int, asked: np.ndarray
@@ -82,38 +79,34 @@ class LogProbs:
         # As `best`, without `asked`.
         # Not as a decorator, whose state all threads would share.
         with np.errstate(invalid="ignore"):
-            sentences, width, size = self._logits.shape
+            sentences, _, size = self._logits.shape
             offsets = scores - self._log_total
-            blocks, whole = self._blocks, self._whole
+            blocks = self._blocks
             maxima = self._maxima.copy()
             # The maxima of the blocks that hold an id of `never` are computed again without it.
-            affected = np.unique(self._never % blocks)
-            members = affected[:, np.newaxis] + blocks * np.arange(whole + 1)
-            maxima[:, :, affected] = self._members(np.s_[:, :], members).max(axis=-1)
+            without = self._members(np.s_[:, :], blocks.members[blocks.affected])
+            maxima[:, :, blocks.affected] = without.max(axis=-1)
 
             # The `count` best are in the blocks with the `count` best maxima: (sentences, count).
-            tops = (maxima + offsets[:, :, np.newaxis]).reshape(sentences, width * blocks)
+            tops = (maxima + offsets[:, :, np.newaxis]).reshape(sentences, -1)
             tops = np.where(np.isnan(tops), -np.inf, tops)
             chosen = _largest(tops, count)
-            parents, chosen = chosen // blocks, chosen % blocks
+            parents, chosen = np.divmod(chosen, blocks.count)
             rows = np.arange(sentences)[:, np.newaxis]
-            members = chosen[:, :, np.newaxis] + blocks * np.arange(whole + 1)
+            members = blocks.members[chosen]
             # The totals of all ids in these blocks: (sentences, count * block).
             values = self._members((rows[:, :, np.newaxis], parents[:, :, np.newaxis]), members)
             totals = values + offsets[rows, parents][:, :, np.newaxis]
             totals = np.where(np.isnan(totals), -np.inf, totals).reshape(sentences, -1)
             best = _largest(totals, count)
-            totals = np.take_along_axis(totals, best, axis=1)
+            totals = totals[rows, best]
             # Equal totals are in the order of hypotheses and ids, so that the order of the blocks
             # does not matter.
-            best_parents = parents[rows, best // (whole + 1)]
+            best_parents = parents[rows, best // blocks.size]
             best_ids = members.reshape(sentences, -1)[rows, best]
             best_ids = np.minimum(best_ids, size - 1)  # there may be fewer than `count`
             order = np.lexsort((best_ids, best_parents, -totals), axis=1)
-            totals, best_parents, best_ids = (
-                np.take_along_axis(x, order, axis=1) for x in (totals, best_parents, best_ids)
-            )
-            return totals, best_parents, best_ids
+            return totals[rows, order], best_parents[rows, order], best_ids[rows, order]
 
     def draw(
         self,
@@ -163,7 +156,7 @@ class LogProbs:
         """The logits of ids of hypotheses; -inf for ids beyond the vocabulary or in `never`."""
         sentences, places = hypotheses
         values = self._logits[sentences, places, np.minimum(ids, self._size - 1)]
-        return np.where(self._is_never[ids], -np.inf, values)
+        return np.where(self._blocks.is_never[ids], -np.inf, values)
 
 
 def mixture(all_logits: list[np.ndarray]) -> np.ndarray:
@@ -175,16 +168,38 @@ def mixture(all_logits: list[np.ndarray]) -> np.ndarray:
     for logits in all_logits:
         log_total, _ = _reduced(logits.reshape(-1, logits.shape[-1]))
         log_probs.append(logits - log_total.reshape(*logits.shape[:-1], 1))
-    total = reduce(np.logaddexp, log_probs)
+    total = functools.reduce(np.logaddexp, log_probs)
     return (total - np.log(len(all_logits))).astype(np.float32)
 
 
-def _block_sizes(size: int) -> tuple[int, int]:
-    """The number of blocks, and the number of ids in each; some blocks have one more.
+class _Blocks:
+    """The blocks of a vocabulary.
 
-    Block b holds the ids b, b + blocks, b + 2 * blocks, ..., so that the maxima of all blocks are
+    Block b holds the ids b, b + count, b + 2 * count, ..., so that the maxima of all blocks are
     elementwise maxima of contiguous rows.
+
+    Attributes:
+        count: the number of blocks.
+        size: the number of ids in a block, which is one less in some of them.
+        members: int64 (count, size), the ids of each block; what is beyond the vocabulary fills up.
+        is_never: bool, whether an id of `members` is beyond the vocabulary or in `never`.
+        affected: the blocks that hold an id of `never`.
     """
+
+    def __init__(self, vocabulary: int, never: tuple[int, ...]) -> None:
+        self.count, whole = _block_sizes(vocabulary)
+        self.size = whole + 1
+        members = np.arange(self.count * self.size)
+        self.is_never = (members >= vocabulary) | np.isin(members, never)
+        self.members = members.reshape(self.size, self.count).T.copy()
+        self.affected = np.unique(np.array(never, np.int64) % self.count)
+
+
+_blocks_of = functools.lru_cache(_Blocks)
+
+
+def _block_sizes(size: int) -> tuple[int, int]:
+    """The number of blocks, and the number of ids that all of them have; some have one more."""
     blocks = -(-size // BLOCK)
     return blocks, size // blocks
 

@@ -54,7 +54,7 @@ class AncestorMask:
         if self._mask is None:
             self._mask = own
         else:
-            past = np.take_along_axis(self._mask, parents[:, :, np.newaxis], axis=1)
+            past = self._mask[np.arange(sentences)[:, np.newaxis], parents]
             self._mask = np.concatenate([past, own], axis=2)
         self.length += 1
         self._is_single &= width == 1

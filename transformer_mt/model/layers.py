@@ -106,7 +106,8 @@ class PositionalEncoding(nn.Layer):
         """Returns the encoding of one position, float32 (d_model,)."""
         if position >= self.table.shape[0]:
             self._grow(position + 1)
-        return self.table[position].numpy()
+        # A view: reading one row by Paddle takes longer than the layers of a small model.
+        return operations.array(self.table)[position]
 
     def _grow(self, length: int) -> None:
         # The length at least doubles, so that incremental decoding rarely computes a new table.
