@@ -1,4 +1,4 @@
-"""How fast this project trains, compared with PaddleNLP's Transformer on the CPU of this machine.
+"""How fast this project trains on this machine's CPU, compared with PaddleNLP's Transformer.
 
     .venv/bin/python scripts/benchmark_training.py --data FOLDER > results.md
 
@@ -17,6 +17,15 @@ The competitors take turns, each in a process of its own, so that the state of t
 both alike. Waiting processes use no CPU. Results go to stdout as Markdown, progress to stderr. The
 benchmark takes about 15 minutes.
 
+PyTorch's nn.Transformer can be a third competitor in whole training. It is installed in an
+environment of its own, here TORCH, so that the libraries of PyTorch and Paddle do not meet. A round
+of whole training then has two more turns, or four with bfloat16:
+
+    python3 -m venv TORCH
+    TORCH/bin/pip install torch numpy --index-url https://download.pytorch.org/whl/cpu
+    .venv/bin/python scripts/benchmark_training.py --data FOLDER --peer torch \
+        --torch-python TORCH/bin/python > results.md
+
 How to read the results
 
 Both models have the same widths, heads, layers, tied embeddings, vocabulary, label smoothing and
@@ -30,6 +39,14 @@ Numbers are medians over the rounds (minimum–maximum). A ratio is computed wit
 Utilisation is the FLOP/s of the model's matrix products for real tokens, forward and backward,
 divided by the FLOP/s of a float32 matrix product of 2048 x 2048 on the same cores just before.
 Padding is the share of padded positions on both sides.
+
+PyTorch gets the best case. Its model and its dropout are those of transformer_mt, with label
+smoothing and fused Adam, and without torch.compile. Its batches are made in advance and have no
+padding, so it needs no masks of padding: a step has as many sentences as transformer_mt's, but all
+have the mean length of that step. Its two ways to use all cores are one process with a thread per
+core, and one process per core, which share the sentences of a step. Those processes do not exchange
+gradients, which would take time, and the sum of their speeds counts. bfloat16 is torch.autocast's,
+on a processor that has instructions for it; its utilisation is relative to float32, too.
 """
 
 from __future__ import annotations
@@ -42,17 +59,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import harness, paddlenlp_competitor
+from benchmarks import harness, paddlenlp_competitor, torch_competitor
 from benchmarks.harness import OURS, Failure, Turn, Worker, cores, positive, say, spread
 from benchmarks.padding import padding_share
 from benchmarks.paddlenlp_competitor import BATCH_TOKENS, DROPOUT, LABEL_SMOOTHING, Text
+from benchmarks.torch_competitor import PYTORCH
 
 # The `model` section of the config. Encoder and decoder have num_layers layers each.
 SIZES = {
@@ -221,8 +241,15 @@ Turns = dict[str, list[TrainingTurn]]
 
 def measure(options: argparse.Namespace, folder: Path) -> Iterator[str]:
     harness.check_corpus(options)
-    rounds = f"Rounds: {options.rounds}, of {options.seconds:g} s."
-    yield f"{harness.machine('paddlepaddle', 'paddlenlp')} {rounds}"
+    about = harness.machine("paddlepaddle", "paddlenlp")
+    if options.peer:
+        about += f" {PYTORCH} {torch_competitor.version_of(options.torch_python)}."
+        if "bfloat16" not in torch_competitor.precisions():
+            about += (
+                f" This processor has no instructions for bfloat16, which {PYTORCH} would only"
+                " emulate, so bfloat16 is not measured."
+            )
+    yield f"{about} Rounds: {options.rounds}, of {options.seconds:g} s."
     for size in options.sizes:
         (folder / size).mkdir()
         yield from Comparison(size, options, folder / size).results()
@@ -315,9 +342,11 @@ class Comparison:
         flops_per_token = corpus.flops.sum() / corpus.target.lengths.sum()
         train_paddlenlp = partial(paddlenlp.ask, "train")
         train_ours = partial(run_train, self.recipe, self.folder, corpus.step_tokens)
-        train_paddlenlp(0.0)  # warms up
-        with Worker(self.folder, cores(), MatrixProduct) as product:
+        with Worker(self.folder, cores(), MatrixProduct) as product, self.torch() as train_torch:
+            say(f"{self.size}: starting the processes of whole training, with one step of each")
             product.ask("rate")
+            for train in (train_paddlenlp, *train_torch.values()):
+                train(0.0)
 
             def turn(train: Callable[[float], tuple[int, float]], number: int) -> TrainingTurn:
                 product_rate = product.ask("rate")
@@ -327,9 +356,19 @@ class Comparison:
             competitors = {
                 f"{PADDLENLP}, as its example": partial(turn, train_paddlenlp),
                 f"{OURS} `train`": partial(turn, train_ours),
+                **{name: partial(turn, train) for name, train in train_torch.items()},
             }
             title = f"{self.size}: whole training, target tokens"
             return harness.take_turns(title, self.options.rounds, competitors)
+
+    def torch(self) -> AbstractContextManager[dict[str, torch_competitor.Train]]:
+        """The competitors of PyTorch, while their processes run; none without --peer torch."""
+        if not self.options.peer:
+            return nullcontext({})
+        corpus, python = self.corpus, self.options.torch_python
+        eos = corpus.arguments["eos_id"]
+        batches = torch_competitor.dense_batches(corpus.source, corpus.target, corpus.batches, eos)
+        return torch_competitor.competitors(python, self.folder, cores(), corpus.arguments, batches)
 
 
 def run_train(
@@ -390,7 +429,11 @@ def product_rates(turns: Turns) -> str:
 
 
 def speed_table(turns: Turns, paddings: list[float] | None = None) -> str:
-    """A line for each competitor, PaddleNLP first; with a column for the padding, if given."""
+    """A line for each competitor, PaddleNLP first.
+
+    There is a column for the padding, if that of PaddleNLP and of this project is given, and one
+    for the ratio to PyTorch's best speed in each round, if PyTorch is among the competitors.
+    """
     header = ["", "target tokens/s", "times PaddleNLP", "utilisation"]
     baseline = next(iter(turns))
     lines = []
@@ -401,8 +444,15 @@ def speed_table(turns: Turns, paddings: list[float] | None = None) -> str:
         lines.append([name, speeds, ratio, utilisations])
     if paddings:
         header.append("padding")
-        for line, padding in zip(lines, paddings, strict=True):
+        # PyTorch's lines are the last ones.
+        for line, padding in zip_longest(lines, paddings, fillvalue=0.0):
             line.append(f"{padding:.1%}")
+    if torch_turns := [its for name, its in turns.items() if name.startswith(PYTORCH)]:
+        rounds = zip(*torch_turns, strict=True)
+        best = [max(turns_of_round, key=lambda turn: turn.speed) for turns_of_round in rounds]
+        header.append(f"times {PYTORCH}'s best")
+        for line, name in zip(lines, turns, strict=True):
+            line.append(harness.ratio({**turns, "best": best}, name, "best"))
     return harness.table(header, lines)
 
 
@@ -414,6 +464,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", **number, default=3, help="turns of each competitor (3)")
     number["type"] = positive(float)
     parser.add_argument("--seconds", **number, default=25.0, help="length of a turn (25)")
+    parser.add_argument("--peer", choices=["torch"], help="another competitor: PyTorch")
+    meaning = "Python of an environment with torch and numpy (this one)"
+    parser.add_argument("--torch-python", metavar="PATH", default=sys.executable, help=meaning)
 
 
 if __name__ == "__main__":

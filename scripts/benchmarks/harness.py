@@ -213,8 +213,20 @@ class Worker:
         Raises:
             Failure: the process has died, or the method has raised an exception.
         """
+        self.begin(method, *arguments)
+        return self.result()
+
+    def begin(self, method: str, *arguments: Any) -> None:
+        """Calls a method of the object without waiting, so that several workers can be busy."""
         with contextlib.suppress(BrokenPipeError):  # its last message may say why it has ended
             self._connection.send((method, arguments))
+
+    def result(self) -> Any:
+        """Waits for the method that was begun, and returns its result.
+
+        Raises:
+            Failure: the process has died, or the method has raised an exception.
+        """
         try:
             answer, error = self._connection.recv()
         except (EOFError, OSError):
@@ -222,6 +234,44 @@ class Worker:
         if error:
             raise Failure(error)
         return answer
+
+
+class OtherPythonWorker(Worker):
+    """A worker that runs in the Python of another environment, in which numpy is installed.
+
+    multiprocessing can start another Python, but gives it the module search path of this one.
+    """
+
+    def __init__(
+        self, folder: Path, threads: int, python: str, kind: type, *arguments: Any
+    ) -> None:
+        """Starts the process as `Worker` does; `kind` must be importable there."""
+        self._log = folder / f"{kind.__name__}.log"
+        self._connection, its_end = multiprocessing.Pipe()
+        descriptor = its_end.fileno()
+        command = [python, "-c", SERVE, str(ROOT / "scripts"), str(descriptor)]
+        with its_end:
+            self._process = subprocess.Popen(command, pass_fds=[descriptor])
+        self._connection.send((self._log, threads, kind, arguments))
+
+    def __exit__(self, *exception: object) -> None:
+        self._connection.close()  # ends a process that waits for work
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=3)
+        self._process.kill()
+        self._process.wait()
+
+
+# The program of an OtherPythonWorker. Its arguments are the folder of this package, and the file
+# descriptor of its end of the pipe.
+SERVE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from multiprocessing.connection import Connection
+from benchmarks.harness import _serve
+connection = Connection(int(sys.argv[2]))
+_serve(connection, *connection.recv())
+"""
 
 
 def _serve(connection: Any, log: Path, threads: int, kind: type, arguments: tuple) -> None:

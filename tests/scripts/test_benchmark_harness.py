@@ -2,6 +2,8 @@
 
 import os
 import signal
+import sys
+from collections import Counter
 
 import pytest
 
@@ -40,6 +42,16 @@ def test_a_worker_is_one_object_in_a_process_of_its_own(tmp_path):
         pytest.raises(harness.Failure, match="ValueError: the text of the error"),
     ):
         worker.ask("fail")
+
+
+def test_a_worker_in_another_python(tmp_path):
+    with harness.OtherPythonWorker(tmp_path, 1, sys.executable, Counter, "abb") as worker:
+        worker.begin("update", "ccc")
+        assert worker.result() is None
+        assert worker.ask("most_common", 2) == [("c", 3), ("b", 2)]
+        with pytest.raises(harness.Failure, match="no attribute 'fail'"):
+            worker.ask("fail")
+    assert worker._process.returncode == 0
 
 
 def test_competitors_take_turns():

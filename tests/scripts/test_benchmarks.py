@@ -3,7 +3,9 @@
 import argparse
 import contextlib
 import io
+import os
 import re
+import sys
 from importlib import import_module
 from itertools import pairwise
 
@@ -11,8 +13,9 @@ import numpy as np
 import pytest
 
 import benchmark_copying
-from benchmarks import harness
-from benchmarks.paddlenlp_competitor import example_batches
+import benchmark_training
+from benchmarks import harness, torch_competitor
+from benchmarks.paddlenlp_competitor import Text, example_batches
 from tests.support import (
     ROOT,
     demo_pairs,
@@ -143,6 +146,8 @@ def test_a_benchmark_runs(folder, tmp_path, monkeypatch, name, arguments, heads,
     ("name", "arguments", "code", "words"),
     [
         ("training", "--data {0}/none", 2, "none/train.en: there is no such file, or it is empty"),
+        ("training", "--data {0} --peer torch --torch-python false", 2,
+         "--torch-python: false must have torch and numpy, but it says: exit code 1"),
         ("data", "--data {0}/none", 2, "none/train.de: there is no such file"),
         ("decoding", "{0} --source {0}/test.en --reference {0}/test.de", 2, "/config.yaml: there"),
         ("decoding", "{0}/model --source {0}/test.en --reference {0}/train.de", 2,
@@ -157,7 +162,60 @@ def test_wrong_arguments_are_told_without_a_traceback(folder, name, arguments, c
     assert words in done.stderr and "Traceback" not in done.stderr
 
 
+def test_pytorch_trains_in_both_precisions(tmp_path, monkeypatch):
+    python = os.environ.get("TORCH_PYTHON", sys.executable)
+    try:
+        torch_competitor.version_of(python)
+    except harness.WrongArguments:
+        pytest.skip("TORCH_PYTHON is not the Python of an environment with torch")
+    monkeypatch.setattr(torch_competitor, "precisions", lambda: ["float32", "bfloat16"])
+    arguments = {"num_encoder_layers": 1, "num_decoder_layers": 1, "trg_vocab_size": 20}
+    arguments |= {"d_model": 8, "n_head": 2, "d_inner_hid": 8, "bos_id": 1}
+    batches = [(np.full((5, 3), 4), np.full((5, 6), 7)), (np.full((1, 2), 4), np.full((1, 2), 7))]
+    with torch_competitor.competitors(python, tmp_path, 2, arguments, batches) as trained:
+        assert len(trained) == 4
+        done = [train(0.0) for train in trained.values()]
+    tokens, seconds = zip(*done, strict=True)
+    assert min(seconds) > 0
+    # In both precisions, the same processes go on: with the second batch, of which only one of two
+    # processes has a row, while the other begins again.
+    assert tokens[0] == 30 and tokens[2] == 2 and tokens[1] >= 30 and tokens[3] >= 14
+
+
 # ---- What they count ----
+
+
+def test_batches_for_pytorch_have_no_padding():
+    ids, offsets = np.arange(10, 20), np.array([0, 2, 9, 10])
+    text = Text(ids, offsets)
+    ((source, target), (one, _)) = torch_competitor.dense_batches(
+        text, text, [np.array([0, 1, 2]), np.array([2])], eos=1
+    )
+    # 13 tokens of three sentences, of which 3 x 4 remain
+    assert source.tolist() == [[10, 11, 1, 12], [13, 14, 15, 16], [17, 18, 1, 19]]
+    assert target.tolist() == source.tolist() and one.tolist() == [[19, 1]]
+
+
+def test_the_speeds_of_pytorchs_processes_are_added():
+    class Trained:
+        def __init__(self, *values):
+            self.begin = lambda *call: calls.append(call)
+            self.result = lambda: values
+
+    calls = []
+    done = torch_competitor.train_together([Trained(100, 2.0), Trained(60, 3.0)], "float32", 1.5)
+    assert done == (3 * (50 + 20), 3.0) and calls == [("train", "float32", 1.5)] * 2
+
+
+def test_pytorchs_best_speed_is_that_of_each_round():
+    def turns(*speeds):
+        return [benchmark_training.TrainingTurn(speed, 1.0, 1.0, 1.0) for speed in speeds]
+
+    competitors = {"PaddleNLP": turns(3, 3), "transformer_mt": turns(40, 40)}
+    competitors |= {"PyTorch, one": turns(10, 5), "PyTorch, two": turns(5, 20)}
+    (found,) = tables(benchmark_training.speed_table(competitors, [0.1, 0.2]) + "\n")
+    assert [row[-2] for row in found] == ["10.0%", "20.0%", "0.0%", "0.0%"]
+    assert [row[-1] for row in found][1:3] == ["**3.00 (2.00–4.00)**", "0.62 (0.25–1.00)"]
 
 
 def test_what_is_copied_right():
