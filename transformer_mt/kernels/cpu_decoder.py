@@ -124,6 +124,16 @@ def _round_up(sentences: int) -> int:
     return power * 3 // 4 if power >= 4 and sentences <= power * 3 // 4 else power
 
 
+def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Returns a @ b of float32 matrices."""
+    library = onednn.library()
+    if library is None:
+        return np.matmul(a, b)
+    out = np.empty((len(a), b.shape[1]), np.float32)
+    library.product(a, b, out)
+    return out
+
+
 class CpuDecoderState:
     """The state of a batch of sentences that is decoded step by step.
 
@@ -156,7 +166,7 @@ class CpuDecoderState:
             parents: as in `AncestorMask.grow`.
 
         Returns: the logits of the next token of each hypothesis, float32
-            (sentences, width, vocabulary). The next step overwrites them.
+            (sentences, width, vocabulary).
         """
         decoder, ancestors = self._decoder, self._ancestors
         # 1. Drop the positions that no hypothesis descends from.
@@ -170,11 +180,16 @@ class CpuDecoderState:
             self._move(ancestors.positions, np.arange(self._count), start)
         # 3. Embed the ids, and pass the hypotheses through all layers.
         step = self._workspace.step(ids.shape[1])
-        logits = step(ids, position, mask, start)
+        x = step(ids, position, mask, start)  # (sentences * width, d_model)
+        # 4. Compute the logits.
+        logits = product(x, decoder.output)
         if isinstance(decoder.model, CopyingTransformer):
             attention = step.cross_attention(self._count)[..., : self._source_len]
-            parts = tensor(step.output(self._count)), [tensor(np.ascontiguousarray(attention))]
-            logits = decoder.model.generate(*parts, self._copyable, logits=tensor(logits)).numpy()
+            hidden = tensor(x.reshape(*ids.shape, -1).copy())
+            weights = [tensor(np.ascontiguousarray(attention))]
+            logits = array(
+                decoder.model.generate(hidden, weights, self._copyable, logits=tensor(logits))
+            )
         return logits.reshape(*ids.shape, -1)
 
     def select(self, sentences: np.ndarray) -> None:
@@ -303,8 +318,6 @@ class _Step:
                 layer.outer.add_to(self._recorder, inner, x)
         if decoder.norm is not None:
             decoder.norm(self._recorder, x, x)
-        self._logits = np.zeros((rows, decoder.output.shape[1]), np.float32)
-        self._recorder.product(x, decoder.output, self._logits)
 
     def __call__(
         self, ids: np.ndarray, position: np.ndarray, mask: np.ndarray | None, filled: int
@@ -312,7 +325,7 @@ class _Step:
         """Takes the step: `ids` (sentences, width) at a `position` (d_model,), where earlier steps
         have `filled` target positions; `mask` is that of `AncestorMask.grow`.
 
-        Returns: the logits (sentences * width, vocabulary).
+        Returns: the output of the decoder (sentences * width, d_model), until the next step.
         """
         decoder, count = self._decoder, self._workspace.count
         end = filled + self._width
@@ -329,11 +342,7 @@ class _Step:
         x += position
         for function, arguments in self._recorder.calls_of(rows):
             function(*arguments)
-        return self._logits[:rows]
-
-    def output(self, sentences: int) -> np.ndarray:
-        """The output of the decoder of the last step, (sentences, width, d_model)."""
-        return self._x[: sentences * self._width].reshape(sentences, self._width, -1)
+        return x
 
     def cross_attention(self, sentences: int) -> np.ndarray:
         """The cross-attention weights of the last layer in the last step, (sentences, heads, width,
@@ -382,7 +391,7 @@ class _Attention:
     def project(self, rows: np.ndarray) -> np.ndarray:
         """Projects `rows` (rows, d_model) to keys and values side by side: (rows, width)."""
         key_and_value = self._key_and_value
-        return rows @ key_and_value.weight + key_and_value.bias
+        return product(rows, key_and_value.weight) + key_and_value.bias
 
     def attend(
         self,
