@@ -291,7 +291,10 @@ class _Step:
         rows = sentences * width
         d_model = decoder.embedding.shape[1]
         library = onednn.library()
-        self._recorder = NumpyRecorder() if library is None else onednn.Recorder(library)
+        # The calls for a single sentence serve for many, those for several rarely for all rows.
+        self._recorder = (
+            NumpyRecorder() if library is None else onednn.Recorder(library, sentences == 1)
+        )
         self._filled = 0
         # (sentences, 1, width, length)
         self._mask = np.full((sentences, 1, width, length), FORBIDDEN)
@@ -313,8 +316,7 @@ class _Step:
                     self._recorder, query, cross, workspace.padding, x
                 )
             with layer.feed_forward_residual.around(self._recorder, x, normed) as entered:
-                inner = layer.inner(self._recorder, entered)
-                self._recorder.record(np.maximum, inner, np.float32(0), inner)
+                inner = layer.inner(self._recorder, entered, relu=True)
                 layer.outer.add_to(self._recorder, inner, x)
         if decoder.norm is not None:
             decoder.norm(self._recorder, x, x)
@@ -445,18 +447,16 @@ class _Linear:
         both.bias = np.concatenate([self.bias, other.bias])
         return both
 
-    def __call__(self, recorder: Recorder, x: np.ndarray) -> np.ndarray:
-        """Records the layer for `x` (rows, in), and returns the array of its output, (rows,
-        out)."""
+    def __call__(self, recorder: Recorder, x: np.ndarray, relu: bool = False) -> np.ndarray:
+        """Records the layer for `x` (rows, in), with `relu` max(0, layer), and returns the array of
+        its output, (rows, out)."""
         out = np.zeros((len(x), len(self.bias)), np.float32)
-        recorder.record(np.copyto, out, self.bias)
-        recorder.product(x, self.weight, out, add=True)
+        recorder.affine(x, self.weight, self.bias, out, relu=relu)
         return out
 
     def add_to(self, recorder: Recorder, x: np.ndarray, out: np.ndarray) -> None:
         """Records that the output for `x` (rows, in) is added to `out` (rows, out)."""
-        recorder.record(np.add, out, self.bias, out)
-        recorder.product(x, self.weight, out, add=True)
+        recorder.affine(x, self.weight, self.bias, out, add=True)
 
 
 class _Residual:
@@ -504,13 +504,25 @@ class NumpyRecorder:
     def record(self, function: Callable, *arguments: object) -> None:
         self._calls.append((function, arguments))
 
-    def product(self, a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool = False) -> None:
+    def affine(
+        self,
+        x: np.ndarray,
+        weight: np.ndarray,
+        bias: np.ndarray,
+        out: np.ndarray,
+        add: bool = False,
+        relu: bool = False,
+    ) -> None:
         def compute() -> None:
             rows = self._rows
+            result = x[:rows] @ weight
+            result += bias
             if add:
-                out[:rows] += a[:rows] @ b
+                out[:rows] += result
+            elif relu:
+                np.maximum(result, 0, out=out[:rows])
             else:
-                np.matmul(a[:rows], b, out=out[:rows])
+                out[:rows] = result
 
         self.record(compute)
 

@@ -36,9 +36,9 @@ BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16"}
 _FLOAT32, _BFLOAT16 = 3, 2
 _CPU, _IN_ORDER = 1, 1
 _TRAINING, _INFERENCE, _BACKWARD = 64, 96, 128
-_SOFTMAX, _ADD = 0x30000, 0x1FFF0
+_SOFTMAX, _ADD, _RELU = 0x30000, 0x1FFF0, 0x20
 _SCALE_AND_SHIFT = 6
-_SOURCE, _RESULT, _WEIGHTS = 1, 17, 33
+_SOURCE, _RESULT, _WEIGHTS, _BIAS = 1, 17, 33, 41
 _MEAN, _VARIANCE, _SCALE, _SHIFT = 49, 50, 51, 52
 _SOURCE_GRADIENT, _RESULT_GRADIENT, _SCALE_GRADIENT, _SHIFT_GRADIENT = 129, 145, 255, 256
 _FIRST_POST_OPERATION = 0x8000 | 2
@@ -333,10 +333,15 @@ class Operations:
 
 
 class Recorder(Operations):
-    """Operations that compute nothing, but become calls for the same arrays, time and again."""
+    """Operations that compute nothing, but become calls for the same arrays, time and again.
 
-    def __init__(self, library: Library) -> None:
+    Args:
+        has_fixed_rows: whether the calls always compute all rows. They are faster then.
+    """
+
+    def __init__(self, library: Library, has_fixed_rows: bool) -> None:
         super().__init__(library)
+        self._has_fixed_rows = has_fixed_rows
         self._calls: list[Call] = []
         self._products: list[int] = []  # their places among the calls
         self._rows = 0
@@ -346,15 +351,37 @@ class Recorder(Operations):
         """Records another call."""
         self._calls.append((function, arguments))
 
-    def product(self, a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool = False) -> None:
-        """As `Library.product`, for the first rows only (see `calls_of`)."""
+    def affine(
+        self,
+        x: np.ndarray,
+        weight: np.ndarray,
+        bias: np.ndarray,
+        out: np.ndarray,
+        add: bool = False,
+        relu: bool = False,
+    ) -> None:
+        """Computes out = x @ weight + bias for the first rows only (see `calls_of`).
+
+        Args:
+            x: (rows, in), `weight` (in, out), `bias` (out,) and `out` (rows, out).
+            add: whether the result is added to `out`.
+            relu: whether the result is the maximum of it and 0.
+        """
+        if self._has_fixed_rows:
+            arrays = [(_SOURCE, x), (_WEIGHTS, weight), (_BIAS, bias[np.newaxis]), (_RESULT, out)]
+            self._do(_prepare_affine, arrays, add, relu)
+            return
+        self.record(np.add, out, bias, out) if add else self.record(np.copyto, out, bias)
         self._products.append(len(self._calls))
-        self._calls.append(self.library.product_call(a, b, out, add))
-        self._kept.append((a, b, out))
+        self._calls.append(self.library.product_call(x, weight, out, add=True))
+        self._kept.append((x, weight, out))
+        if relu:
+            self.record(np.maximum, out, np.float32(0), out)
 
     def calls_of(self, rows: int) -> list[Call]:
-        """Returns the calls in their order, where a `product` computes only this number of rows.
-        The other operations compute all of theirs, because they would have to be prepared again."""
+        """Returns the calls in their order, where the products of `affine` compute only this number
+        of rows. Other operations compute all of theirs, because they would have to be prepared
+        again."""
         if rows != self._rows:
             self._rows = rows
             for place in self._products:
@@ -431,14 +458,29 @@ class _Arguments:
 
 
 def _prepare_products(library: Library, of: Descriptions) -> c_void_p:
+    mask = of.get(_FIRST_POST_OPERATION)
+    after = [] if mask is None else [("binary", _ADD, mask)]
+    return _prepare_matmul(library, of, after)
+
+
+def _prepare_affine(library: Library, of: Descriptions, add: bool, relu: bool) -> c_void_p:
+    after: list[tuple] = []
+    if add:
+        after.append(("sum", c_float(1.0), 0, 0))
+    if relu:
+        after.append(("eltwise", _RELU, c_float(0.0), c_float(0.0)))
+    return _prepare_matmul(library, of, after)
+
+
+def _prepare_matmul(library: Library, of: Descriptions, after: list[tuple]) -> c_void_p:
     attributes = library.made("dnnl_primitive_attr_create")
-    if _FIRST_POST_OPERATION in of:
-        operations = library.made("dnnl_post_ops_create")
-        library.call("dnnl_post_ops_append_binary", operations, _ADD, of[_FIRST_POST_OPERATION])
-        library.call("dnnl_primitive_attr_set_post_ops", attributes, operations)
-        library.call("dnnl_post_ops_destroy", operations)
-    arguments = of[_SOURCE], of[_WEIGHTS], None, of[_RESULT], attributes
-    result = library.descriptor("matmul", *arguments)
+    operations = library.made("dnnl_post_ops_create")
+    for kind, *arguments in after:
+        library.call(f"dnnl_post_ops_append_{kind}", operations, *arguments)
+    library.call("dnnl_primitive_attr_set_post_ops", attributes, operations)
+    matrices = of[_SOURCE], of[_WEIGHTS], of.get(_BIAS), of[_RESULT]
+    result = library.descriptor("matmul", *matrices, attributes)
+    library.call("dnnl_post_ops_destroy", operations)
     library.call("dnnl_primitive_attr_destroy", attributes)
     return result
 
