@@ -1,5 +1,6 @@
 """`python -m transformer_mt`, and the command `transformer-mt`."""
 
+import gc
 import os
 import signal
 import sys
@@ -20,7 +21,10 @@ def run() -> int:
             signal.signal(number, stop)
     from transformer_mt.cli import main
 
-    return main()
+    exit_code = main()
+    # Otherwise Python would look through all objects of the libraries for garbage when it ends.
+    gc.freeze()
+    return exit_code
 
 
 if not __package__:

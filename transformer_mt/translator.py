@@ -5,10 +5,11 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import signature
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -182,14 +183,33 @@ def translator_of(spec: EngineSpec) -> Iterator[Translator]:
 @contextmanager
 def engine_processes(spec: EngineSpec) -> Iterator[Runner]:
     """A runner of `spec.processes` processes that each load the engine. No more processes are
-    started than there are batches. Results do not depend on the number of processes, because each
-    batch is computed as a whole.
+    started than there are batches. As long as batches come alone, as for a line that is typed, this
+    process computes them, because starting another one would take longer. Results do not depend on
+    the number of processes, because each batch is computed as a whole.
 
     Raises:
         UserError: one of the processes was killed. Errors of the engines are passed on.
     """
+    work = _EngineProcess(spec)
+    pool: Runner | None = None
+
+    def run(batches: Iterator[Work | None]) -> Iterator[Result | None]:
+        nonlocal pool
+        while pool is None:
+            ahead = list(islice(batches, 1))
+            if ahead and ahead[0] is not None:
+                ahead += islice(batches, 1)
+            if len(ahead) == 2 and ahead[1] is not None:
+                pool = stack.enter_context(process_pool(spec.processes, _EngineProcess(spec)))
+                batches = chain(ahead, batches)
+            elif ahead:
+                yield from (None if batch is None else work(batch) for batch in ahead)
+            else:
+                return
+        yield from pool(batches)
+
     try:
-        with process_pool(spec.processes, _EngineProcess(spec)) as run:
+        with ExitStack() as stack:
             yield run
     except BrokenProcessPool:
         raise UserError(

@@ -5,6 +5,8 @@ that translations are equal however sentences are put together.
 """
 
 import math
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from transformer_mt.decoding.line_translator import LineTranslator
 from transformer_mt.decoding.output import Line
 from transformer_mt.decoding.paddle_engine import PaddleEngine
 from transformer_mt.decoding.segments import MAX_AT_ONCE
+from transformer_mt.translator import engine_processes
 
 ENGLISH = [
     "A dog runs through the grass.",
@@ -415,6 +418,33 @@ def test_at_a_pause_all_is_put_out(words, config):
     for translation in translator.stream(windows()):
         out.append(translation.text)
     assert len(out) == 5
+
+
+def test_processes_are_started_for_batches_that_come_together(monkeypatch):
+    """Everything else is computed here, and its result is not held back."""
+    started = []
+
+    @contextmanager
+    def pool(processes, work):
+        started.append(processes)
+        yield lambda batches: (batch and ("pool", work(batch)) for batch in batches)
+
+    monkeypatch.setattr("transformer_mt.translator.process_pool", pool)
+    spec = SimpleNamespace(processes=2, load=lambda: "engine")
+
+    def batches(*names):
+        return iter([name and (lambda engine, name=name: name + engine[0]) for name in names])
+
+    with engine_processes(spec) as run:
+        assert list(run(batches())) == []
+        assert list(run(batches(None))) == [None]
+        assert list(run(batches("a"))) == ["ae"]
+        assert list(run(batches("a", None, None, "b", None))) == ["ae", None, None, "be", None]
+        assert not started
+        together = list(run(batches("a", None, "b", "c", None, "d")))
+        assert together == ["ae", None, ("pool", "be"), ("pool", "ce"), None, ("pool", "de")]
+        assert list(run(batches("a"))) == [("pool", "ae")]  # the processes are there
+    assert started == [2]
 
 
 # ---- Text that the model can't read ----

@@ -19,6 +19,7 @@ from tests.support import (
     run_command,
     run_python,
     wide_model,
+    write_lines,
 )
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.subword import Subwords, WordVocabulary
@@ -116,6 +117,20 @@ def exact(trained, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exact") / "export"
     run_command("export", trained, format="ctranslate2", output=folder)
     return folder
+
+
+def test_translating_with_an_export_imports_no_paddle(exact):
+    """By the command, from its arguments to its last line."""
+    code = """
+import sys
+sys.modules["paddle"] = sys.modules["paddlenlp"] = None  # to import them is an error
+from transformer_mt.cli import main
+
+sys.exit(main(["translate", sys.argv[1], "--input", sys.argv[2]]))
+"""
+    source = write_lines(exact.parent / "in", [source for source, _ in PAIRS[:3]])
+    done = run_python("-c", code, exact, source, is_fresh=True)
+    assert (done.returncode, done.stdout.count("\n")) == (0, 3), done.stderr
 
 
 @pytest.mark.parametrize("quantization", QUANTIZATIONS)

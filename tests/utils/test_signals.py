@@ -19,6 +19,7 @@ from tests.support import (
     make_config,
     make_model_directory,
     run_command,
+    run_python,
     write_lines,
     write_pairs,
 )
@@ -199,6 +200,25 @@ def test_a_signal_while_modules_are_imported(folder, number, code, moment):
     command = ("translate", folder / "translator", "--threads", "1", "--input", folder / "in")
     done = run_with_signal(folder, number, moment, *command)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "interrupted\n")
+
+
+def test_what_an_import_of_paddle_leaves_behind():
+    """No handler of a crash, which would print a trace of C++ code; and Python still looks for
+    garbage, but not among what Paddle has made."""
+    code = """
+import gc
+from transformer_mt.utils import signals
+with signals.raised():
+    import paddle
+with open("/proc/self/status") as file:
+    caught = next(line for line in file if line.startswith("SigCgt"))
+print(int(caught.split()[1], 16), gc.isenabled(), gc.get_freeze_count() > 0)
+"""
+    done = run_python("-c", code, is_fresh=True)
+    caught, *collector = done.stdout.split()
+    assert collector == ["True", "True"], done.stderr
+    for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL):
+        assert not int(caught) >> (number - 1) & 1
 
 
 def test_a_signal_when_all_is_done(folder):

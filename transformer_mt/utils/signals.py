@@ -4,6 +4,7 @@ The signals raise one exception, at once or after a block.
 """
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -135,6 +136,9 @@ class _Finder:
     hang. Importing Paddle installs a handler that prints a trace, and importing PaddleNLP removes
     all handlers of SIGTERM. So Paddle's handler is disabled after an import, and the handlers that
     were installed before are installed again.
+
+    Python's garbage collector pauses during the import, and ignores what importing Paddle has made:
+    hundreds of thousands of objects, nearly all of which live until the process ends.
     """
 
     _importing = False
@@ -157,17 +161,26 @@ class _Finder:
     @contextmanager
     def _undisturbed(self) -> Iterator[None]:
         handlers = _handlers()
-        had_paddle = "paddle" in sys.modules
+        had_paddle = _paddle_is_imported()
+        collects = gc.isenabled()
         with blocked():
             self._importing = True
+            gc.disable()
             try:
                 yield
             finally:
                 self._importing = False
-                paddle = sys.modules.get("paddle")
-                if not had_paddle and hasattr(paddle, "disable_signal_handler"):
-                    paddle.disable_signal_handler()
+                if not had_paddle and _paddle_is_imported():
+                    sys.modules["paddle"].disable_signal_handler()
+                    gc.freeze()
+                if collects:
+                    gc.enable()
                 _put_back(handlers)
+
+
+def _paddle_is_imported() -> bool:
+    """Whether Paddle is imported to its end; it is in `sys.modules` from the start."""
+    return hasattr(sys.modules.get("paddle"), "disable_signal_handler")
 
 
 def _guard_imports() -> None:
