@@ -417,7 +417,8 @@ class _Attention:
         weights = np.zeros((*query.shape[:3], key.shape[2]), np.float32)
         sentences, width = query.shape[0], query.shape[2]
         mixed = np.zeros((sentences, width, self._output.weight.shape[0]), np.float32)
-        recorder.products(query, key.swapaxes(2, 3), weights, mask)
+        recorder.products(query, key.swapaxes(2, 3), weights)
+        recorder.record(np.add, weights, mask, weights)
         recorder.softmax(weights, weights)
         recorder.products(weights, value, self._heads(mixed))
         self._output.add_to(recorder, mixed.reshape(len(x), -1), x)
@@ -526,12 +527,8 @@ class NumpyRecorder:
 
         self.record(compute)
 
-    def products(
-        self, a: np.ndarray, b: np.ndarray, out: np.ndarray, mask: np.ndarray | None = None
-    ) -> None:
+    def products(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
         self.record(partial(np.matmul, a, b, out=out))
-        if mask is not None:
-            self.record(np.add, out, mask, out)
 
     def softmax(self, x: np.ndarray, out: np.ndarray) -> None:
         def compute() -> None:

@@ -36,12 +36,11 @@ BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16"}
 _FLOAT32, _BFLOAT16 = 3, 2
 _CPU, _IN_ORDER = 1, 1
 _TRAINING, _INFERENCE, _BACKWARD = 64, 96, 128
-_SOFTMAX, _ADD, _RELU = 0x30000, 0x1FFF0, 0x20
+_SOFTMAX, _RELU = 0x30000, 0x20
 _SCALE_AND_SHIFT = 6
 _SOURCE, _RESULT, _WEIGHTS, _BIAS = 1, 17, 33, 41
 _MEAN, _VARIANCE, _SCALE, _SHIFT = 49, 50, 51, 52
 _SOURCE_GRADIENT, _RESULT_GRADIENT, _SCALE_GRADIENT, _SHIFT_GRADIENT = 129, 145, 255, 256
-_FIRST_POST_OPERATION = 0x8000 | 2
 _OUT_OF_MEMORY = 1
 
 FLOAT32_BYTES = 4
@@ -205,11 +204,10 @@ class Library:
         self.product(a, b, out, add=True)
         require_close("a product", out, 1 + a.astype(float) @ b)
         operations = Operations(self)
-        a, b, mask = draw(2, 3, 5, 4), draw(2, 3, 6, 4), draw(2, 1, 1, 6)
-        weights = np.empty((2, 3, 5, 6), np.float32)
-        operations.products(a, b.swapaxes(2, 3), weights, mask)
-        scores = a.astype(float) @ b.swapaxes(2, 3) + mask
-        require_close("products with a mask", weights, scores)
+        a, b, weights = draw(2, 3, 5, 4), draw(2, 3, 6, 4), np.empty((2, 3, 5, 6), np.float32)
+        operations.products(a, b.swapaxes(2, 3), weights)
+        scores = a.astype(float) @ b.swapaxes(2, 3)
+        require_close("several products", weights, scores)
         operations.softmax(weights, weights)
         expected = np.exp(scores - scores.max(axis=-1, keepdims=True))
         expected /= expected.sum(axis=-1, keepdims=True)
@@ -248,18 +246,10 @@ class Operations:
         """As `Library.product`."""
         self.library.product(a, b, out, add)
 
-    def products(
-        self, a: np.ndarray, b: np.ndarray, out: np.ndarray, mask: np.ndarray | None = None
-    ) -> None:
-        """Computes out = a @ b + mask for matrices in any strides.
-
-        Args: `a` (..., m, k), `b` (..., k, n), `out` (..., m, n), and `mask`, of which dimensions
-            may be 1.
-        """
-        arrays = [(_SOURCE, a), (_WEIGHTS, b), (_RESULT, out)]
-        if mask is not None:
-            arrays.append((_FIRST_POST_OPERATION, mask))
-        self._do(_prepare_products, arrays)
+    def products(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
+        """Computes out = a @ b for matrices in any strides: `a` (..., m, k), `b` (..., k, n) and
+        `out` (..., m, n)."""
+        self._do(_prepare_matmul, [(_SOURCE, a), (_WEIGHTS, b), (_RESULT, out)])
 
     def softmax(self, x: np.ndarray, out: np.ndarray) -> None:
         """Computes the softmax of `x` (..., n) over the last dimension; `out` may be `x`."""
@@ -369,7 +359,7 @@ class Recorder(Operations):
         """
         if self._has_fixed_rows:
             arrays = [(_SOURCE, x), (_WEIGHTS, weight), (_BIAS, bias[np.newaxis]), (_RESULT, out)]
-            self._do(_prepare_affine, arrays, add, relu)
+            self._do(_prepare_matmul, arrays, add, relu)
             return
         self.record(np.add, out, bias, out) if add else self.record(np.copyto, out, bias)
         self._products.append(len(self._calls))
@@ -457,30 +447,19 @@ class _Arguments:
 # Each function returns a primitive descriptor for arrays with these descriptions.
 
 
-def _prepare_products(library: Library, of: Descriptions) -> c_void_p:
-    mask = of.get(_FIRST_POST_OPERATION)
-    after = [] if mask is None else [("binary", _ADD, mask)]
-    return _prepare_matmul(library, of, after)
-
-
-def _prepare_affine(library: Library, of: Descriptions, add: bool, relu: bool) -> c_void_p:
-    after: list[tuple] = []
-    if add:
-        after.append(("sum", c_float(1.0), 0, 0))
-    if relu:
-        after.append(("eltwise", _RELU, c_float(0.0), c_float(0.0)))
-    return _prepare_matmul(library, of, after)
-
-
-def _prepare_matmul(library: Library, of: Descriptions, after: list[tuple]) -> c_void_p:
+def _prepare_matmul(
+    library: Library, of: Descriptions, add: bool = False, relu: bool = False
+) -> c_void_p:
     attributes = library.made("dnnl_primitive_attr_create")
-    operations = library.made("dnnl_post_ops_create")
-    for kind, *arguments in after:
-        library.call(f"dnnl_post_ops_append_{kind}", operations, *arguments)
-    library.call("dnnl_primitive_attr_set_post_ops", attributes, operations)
+    after = library.made("dnnl_post_ops_create")
+    if add:
+        library.call("dnnl_post_ops_append_sum", after, c_float(1.0), 0, 0)
+    if relu:
+        library.call("dnnl_post_ops_append_eltwise", after, _RELU, c_float(0.0), c_float(0.0))
+    library.call("dnnl_primitive_attr_set_post_ops", attributes, after)
     matrices = of[_SOURCE], of[_WEIGHTS], of.get(_BIAS), of[_RESULT]
     result = library.descriptor("matmul", *matrices, attributes)
-    library.call("dnnl_post_ops_destroy", operations)
+    library.call("dnnl_post_ops_destroy", after)
     library.call("dnnl_primitive_attr_destroy", attributes)
     return result
 
