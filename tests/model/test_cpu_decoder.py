@@ -1,5 +1,7 @@
 """The fast decoder takes what it computes as the model does, and leaves the rest to Paddle."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import paddle
 import pytest
@@ -110,7 +112,7 @@ def with_hook_before(layer):
 
 
 @pytest.mark.parametrize("change", [as_subclass, with_own_forward, with_hook, with_hook_before])
-def test_any_layer_that_was_changed_is_noticed_and_left_to_paddle(change):
+def test_a_changed_layer_does_what_it_does_in_the_model(change):
     options = {"kind": CopyingTransformer, "norm": "pre", "num_decoder_layers": 1}
     names = [name for name, _ in make_model(**options).named_sublayers()]
     names = [name for name in names if not name.startswith(("encoder", "source_embedding"))]
@@ -191,3 +193,30 @@ def test_the_encoder_may_be_anything():
     as_subclass(model.source_embedding)
     CpuDecoder(model)
     assert_engine_is_the_model(model)
+
+
+# ---- Workspaces, which serve for one batch after another ----
+
+
+def batches(count=12):
+    """Sources of one to four sentences and of one to forty words."""
+    random = np.random.default_rng(3)
+    for _ in range(count):
+        sizes = random.integers(1, 40, random.integers(1, 5))
+        yield [Sentence(random.integers(4, VOCABULARY.size, size).tolist()) for size in sizes]
+
+
+def test_nothing_is_left_of_the_batch_before():
+    model = make_model()
+    engine = PaddleEngine([model], SUBWORDS)
+    for sentences in batches():
+        alone = PaddleEngine([model], SUBWORDS).search(sentences, SETTINGS)
+        assert engine.search(sentences, SETTINGS) == alone
+
+
+def test_threads_do_not_share_a_workspace():
+    engine = PaddleEngine([make_model()], SUBWORDS)
+    work = [[sentence] for batch in batches(16) for sentence in batch]
+    one_by_one = [engine.search(sentences, SETTINGS) for sentences in work]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda some: engine.search(some, SETTINGS), work)) == one_by_one

@@ -27,6 +27,7 @@ from tests.reference import (
     with_weights,
 )
 from transformer_mt.config.schema import ModelConfig
+from transformer_mt.kernels import onednn
 from transformer_mt.kernels.cpu_decoder import CpuDecoder, CpuDecoderState
 from transformer_mt.model.transformer import Transformer
 from transformer_mt.model.variants import CopyingTransformer, NonAutoregressiveTransformer
@@ -133,15 +134,19 @@ class OnDevice:
 
 
 def on_cpu(model, memory, source_ids):
-    """Decoding by NumPy."""
+    """Decoding by recorded calls."""
     return CpuDecoderState(CpuDecoder(model), memory, source_ids)
 
 
-@pytest.fixture(params=[OnDevice, on_cpu])
-def start(request):
+@pytest.fixture(params=["Paddle", "oneDNN", "NumPy"])
+def start(request, monkeypatch):
+    if request.param == "NumPy":
+        monkeypatch.setattr(onednn, "library", lambda: None)
+    decoding = OnDevice if request.param == "Paddle" else on_cpu
+
     def start(model, source_ids):
         with paddle.no_grad():
-            return request.param(model, model.encode(source_ids), source_ids)
+            return decoding(model, model.encode(source_ids), source_ids)
 
     return start
 
