@@ -86,7 +86,7 @@ def test_a_valid_config_and_its_defaults(load):
         ("data.root=null", "data.root: null: data.dataset: files needs the folder that holds"),
         ("training.max_steps=null", "training.max_epochs: null: give training.max_steps or"),
         ("training.schedule=inverse_sqrt", "training.learning_rate: null: schedule"),
-        ("training.warmup_steps=0", "training.warmup_steps: 0: noam needs at least 1"),
+        ("training.warmup_steps=0", "training.warmup_steps: 0: schedule noam needs at least 1"),
         ("training.weight_decay=0.1", "training.weight_decay: 0.1: needs training.optimizer:"),
         ("training.optimizer=muon;training.sharding=true", "training.sharding: True: needs"),
         # The last one holds.

@@ -167,6 +167,13 @@ def test_compressed_text_is_known_by_its_content(tmp_path, name, compress):
             assert content_of(path).line_count == len(expected)
 
 
+def test_what_is_compressed_twice_is_named_with_a_command(tmp_path):
+    path = tmp_path / "text.gz"
+    path.write_bytes(gzip.compress(gzip.compress(b"one\n")))
+    with pytest.raises(UserError, match="compressed twice"):
+        list(lines(path))
+
+
 @pytest.mark.parametrize("ending", ["zst", "7z", "zip", "tar", "gztar"])
 def test_what_can_not_be_decompressed_is_named_with_a_command(tmp_path, ending):
     begins = {"zst": b"\x28\xb5\x2f\xfd", "7z": b"7z\xbc\xaf\x27\x1c"}

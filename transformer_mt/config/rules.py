@@ -116,7 +116,7 @@ def training_rules(config: Config) -> Problems:
     if schedule in ("noam", "inverse_sqrt") and not training.warmup_steps:
         yield (
             ("training.warmup_steps", "training.schedule"),
-            f"{schedule} needs at least 1",
+            f"schedule {schedule} needs at least 1",
         )
     if schedule != "noam" and training.learning_rate is None:
         yield ("training.learning_rate", "training.schedule"), f"schedule {schedule} needs a rate"
@@ -146,7 +146,8 @@ def decoding_rules(config: Config) -> Problems:
         yield keys, f"is more than decoding.beam_size ({decoding.beam_size})"
     if decoding.segmentations > 1:
         yield from needs(config, "decoding.segmentations", "subword.type", "bpe", "unigram")
-        if config.subword.sampling is None and decoding.segmentation_rate is None:
+        has_rate = config.subword.sampling or decoding.segmentation_rate is not None
+        if config.subword.type in ("bpe", "unigram") and not has_rate:
             keys = "decoding.segmentations", "decoding.segmentation_rate", "subword.sampling"
             reason = "the model was not trained with subword.sampling"
             yield keys, f"{reason}; give decoding.segmentation_rate"

@@ -139,10 +139,11 @@ def published(path: Path) -> Iterator[Path]:
 
 
 def _put_back(final: Path) -> None:
-    """Gives a folder its name again that a killed process had put aside (see `replace`)."""
-    pattern = f".{glob.escape(final.name)}.*.old.tmp"
-    for aside in [] if final.exists() else sorted(final.parent.glob(pattern))[:1]:
-        aside.rename(final)
+    """Gives a folder its name again that a killed process had put aside (see `replace`). Another
+    process must not be replacing it meanwhile."""
+    asides = sorted(final.parent.glob(f".{glob.escape(final.name)}.*.old.tmp"))
+    if asides and not final.exists():
+        asides[0].rename(final)
 
 
 def replace(new: Path, final: Path) -> None:
