@@ -76,12 +76,20 @@ class Task:
         )
 
     def must_end(self, length: int) -> np.ndarray:
-        return length >= np.maximum(self.longest, self._prefix_lengths)
+        return length >= self._last
 
     def may_end(self, length: int) -> np.ndarray:
-        return (length >= self.shortest) & (length >= self._prefix_lengths) | self.must_end(length)
+        return length >= self._first
 
     @cached_property
+    def _last(self) -> np.ndarray:
+        return np.maximum(self.longest, self._prefix_lengths)
+
+    @cached_property
+    def _first(self) -> np.ndarray:
+        return np.minimum(np.maximum(self.shortest, self._prefix_lengths), self._last)
+
+    @property
     def _prefix_lengths(self) -> np.ndarray:
         return np.array([len(prefix) for prefix in self.prefixes], np.int64)
 

@@ -29,16 +29,12 @@ class AncestorMask:
 
     def __init__(self) -> None:
         self.length = 0  # the number of steps so far
+        self.positions = 0  # dropped ones not counted
         # bool (sentences, width, positions), where positions is the sum of the widths of all steps.
-        # True forbids: the position does not belong to the past of the hypothesis.
+        # True forbids: the position does not belong to the past of the hypothesis. None forbids
+        # nothing: the width was 1 at every step.
         self._mask: np.ndarray | None = None
-        self._is_single = True  # whether the width was 1 at every step
         self._next_pruning = 2 * PRUNING
-
-    @property
-    def positions(self) -> int:
-        """The number of positions, dropped ones not counted."""
-        return 0 if self._mask is None else self._mask.shape[2]
 
     def grow(self, parents: np.ndarray) -> np.ndarray | None:
         """Adds a step, in which hypothesis i of a sentence continues hypothesis parents[:, i] of
@@ -50,15 +46,19 @@ class AncestorMask:
         nothing is forbidden.
         """
         sentences, width = parents.shape
-        own = np.broadcast_to(~np.eye(width, dtype=bool), (sentences, width, width))
-        if self._mask is None:
-            self._mask = own
-        else:
-            past = self._mask[np.arange(sentences)[:, np.newaxis], parents]
-            self._mask = np.concatenate([past, own], axis=2)
+        before, self.positions = self.positions, self.positions + width
         self.length += 1
-        self._is_single &= width == 1
-        return None if self._is_single else self._mask[:, np.newaxis]
+        if self._mask is None and width == 1:
+            return None
+        grown = np.empty((sentences, width, self.positions), bool)
+        if self._mask is not None:
+            rows = np.arange(sentences)[:, np.newaxis]
+            grown[:, :, :before] = self._mask[rows, parents]
+        else:
+            grown[:, :, :before] = False
+        grown[:, :, before:] = ~np.eye(width, dtype=bool)
+        self._mask = grown
+        return grown[:, np.newaxis]
 
     def prune(self) -> np.ndarray | None:
         """Drops positions that no hypothesis descends from, once they are more than half of all.
@@ -70,7 +70,7 @@ class AncestorMask:
         kept.
         """
         positions = self.positions
-        if positions < self._next_pruning:
+        if positions < self._next_pruning or self._mask is None:
             return None
         alive = ~self._mask.all(axis=1)  # (sentences, positions)
         most = int(alive.sum(axis=1).max())
@@ -81,6 +81,7 @@ class AncestorMask:
         # live positions than another keeps some dead ones, which stay masked.
         kept = np.sort(np.argsort(~alive, axis=1, kind="stable")[:, :most], axis=1)
         self._mask = np.take_along_axis(self._mask, kept[:, np.newaxis], axis=2)
+        self.positions = most
         return kept
 
     def select(self, sentences: np.ndarray) -> None:
