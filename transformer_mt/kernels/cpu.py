@@ -34,8 +34,7 @@ class CpuOperations(Operations):
     def dropout(self, x: Tensor, rate: float) -> Tensor:
         """As `Operations.dropout`. The rate is rounded down to a multiple of 1 / 65,536. The scale
         is computed from the rounded rate, so that the mean stays the same."""
-        kept, scale = self.kept(x.shape, rate)
-        return x * tensor(np.multiply(kept, scale, dtype=np.float32))
+        return _Dropout.apply(x, *self.kept(x.shape, rate))
 
     def kept(self, shape: Sequence[int], rate: float) -> tuple[np.ndarray, float]:
         """Draws what dropout keeps: bool, of this shape. The number is the factor of what it
@@ -81,6 +80,26 @@ class CpuOperations(Operations):
             some *= factors[block]
             some += added[block]
         return tensor(result)
+
+
+class _Dropout(PyLayer):
+    """Dropout, which keeps a byte per element for the gradient. A product of Paddle would keep both
+    of its factors, eight bytes."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, kept: np.ndarray, scale: float) -> Tensor:
+        ctx.kept, ctx.scale = kept, scale
+        return tensor(dropped(array(x), kept, scale))
+
+    @staticmethod
+    def backward(ctx, dy: Tensor) -> Tensor:
+        return tensor(dropped(array(dy), ctx.kept, ctx.scale))
+
+
+def dropped(x: np.ndarray, kept: np.ndarray, scale: float) -> np.ndarray:
+    """Returns x * scale where `kept`, and 0 elsewhere."""
+    factors = np.multiply(kept, scale, dtype=np.float32)
+    return np.multiply(x, factors, out=factors)
 
 
 class _SmoothedCrossEntropy(PyLayer):

@@ -5,8 +5,9 @@ Products of linear layers can be computed in bfloat16, see `OneDnnOperations.in_
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import c_float
 
@@ -15,7 +16,7 @@ import paddle
 from paddle import Tensor
 from paddle.autograd import PyLayer
 
-from transformer_mt.kernels.cpu import CpuOperations
+from transformer_mt.kernels.cpu import CpuOperations, dropped
 from transformer_mt.kernels.onednn import Library, Operations
 from transformer_mt.model.attention import FORBIDDEN_SCORE
 from transformer_mt.model.operations import array, is_float32_on_cpu
@@ -59,7 +60,7 @@ class OneDnnOperations(CpuOperations):
         if not _has_numbers(x):
             return super().linear(x, weight, bias)
         if self._precision == "float32" and not paddle.is_grad_enabled():
-            if x.size < FEW_ROWS * x.shape[-1]:
+            if math.prod(x.shape[:-1]) < FEW_ROWS:
                 return super().linear(x, weight, bias)
         return _Product.apply(x, weight, bias, False, self._own, self._precision)
 
@@ -85,38 +86,39 @@ class OneDnnOperations(CpuOperations):
     ) -> Tensor | None:
         if not (_has_numbers(query) and _has_numbers(key)):
             return None
-        dropped = None
+        kept = None
         if training and rate > 0.0:
             shape = query.shape[0], num_heads, query.shape[1], key.shape[1]
-            dropped = self.kept(shape, rate)
+            kept = self.kept(shape, rate)
         mask = None if mask is None else array(mask)
-        return _Attention.apply(query, key, value, num_heads, mask, dropped, self._own)
+        return _Attention.apply(query, key, value, num_heads, mask, kept, self._own)
 
     def softmax(self, x: Tensor) -> Tensor:
-        result, view = _empty(x.shape)
-        self._own.softmax(array(x), view)
+        result = _empty(x.shape)
+        self._own.softmax(array(x), _view(result))
         return result
 
 
 def _has_numbers(x: Tensor) -> bool:
-    return is_float32_on_cpu(x) and x.size > 0
+    return is_float32_on_cpu(x) and math.prod(x.shape) > 0
 
 
-def _empty(shape: list[int] | tuple[int, ...]) -> tuple[Tensor, np.ndarray]:
-    """Returns a new float32 tensor, and a view of it that can be written to. The view does not keep
-    the tensor's memory."""
-    x = paddle.empty(shape, "float32")
-    memory = (c_float * x.size).from_address(x.data_ptr())
-    return x, np.frombuffer(memory, np.float32).reshape(shape)
+def _empty(shape: Sequence[int]) -> Tensor:
+    # What `paddle.empty` calls after it has looked at its arguments, which takes longer.
+    return paddle._C_ops.empty(shape, paddle.float32, paddle.CPUPlace())
 
 
-def _empty_like(x: np.ndarray) -> tuple[Tensor, np.ndarray]:
-    return _empty(x.shape)
+def _view(x: Tensor) -> np.ndarray:
+    """Returns a view of a contiguous float32 tensor that can be written to. It does not keep the
+    tensor's memory."""
+    memory = (c_float * math.prod(x.shape)).from_address(x.data_ptr())
+    return np.ndarray(x.shape, np.float32, memory)
 
 
 def _rows(x: Tensor) -> np.ndarray:
-    # (..., width) -> (rows, width)
-    return array(x).reshape(-1, x.shape[-1])
+    # The view of (..., width) as (rows, width).
+    view = _view(x)
+    return view.reshape(-1, view.shape[-1])
 
 
 class _Product(PyLayer):
@@ -135,67 +137,70 @@ class _Product(PyLayer):
         operations: Operations,
         precision: str,
     ) -> Tensor:
-        def rounded(x: np.ndarray) -> np.ndarray:
-            return operations.round(x) if precision == "bfloat16" else x
-
-        rows, matrix = rounded(_rows(x)), rounded(array(weight))
+        x, weight = x.contiguous(), weight.contiguous()
+        rows, matrix = _rows(x), _view(weight)
+        if precision == "bfloat16":
+            rows, matrix = operations.round(rows), operations.round(matrix)
+        else:
+            ctx.save_for_backward(x, weight)
         if is_transposed:
             matrix = matrix.T
-        result, view = _empty([*x.shape[:-1], matrix.shape[1]])
-        view = view.reshape(len(rows), -1)
+        result = _empty([*x.shape[:-1], matrix.shape[1]])
         if bias is not None:
-            view[:] = array(bias)
-        operations.library.product(rows, matrix, view, add=bias is not None)
-        ctx.factors, ctx.is_transposed = (rows, matrix), is_transposed
-        ctx.library, ctx.rounded, ctx.shape = operations.library, rounded, x.shape
+            _rows(result)[:] = _view(bias)
+        operations.library.product(rows, matrix, _rows(result), add=bias is not None)
+        ctx.rows, ctx.matrix, ctx.is_transposed = rows, matrix, is_transposed
+        ctx.operations, ctx.shape = operations, x.shape
         ctx.frozen = [part.stop_gradient for part in (x, weight, bias) if part is not None]
         return result
 
     @staticmethod
     def backward(ctx, dy: Tensor) -> tuple[Tensor | None, ...]:
-        rows, matrix = ctx.factors
-        product, slopes = ctx.library.product, _rows(dy)
-        rounded = ctx.rounded(slopes)
+        rows, matrix, product = ctx.rows, ctx.matrix, ctx.operations.library.product
+        dy = dy.contiguous()
+        slopes = _rows(dy)
+        factor = slopes if rows.dtype == np.float32 else ctx.operations.round(slopes)
         gradients: list[Tensor | None] = [None] * len(ctx.frozen)
         if not ctx.frozen[0]:
-            gradients[0], view = _empty(ctx.shape)
-            product(rounded, matrix.T, view.reshape(rows.shape))
+            gradients[0] = _empty(ctx.shape)
+            product(factor, matrix.T, _rows(gradients[0]))
         if not ctx.frozen[1]:
             if ctx.is_transposed:
-                gradients[1], view = _empty(matrix.shape[::-1])
-                product(rounded.T, rows, view)
+                gradients[1] = _empty(matrix.shape[::-1])
+                product(factor.T, rows, _view(gradients[1]))
             else:
-                gradients[1], view = _empty(matrix.shape)
-                product(rows.T, rounded, view)
+                gradients[1] = _empty(matrix.shape)
+                product(rows.T, factor, _view(gradients[1]))
         if not all(ctx.frozen[2:]):
             # A product with ones takes half as long as NumPy's sum.
-            gradients[2], view = _empty(slopes.shape[1:])
-            product(np.ones((1, len(slopes)), np.float32), slopes, view[np.newaxis])
+            gradients[2] = _empty(slopes.shape[1:])
+            ones = np.ones((1, len(slopes)), np.float32)
+            product(ones, slopes, _view(gradients[2])[np.newaxis])
         return tuple(gradients)
 
 
 class _LayerNorm(PyLayer):
-    """Layer norm."""
+    """Layer norm, of which the mean and the variance of each row are kept."""
 
     @staticmethod
     def forward(
         ctx, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, operations: Operations
     ) -> Tensor:
-        rows = _rows(x)
-        result, view = _empty(x.shape)
-        statistics = np.empty((2, len(rows)), np.float32)
-        ctx.inputs = rows, array(weight), array(bias), epsilon
-        operations.layer_norm(*ctx.inputs, view.reshape(rows.shape), statistics)
-        ctx.statistics, ctx.operations, ctx.shape = statistics, operations, x.shape
+        x = x.contiguous()
+        ctx.save_for_backward(x, weight, bias)
+        ctx.inputs = _rows(x), _view(weight), _view(bias), epsilon
+        ctx.statistics = np.empty((2, len(ctx.inputs[0])), np.float32)
+        result = _empty(x.shape)
+        operations.layer_norm(*ctx.inputs, _rows(result), ctx.statistics)
+        ctx.operations, ctx.shape = operations, x.shape
         ctx.frozen = [part.stop_gradient for part in (x, weight, bias)]
         return result
 
     @staticmethod
     def backward(ctx, dy: Tensor) -> tuple[Tensor | None, ...]:
-        rows, weight, _, _ = ctx.inputs
-        dx, view = _empty(ctx.shape)
-        (dw, weight_view), (db, bias_view) = _empty(weight.shape), _empty(weight.shape)
-        gradients = view.reshape(rows.shape), weight_view, bias_view
+        dy, width = dy.contiguous(), ctx.shape[-1:]
+        dx, dw, db = _empty(ctx.shape), _empty(width), _empty(width)
+        gradients = _rows(dx), _view(dw), _view(db)
         ctx.operations.layer_norm_gradient(*ctx.inputs, ctx.statistics, _rows(dy), gradients)
         return _unfrozen((dx, dw, db), ctx.frozen)
 
@@ -205,9 +210,9 @@ class _Attention(PyLayer):
 
     With scores S = Q K^T / sqrt(d), weights W = softmax(S) and W' = W after dropout, the result is
     O = W' V. The gradients are dV = W'^T dO, dW' = dO V^T, dS = W (dW - sum(dW W)), dQ = dS K and
-    dK = dS^T Q, the last two divided by sqrt(d). NumPy computes dS, for which oneDNN has no fast
-    way on processors without AVX-512; and it adds the mask, which some forms of masks make a
-    hundred times slower in oneDNN.
+    dK = dS^T Q, the last two divided by sqrt(d). NumPy computes dS and adds the mask: on processors
+    without AVX-512, oneDNN takes ten times as long for the first, and for some forms of masks a
+    hundred times as long for the second.
     """
 
     @staticmethod
@@ -218,20 +223,21 @@ class _Attention(PyLayer):
         value: Tensor,
         num_heads: int,
         mask: np.ndarray | None,
-        dropped: tuple[np.ndarray, float] | None,
+        kept: tuple[np.ndarray, float] | None,
         operations: Operations,
     ) -> Tensor:
-        def heads(x: np.ndarray) -> np.ndarray:
-            # (batch, len, heads * d) -> (batch, heads, len, d), a view
-            return x.reshape(*x.shape[:2], num_heads, -1).swapaxes(1, 2)
+        def heads(x: Tensor) -> np.ndarray:
+            # (batch, len, heads * d) -> (batch, heads, len, d)
+            view = _view(x)
+            return view.reshape(*view.shape[:2], num_heads, -1).swapaxes(1, 2)
 
-        arrays = array(query), array(key), array(value)
-        q, k, v = map(heads, arrays)
-        scale = np.float32(q.shape[-1] ** -0.5)
+        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+        q, k, v = heads(query), heads(key), heads(value)
         # The weights are computed in the place of the scores, (batch, heads, query_len, key_len).
-        held, weights = _empty([*q.shape[:3], k.shape[2]])
+        held = _empty([*q.shape[:3], k.shape[2]])
+        weights = _view(held)
         operations.products(q, k.swapaxes(2, 3), weights)
-        weights *= scale
+        weights *= np.float32(q.shape[3] ** -0.5)
         if mask is not None:
             weights += np.multiply(mask, FORBIDDEN_SCORE, dtype=np.float32)
         operations.softmax(weights, weights)
@@ -239,44 +245,35 @@ class _Attention(PyLayer):
             has_no_key = mask.all(axis=-1, keepdims=True)
             if has_no_key.any():  # the softmax weighs all keys equally
                 np.copyto(weights, 0.0, where=has_no_key)
-        result, view = _empty([*query.shape[:2], value.shape[2]])
-        operations.products(_dropped(weights, dropped), v, heads(view))
-        ctx.arrays, ctx.weights, ctx.held, ctx.dropped = arrays, weights, held, dropped
-        ctx.heads, ctx.scale, ctx.operations = heads, scale, operations
-        ctx.frozen = [x.stop_gradient for x in (query, key, value)]
+        result = _empty([*query.shape[:2], value.shape[2]])
+        operations.products(weights if kept is None else dropped(weights, *kept), v, heads(result))
+        ctx.save_for_backward(query, key, value, held)
+        ctx.heads, ctx.kept, ctx.operations = heads, kept, operations
         return result
 
     @staticmethod
     def backward(ctx, dy: Tensor) -> tuple[Tensor | None, ...]:
-        products, heads, weights = ctx.operations.products, ctx.heads, ctx.weights
-        q, k, v = map(heads, ctx.arrays)
-        slopes = heads(array(dy))
-        (dq, of_q), (dk, of_k), (dv, of_v) = map(_empty_like, ctx.arrays)
-        products(_dropped(weights, ctx.dropped).swapaxes(2, 3), slopes, heads(of_v))
-        of_weights = np.empty_like(weights)
-        products(slopes, v.swapaxes(2, 3), of_weights)
-        of_scores = _dropped(of_weights, ctx.dropped)
+        *inputs, held = ctx.saved_tensor()
+        products, heads, weights = ctx.operations.products, ctx.heads, _view(held)
+        q, k, v = map(heads, inputs)
+        dy = dy.contiguous()
+        slopes = heads(dy)
+        dq, dk, dv = gradients = [_empty(x.shape) for x in inputs]
+        mixed = weights if ctx.kept is None else dropped(weights, *ctx.kept)
+        products(mixed.swapaxes(2, 3), slopes, heads(dv))
+        of_scores = np.empty_like(weights)
+        products(slopes, v.swapaxes(2, 3), of_scores)
+        if ctx.kept is not None:
+            of_scores = dropped(of_scores, *ctx.kept)
         of_scores -= np.einsum("...j,...j->...", of_scores, weights)[..., np.newaxis]
         of_scores *= weights
-        of_scores *= ctx.scale
-        products(of_scores, k, heads(of_q))
-        products(of_scores.swapaxes(2, 3), q, heads(of_k))
-        return _unfrozen((dq, dk, dv), ctx.frozen)
+        of_scores *= np.float32(q.shape[3] ** -0.5)
+        products(of_scores, k, heads(dq))
+        products(of_scores.swapaxes(2, 3), q, heads(dk))
+        return _unfrozen(gradients, [x.stop_gradient for x in inputs])
 
 
-def _dropped(x: np.ndarray, dropped: tuple[np.ndarray, float] | None) -> np.ndarray:
-    """Returns the elements of `x` that dropout keeps, scaled up, and 0 for the others.
-
-    `dropped` is what `CpuOperations.kept` returns; None: nothing is dropped.
-    """
-    if dropped is None:
-        return x
-    kept, scale = dropped
-    factors = np.multiply(kept, scale, dtype=np.float32)
-    return np.multiply(x, factors, out=factors)
-
-
-def _unfrozen(gradients: tuple[Tensor, ...], frozen: list[bool]) -> tuple[Tensor | None, ...]:
+def _unfrozen(gradients: Sequence[Tensor], frozen: list[bool]) -> tuple[Tensor | None, ...]:
     # For an input without a gradient, Paddle expects None.
     return tuple(
         None if is_frozen else gradient
