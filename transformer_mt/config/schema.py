@@ -244,9 +244,12 @@ class TrainingConfig(Section):
     its loss or gradient is not finite."""
 
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """The precision of matrix products.
-    float32            the usual precision, and the only one on a CPU
-    bfloat16, float16  half precision (paddle.amp) on a GPU; bfloat16 needs Ampere or newer
+    """The precision of matrix products. Weights and sums are float32 in each of them.
+    float32   the usual precision
+    bfloat16  half precision: on a GPU, from Ampere on (paddle.amp); or on a CPU with the
+              instructions AVX512_BF16 or AMX, which multiplies in it in linear layers and in the
+              output layer
+    float16   half precision on a GPU, with loss scaling
     """
 
     recompute: bool = False

@@ -59,9 +59,9 @@ class OneDnnOperations(CpuOperations):
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if not _has_numbers(x):
             return super().linear(x, weight, bias)
-        if self._precision == "float32" and not paddle.is_grad_enabled():
-            if math.prod(x.shape[:-1]) < FEW_ROWS:
-                return super().linear(x, weight, bias)
+        is_small = math.prod(x.shape[:-1]) < FEW_ROWS
+        if is_small and self._precision == "float32" and not paddle.is_grad_enabled():
+            return super().linear(x, weight, bias)
         return _Product.apply(x, weight, bias, False, self._own, self._precision)
 
     def logits(self, hidden: Tensor, weight: Tensor) -> Tensor:
@@ -188,10 +188,10 @@ class _LayerNorm(PyLayer):
     ) -> Tensor:
         x = x.contiguous()
         ctx.save_for_backward(x, weight, bias)
-        ctx.inputs = _rows(x), _view(weight), _view(bias), epsilon
-        ctx.statistics = np.empty((2, len(ctx.inputs[0])), np.float32)
+        rows, scale, shift = ctx.inputs = _rows(x), _view(weight), _view(bias)
+        ctx.epsilon, ctx.statistics = epsilon, np.empty((2, len(rows)), np.float32)
         result = _empty(x.shape)
-        operations.layer_norm(*ctx.inputs, _rows(result), ctx.statistics)
+        operations.layer_norm(rows, scale, shift, epsilon, _rows(result), ctx.statistics)
         ctx.operations, ctx.shape = operations, x.shape
         ctx.frozen = [part.stop_gradient for part in (x, weight, bias)]
         return result
@@ -201,7 +201,9 @@ class _LayerNorm(PyLayer):
         dy, width = dy.contiguous(), ctx.shape[-1:]
         dx, dw, db = _empty(ctx.shape), _empty(width), _empty(width)
         gradients = _rows(dx), _view(dw), _view(db)
-        ctx.operations.layer_norm_gradient(*ctx.inputs, ctx.statistics, _rows(dy), gradients)
+        ctx.operations.layer_norm_gradient(
+            *ctx.inputs, ctx.epsilon, ctx.statistics, _rows(dy), gradients
+        )
         return _unfrozen((dx, dw, db), ctx.frozen)
 
 
