@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import paddle
+import pytest
 import yaml
 
 from tests.forked import ForkedProcess
@@ -366,3 +367,14 @@ def important(messages: str) -> str:
     return "".join(
         line for line in lines if "reached the" not in line and "reached their" not in line
     )
+
+
+def onednn_operations():
+    """The operations that oneDNN computes. Without the library, the test is skipped."""
+    from transformer_mt.kernels import onednn
+    from transformer_mt.kernels.cpu_onednn import OneDnnOperations
+
+    library = onednn.library()
+    if library is None:
+        pytest.skip(onednn.problem())
+    return OneDnnOperations(library)

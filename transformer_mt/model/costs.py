@@ -308,11 +308,11 @@ def activation_bytes(
     def attention(queries: int, keys: int, pairs: int, has_weights: bool = False) -> float:
         # The projected queries, keys and values, the output, and the attention weights. If the
         # weights are needed, there are those of the softmax, of the mask, and of dropout.
-        projected = d_model * (2 * queries + 2 * keys)
+        projected: float = d_model * (2 * queries + 2 * keys)
         projected += d_model * (queries + 2 * keys) * dropped(model.projection_dropout)
         dropout = dropped(model.attention_dropout)
-        numbers = (2 + (1 + dropout if dropout else 0)) if has_weights else 1 + dropout
-        return projected + numbers * pairs * model.num_heads
+        weights = (2 + (1 + dropout if dropout else 0)) if has_weights else 1 + dropout
+        return projected + weights * pairs * model.num_heads
 
     def decoder_layer(has_weights: bool = False) -> float:
         attentions = attention(target, target, rows * target_len**2, has_weights)

@@ -149,7 +149,7 @@ class Updater:
         try:
             # The backward pass is in the block, too, because recompute computes layers in it.
             with operations.current.in_precision(self.config.training.precision):
-                loss, nll = self.objective.losses(batch, step)
+                loss, nll = self.losses(batch, step)
                 mean = loss / update.target_tokens
                 (mean if self.scale is None else mean * self.scale.value).backward()
         except Exception as error:
