@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.small_trainers import assert_same_weights, trainer_of
-from tests.support import onednn_operations, take_steps
+from tests.support import emulate_bfloat16, onednn_operations, run_python, take_steps, widened
 from transformer_mt import kernels
 from transformer_mt.kernels import cpu_onednn, onednn
 from transformer_mt.kernels.cpu import CpuOperations
@@ -23,6 +23,7 @@ from transformer_mt.kernels.cpu_onednn import OneDnnOperations
 from transformer_mt.model import operations
 from transformer_mt.model.attention import MultiHeadAttention, ScaledDotProductAttention
 from transformer_mt.model.operations import PLAIN
+from transformer_mt.utils.errors import UsageError
 
 TOLERANCE = 1e-5
 SIZES = st.integers(1, 9)
@@ -241,8 +242,6 @@ for name, rest in {"linear": (weight, bias), "logits": (weight,)}.items():
 norm = own.layer_norm(x, bias, bias, 1e-5).numpy()
 np.testing.assert_allclose(norm, PLAIN.layer_norm(x, bias, bias, 1e-5).numpy(), atol=1e-5)
 """
-    from tests.support import run_python
-
     environment = {**os.environ, "FLAGS_use_stride_kernel": "1"}
     done = run_python("-c", code, env=environment, is_fresh=True)
     assert done.returncode == 0, done.stderr
@@ -302,25 +301,9 @@ def test_a_forked_process_computes_the_same(own):
 # ---- bfloat16 ----
 
 
-def widened(bits):
-    """The float32 numbers of these bits of bfloat16, in any strides."""
-    return (bits.astype("uint32") << 16).view("float32")
-
-
 @pytest.fixture
 def emulated(monkeypatch):
-    """Products of bfloat16 on any processor: the rounded factors are multiplied in float32, as the
-    instructions do it, up to the order of the sums."""
-    library = onednn_operations()._library
-    plain = onednn.Library.product
-
-    def product(self, a, b, out, add=False):
-        if a.dtype == np.uint16:
-            a, b = widened(a), widened(b)
-        plain(self, a, b, out, add)
-
-    monkeypatch.setattr(onednn.Library, "product", product)
-    monkeypatch.setattr(library, "has_bfloat16", True)
+    emulate_bfloat16(monkeypatch)
 
 
 def test_rounding():
@@ -393,6 +376,19 @@ def test_recompute_computes_the_same_in_bfloat16(tmp_path, emulated):
     assert_same_weights(*trainers)
 
 
+def test_a_device_that_has_no_bfloat16_refuses_it(monkeypatch):
+    library = onednn_operations()._library
+    monkeypatch.setattr(library, "has_bfloat16", False)
+    with pytest.raises(UsageError, match="bfloat16 needs a GPU or a processor with AVX512_BF16"):
+        kernels.require_precision("bfloat16", "cpu")
+    assert kernels.cpu_products().endswith("without bfloat16")
+    monkeypatch.setattr(library, "has_bfloat16", True)
+    kernels.require_precision("bfloat16", "cpu")
+    assert kernels.cpu_products().endswith("with bfloat16")
+    with pytest.raises(UsageError, match="float16 needs a GPU"):
+        kernels.require_precision("float16", "cpu")
+
+
 # ---- A library that cannot be used ----
 
 
@@ -459,6 +455,8 @@ def test_it_can_be_switched_off(monkeypatch, messages):
     kernels.choose()
     assert type(operations.current) is CpuOperations and messages == []
     assert kernels.cpu_products() == "Paddle's own (TRANSFORMER_MT_ONEDNN is 0)"
+    with pytest.raises(UsageError, match=r"needs oneDNN \(TRANSFORMER_MT_ONEDNN is 0"):
+        kernels.require_precision("bfloat16", "cpu")
 
 
 def test_few_rows_without_a_gradient_are_left_to_paddle(own, monkeypatch):

@@ -244,12 +244,11 @@ class TrainingConfig(Section):
     its loss or gradient is not finite."""
 
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """The precision of matrix products. Weights and sums are float32 in each of them.
+    """The precision of matrix products. The weights stay in float32. On a CPU, bfloat16 is the
+    precision of linear layers and of the output layer, and attention stays in float32.
     float32   the usual precision
-    bfloat16  half precision: on a GPU, from Ampere on (paddle.amp); or on a CPU with the
-              instructions AVX512_BF16 or AMX, which multiplies in it in linear layers and in the
-              output layer
-    float16   half precision on a GPU, with loss scaling
+    bfloat16  half precision on a GPU (Ampere or newer) or a CPU with AVX512_BF16 or AMX
+    float16   half precision on a GPU
     """
 
     recompute: bool = False
