@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import paddle
+import pytest
 import yaml
 
 from tests.forked import ForkedProcess
@@ -366,3 +367,35 @@ def important(messages: str) -> str:
     return "".join(
         line for line in lines if "reached the" not in line and "reached their" not in line
     )
+
+
+def onednn_operations():
+    """The operations that oneDNN computes. Without the library, the test is skipped."""
+    from transformer_mt.kernels import onednn
+    from transformer_mt.kernels.cpu_onednn import OneDnnOperations
+
+    library = onednn.library()
+    if library is None:
+        pytest.skip(onednn.problem())
+    return OneDnnOperations(library)
+
+
+def emulate_bfloat16(monkeypatch) -> None:
+    """Makes products of bfloat16 possible on any processor. The rounded factors are multiplied in
+    float32, as the instructions do it, up to the order of the sums."""
+    from transformer_mt.kernels import onednn
+
+    library, plain = onednn_operations()._library, onednn.Library.product
+
+    def product(self, a, b, out, add=False):
+        if a.dtype == np.uint16:
+            a, b = widened(a), widened(b)
+        plain(self, a, b, out, add)
+
+    monkeypatch.setattr(onednn.Library, "product", product)
+    monkeypatch.setattr(library, "has_bfloat16", True)
+
+
+def widened(bits: np.ndarray) -> np.ndarray:
+    """The float32 numbers of these bits of bfloat16 (uint16), in any strides."""
+    return (bits.astype("uint32") << 16).view("float32")

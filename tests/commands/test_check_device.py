@@ -44,6 +44,7 @@ def test_a_cpu_passes(check, device):
     code, output, report = check()
     assert code == 0 and report["finished"] and paddle.__version__ in output
     assert "float16 needs a GPU" in report["machine"]["Left out"]
+    assert report["machine"]["Products"] == kernels.cpu_products()
     assert [line["check"] for line in report["checks"]] == list(checks(device))
     for line in report["checks"]:
         assert line["verdict"] == "ok" and f"ok      {line['check']} " in output

@@ -171,7 +171,7 @@ def test_attention(device, precision, width, kind):
     layer, mask = ScaledDotProductAttention(), masks(4)[kind]
 
     def operation(query, key, value):
-        return layer(query, key, value, paddle.to_tensor(mask), need_weights=True)[0]
+        return layer(query, key, value, paddle.to_tensor(mask))[0]
 
     parts = enumerate(("query", "key", "value"))
     inputs = {part: drawn(2, 1, 4, width, seed=number) for number, part in parts}
@@ -183,14 +183,24 @@ def test_attention(device, precision, width, kind):
 @pytest.mark.parametrize("width", [16, 32, 64])
 @pytest.mark.parametrize("kind", ["padding", "later", "everything"])
 def test_fused_attention_is_the_plain_one(device, precision, half, width, kind):
-    layer, mask = ScaledDotProductAttention(), paddle.to_tensor(masks(64)[kind])
-    arrays = [drawn(2, 4, 64, width, seed=seed).astype("float32") for seed in range(4)]
+    mask = masks(64)[kind]
+    mask = paddle.to_tensor(mask.reshape(*(1,) * (4 - mask.ndim), *mask.shape))
+    arrays = [drawn(2, 64, 4 * width, seed=seed).astype("float32") for seed in range(4)]
+
+    def fused(*given):
+        return operations.current.fused_attention(*given, 4, mask, 0.0, True)
+
+    def plain(*given):
+        heads = (x.reshape([0, 0, 4, width]).transpose([0, 2, 1, 3]) for x in given)
+        return ScaledDotProductAttention()(*heads, mask)[0].transpose([0, 2, 1, 3]).flatten(2)
+
     found = []
-    for dtype in ("float32", half):  # the plain one computes in float32 with the same inputs
+    # The plain one computes in float32 with the same inputs.
+    for attention, dtype in ((plain, "float32"), (fused, half)):
         given = [paddle.to_tensor(x).astype(half).astype(dtype) for x in arrays[:3]]
         for tensor in given:
             tensor.stop_gradient = False
-        output = layer(*given, mask, need_weights=dtype == "float32")[0]
+        output = attention(*given)
         (output.astype("float32") * paddle.to_tensor(arrays[3])).sum().backward()
         found.append([output, *(tensor.grad for tensor in given)])
     for plain, fused in zip(*found, strict=True):

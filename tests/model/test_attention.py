@@ -9,7 +9,8 @@ import paddle
 import pytest
 
 from tests.reference import assert_close, attention_pairs, random_mask
-from transformer_mt.kernels import gpu as fused_operations
+from transformer_mt.kernels import gpu
+from transformer_mt.model import operations
 from transformer_mt.model.attention import (
     MultiHeadAttention,
     ScaledDotProductAttention,
@@ -160,9 +161,10 @@ def test_causal_mask_hides_what_comes_later():
 
 def test_fused_attention_drops_in_training_only(monkeypatch, normal):
     """Its values and gradients: see test_fused.py."""
-    x, attention = normal(2, 2, 3, 4), ScaledDotProductAttention(dropout=0.5)
-    assert not fused_operations.has_attention(x, x)  # on a CPU
-    monkeypatch.setattr(fused_operations, "has_attention", lambda query, value: True)
+    x, attention = normal(2, 3, 8), MultiHeadAttention(8, 2, dropout=0.5)
+    assert not gpu.has_attention(x, x, 2)  # on a CPU
+    operations.use(gpu.GpuOperations())
+    monkeypatch.setattr(gpu, "has_attention", lambda query, value, num_heads: True)
     dropped, weights = attention(x, x, x, need_weights=False)
     attention.eval()
     plain, _ = attention(x, x, x, need_weights=False)

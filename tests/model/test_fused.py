@@ -14,7 +14,7 @@ import pytest
 from transformer_mt.config.schema import takes_head_width
 from transformer_mt.kernels import gpu
 from transformer_mt.model import operations
-from transformer_mt.model.attention import ScaledDotProductAttention
+from transformer_mt.model.attention import MultiHeadAttention
 from transformer_mt.model.layers import ResidualNorm
 
 
@@ -85,7 +85,7 @@ def test_the_widths_are_those_of_paddle():
 def test_attention_without_a_kernel_is_computed_by_plain_operations(warnings, monkeypatch, normal):
     monkeypatch.setattr(gpu, "can_attend", lambda query: True)
     monkeypatch.setattr(F, "scaled_dot_product_attention", raising)
-    layer, x = ScaledDotProductAttention(), normal(2, 2, 3, 8)
+    layer, x = MultiHeadAttention(16, 2), normal(2, 3, 16)
     for _ in range(2):
         output, _ = layer(x, x, x, need_weights=False)
         np.testing.assert_array_equal(output, layer(x, x, x)[0])

@@ -7,11 +7,17 @@ import numpy as np
 import paddle
 import pytest
 
+from tests.support import onednn_operations
 from transformer_mt.kernels.cpu import CpuOperations
 from transformer_mt.model.operations import PLAIN
 
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
-operations = CpuOperations()
+
+
+@pytest.fixture(params=["paddle", "onednn"])
+def operations(request):
+    """Each of the operations that a CPU may compute with."""
+    return CpuOperations() if request.param == "paddle" else onednn_operations()
 
 
 def float64(x):
@@ -37,7 +43,7 @@ def variable(normal):
 
 @pytest.mark.parametrize("lead", [(5,), (2, 3, 5)])
 class TestAnyShape:
-    def test_linear(self, normal, variable, lead):
+    def test_linear(self, operations, normal, variable, lead):
         x, weight, bias = variable(*lead, 7), variable(7, 4), variable(4)
         slope = normal(*lead, 4)
         y = operations.linear(x, weight, bias)
@@ -48,7 +54,7 @@ class TestAnyShape:
         np.testing.assert_allclose(weight_gradient, rows.T @ slopes, **TOLERANCE)
         np.testing.assert_allclose(bias_gradient, slopes.sum(0), **TOLERANCE)
 
-    def test_logits(self, normal, variable, lead):
+    def test_logits(self, operations, normal, variable, lead):
         hidden, weight = variable(*lead, 4), variable(9, 4)
         slope = normal(*lead, 9)
         y = operations.logits(hidden, weight)
@@ -58,7 +64,7 @@ class TestAnyShape:
         np.testing.assert_allclose(hidden_gradient, float64(slope) @ float64(weight), **TOLERANCE)
         np.testing.assert_allclose(weight_gradient, slopes.T @ rows, **TOLERANCE)
 
-    def test_layer_norm(self, normal, variable, lead):
+    def test_layer_norm(self, operations, normal, variable, lead):
         x, weight, bias = variable(*lead, 6), variable(6), variable(6)
         slope = normal(*lead, 6)
         y = operations.layer_norm(x, weight, bias, 1e-5)
@@ -78,7 +84,7 @@ class TestAnyShape:
             np.testing.assert_allclose(dx.reshape(-1, 6)[row], expected, **TOLERANCE)
 
 
-def test_layer_norm_of_rows_far_from_zero(normal, variable):
+def test_layer_norm_of_rows_far_from_zero(operations, normal, variable):
     """As Paddle's: the mean is taken off before anything is squared."""
     x = variable(3, 64)
     far = x.detach() + 1000.0
@@ -111,7 +117,7 @@ def test_log_sum_exp_and_softmax_of_rows(normal, rows, by_numpy, scale):
 
 @pytest.mark.parametrize("frozen", [0, 1, 2])
 @pytest.mark.parametrize("name", ["linear", "layer_norm", "logits"])
-def test_an_input_that_takes_no_gradient(variable, name, frozen):
+def test_an_input_that_takes_no_gradient(operations, variable, name, frozen):
     inputs = [variable(3, 4), variable(4, 4), variable(4)]
     if name == "layer_norm":
         inputs[1] = variable(4)
@@ -125,8 +131,12 @@ def test_an_input_that_takes_no_gradient(variable, name, frozen):
 
 
 class TestDropout:
+    @pytest.fixture
+    def operations(self):
+        return CpuOperations()
+
     @pytest.mark.parametrize("rate", [0.0, 0.1, 0.9])
-    def test_rate_and_mean(self, rate):
+    def test_rate_and_mean(self, operations, rate):
         output = operations.dropout(paddle.ones([1000, 1001]), rate).numpy()
         # A million draws: five standard deviations of the share are at most 0.0025.
         assert (output == 0.0).mean() == pytest.approx(rate, abs=0.0025)
@@ -135,7 +145,7 @@ class TestDropout:
         # The mean is exactly that of the rounded rate.
         assert kept.max() == pytest.approx(65536 / (65536 - int(65536 * rate)), rel=1e-6)
 
-    def test_elements_are_independent_of_their_neighbours(self):
+    def test_elements_are_independent_of_their_neighbours(self, operations):
         dropped = operations.dropout(paddle.ones([2**20]), 0.5).numpy() == 0.0
         # Two elements share an integer; the correlation of 2^20 pairs has a deviation of 0.001.
         for distance in (1, 2, 3, 128):
@@ -144,13 +154,13 @@ class TestDropout:
         halves = np.corrcoef(dropped[0::2], dropped[1::2])[0, 1]
         assert abs(halves) < 0.007
 
-    def test_gradient_goes_where_the_value_went(self, normal, variable):
+    def test_gradient_goes_where_the_value_went(self, operations, normal, variable):
         x, slope = variable(3, 5, 7), normal(3, 5, 7)  # an odd number of elements
         output = operations.dropout(x, 0.5)
         (dx,) = gradients(output, slope, x)
         np.testing.assert_allclose(dx, slope.numpy() * (output / x).numpy(), rtol=1e-6)
 
-    def test_paddles_generator_decides(self):
+    def test_paddles_generator_decides(self, operations):
         def mask(seed):
             paddle.seed(seed)
             return operations.dropout(paddle.ones([50, 50]), 0.5).numpy()

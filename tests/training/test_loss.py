@@ -9,7 +9,7 @@ import paddle
 import pytest
 from paddle.base import core
 
-from tests.support import log_softmax
+from tests.support import log_softmax, onednn_operations
 from transformer_mt.kernels.cpu import CpuOperations
 from transformer_mt.kernels.gpu import GpuOperations
 from transformer_mt.model import operations
@@ -18,10 +18,11 @@ from transformer_mt.training.objective import LabelSmoothedCrossEntropy
 PAD = 3
 
 
-@pytest.fixture(autouse=True, params=["plain", "cpu", "gpu"])
+@pytest.fixture(autouse=True, params=["plain", "cpu", "onednn", "gpu"])
 def kind(request, plain_operations):
     """Each kind of operations; all of them compute on the CPU here."""
     made = {"plain": operations.Operations, "cpu": CpuOperations, "gpu": GpuOperations}
+    made["onednn"] = onednn_operations
     operations.use(made[request.param]())
     return request.param
 

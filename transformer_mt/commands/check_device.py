@@ -181,6 +181,8 @@ class Device:
     def __init__(self, name: str) -> None:
         import paddle
 
+        from transformer_mt import kernels
+
         self.is_gpu = name != "cpu"
         self.place = paddle.get_device()  # such as gpu:0
         random = np.random.default_rng(1)
@@ -191,7 +193,7 @@ class Device:
         self.lacking = []
         for precision in ("bfloat16", "float16"):
             try:
-                devices.require_precision(precision, name)
+                kernels.require_precision(precision, name)
                 self.rounding[precision] = precision
             except UsageError as error:
                 self.lacking.append(str(error).partition(": ")[2])
@@ -285,6 +287,8 @@ class Device:
         """Returns the device and the versions, by their titles."""
         import paddle
 
+        from transformer_mt import kernels
+
         own, float32 = devices.description(), self.rounding["float32"]
         build = "for CPUs only"
         if paddle.is_compiled_with_cuda():
@@ -296,6 +300,8 @@ class Device:
             "System": f"{system}; {own['cores']} cores, {own['memory_gb']} GB",
             "Device": f"{self.place}, {own['device_name']}; products of float32 in {float32}",
         }
+        if not self.is_gpu:
+            described["Products"] = kernels.cpu_products()
         if self.is_gpu:
             gpu = paddle.device.cuda.get_device_properties(self.place)
             described["GPU"] = (

@@ -9,7 +9,8 @@ what is counted:
           what is held when the loss has been computed, in batches of training.device_tokens: for
           usual sentences, and for the longest ones that training uses.
 
-How long a training takes on a device, `train CONFIG --check` measures there.
+How long a training takes on a device, `train CONFIG --check` measures there. The last line says
+what computes the matrix products on a CPU of this machine: oneDNN, or more slowly Paddle.
 
 examples:
   python -m transformer_mt info configs/wmt14_en_de_base.yaml
@@ -75,7 +76,10 @@ def run(options: argparse.Namespace) -> None:
         _memory(config, vocabularies, sorted({length, longest})),
         _training(config, counter),
     ):
-        print(*section, sep="\n")
+        print(*section, sep="\n", flush=True)
+    from transformer_mt import kernels  # imports Paddle, which takes longer than all of the above
+
+    print(f"\nCPU products  {kernels.cpu_products()}")
 
 
 def _parameters(config: Config, vocabularies: VocabularySizes, origin: str) -> Iterator[str]:

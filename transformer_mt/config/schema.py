@@ -244,9 +244,11 @@ class TrainingConfig(Section):
     its loss or gradient is not finite."""
 
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """The precision of matrix products.
-    float32            the usual precision, and the only one on a CPU
-    bfloat16, float16  half precision (paddle.amp) on a GPU; bfloat16 needs Ampere or newer
+    """The precision of matrix products. The weights stay in float32. On a CPU, bfloat16 is the
+    precision of linear layers and of the output layer, and attention stays in float32.
+    float32   the usual precision
+    bfloat16  half precision on a GPU (Ampere or newer) or a CPU with AVX512_BF16 or AMX
+    float16   half precision on a GPU
     """
 
     recompute: bool = False

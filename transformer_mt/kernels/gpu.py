@@ -43,13 +43,14 @@ class GpuOperations(Operations):
         query: Tensor,
         key: Tensor,
         value: Tensor,
+        num_heads: int,
         mask: Tensor | None,
         rate: float,
         training: bool,
     ) -> Tensor | None:
-        if not has_attention(query, value):
+        if not has_attention(query, value, num_heads):
             return None
-        return attention(query, key, value, mask, rate, training)
+        return attention(query, key, value, num_heads, mask, rate, training)
 
     def fused_add_norm(
         self,
@@ -79,8 +80,8 @@ class GpuOperations(Operations):
         return sent_ahead(updates, self._copies.ahead)
 
     def prepare(self, head_width: int, d_model: int, dtype: paddle.dtype) -> None:
-        x = paddle.zeros([1, 1, 1, head_width], dtype)
-        has_attention(x, x)
+        x = paddle.zeros([1, 1, head_width], dtype)
+        has_attention(x, x, 1)
         has_dropout_add_norm(paddle.zeros([1, d_model]))
 
 
@@ -168,64 +169,74 @@ def can_attend(query: Tensor) -> bool:
     return query.dtype in (paddle.float16, paddle.bfloat16) and is_on_gpu(query)
 
 
-def has_attention(query: Tensor, value: Tensor) -> bool:
+def has_attention(query: Tensor, value: Tensor, num_heads: int) -> bool:
     """Whether `attention` can be called. The first call for a dtype and a width runs the self-test.
 
-    `query` is (batch, heads, query_len, d_k), `value` is (batch, heads, key_len, d_v).
+    `query` is (batch, query_len, heads * d_k), `value` is (batch, key_len, heads * d_v).
     """
-    if not can_attend(query) or query.ndim != 4 or value.dtype != query.dtype:
+    if not can_attend(query) or value.dtype != query.dtype:
         return False
-    width = query.shape[-1]
-    is_fit = takes_head_width(width) and value.shape[-1] == width
+    width = query.shape[-1] // num_heads
+    is_fit = takes_head_width(width) and value.shape[-1] == query.shape[-1]
     return is_fit and ATTENTION.works(query, width)
 
 
 def attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, rate: float, training: bool
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    num_heads: int,
+    mask: Tensor | None,
+    rate: float,
+    training: bool,
 ) -> Tensor:
-    """Computes softmax(Q K^T / sqrt(d_k)) V, where `rate` of the weights are dropped in training.
+    """Computes softmax(Q K^T / sqrt(d_k)) V in all heads, where `rate` of the weights are dropped
+    in training.
 
     Args:
-        query: (batch, heads, query_len, d_k).
-        key, value: (batch, heads, key_len, d_k).
-        mask: bool, True where attention is forbidden, and broadcasts to (batch, heads, query_len,
-            key_len).
+        query: (batch, query_len, heads * d_k).
+        key, value: (batch, key_len, heads * d_k).
+        mask: bool, True where attention is forbidden: (batch, heads, query_len, key_len), of which
+            dimensions may be 1.
 
-    Returns: (batch, heads, query_len, d_k). A query all of whose keys are forbidden gets 0.
+    Returns: (batch, query_len, heads * d_k). A query all of whose keys are forbidden gets 0.
     """
     # Paddle's operation takes tensors (batch, len, heads, d), and adds its mask to the scores.
     # The mask has its full size (batch, 1, query_len, key_len), because not every kernel
     # broadcasts over batch and queries.
     added = None
     if mask is not None:
-        zeros = paddle.zeros([query.shape[0], 1, query.shape[2], key.shape[2]], query.dtype)
+        zeros = paddle.zeros([query.shape[0], 1, query.shape[1], key.shape[1]], query.dtype)
         added = paddle.masked_fill(zeros, mask, lowest_score(query))
+    width = query.shape[-1] // num_heads
     output = F.scaled_dot_product_attention(
-        *(x.transpose([0, 2, 1, 3]) for x in (query, key, value)),
+        *(x.reshape([0, 0, num_heads, width]) for x in (query, key, value)),
         attn_mask=added,
         dropout_p=rate,
         training=training,
-    ).transpose([0, 2, 1, 3])
-    if mask is None:
-        return output
-    # If all keys of a query are forbidden, the softmax weighs them equally.
-    return paddle.masked_fill(output, mask.all(axis=-1, keepdim=True), 0.0)
+    )
+    if mask is not None:
+        # If all keys of a query are forbidden, the softmax weighs them equally.
+        has_no_key = mask.all(axis=-1, keepdim=True).transpose([0, 2, 1, 3])
+        output = paddle.masked_fill(output, has_no_key, 0.0)  # (batch, query_len, heads, d_k)
+    return output.reshape([0, 0, num_heads * width])
 
 
 def _test_attention(dtype: paddle.dtype, width: int) -> str:
     # Causal attention with padding at the end of one sentence, and no key at all for one query;
     # and the attention of a few queries to more keys, without a mask.
-    length = 16
+    length, heads = 16, 2
     mask = np.triu(np.ones((2, 1, length, length), bool), k=1)
     mask[1, :, :, 11:] = True
     mask[0, :, 3] = True
     for query_len, own in ((length, paddle.to_tensor(mask)), (5, None)):
         lengths = (query_len, length, length, query_len)
-        *inputs, slope = _random([(2, 2, count, width) for count in lengths], dtype)
-        fused = partial(attention, mask=own, rate=0.0, training=True)
+        *inputs, slope = _random([(2, count, heads * width) for count in lengths], dtype)
+        fused = partial(attention, num_heads=heads, mask=own, rate=0.0, training=True)
+        plain = partial(_plain_attention, num_heads=heads, mask=own)
         if problem := _difference(
             _value_and_gradients(fused, inputs, slope, dtype),
-            _value_and_gradients(partial(_plain_attention, mask=own), inputs, slope),
+            _value_and_gradients(plain, inputs, slope),
             ("Q", "K", "V"),
             TOLERANCE[dtype],
         ):
@@ -233,12 +244,19 @@ def _test_attention(dtype: paddle.dtype, width: int) -> str:
     return ""
 
 
-def _plain_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+def _plain_attention(
+    query: Tensor, key: Tensor, value: Tensor, num_heads: int, mask: Tensor | None
+) -> Tensor:
+    query, key, value = (
+        x.reshape([0, 0, num_heads, -1]).transpose([0, 2, 1, 3]) for x in (query, key, value)
+    )
     scores = paddle.matmul(query, key, transpose_y=True) / query.shape[-1] ** 0.5
-    if mask is None:
-        return paddle.matmul(F.softmax(scores), value)
-    weights = F.softmax(paddle.masked_fill(scores, mask, FORBIDDEN_SCORE))
-    return paddle.matmul(paddle.masked_fill(weights, mask, 0.0), value)
+    if mask is not None:
+        scores = paddle.masked_fill(scores, mask, FORBIDDEN_SCORE)
+    weights = F.softmax(scores)
+    if mask is not None:
+        weights = paddle.masked_fill(weights, mask, 0.0)
+    return paddle.matmul(weights, value).transpose([0, 2, 1, 3]).flatten(2)
 
 
 # ---- Dropout, residual sum and norm ----

@@ -25,7 +25,7 @@ import paddle
 from transformer_mt.utils.console import say
 from transformer_mt.utils.device import processor_flags
 
-SWITCH = "TRANSFORMER_MT_ONEDNN"
+SWITCH, OFF = "TRANSFORMER_MT_ONEDNN", "0"
 FILE = "libdnnl.so.3"
 # The numbers below are those of this major version.
 MAJOR = 3
@@ -61,14 +61,25 @@ class Unavailable(Exception):
     """The library cannot be used; the message says why."""
 
 
-@functools.cache
 def library() -> Library | None:
-    """Returns the library; None if it cannot be used, which a message tells once."""
+    """Returns the library; None if it cannot be used. A message tells that once, unless the library
+    is switched off."""
+    return _found()[0]
+
+
+def problem() -> str:
+    """Returns why the library cannot be used; "" if it can."""
+    return _found()[1]
+
+
+@functools.cache
+def _found() -> tuple[Library | None, str]:
     try:
-        return Library()
+        return Library(), ""
     except Unavailable as error:
-        say(f"oneDNN is not used, so that a CPU computes more slowly: {error}")
-        return None
+        if os.environ.get(SWITCH) != OFF:
+            say(f"oneDNN is not used, so that a CPU computes more slowly: {error}")
+        return None, str(error)
 
 
 def pointer(x: np.ndarray) -> int:
@@ -108,8 +119,8 @@ class Library:
     """
 
     def __init__(self) -> None:
-        if os.environ.get(SWITCH) == "0":
-            raise Unavailable(f"{SWITCH} is 0")
+        if os.environ.get(SWITCH) == OFF:
+            raise Unavailable(f"{SWITCH} is {OFF}")
         # Paddle has loaded the OpenMP library that this one then uses, too.
         path = Path(paddle.__file__).parent / "libs" / FILE
         try:
@@ -254,11 +265,6 @@ class Operations:
     def softmax(self, x: np.ndarray, out: np.ndarray) -> None:
         """Computes the softmax of `x` (..., n) over the last dimension; `out` may be `x`."""
         self._do(_prepare_softmax, [(_SOURCE, x), (_RESULT, out)], x.ndim - 1)
-
-    def softmax_gradient(self, out: np.ndarray, gradient: np.ndarray) -> None:
-        """Replaces the gradient of a softmax `out` (..., n) by that of its input."""
-        arrays = [(_RESULT, out), (_RESULT_GRADIENT, gradient), (_SOURCE_GRADIENT, gradient)]
-        self._do(_prepare_softmax_gradient, arrays, out.ndim - 1)
 
     def layer_norm(
         self,
@@ -467,15 +473,6 @@ def _prepare_matmul(
 def _prepare_softmax(library: Library, of: Descriptions, axis: int) -> c_void_p:
     arguments = _INFERENCE, _SOFTMAX, of[_SOURCE], of[_RESULT], axis, None
     return library.descriptor("softmax_forward", *arguments)
-
-
-def _prepare_softmax_gradient(library: Library, of: Descriptions, axis: int) -> c_void_p:
-    x = of[_RESULT]
-    hint = library.descriptor("softmax_forward", _TRAINING, _SOFTMAX, x, x, axis, None)
-    gradients = of[_SOURCE_GRADIENT], of[_RESULT_GRADIENT]
-    result = library.descriptor("softmax_backward", _SOFTMAX, *gradients, x, axis, hint, None)
-    library.call("dnnl_primitive_desc_destroy", hint)
-    return result
 
 
 def _prepare_layer_norm(library: Library, of: Descriptions, epsilon: float) -> c_void_p:

@@ -56,8 +56,7 @@ class ScaledDotProductAttention(nn.Layer):
         key: Tensor,
         value: Tensor,
         mask: Tensor | None = None,
-        need_weights: bool = True,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor]:
         """Attends from every query to the keys that the mask allows.
 
         Args:
@@ -67,24 +66,14 @@ class ScaledDotProductAttention(nn.Layer):
             mask: bool, True where attention is forbidden: (query_len, key_len),
                 (batch, query_len, key_len) for all heads, or (batch, heads, query_len, key_len).
                 Dimensions may be 1 to broadcast.
-            need_weights: whether to return the weights. Without them, a GPU is faster.
 
         Returns: (output, weights): the output (..., query_len, d_v), and the weights before
-            dropout (..., query_len, key_len) or None. Weights are exactly 0 where attention is
-            forbidden. The output of a query is 0 if all of its keys are forbidden.
+            dropout (..., query_len, key_len). Weights are exactly 0 where attention is forbidden.
+            The output of a query is 0 if all of its keys are forbidden.
 
         Raises: TypeError if the mask is not bool.
         """
-        if mask is not None and mask.dtype != paddle.bool:
-            raise TypeError(f"an attention mask must be bool (True: forbidden), not {mask.dtype}")
-        if mask is not None and mask.ndim == 3 and query.ndim == 4:
-            mask = mask.unsqueeze(1)  # (batch, 1, query_len, key_len)
-        if not need_weights:
-            output = operations.current.fused_attention(
-                query, key, value, mask, self.dropout.p, self.training
-            )
-            if output is not None:
-                return output, None
+        mask = _mask_of(mask, query.ndim)
         # Scaling the query is the same as scaling the scores, and the query is usually smaller.
         scaled_query = query * query.shape[-1] ** -0.5
         scores = paddle.matmul(scaled_query, key, transpose_y=True)  # (..., query_len, key_len)
@@ -97,7 +86,19 @@ class ScaledDotProductAttention(nn.Layer):
             # keys.
             weights = paddle.masked_fill(F.softmax(scores, axis=-1), mask, 0.0)
         output = paddle.matmul(self.dropout(weights), value)  # (..., query_len, d_v)
-        return output, weights if need_weights else None
+        return output, weights
+
+
+def _mask_of(mask: Tensor | None, dims: int) -> Tensor | None:
+    """Returns a mask that `ScaledDotProductAttention` takes with as many dimensions as the scores,
+    3 or 4, of which some are 1."""
+    if mask is None:
+        return None
+    if mask.dtype != paddle.bool:
+        raise TypeError(f"an attention mask must be bool (True: forbidden), not {mask.dtype}")
+    while mask.ndim < dims:  # (query_len, key_len), (batch, query_len, key_len)
+        mask = mask.unsqueeze(-3)
+    return mask
 
 
 class MultiHeadAttention(nn.Layer):
@@ -159,38 +160,48 @@ class MultiHeadAttention(nn.Layer):
                 then nothing is added to it.
             mask: as in `ScaledDotProductAttention`. With a cache, its keys are all of the cache,
                 the new ones included.
-            need_weights: whether to return the weights.
+            need_weights: whether to return the weights. Without them, attention may be faster.
             cache: the earlier keys and values. Those of this call are appended.
 
         Returns: (output, weights): the output (batch, query_len, d_model), and the weights before
             dropout (batch, heads, query_len, key_len) or None.
         """
-        queries = self._split_heads(self.query_projection(query))  # (batch, heads, query_len, d_k)
-        if key is None:
+        queries = self.projection_dropout(self.query_projection(query))
+        if cache is None:
+            keys, values = self._projected(key, value)
+            if not need_weights:
+                output = operations.current.fused_attention(
+                    *(queries, keys, values, self.num_heads, _mask_of(mask, 4)),
+                    *(self.attention.dropout.p, self.training),
+                )
+                if output is not None:
+                    return self.output_projection(output), None
+            keys, values = self._split_heads(keys), self._split_heads(values)
+        elif key is None:
             keys, values = cache.key, cache.value
         else:
-            keys, values = self.project(key, value)
-            if cache is not None:
-                keys, values = cache.update(keys, values)
+            keys, values = cache.update(*self.project(key, value))
 
-        output, weights = self.attention(queries, keys, values, mask, need_weights)
+        output, weights = self.attention(self._split_heads(queries), keys, values, mask)
         # (batch, heads, query_len, d_v) -> (batch, query_len, heads * d_v)
         output = output.transpose([0, 2, 1, 3]).reshape([0, 0, self.num_heads * self.d_v])
-        return self.output_projection(output), weights
+        return self.output_projection(output), weights if need_weights else None
 
     def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Projects `key` and `value` (batch, key_len, d_model) for the heads.
 
         Returns: keys (batch, heads, key_len, d_k) and values (batch, heads, key_len, d_v).
         """
-        return (
-            self._split_heads(self.key_projection(key)),
-            self._split_heads(self.value_projection(value)),
-        )
+        keys, values = self._projected(key, value)
+        return self._split_heads(keys), self._split_heads(values)
+
+    def _projected(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        # Keys (batch, key_len, heads * d_k) and values (batch, key_len, heads * d_v).
+        keys, values = self.key_projection(key), self.value_projection(value)
+        return self.projection_dropout(keys), self.projection_dropout(values)
 
     def _split_heads(self, x: Tensor) -> Tensor:
         # (batch, len, heads * d) -> (batch, heads, len, d). A 0 in reshape keeps the dimension.
-        x = self.projection_dropout(x)
         return x.reshape([0, 0, self.num_heads, x.shape[-1] // self.num_heads]).transpose(
             [0, 2, 1, 3]
         )

@@ -295,26 +295,35 @@ def activation_bytes(
     rows *= config.consistency.passes
     source, target = rows * source_len, rows * target_len
 
-    def dropped(rate: float) -> int:
-        # The numbers that dropout keeps per element: the element and its factor.
-        return 2 if rate else 0
+    def dropped(rate: float) -> float:
+        # Dropout keeps a byte per element, which is a quarter of a number.
+        return 0.25 if rate else 0.0
 
-    # Per token, the inner layer and its dropout; and what a norm reads and writes, and dropout.
-    feed_forward = d_ff * (1 + dropped(model.feed_forward_dropout))
-    residual = d_model * (2 + dropped(model.dropout))
+    # Per token, the inner layer, and what dropout makes of it; and what a norm reads and writes,
+    # the row's mean and variance, and dropout.
+    inner_dropout = dropped(model.feed_forward_dropout)
+    feed_forward = d_ff * (1 + (1 + inner_dropout if inner_dropout else 0))
+    residual = d_model * (2 + dropped(model.dropout)) + 2
 
-    def attention(queries: int, keys: int, pairs: int) -> int:
-        # The projected queries, keys and values, the output, and the attention weights: those of
-        # the softmax and of the mask, and with dropout also its factors and the product.
-        projected = d_model * (2 * queries + 2 * keys)
+    def attention(queries: int, keys: int, pairs: int, has_weights: bool = False) -> float:
+        # The projected queries, keys and values, the output, and the attention weights. If the
+        # weights are needed, there are those of the softmax, of the mask, and of dropout.
+        projected: float = d_model * (2 * queries + 2 * keys)
         projected += d_model * (queries + 2 * keys) * dropped(model.projection_dropout)
-        return projected + (4 if model.attention_dropout else 2) * pairs * model.num_heads
+        dropout = dropped(model.attention_dropout)
+        weights = (2 + (1 + dropout if dropout else 0)) if has_weights else 1 + dropout
+        return projected + weights * pairs * model.num_heads
+
+    def decoder_layer(has_weights: bool = False) -> float:
+        attentions = attention(target, target, rows * target_len**2, has_weights)
+        attentions += attention(target, source, target * source_len, has_weights)
+        return attentions + target * (feed_forward + 3 * residual)
 
     encoder_layer = attention(source, source, rows * source_len**2)
     encoder_layer += source * (feed_forward + 2 * residual)
-    decoder_layer = attention(target, target, rows * target_len**2)
-    decoder_layer += attention(target, source, target * source_len)
-    decoder_layer += target * (feed_forward + 3 * residual)
+    # The layers whose weights are read by the loss.
+    read_layers = len(config.layers_read_by_the_loss)
+    other_layers = model.decoder_layers - read_layers
     # The input of the first layer and, with pre-norm, the input of the final norm.
     ends = d_model * ((2 if model.norm == "pre" else 1) + dropped(embedding_rate))
     numbers = source * ends + target * (ends + d_model * dropped(model.output_dropout))
@@ -324,17 +333,17 @@ def activation_bytes(
         # generated, copied and mixed logits, and the mean attention before and after it is summed
         # per id and padding is left out.
         loss += 8 * target * source_len
+    read = read_layers * decoder_layer(has_weights=True)
     if not training.recompute:
-        layers = model.encoder_layers * encoder_layer + model.decoder_layers * decoder_layer
-        return FLOAT32 * (numbers + layers + loss)
+        layers = model.encoder_layers * encoder_layer + other_layers * decoder_layer() + read
+        return round(FLOAT32 * (numbers + layers + loss))
     # The input of each layer and the output of the last; `ends` counts the input of the first.
     # Layers whose attention weights are read by the loss are not recomputed.
-    read_layers = len(config.layers_read_by_the_loss)
-    numbers += model.encoder_layers * source * d_model + read_layers * decoder_layer
-    numbers += (model.decoder_layers - read_layers) * target * d_model
+    numbers += model.encoder_layers * source * d_model + read
+    numbers += other_layers * target * d_model
     # In addition either the loss or, in the backward pass, one whole layer with the gradients of
     # its output, of its inner feed-forward layer and of the memory.
     layer = max(
-        encoder_layer + source * (d_model + d_ff), decoder_layer + target * (d_model + d_ff)
+        encoder_layer + source * (d_model + d_ff), decoder_layer() + target * (d_model + d_ff)
     )
-    return FLOAT32 * (numbers + max(loss, layer + source * d_model))
+    return round(FLOAT32 * (numbers + max(loss, layer + source * d_model)))

@@ -7,7 +7,7 @@ in the place of these for the whole process. The model does not know which ones 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -52,12 +52,24 @@ class Operations:
         query: Tensor,
         key: Tensor,
         value: Tensor,
+        num_heads: int,
         mask: Tensor | None,
         rate: float,
         training: bool,
     ) -> Tensor | None:
-        """Computes `ScaledDotProductAttention` without its weights in one operation; None if there
-        is none for these tensors."""
+        """Computes `ScaledDotProductAttention` in all heads without returning its weights, in one
+        operation.
+
+        Args:
+            query: (batch, query_len, heads * d_k).
+            key: (batch, key_len, heads * d_k).
+            value: (batch, key_len, heads * d_v).
+            mask: bool, True where attention is forbidden: (batch, heads, query_len, key_len), of
+                which dimensions may be 1.
+            rate: that of the dropout of the weights, in training.
+
+        Returns: (batch, query_len, heads * d_v); None if there is no operation for these tensors.
+        """
         return None
 
     def fused_add_norm(
@@ -120,6 +132,13 @@ class Operations:
         """Returns `updates`, pairs (item, Update). Where it pays, the arrays of each update are
         sent to the device while the update before it is computed."""
         return updates
+
+    def in_precision(self, precision: str) -> AbstractContextManager[None]:
+        """A block in which linear layers and logits are computed in float32, bfloat16 or float16:
+        a value of training.precision. The gradients are computed in a block, too."""
+        if precision == "float32":
+            return nullcontext()
+        return paddle.amp.auto_cast(dtype=precision, level="O1")
 
     def prepare(self, head_width: int, d_model: int, dtype: paddle.dtype) -> None:
         """Tests what a model of these widths will need, so that no update waits for it.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import paddle
 
-from transformer_mt import __version__
+from transformer_mt import __version__, kernels
 from transformer_mt.config import file as config_file
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.problems import printable
@@ -194,7 +194,7 @@ def _use_device(config: Config, device: str | None) -> str:
     """
     require_packages(config.training.log_to)
     used = devices.use(device)
-    devices.require_precision(config.training.precision, used)
+    kernels.require_precision(config.training.precision, used)
     return used
 
 

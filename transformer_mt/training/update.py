@@ -147,9 +147,11 @@ class Updater:
     def _add_gradient(self, batch: Batch, update: Update, step: int) -> Tensor:
         """Adds the gradient of a batch; returns its loss and nll, float64 (2,)."""
         try:
-            loss, nll = self.losses(batch, step)
-            mean = loss / update.target_tokens
-            (mean if self.scale is None else mean * self.scale.value).backward()
+            # The backward pass is in the block, too, because recompute computes layers in it.
+            with operations.current.in_precision(self.config.training.precision):
+                loss, nll = self.losses(batch, step)
+                mean = loss / update.target_tokens
+                (mean if self.scale is None else mean * self.scale.value).backward()
         except Exception as error:
             if is_out_of_memory(error):
                 raise UserError(self._out_of_memory(batch, step)) from None
@@ -158,10 +160,7 @@ class Updater:
 
     def losses(self, batch: Batch, step: int | None = None) -> tuple[Tensor, Tensor]:
         """As `Objective.losses`, in the precision of the config."""
-        precision = self.config.training.precision
-        if precision == "float32":
-            return self.objective.losses(batch, step)
-        with paddle.amp.auto_cast(dtype=precision, level="O1"):
+        with operations.current.in_precision(self.config.training.precision):
             return self.objective.losses(batch, step)
 
     def final_weights(self) -> contextlib.AbstractContextManager:

@@ -91,7 +91,7 @@ def free_memory() -> int:
 
 
 def require_precision(precision: str, device: str) -> None:
-    """Checks that a device can train in a precision: float32, bfloat16 or float16.
+    """Checks that a GPU can train in a precision: float32, bfloat16 or float16.
 
     Raises:
         UsageError: it cannot.
@@ -100,8 +100,6 @@ def require_precision(precision: str, device: str) -> None:
 
     if precision == "float32":
         return
-    if device == "cpu":
-        raise UsageError(f"training.precision: {precision} needs a GPU; a CPU trains in float32")
     is_supported = getattr(paddle.amp, f"is_{precision}_supported")
     if not is_supported(device.partition(":")[0]):
         raise UsageError(f"training.precision: this GPU has no {precision}")
