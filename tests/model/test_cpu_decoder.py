@@ -220,3 +220,29 @@ def test_threads_do_not_share_a_workspace():
     one_by_one = [engine.search(sentences, SETTINGS) for sentences in work]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(lambda some: engine.search(some, SETTINGS), work)) == one_by_one
+
+
+# ---- The encoder of single sentences ----
+
+
+@pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
+def test_a_single_sentence_is_encoded_as_by_the_model(options):
+    model = make_model(**options)
+    decoder = CpuDecoder(model)
+    for sentences in batches():
+        longest = [[*max((one.source for one in sentences), key=len), VOCABULARY.eos]]
+        with paddle.no_grad():
+            found, expected = (
+                encode(paddle.to_tensor(longest)).numpy()
+                for encode in (decoder.encode, model.encode)
+            )
+        np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
+        assert decoder._encoder is not None
+
+
+@pytest.mark.parametrize("change", [as_subclass, with_own_forward])
+def test_a_changed_encoder_is_left_to_paddle(change):
+    model = make_model(share_source_embedding=False)
+    change(model.encoder.layers[0].feed_forward)
+    assert CpuDecoder(model)._encoder is None
+    assert_engine_is_the_model(model)

@@ -228,8 +228,8 @@ class PaddleEngine(StepwiseEngine):
         if not self._cpu_decoders:
             return [_PaddleState(model, source) for model in self._models]
         return [
-            CpuDecoderState(decoder, model.encode(source), source)
-            for model, decoder in zip(self._models, self._cpu_decoders, strict=True)
+            CpuDecoderState(decoder, decoder.encode(source), source)
+            for decoder in self._cpu_decoders
         ]
 
     def _logits(

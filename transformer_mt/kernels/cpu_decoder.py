@@ -8,27 +8,29 @@ of the model up to float32 rounding, which is tested with each model before it i
 
 from __future__ import annotations
 
-import copy
 import functools
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
 
 import numpy as np
 import paddle
 from paddle import Tensor
 
-from transformer_mt.kernels import onednn
-from transformer_mt.model.attention import FORBIDDEN_SCORE, MultiHeadAttention
+from transformer_mt.kernels.cpu_encoder import CpuEncoder
+from transformer_mt.kernels.recorded import (
+    FORBIDDEN,
+    RecordedAttention,
+    RecordedFeedForward,
+    RecordedNorm,
+    RecordedResidual,
+    product,
+    recorder,
+)
 from transformer_mt.model.cache import AncestorMask, capacity
-from transformer_mt.model.layers import LayerNorm, Linear, ResidualNorm
 from transformer_mt.model.operations import array, is_float32_on_cpu, tensor
 from transformer_mt.model.transformer import DecoderLayer, Transformer, evaluating
 from transformer_mt.model.variants import CopyingTransformer
 from transformer_mt.utils.console import warn
 
-FORBIDDEN = np.float32(FORBIDDEN_SCORE)
 # How far the logits of the decoder may be from the model's, as a share of the largest one. Rounding
 # makes a difference of 1e-6, and of 1e-5 with weights that are drawn many times too large.
 TOLERANCE = 1e-4
@@ -38,6 +40,8 @@ SOURCE_STEP = 16
 LEAST_SHARE = 3 / 4
 # The models whose decoders compute the same logits, so that a validation does not test it again.
 _CHECKED: weakref.WeakSet[Transformer] = weakref.WeakSet()
+# Whether the encoders of models compute the same memory.
+_ENCODERS_AGREE: weakref.WeakKeyDictionary[Transformer, bool] = weakref.WeakKeyDictionary()
 
 
 def cpu_decoders(models: list[Transformer]) -> list[CpuDecoder]:
@@ -72,8 +76,8 @@ class CpuDecoder:
     """
 
     def __init__(self, model: Transformer) -> None:
-        self.layers = [_Layer(layer) for layer in model.decoder.layers]
-        self.norm = None if model.decoder.norm is None else _Norm(model.decoder.norm)
+        self.layers = [_DecoderLayer(layer) for layer in model.decoder.layers]
+        self.norm = None if model.decoder.norm is None else RecordedNorm(model.decoder.norm)
         self.model = model
         self.embedding = array(model.target_embedding.weight)
         self.scale = np.float32(model.target_embedding.scale)
@@ -82,10 +86,17 @@ class CpuDecoder:
         self.output = array(model.generator.weight.t().contiguous())
         # Single sentences need the same few workspaces time and again.
         self._free: dict[tuple, list[_Workspace]] = {}
+        self._encoder = _encoder_of(model)
         if model not in _CHECKED:
             with evaluating([model]):
                 self._require_equal_steps()
             _CHECKED.add(model)
+
+    def encode(self, source_ids: Tensor) -> Tensor:
+        """As `Transformer.encode`, which is slower for a single sentence."""
+        if self._encoder is None or len(source_ids) > 1:
+            return self.model.encode(source_ids)
+        return self._encoder(source_ids)
 
     def workspace(self, sentences: int, source_len: int, positions: int) -> _Workspace:
         """Returns a workspace that has at least these sizes, and that nobody else uses."""
@@ -112,26 +123,36 @@ class CpuDecoder:
         for parents in map(np.array, ([[0], [0]], [[0, 0], [0, 0]], [[1, 0], [1, 1]])):
             ids = random.integers(len(self.embedding), size=parents.shape)
             expected = model.decode_step(paddle.to_tensor(ids), parents, cache).numpy()
-            largest = np.abs(expected).max(initial=0, where=np.isfinite(expected))
-            found, limit = state.step(ids, parents), TOLERANCE * largest
-            if not np.allclose(found, expected, rtol=0, atol=limit, equal_nan=True):
+            if not are_close(state.step(ids, parents), expected):
                 raise ValueError("the logits of CpuDecoder differ from those of the model")
+
+
+def _encoder_of(model: Transformer) -> CpuEncoder | None:
+    """Returns the encoder; None if it does not compute what the model computes, for example because
+    a layer was changed. Then Paddle encodes."""
+    if model not in _ENCODERS_AGREE:
+        ids = np.arange(model.source_embedding.weight.shape[0])
+        ids = np.random.default_rng(1).choice(np.delete(ids, model.source_pad_id), (1, 3))
+        source = paddle.to_tensor(ids)
+        try:
+            with evaluating([model]):
+                found, expected = CpuEncoder(model)(source), model.encode(source)
+            _ENCODERS_AGREE[model] = are_close(array(found), array(expected))
+        except Exception:  # Whatever it is, Paddle can encode.
+            _ENCODERS_AGREE[model] = False
+    return CpuEncoder(model) if _ENCODERS_AGREE[model] else None
+
+
+def are_close(found: np.ndarray, expected: np.ndarray) -> bool:
+    """Whether two arrays differ by no more than rounding."""
+    largest = np.abs(expected).max(initial=0, where=np.isfinite(expected))
+    return np.allclose(found, expected, rtol=0, atol=TOLERANCE * largest, equal_nan=True)
 
 
 def _round_up(sentences: int) -> int:
     # The next of 1, 2, 3, 4, 6, 8, 12, 16, 24, ..., so that fewer shapes occur.
     power = 1 << (sentences - 1).bit_length()
     return power * 3 // 4 if power >= 4 and sentences <= power * 3 // 4 else power
-
-
-def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Returns a @ b of float32 matrices."""
-    library = onednn.library()
-    if library is None:
-        return np.matmul(a, b)
-    out = np.empty((len(a), b.shape[1]), np.float32)
-    library.product(a, b, out)
-    return out
 
 
 class CpuDecoderState:
@@ -174,13 +195,15 @@ class CpuDecoderState:
         if kept is not None:
             self._workspace.take(kept)
         # 2. Add this step to the mask (sentences, 1, width, positions).
-        start, position = ancestors.positions, decoder.positions.at(ancestors.length)
+        start, number = ancestors.positions, ancestors.length
         mask = ancestors.grow(parents)
         if ancestors.positions > self._workspace.sizes[2]:
             self._move(ancestors.positions, np.arange(self._count), start)
         # 3. Embed the ids, and pass the hypotheses through all layers.
         step = self._workspace.step(ids.shape[1])
-        x = step(ids, position, mask, start)  # (sentences * width, d_model)
+        x = step(
+            ids, decoder.positions.rows(number, number + 1), mask, start
+        )  # (sentences * width, d_model)
         # 4. Compute the logits.
         logits = product(x, decoder.output)
         if isinstance(decoder.model, CopyingTransformer):
@@ -290,11 +313,8 @@ class _Step:
         self._width = width
         rows = sentences * width
         d_model = decoder.embedding.shape[1]
-        library = onednn.library()
         # The calls for a single sentence serve for many, those for several rarely for all rows.
-        self._recorder = (
-            NumpyRecorder() if library is None else onednn.Recorder(library, sentences == 1)
-        )
+        self._recorder = recorder(has_fixed_rows=sentences == 1)
         self._filled = 0
         # (sentences, 1, width, length)
         self._mask = np.full((sentences, 1, width, length), FORBIDDEN)
@@ -316,16 +336,15 @@ class _Step:
                     self._recorder, query, cross, workspace.padding, x
                 )
             with layer.feed_forward_residual.around(self._recorder, x, normed) as entered:
-                inner = layer.inner(self._recorder, entered, relu=True)
-                layer.outer.add_to(self._recorder, inner, x)
+                layer.feed_forward.add_to(self._recorder, entered, x)
         if decoder.norm is not None:
             decoder.norm(self._recorder, x, x)
 
     def __call__(
         self, ids: np.ndarray, position: np.ndarray, mask: np.ndarray | None, filled: int
     ) -> np.ndarray:
-        """Takes the step: `ids` (sentences, width) at a `position` (d_model,), where earlier steps
-        have `filled` target positions; `mask` is that of `AncestorMask.grow`.
+        """Takes the step: `ids` (sentences, width) at a `position` (1, d_model), where earlier
+        steps have `filled` target positions; `mask` is that of `AncestorMask.grow`.
 
         Returns: the output of the decoder (sentences * width, d_model), until the next step.
         """
@@ -356,199 +375,13 @@ class _Step:
         own[:count, self._filled : self._filled + self._width] = new[:count]
 
 
-class _Layer:
-    """The parts of a `DecoderLayer`, which record what they compute."""
+class _DecoderLayer:
+    """The parts of a `DecoderLayer`."""
 
     def __init__(self, layer: DecoderLayer) -> None:
-        self.own_residual = _Residual(layer.self_attention_residual)
-        self.cross_residual = _Residual(layer.cross_attention_residual)
-        self.feed_forward_residual = _Residual(layer.feed_forward_residual)
-        self.own = _Attention(layer.self_attention)
-        self.cross = _Attention(layer.cross_attention)
-        self.inner = _Linear(layer.feed_forward.inner_projection)
-        self.outer = _Linear(layer.feed_forward.output_projection)
-
-
-class _Attention:
-    """A `MultiHeadAttention`. The scores are scaled by scaling the queries.
-
-    Attributes:
-        key_width: heads * d_k, which is the width of queries, too.
-        width: of keys and values side by side.
-    """
-
-    def __init__(self, attention: MultiHeadAttention) -> None:
-        self._num_heads = attention.num_heads
-        # Widths are read from the weights, as the layer does.
-        self.key_width = attention.query_projection.weight.shape[1]
-        scale = np.float32((self.key_width // self._num_heads) ** -0.5)
-        query = _Linear(attention.query_projection, scale=scale)
-        key, value = _Linear(attention.key_projection), _Linear(attention.value_projection)
-        self.project_query = query
-        self.project_all = query.beside(key).beside(value)
-        self._key_and_value = key.beside(value)
-        self.width = self._key_and_value.weight.shape[1]
-        self._output = _Linear(attention.output_projection)
-
-    def project(self, rows: np.ndarray) -> np.ndarray:
-        """Projects `rows` (rows, d_model) to keys and values side by side: (rows, width)."""
-        key_and_value = self._key_and_value
-        return product(rows, key_and_value.weight) + key_and_value.bias
-
-    def attend(
-        self,
-        recorder: Recorder,
-        query: np.ndarray,
-        keys_and_values: np.ndarray,
-        mask: np.ndarray,
-        x: np.ndarray,
-    ) -> np.ndarray:
-        """Adds the attention from `query` (sentences, width, heads * d_k) to the keys to `x`
-        (sentences * width, d_model). Returns the array of the weights, (sentences, heads, width,
-        length).
-
-        Args:
-            keys_and_values: (sentences, length, self.width).
-            mask: float32, FORBIDDEN at forbidden keys, (sentences, 1, 1 or width, length).
-        """
-        key = self._heads(keys_and_values[:, :, : self.key_width])
-        value = self._heads(keys_and_values[:, :, self.key_width :])
-        query = self._heads(query)
-        weights = np.zeros((*query.shape[:3], key.shape[2]), np.float32)
-        sentences, width = query.shape[0], query.shape[2]
-        mixed = np.zeros((sentences, width, self._output.weight.shape[0]), np.float32)
-        recorder.products(query, key.swapaxes(2, 3), weights)
-        recorder.record(np.add, weights, mask, weights)
-        recorder.softmax(weights, weights)
-        recorder.products(weights, value, self._heads(mixed))
-        self._output.add_to(recorder, mixed.reshape(len(x), -1), x)
-        return weights
-
-    def _heads(self, x: np.ndarray) -> np.ndarray:
-        # (sentences, len, heads * d) -> (sentences, heads, len, d)
-        sentences, length, width = x.shape
-        heads = x.reshape(sentences, length, self._num_heads, width // self._num_heads)
-        return heads.transpose(0, 2, 1, 3)
-
-
-class _Linear:
-    """A `Linear` layer, of which weight (in, out) and bias (out,) are multiplied by `scale`."""
-
-    def __init__(self, linear: Linear, scale: np.float32 | None = None) -> None:
-        self.weight = array(linear.weight)
-        width = self.weight.shape[1]
-        self.bias = np.zeros(width, np.float32) if linear.bias is None else array(linear.bias)
-        if scale is not None:
-            self.weight, self.bias = self.weight * scale, self.bias * scale
-
-    def beside(self, other: _Linear) -> _Linear:
-        """Returns the layer that computes the outputs of both side by side."""
-        both = copy.copy(self)
-        both.weight = np.concatenate([self.weight, other.weight], axis=1)
-        both.bias = np.concatenate([self.bias, other.bias])
-        return both
-
-    def __call__(self, recorder: Recorder, x: np.ndarray, relu: bool = False) -> np.ndarray:
-        """Records the layer for `x` (rows, in), with `relu` max(0, layer), and returns the array of
-        its output, (rows, out)."""
-        out = np.zeros((len(x), len(self.bias)), np.float32)
-        recorder.affine(x, self.weight, self.bias, out, relu=relu)
-        return out
-
-    def add_to(self, recorder: Recorder, x: np.ndarray, out: np.ndarray) -> None:
-        """Records that the output for `x` (rows, in) is added to `out` (rows, out)."""
-        recorder.affine(x, self.weight, self.bias, out, add=True)
-
-
-class _Residual:
-    """A `ResidualNorm` around a sublayer."""
-
-    def __init__(self, residual: ResidualNorm) -> None:
-        self._is_pre_norm = residual.is_pre_norm
-        self._norm = _Norm(residual.norm)
-
-    @contextmanager
-    def around(self, recorder: Recorder, x: np.ndarray, normed: np.ndarray) -> Iterator[np.ndarray]:
-        """A block that records a sublayer, which adds its output to `x` (rows, d_model). Its value
-        is the input of the sublayer: `x`, or `normed`, to which the norm of `x` is written."""
-        if self._is_pre_norm:
-            self._norm(recorder, x, normed)
-            yield normed
-        else:
-            yield x
-            self._norm(recorder, x, x)
-
-
-class _Norm:
-    """A `LayerNorm`."""
-
-    def __init__(self, norm: LayerNorm) -> None:
-        self._weight, self._bias = array(norm.weight), array(norm.bias)
-        self._epsilon = norm._epsilon
-
-    def __call__(self, recorder: Recorder, x: np.ndarray, out: np.ndarray) -> None:
-        """Records the norm of `x` (rows, d_model), which is written to `out`."""
-        recorder.layer_norm(x, self._weight, self._bias, self._epsilon, out)
-
-
-class NumpyRecorder:
-    """As `onednn.Recorder`, where there is no oneDNN."""
-
-    def __init__(self) -> None:
-        self._calls: list[onednn.Call] = []
-        self._rows = 0
-
-    def calls_of(self, rows: int) -> list[onednn.Call]:
-        self._rows = rows
-        return self._calls
-
-    def record(self, function: Callable, *arguments: object) -> None:
-        self._calls.append((function, arguments))
-
-    def affine(
-        self,
-        x: np.ndarray,
-        weight: np.ndarray,
-        bias: np.ndarray,
-        out: np.ndarray,
-        add: bool = False,
-        relu: bool = False,
-    ) -> None:
-        def compute() -> None:
-            rows = self._rows
-            result = x[:rows] @ weight
-            result += bias
-            if add:
-                out[:rows] += result
-            elif relu:
-                np.maximum(result, 0, out=out[:rows])
-            else:
-                out[:rows] = result
-
-        self.record(compute)
-
-    def products(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
-        self.record(partial(np.matmul, a, b, out=out))
-
-    def softmax(self, x: np.ndarray, out: np.ndarray) -> None:
-        def compute() -> None:
-            np.subtract(x, np.maximum.reduce(x, axis=-1, keepdims=True), out=out)
-            np.exp(out, out=out)
-            np.divide(out, np.add.reduce(out, axis=-1, keepdims=True), out=out)
-
-        self.record(compute)
-
-    def layer_norm(
-        self, x: np.ndarray, scale: np.ndarray, shift: np.ndarray, epsilon: float, out: np.ndarray
-    ) -> None:
-        def compute() -> None:
-            centred = x - x.mean(axis=-1, keepdims=True)
-            variance = np.einsum("...i,...i->...", centred, centred) / x.shape[-1]
-            centred *= (1 / np.sqrt(variance + epsilon)).astype(np.float32)[..., np.newaxis]
-            np.multiply(centred, scale, out=out)
-            np.add(out, shift, out=out)
-
-        self.record(compute)
-
-
-Recorder = NumpyRecorder | onednn.Recorder
+        self.own_residual = RecordedResidual(layer.self_attention_residual)
+        self.cross_residual = RecordedResidual(layer.cross_attention_residual)
+        self.feed_forward_residual = RecordedResidual(layer.feed_forward_residual)
+        self.own = RecordedAttention(layer.self_attention)
+        self.cross = RecordedAttention(layer.cross_attention)
+        self.feed_forward = RecordedFeedForward(layer.feed_forward)

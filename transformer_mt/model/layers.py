@@ -102,12 +102,13 @@ class PositionalEncoding(nn.Layer):
         positions = self.table[offset:end]  # (len, d_model)
         return self.dropout(x + positions.astype(x.dtype))
 
-    def at(self, position: int) -> np.ndarray:
-        """Returns the encoding of one position, float32 (d_model,)."""
-        if position >= self.table.shape[0]:
-            self._grow(position + 1)
+    def rows(self, start: int, end: int) -> np.ndarray:
+        """Returns the encodings of the positions from `start` to before `end`, on a CPU: float32
+        (positions, d_model)."""
+        if end > self.table.shape[0]:
+            self._grow(end)
         # A view: reading one row by Paddle takes longer than the layers of a small model.
-        return operations.array(self.table)[position]
+        return operations.array(self.table)[start:end]
 
     def _grow(self, length: int) -> None:
         # The length at least doubles, so that incremental decoding rarely computes a new table.
