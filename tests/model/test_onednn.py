@@ -75,11 +75,11 @@ def test_linear_and_logits(own, batch, length, width, out):
 @given(SIZES, SIZES, st.integers(2, 40), st.sampled_from([0.0, 100.0]))
 def test_layer_norm(own, batch, length, width, mean):
     x = drawn(batch, length, width)
-    # Of 100, float32 keeps 4e-6; and a row of few elements may have a small deviation.
-    deviation = x.std(axis=-1, keepdims=True)
-    x = x / (deviation + 1e-3) + np.float32(mean)
+    # A row of few elements may have a small deviation, by which errors are divided. Of 100, float32
+    # keeps 4e-6.
+    x = x / (x.std(axis=-1, keepdims=True) + 1e-3) + np.float32(mean)
     inputs = [x, drawn(width), drawn(width, seed=1)]
-    compare(own, "layer_norm", inputs, 1e-5, tolerance=1e-4 if mean else TOLERANCE)
+    compare(own, "layer_norm", inputs, 1e-5, tolerance=2e-4 if mean else 3e-5)
 
 
 def plain_attention(query, key, value, heads, mask):

@@ -124,7 +124,9 @@ def test_codes_of_languages(tmp_path):
 
 def of_model(tmp_path, precision, **model) -> list[str]:
     config = make_config(tmp_path, training=STEPS | {"precision": precision}, model=model)
-    return advice(config, FACTS, 1000)
+    on_a_cpu = advice(config, FACTS, 1000)
+    assert on_a_cpu == []
+    return advice(config, FACTS, 1000, on_gpu=True)
 
 
 @pytest.mark.parametrize(("heads", "d_model", "key", "value"), [

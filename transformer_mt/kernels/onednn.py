@@ -223,6 +223,12 @@ class Library:
         expected = np.exp(scores - scores.max(axis=-1, keepdims=True))
         expected /= expected.sum(axis=-1, keepdims=True)
         require_close("the softmax", weights, expected)
+        if self.has_bfloat16:
+            a, b, out = draw(7, 12), draw(9, 12), np.empty((7, 9), np.float32)
+            bits_a, bits_b = operations.round(a), operations.round(b)
+            self.product(bits_a, bits_b.T, out)
+            a, b = ((bits.astype(np.uint32) << 16).view(np.float32) for bits in (bits_a, bits_b))
+            require_close("a product of bfloat16", out, a.astype(float) @ b.T)
         x, out, scale, shift = draw(5, 8), draw(5, 8), draw(8), draw(8)
         operations.layer_norm(x, scale, shift, 1e-5, out)
         centred = x - x.mean(axis=1, keepdims=True, dtype=float)

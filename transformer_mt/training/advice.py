@@ -17,16 +17,17 @@ MANY_COPIES = 0.001
 MANY_UNKNOWN = 0.02
 
 
-def advice(config: Config, facts: Facts, total_steps: int) -> list[str]:
+def advice(config: Config, facts: Facts, total_steps: int, on_gpu: bool = False) -> list[str]:
     """Returns messages, each of which says what is odd, where, and what to do about it.
 
     Args:
         facts: the facts about the data, as `data.facts.facts_of` returns them.
         total_steps: the number of steps of the whole run.
+        on_gpu: whether a GPU trains, whose fused attention does not serve all models.
     """
     return [
         *_about_steps(config, total_steps, facts["dev"] > 0),
-        *_about_attention(config),
+        *(_about_attention(config) if on_gpu else ()),
         *_about_languages(config, facts),
         *_about_text(config, facts),
     ]

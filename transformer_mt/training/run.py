@@ -328,7 +328,8 @@ def _report(config: Config, data: PreparedData, plan: Plan, output: Callable[[st
         f"{plan.updates_per_epoch:,} per epoch, {plan.total_steps:,} in all",
     ]
     output("\n".join(lines))
-    for message in advice(config, data.facts, plan.total_steps):
+    on_gpu = paddle.get_device() != "cpu"
+    for message in advice(config, data.facts, plan.total_steps, on_gpu):
         # Whole words are easier to read, and no message has a command to copy.
         width = shutil.get_terminal_size().columns - 10 if on_terminal() else 10_000
         warn("\n  ".join(textwrap.wrap(message, width, break_on_hyphens=False)))
