@@ -40,6 +40,8 @@ COMMANDS = {
     "significance tests, a verdict in a sentence, and where the systems differ.",
     "tune": "Choose the length penalty and the beam size of a model on its dev set, and write them "
     "into its config.",
+    "shortlist": "Learn which translations each source subword has in the training text, so that a "
+    "model translates faster on a CPU.",
     "report": "Write a report of a run, or of several side by side, as an HTML page: curves, "
     "scores, translations, config and data. A run can still be training.",
     "score": "Show how probable given translations are for a model.",

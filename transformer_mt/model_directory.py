@@ -16,6 +16,7 @@ test.source          the test set (also test.reference) and its translation at t
 test.hypothesis
 report.html          the report of the run
 README.md            the model card
+shortlist.tsv        the likely translations of each source subword; its last line is its checksum
 tune.json            the decoding settings that `tune` tried, and its choice
 export/              the model in other formats, where it was exported to them
 
@@ -36,12 +37,13 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config
-from transformer_mt.utils.console import visible, warn
+from transformer_mt.utils.console import quoted, visible, warn
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.files import UNREADABLE, byte_lines, require_distinct
 from transformer_mt.utils.folders import CHECKSUMS, is_sealed, listed, verify
 
 if TYPE_CHECKING:
+    from transformer_mt.data.shortlist import Shortlist
     from transformer_mt.data.subword import Subwords
 
 FORMAT_VERSION = 2
@@ -50,6 +52,7 @@ LOG = "metrics.jsonl"
 REPORT = "report.html"
 MODEL_CARD = "README.md"
 TUNING = "tune.json"
+SHORTLIST = "shortlist.tsv"
 DATA_FACTS = "data.json"
 VERSION = "format_version"
 SUBWORDS = "subword.*"
@@ -65,8 +68,8 @@ AVERAGE = re.compile(r"average_(?:last|best)_\d+")
 _OWN = re.compile(
     rf"{re.escape(CONFIG)}|{VERSION}|subword\..*|{CHECKSUMS}|checkpoints|best|{re.escape(LOG)}|"
     rf"train\.log|{re.escape(DATA_FACTS)}|held_out|dev|visualdl|tensorboard|"
-    rf"test\.(source|reference|hypothesis)|{re.escape(MODEL_CARD)}|{re.escape(TUNING)}|export|"
-    r"\.lock"
+    rf"test\.(source|reference|hypothesis)|{re.escape(MODEL_CARD)}|{re.escape(TUNING)}|"
+    rf"{re.escape(SHORTLIST)}|export|\.lock"
 )
 _CHECKPOINT = rf"{STEP.pattern}|{AVERAGE.pattern}"
 _NAMED = re.compile(rf"([0-9a-f]{{64}})  checkpoints/({_CHECKPOINT})/{CHECKSUMS}\n")
@@ -151,6 +154,30 @@ class ModelDirectory:
         from transformer_mt.data.subword import Subwords  # it imports SentencePiece
 
         return Subwords.load(self.path)
+
+    def load_shortlist(self, subwords: Subwords) -> Shortlist:
+        """Reads the shortlist of the subwords.
+
+        Raises:
+            UsageError: there is none.
+            UserError: it is damaged, or it is one for other subwords.
+        """
+        from transformer_mt.data.shortlist import Shortlist
+
+        path = self.own(SHORTLIST)
+        make = f"python -m transformer_mt shortlist {quoted(self.path)}"
+        if not path.is_file():
+            raise UsageError(f"{self.path} has no shortlist. Make one with: {make}")
+        content = path.read_bytes()
+        try:
+            if not is_sealed(content):
+                raise ValueError("its checksum, the last line, is that of another text")
+            text, _, _ = content.decode("utf-8").removesuffix("\n").rpartition("\n")
+            return Shortlist.read(text, subwords)
+        except ValueError as error:
+            raise UserError(
+                f"{path}: damaged, or edited: {error}. Make it again with: {make}"
+            ) from None
 
     def saved_checkpoints(self) -> list[Path]:
         """Returns the checkpoints of steps, oldest first.

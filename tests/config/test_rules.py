@@ -47,6 +47,12 @@ CLASHES = {
     "decoding: {segmentations: 2, segmentation_rate: 0.1}\nsubword: {type: char}": [
         "decoding.segmentations: 2: needs subword.type: bpe or unigram"
     ],
+    "decoding: {shortlist: true}\nmodel: {copying: true}": [
+        "decoding.shortlist: True: needs model.copying: false: a subword that is copied need not"
+    ],
+    "decoding: {shortlist: true}\nmodel: {non_autoregressive: end}": [
+        "model.non_autoregressive: 'end': needs decoding.shortlist: false"
+    ],
     "decoding: {segmentations: 2}\nsubword: {sampling: 0.1}\nmodel: {non_autoregressive: end}": [
         "model.non_autoregressive: 'end': needs decoding.segmentations: 1"
     ],

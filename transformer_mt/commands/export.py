@@ -22,6 +22,7 @@ from transformer_mt.model_directory import (
     FORMAT_VERSION,
     MADE_OF,
     MODEL_CARD,
+    SHORTLIST,
     VERSION,
     ModelDirectory,
     named,
@@ -94,7 +95,9 @@ def run(options: argparse.Namespace) -> None:
         write_pdparams(chosen, output)
         print(output)
         return
-    subwords = directory.load_subwords()
+    subwords, shortlist = directory.load_subwords(), None
+    if backend.shortlist_file and directory.own(SHORTLIST).is_file():
+        shortlist = directory.load_shortlist(subwords)
     if output is None:
         name = backend.name + (f"_{quantization}" if quantization else "")
         output = directory.own(f"export/{name}")
@@ -110,6 +113,8 @@ def run(options: argparse.Namespace) -> None:
             # An exception of Python in the middle of Paddle's export can crash it.
             with signals.held_back():
                 backend.write_model(folder, model, config, subwords, quantization)
+            if shortlist is not None:
+                (folder / backend.shortlist_file).write_text(shortlist.text(subwords), "utf-8")
             subwords.save(folder)
             (folder / CONFIG).write_text(sealed(config_file.dump(config)), encoding="utf-8")
             (folder / VERSION).write_text(f"{FORMAT_VERSION}\n")

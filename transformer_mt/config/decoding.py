@@ -98,6 +98,11 @@ class DecodingConfig(Section):
     It gives fewer if several of them are the same text in different subwords, because only the best
     of those is kept. With sampling, equal outputs are all kept."""
 
+    shortlist: bool = False
+    """Computes the probabilities of those target subwords only that the source is likely translated
+    to, which is faster on a CPU. The command `shortlist` writes the file that it needs; training
+    writes it too if the recipe has this key. Probabilities then add up to 1 over these subwords."""
+
     iterations: Annotated[int, Field(gt=0, le=LONGEST_TARGET)] = 4
     """The number of passes of a non-autoregressive model. In each pass after the first, the least
     certain words are predicted again, and fewer of them each time. With 1, words are predicted only
@@ -125,6 +130,7 @@ NEEDS_PRECEDING_WORDS = {
     "sampling": "all words are predicted at once, none after another",
     "n_best": "it has one output per line",
     "segmentations": "there is no next word whose probabilities could be averaged",
+    "shortlist": "masks are filled in from the whole vocabulary",
 }
 # The keys that describe a search, and that can be replaced for each translation.
 SEARCH_KEYS = tuple(key for key in DecodingConfig.model_fields if key != "tune")

@@ -139,6 +139,7 @@ def decoding_rules(config: Config) -> Problems:
     - `decoding.n_best` must be at most `decoding.beam_size`, unless `decoding.sampling` is true.
     - `decoding.segmentations` above 1 needs `subword.type: bpe` or `unigram`, and
       `subword.sampling` or `decoding.segmentation_rate`.
+    - `decoding.shortlist` cannot be combined with `model.copying`.
     """
     decoding = config.decoding
     if decoding.n_best > decoding.beam_size and not decoding.sampling:
@@ -151,6 +152,8 @@ def decoding_rules(config: Config) -> Problems:
             keys = "decoding.segmentations", "decoding.segmentation_rate", "subword.sampling"
             reason = "the model was not trained with subword.sampling"
             yield keys, f"{reason}; give decoding.segmentation_rate"
+    reason = "a subword that is copied need not be in the shortlist"
+    yield from needs(config, "decoding.shortlist", "model.copying", False, reason=reason)
 
 
 def scheduled_sampling_rules(config: Config) -> Problems:
@@ -231,7 +234,7 @@ def kind_of_model_rules(config: Config) -> Problems:
     - `model.copying` needs `subword.joint: true`.
     - `model.non_autoregressive` cannot be combined with `model.copying`,
       `scheduled_sampling.decay`, `guided_attention.by` or `decoding.sampling`, and needs
-      `decoding.n_best: 1` and `decoding.segmentations: 1`.
+      `decoding.n_best: 1`, `decoding.segmentations: 1` and `decoding.shortlist: false`.
     - `model.non_autoregressive: length` needs `data.max_length` of at most 1024.
     """
     reason = "a subword is copied by its number, the same on both sides"

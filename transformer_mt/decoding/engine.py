@@ -101,9 +101,9 @@ def default_at_once(settings: DecodingConfig, length: int) -> int:
     return (settings.batch_tokens or BATCH_TOKENS) // (length * settings.segmentations)
 
 
-# What an engine can't do, each with the reason, by these names: sampling, n_best, segmentations
-# (which are settings), prefix, alignment, scores, attention (the weights of all layers and heads),
-# ensemble, and tuning.
+# What an engine can't do, each with the reason, by these names: sampling, n_best, segmentations and
+# shortlist (which are settings), prefix, alignment, scores, attention (the weights of all layers
+# and heads), ensemble, and tuning.
 Limits = Mapping[str, str]
 # Those of a model that predicts all positions of an output at once.
 NON_AUTOREGRESSIVE_LIMITS: Limits = {

@@ -3,7 +3,8 @@ other engines that compute logits step by step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
@@ -15,6 +16,7 @@ from paddle import Tensor
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.schema import Heads, ModelConfig
 from transformer_mt.data.batches import encoded_rows
+from transformer_mt.data.shortlist import Candidates, Shortlist
 from transformer_mt.data.subword import Subwords, Vocabulary
 from transformer_mt.decoding.engine import (
     NON_AUTOREGRESSIVE_LIMITS,
@@ -29,8 +31,15 @@ from transformer_mt.decoding.engine import (
 from transformer_mt.decoding.mask_predict import MaskPredictEngine
 from transformer_mt.decoding.search import search
 from transformer_mt.kernels.cpu_decoder import CpuDecoderState, cpu_decoders
-from transformer_mt.kernels.scores import DeviceLogProbs, LogProbs, next_log_probs
+from transformer_mt.kernels.scores import (
+    CandidateLogProbs,
+    DeviceLogProbs,
+    LogProbs,
+    mixture,
+    next_log_probs,
+)
 from transformer_mt.model.cache import capacity
+from transformer_mt.model.operations import array
 from transformer_mt.model.transformer import Transformer, evaluating
 from transformer_mt.model.variants import NonAutoregressiveTransformer
 from transformer_mt.utils import device
@@ -41,13 +50,16 @@ LOGITS_AT_ONCE = 2**25
 
 
 def engine_of(
-    models: list[Transformer], subwords: Subwords, alignment_heads: Heads | None = None
+    models: list[Transformer],
+    subwords: Subwords,
+    alignment_heads: Heads | None = None,
+    shortlist: Callable[[], Shortlist] | None = None,
 ) -> Engine:
     """Returns the engine for a kind of model.
 
     Args:
         models: with the same subwords; several make an ensemble.
-        alignment_heads: as in `PaddleEngine`.
+        alignment_heads, shortlist: as in `PaddleEngine`.
 
     Raises:
         UsageError: models of this kind can't be an ensemble.
@@ -56,7 +68,7 @@ def engine_of(
         if len(models) > 1:
             raise UsageError(NON_AUTOREGRESSIVE_LIMITS["ensemble"])
         return MaskPredictEngine(models[0], subwords)
-    return PaddleEngine(models, subwords, alignment_heads)
+    return PaddleEngine(models, subwords, alignment_heads, shortlist)
 
 
 class StepwiseEngine:
@@ -75,7 +87,8 @@ class StepwiseEngine:
     def search(self, sentences: list[Sentence], settings: DecodingConfig) -> Hypotheses:
         """As `Engine.search`."""
         with evaluating(self._models):
-            return search(self._stepper, sentences, settings, self._target)
+            stepper_of = functools.partial(self._stepper, settings.shortlist)
+            return search(stepper_of, sentences, settings, self._target)
 
     def log_probs(self, sources: Rows, targets: Rows) -> list[float]:
         """As `Engine.log_probs`."""
@@ -99,8 +112,15 @@ class StepwiseEngine:
             for own, source, target in zip(weights, sources, targets, strict=True)
         ]
 
-    def _states(self, source: Tensor) -> Sequence[DecoderState]:
-        """The state of each model's decoder that reads the sources, int64 (sources, source_len)."""
+    def _states(
+        self, source: Tensor, candidates: np.ndarray | None = None
+    ) -> Sequence[DecoderState]:
+        """The state of each model's decoder that reads the sources, int64 (sources, source_len).
+
+        Args:
+            candidates: the ids to compute the logits of, as arrays; None: all ids. An engine whose
+                `_candidates` gives none need not heed it.
+        """
         raise NotImplementedError
 
     def _logits(
@@ -114,11 +134,22 @@ class StepwiseEngine:
         """The attention that `cross_attention` crops, (target_len, source_len) for each row."""
         raise NotImplementedError
 
-    def _stepper(self, sentences: list[Sentence]) -> MixtureStepper:
+    def _candidates(self, sentences: list[Sentence]) -> Candidates:
+        """The target ids that may follow, if `decoding.shortlist` asks for a shortlist.
+
+        Raises:
+            UsageError: there is no shortlist.
+        """
+        raise UsageError("decoding.shortlist: true: this engine has no shortlist")
+
+    def _stepper(self, with_shortlist: bool, sentences: list[Sentence]) -> MixtureStepper:
+        candidates = self._candidates(sentences) if with_shortlist else None
         # The first segmentation of each sentence, then the second one of each sentence, and so on.
         by_place = list(zip(*(sentence.segmentations for sentence in sentences), strict=True))
-        states = self._states(self._source_tensor(list(chain.from_iterable(by_place))))
-        return MixtureStepper(states, len(sentences), len(by_place), self._target.special)
+        source = self._source_tensor(list(chain.from_iterable(by_place)))
+        states = self._states(source, None if candidates is None else candidates.ids)
+        special = self._target.special
+        return MixtureStepper(states, len(sentences), len(by_place), special, candidates)
 
     def _source_tensor(self, rows: Rows) -> Tensor:
         return paddle.to_tensor(encoded_rows(rows, self._source.pad, self._source.eos))
@@ -160,14 +191,18 @@ class MixtureStepper:
         sentences: their number.
         segmentations: the number of them for each sentence.
         never: as in `LogProbs`.
+        candidates: the ids that the states compute the logits of; None: all ids.
     """
 
     states: Sequence[DecoderState]
     sentences: int
     segmentations: int
     never: Sequence[int]
+    candidates: Candidates | None = None
 
-    def step(self, ids: np.ndarray, parents: np.ndarray) -> LogProbs | DeviceLogProbs:
+    def step(
+        self, ids: np.ndarray, parents: np.ndarray
+    ) -> LogProbs | CandidateLogProbs | DeviceLogProbs:
         if self.segmentations > 1:
             ids, parents = (np.tile(x, (self.segmentations, 1)) for x in (ids, parents))
         all_logits = [state.step(ids, parents) for state in self.states]
@@ -177,7 +212,11 @@ class MixtureStepper:
                 for logits in all_logits
                 for first in range(0, self.segmentations * self.sentences, self.sentences)
             ]
-        return next_log_probs(all_logits, self.never)
+        if self.candidates is None:
+            return next_log_probs(all_logits, self.never)
+        for logits in all_logits:
+            logits += self.candidates.forbidden[:, np.newaxis]
+        return CandidateLogProbs(mixture(all_logits), self.never, self.candidates.ids)
 
     def select(self, sentences: np.ndarray) -> None:
         firsts = self.sentences * np.arange(self.segmentations)
@@ -185,6 +224,8 @@ class MixtureStepper:
         self.sentences = len(sentences)
         for state in self.states:
             state.select(rows)
+        if self.candidates is not None:
+            self.candidates.select(sentences)
 
 
 class PaddleEngine(StepwiseEngine):
@@ -196,10 +237,15 @@ class PaddleEngine(StepwiseEngine):
         models: are put into evaluation mode while the engine computes.
         alignment_heads: the heads of the first model that word alignments are read from; None
             chooses those of a model that was not guided by alignments.
+        shortlist: reads the shortlist of the subwords, if a search needs one.
     """
 
     def __init__(
-        self, models: list[Transformer], subwords: Subwords, alignment_heads: Heads | None = None
+        self,
+        models: list[Transformer],
+        subwords: Subwords,
+        alignment_heads: Heads | None = None,
+        shortlist: Callable[[], Shortlist] | None = None,
     ) -> None:
         super().__init__(subwords, models)
         layers = models[0].decoder.layers
@@ -207,6 +253,7 @@ class PaddleEngine(StepwiseEngine):
             len(layers), layers[0].cross_attention.num_heads
         )
         self._cpu_decoders = cpu_decoders(models)
+        self._shortlist = shortlist and functools.cache(shortlist)
 
     def attention(self, source: list[int], target: list[int]) -> Attention:
         """The attention weights of all layers and heads of the first model when it reads `source`
@@ -224,11 +271,19 @@ class PaddleEngine(StepwiseEngine):
         stacks = (paddle.stack(layers)[:, 0] for layers in (encoder, decoder, cross))
         return Attention(*ids, *(weights.astype("float32").numpy() for weights in stacks))
 
-    def _states(self, source: Tensor) -> Sequence[DecoderState]:
+    def _candidates(self, sentences: list[Sentence]) -> Candidates:
+        if self._shortlist is None:
+            return super()._candidates(sentences)
+        sources = [list(chain.from_iterable(one.segmentations)) for one in sentences]
+        return self._shortlist().candidates(sources, [one.prefix for one in sentences])
+
+    def _states(
+        self, source: Tensor, candidates: np.ndarray | None = None
+    ) -> Sequence[DecoderState]:
         if not self._cpu_decoders:
-            return [_PaddleState(model, source) for model in self._models]
+            return [_PaddleState(model, source, candidates) for model in self._models]
         return [
-            CpuDecoderState(decoder, decoder.encode(source), source)
+            CpuDecoderState(decoder, decoder.encode(source), source, candidates)
             for decoder in self._cpu_decoders
         ]
 
@@ -249,16 +304,21 @@ class PaddleEngine(StepwiseEngine):
 
 
 class _PaddleState:
-    """The state of a model's decoder on any device; as `CpuDecoderState` on a CPU."""
+    """The state of a model's decoder on any device; as `CpuDecoderState` on a CPU. Candidates save
+    no time here, but give the translations that they give there."""
 
-    def __init__(self, model: Transformer, source: Tensor) -> None:
+    def __init__(
+        self, model: Transformer, source: Tensor, candidates: np.ndarray | None = None
+    ) -> None:
         self._model = model
         self._cache = model.start_cache(model.encode(source), source)
         self.select = self._cache.select
+        self._candidates = candidates
 
-    def step(self, ids: np.ndarray, parents: np.ndarray) -> Tensor:
+    def step(self, ids: np.ndarray, parents: np.ndarray) -> np.ndarray | Tensor:
         last_ids = paddle.to_tensor(np.ascontiguousarray(ids))
-        return self._model.decode_step(last_ids, parents, self._cache)
+        logits = self._model.decode_step(last_ids, parents, self._cache)
+        return logits if self._candidates is None else array(logits)[..., self._candidates]
 
 
 # ---- How many sentences fit on a GPU ----

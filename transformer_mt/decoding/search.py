@@ -24,7 +24,7 @@ from transformer_mt.utils.console import warn
 from transformer_mt.utils.errors import is_out_of_memory
 
 if TYPE_CHECKING:
-    from transformer_mt.kernels.scores import DeviceLogProbs, LogProbs
+    from transformer_mt.kernels.scores import CandidateLogProbs, DeviceLogProbs, LogProbs
 
 # Sentences that are done stay in the batch until they make up this share of it, because removing
 # them copies everything that is stored for the others.
@@ -38,7 +38,9 @@ PAIRS_AT_ONCE = 2**20
 class Stepper(Protocol):
     """The step function: sentences with the same number of partial hypotheses each."""
 
-    def step(self, ids: np.ndarray, parents: np.ndarray) -> LogProbs | DeviceLogProbs:
+    def step(
+        self, ids: np.ndarray, parents: np.ndarray
+    ) -> LogProbs | CandidateLogProbs | DeviceLogProbs:
         """The log-probabilities of what may follow each hypothesis. On a GPU, each call of their
         methods waits for the device.
 

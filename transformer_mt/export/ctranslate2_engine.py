@@ -69,6 +69,10 @@ class Ctranslate2Engine:
     Sampling draws other outputs than Paddle's engine. They follow from the seed and the batch, so
     that the same sentence has other outputs in another batch.
 
+    With `decoding.shortlist`, the candidates of a sentence are those of all sentences that
+    CTranslate2 has put into a batch with it. The scores of a sentence with a prefix or with limits
+    that matter are the model's own; those of the others are relative to the candidates.
+
     If the CPU can't compute in the type of the model's weights, CTranslate2 chooses the next better
     type, in the end float32.
 
@@ -170,7 +174,7 @@ class Ctranslate2Engine:
         """
         if not tasks:
             return
-        beam = _beam(settings, PATIENCE)
+        beam = {**_beam(settings, PATIENCE), "use_vmap": settings.shortlist}
         results = self._translate(
             self._translator,
             tasks,
@@ -202,7 +206,7 @@ class Ctranslate2Engine:
         search itself uses probabilities in which the ids that are never chosen have no share. The
         log-probabilities are then computed again, and are the model's.
         """
-        beam = _beam(settings, PATIENCE_AT_LIMITS)
+        beam = {**_beam(settings, PATIENCE_AT_LIMITS), "use_vmap": settings.shortlist}
         self._find_by_limits(self._translator, tasks, settings.beam_size, **beam)
         for task in tasks:
             # After a prefix, a beam ends an output at once only if eos is the most probable.
@@ -232,6 +236,7 @@ class Ctranslate2Engine:
             sampling_topk=min(settings.top_k or 0, len(self._target_pieces)),
             sampling_topp=settings.top_p,
             sampling_temperature=settings.temperature,
+            use_vmap=settings.shortlist,
         )
         self._compute_log_probs(tasks)
 

@@ -223,7 +223,7 @@ class InferenceEngine(StepwiseEngine):
         self._encoder = _load(folder, ENCODER)
         self._decoder = _load(folder, DECODER)
 
-    def _states(self, source: Tensor) -> list[_State]:
+    def _states(self, source: Tensor, candidates: np.ndarray | None = None) -> list[_State]:
         return [_State(self._decoder, self._encoder.run([source]))]
 
     def _logits(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from transformer_mt.decoding.engine import (
     default_at_once,
     require_able,
 )
-from transformer_mt.model_directory import ModelDirectory, made_of_checkpoint, named
+from transformer_mt.model_directory import SHORTLIST, ModelDirectory, made_of_checkpoint, named
 from transformer_mt.utils.console import quoted, warn
 from transformer_mt.utils.errors import UsageError, UserError
 from transformer_mt.utils.folders import CHECKSUMS, verify
@@ -58,6 +59,7 @@ class Backend:
         engine: the name of the other module.
         export_format: the value of `export --format`; None if the backend has no export.
         export_file: a file that every export for this backend has, and no other folder.
+        shortlist_file: the file that holds the shortlist, in a model directory or in an export.
         quantizations: the values of `export --quantization`.
         only_on_cpu: whether it computes on the CPU even where there is a GPU.
         runs_in_processes: whether several cores of a CPU are best used by as many processes.
@@ -69,6 +71,7 @@ class Backend:
     engine: str = ""
     export_format: str | None = None
     export_file: str = ""
+    shortlist_file: str = ""
     quantizations: tuple[str, ...] = ()
     only_on_cpu: bool = False
     runs_in_processes: bool = True
@@ -160,8 +163,9 @@ class EngineSpec:
     @property
     def limits(self) -> Limits:
         """What the engine can't do with this model."""
+        of_device = {} if self.device == "cpu" else ONLY_ON_CPU
         of_model = NON_AUTOREGRESSIVE_LIMITS if self.config.model.non_autoregressive else {}
-        return {**self.backend.limits, **of_model}
+        return {**self.backend.limits, **of_device, **of_model}
 
     @property
     def processes(self) -> int:
@@ -170,9 +174,12 @@ class EngineSpec:
         return self.threads if in_processes else 1
 
     def checksums(self) -> list[bytes]:
-        """The lists of checksums beside the weights, which tell whether others lie there now."""
+        """The lists of checksums beside the weights, which tell whether others lie there now. With
+        `decoding.shortlist`, also the shortlist of a model directory."""
         folders = self.checkpoints or (self.folder,)
         lists = [folder / CHECKSUMS for folder in folders]
+        if self.checkpoints and self.config.decoding.shortlist:
+            lists.append(self.folder / SHORTLIST)
         return [path.read_bytes() if path.is_file() else b"" for path in lists]
 
     def at_once(self, settings: DecodingConfig, length: int) -> int:
@@ -204,9 +211,11 @@ class EngineSpec:
             models.append(build_model(config, self.subwords))
             load_weights(checkpoint, models[-1])
             models[-1].eval()
-        return engine_of(models, self.subwords, self.config.alignment_heads)
+        shortlist = partial(ModelDirectory(self.folder).load_shortlist, self.subwords)
+        return engine_of(models, self.subwords, self.config.alignment_heads, shortlist)
 
 
+ONLY_ON_CPU: Limits = {"shortlist": "a shortlist makes only a CPU faster, not a GPU"}
 ONE_MODEL = {
     "ensemble": "--checkpoint and --ensemble are for --engine paddle; an export has one",
 }
@@ -216,7 +225,10 @@ PADDLE_INFERENCE = Backend(
     engine="paddle_inference",
     export_format="paddle",
     export_file="decoder.json",
-    limits=ONE_MODEL,
+    limits={
+        **ONE_MODEL,
+        "shortlist": "the programs of Paddle Inference compute the whole output layer",
+    },
 )
 # It searches on a CPU much faster than Paddle, and does not need it.
 CTRANSLATE2 = Backend(
@@ -225,6 +237,7 @@ CTRANSLATE2 = Backend(
     engine="ctranslate2_engine",
     export_format="ctranslate2",
     export_file="model.bin",
+    shortlist_file="vmap.txt",
     quantizations=("int8", "int8_float32", "int16", "float16", "bfloat16"),
     only_on_cpu=True,
     runs_in_processes=False,  # it distributes each batch over threads of its own
@@ -236,7 +249,10 @@ CTRANSLATE2 = Backend(
 # Every backend by its name. A new one is an entry here and its modules.
 BACKENDS: dict[str, Backend] = {
     backend.name: backend
-    for backend in (Backend("Paddle", "paddle"), PADDLE_INFERENCE, CTRANSLATE2)
+    for backend in (
+        Backend("Paddle", "paddle", shortlist_file=SHORTLIST),
+        *(PADDLE_INFERENCE, CTRANSLATE2),
+    )
 }
 
 
@@ -294,10 +310,9 @@ def find(
         raise UserError(f"{folder}: --engine {held} can't run this model: {'; '.join(problems)}")
     else:
         _warn_if_outdated(folder)
-        config = _possible(config, backend, folder)
     device = "cpu" if backend.only_on_cpu else _device(device)
     spec = EngineSpec(backend, folder, config, subwords, checkpoints, models, threads, device)
-    return _with_ensemble(spec, ensemble)
+    return _with_ensemble(_possible(spec), ensemble)
 
 
 def with_decoding(
@@ -322,9 +337,17 @@ def require_possible(spec: EngineSpec, decoding: DecodingConfig, asked: Iterable
         asked: what the engine is to do besides searching, as in `decoding.engine.Limits`.
 
     Raises:
-        UsageError: the engine or its subwords can't do what is asked for.
+        UsageError: the engine or its subwords can't do what is asked for, or there is no shortlist.
     """
     require_able(spec.limits, decoding, asked)
+    if decoding.shortlist and not (spec.folder / spec.backend.shortlist_file).is_file():
+        model, again = "MODEL_DIR", ", and export the model again"
+        if spec.checkpoints:
+            model, again = quoted(spec.folder), ""
+        raise UsageError(
+            f"decoding.shortlist: true: {spec.folder} has no shortlist. Make one with: "
+            f"python -m transformer_mt shortlist {model}{again}"
+        )
     for (key, *_), problem in decoding_rules(spec.config.model_copy(update={"decoding": decoding})):
         raise UsageError(f"{key}: {getattr(decoding, key.partition('.')[2])}: {problem}")
 
@@ -352,7 +375,7 @@ def _with_ensemble(spec: EngineSpec, ensemble: Iterable[str]) -> EngineSpec:
         member, checkpoint = split_model(name)
         other = find(member, "paddle", checkpoint, device=spec.device)
         for member_spec in (spec, other):
-            require_possible(member_spec, member_spec.config.decoding, ["ensemble"])
+            require_able(member_spec.limits, member_spec.config.decoding, ["ensemble"])
         if other.subwords.content() != spec.subwords.content():
             raise UsageError(f"--ensemble {name}: its subwords are not those of {spec.folder}")
         checkpoints, models = spec.checkpoints + other.checkpoints, spec.models + other.models
@@ -384,18 +407,26 @@ def _warn_if_outdated(export: Path) -> None:
         )
 
 
-def _possible(config: Config, backend: Backend, export: Path) -> Config:
-    """Returns the config of an export without the decoding settings that its backend can't follow,
-    with a warning. Nobody has asked for them in this command, and `serve` has no flags for them."""
-    count = config.decoding.segmentations
-    if count == 1 or "segmentations" not in backend.limits:
-        return config
-    warn(
-        f"{export}: decoding.segmentations: {count}: {backend.limits['segmentations']}, so it "
-        "translates from the best one only"
-    )
-    decoding = config_file.with_changes(config.decoding, {"segmentations": 1})
-    return config.model_copy(update={"decoding": decoding})
+# What a translation does instead of following these decoding settings.
+_INSTEAD = {
+    "segmentations": "it translates from the best one only",
+    "shortlist": "it computes the whole output layer",
+}
+
+
+def _possible(spec: EngineSpec) -> EngineSpec:
+    """Returns the engine without those decoding settings of its config that it can't follow and
+    that only cost time or save it, with a warning. Nobody has asked for them in this command, and
+    `serve` has no flags for them."""
+    changes = {}
+    for key, value in spec.config.decoding:
+        default = DecodingConfig.model_fields[key].default
+        if key in _INSTEAD and key in spec.limits and value != default:
+            reason = f"{str(value).lower()}: {spec.limits[key]}"
+            warn(f"{spec.folder}: decoding.{key}: {reason}, so {_INSTEAD[key]}")
+            changes[key] = default
+    decoding = config_file.with_changes(spec.config.decoding, changes)
+    return replace(spec, config=spec.config.model_copy(update={"decoding": decoding}))
 
 
 def _device(name: str | None) -> str:

@@ -163,9 +163,17 @@ class CpuDecoderState:
     Args:
         memory: float32 (sentences, source_len, d_model), on the CPU, the encoder's output for
         source_ids: int64 (sentences, source_len).
+        candidates: the ids to compute the logits of, int64 (candidates,); None: all ids. A model
+            that copies needs all.
     """
 
-    def __init__(self, decoder: CpuDecoder, memory: Tensor, source_ids: Tensor) -> None:
+    def __init__(
+        self,
+        decoder: CpuDecoder,
+        memory: Tensor,
+        source_ids: Tensor,
+        candidates: np.ndarray | None = None,
+    ) -> None:
         self._decoder = decoder
         self._ancestors = AncestorMask()
         self._count, self._source_len = source_ids.shape
@@ -173,6 +181,9 @@ class CpuDecoderState:
         is_padding = array(source_ids) == decoder.model.source_pad_id
         self._workspace.start(array(memory), is_padding)
         self._copyable = decoder.model.copyable(source_ids)
+        self._output = decoder.output
+        if candidates is not None:
+            self._output = np.ascontiguousarray(decoder.output[:, candidates])
 
     def __del__(self) -> None:
         if hasattr(self, "_workspace"):  # the constructor may have failed
@@ -187,7 +198,7 @@ class CpuDecoderState:
             parents: as in `AncestorMask.grow`.
 
         Returns: the logits of the next token of each hypothesis, float32
-            (sentences, width, vocabulary).
+            (sentences, width, vocabulary or candidates).
         """
         decoder, ancestors = self._decoder, self._ancestors
         # 1. Drop the positions that no hypothesis descends from.
@@ -205,7 +216,7 @@ class CpuDecoderState:
             ids, decoder.positions.rows(number, number + 1), mask, start
         )  # (sentences * width, d_model)
         # 4. Compute the logits.
-        logits = product(x, decoder.output)
+        logits = product(x, self._output)
         if isinstance(decoder.model, CopyingTransformer):
             attention = step.cross_attention(self._count)[..., : self._source_len]
             hidden = tensor(x.reshape(*ids.shape, -1).copy())

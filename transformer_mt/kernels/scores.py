@@ -159,6 +159,54 @@ class LogProbs:
         return np.where(self._blocks.is_never[ids], -np.inf, values)
 
 
+class CandidateLogProbs:
+    """As `LogProbs`, where the logits are those of some candidates only. The probabilities of the
+    candidates of a hypothesis add up to 1.
+
+    Args:
+        logits: float32 (sentences, width, candidates), -inf where a candidate may not follow.
+        never: as in `LogProbs`; each of them is a candidate.
+        ids: the id of each candidate, in rising order, int64 (candidates,).
+    """
+
+    def __init__(self, logits: np.ndarray, never: Sequence[int], ids: np.ndarray) -> None:
+        self._ids = ids
+        self._log_probs = LogProbs(logits, self._places(np.array(never, np.int64)).tolist())
+
+    def _places(self, ids: np.ndarray) -> np.ndarray:
+        """The places of ids among the candidates."""
+        return np.searchsorted(self._ids, ids)
+
+    def of(self, ids: np.ndarray) -> np.ndarray:
+        """As `LogProbs.of`; the ids are candidates."""
+        return self._log_probs.of(self._places(ids))
+
+    def best(
+        self, scores: np.ndarray, count: int, asked: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """As `LogProbs.best`; the ids that are asked for are candidates."""
+        totals, parents, places, of_asked = self._log_probs.best(scores, count, self._places(asked))
+        return totals, parents, self._ids[places], of_asked
+
+    def draw(
+        self,
+        uniform: np.ndarray,
+        temperature: float,
+        top_k: int | None,
+        top_p: float,
+        banned: np.ndarray,
+        banned_id: int,
+        fixed: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As `LogProbs.draw`; `banned_id` and the ids in `fixed` are candidates."""
+        fixed = np.where(fixed >= 0, self._places(fixed), -1)
+        (banned_place,) = self._places(np.array([banned_id])).tolist()
+        places, log_probs = self._log_probs.draw(
+            uniform, temperature, top_k, top_p, banned, banned_place, fixed
+        )
+        return self._ids[places], log_probs
+
+
 def mixture(all_logits: list[np.ndarray]) -> np.ndarray:
     """The logits of an ensemble: the logarithm of the mean of the models' probabilities. The logits
     of a single model are returned as they are."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_mt.config import file as config_file
 from transformer_mt.config.schema import Config
+from transformer_mt.data.shortlist import Shortlist
 from transformer_mt.data.subword import Subwords
 from transformer_mt.model_directory import (
     CONFIG,
@@ -22,6 +23,7 @@ from transformer_mt.model_directory import (
     LOG,
     MODEL_CARD,
     REPORT,
+    SHORTLIST,
     SUBWORDS,
     TUNING,
     VERSION,
@@ -63,7 +65,7 @@ _FIRST_FILES = {
 # What a run writes later.
 _LATER_FILES = {
     *("best", "test.source", "test.reference", "test.hypothesis"),
-    *(REPORT, MODEL_CARD, TUNING),
+    *(REPORT, MODEL_CARD, TUNING, SHORTLIST),
 }
 # What exists only while this program runs: its lock, its workers' folder, incomplete files.
 _TEMPORARY = re.compile(r"\.lock|\.workers|\..+\.(tmp|old)")
@@ -335,6 +337,10 @@ class RunDirectory(ModelDirectory):
         steps = sorted(int(match[1]) for match in matches if match)
         for old in set(steps[:-KEPT_HYPOTHESES]) - set(best):
             _delete(self.path / "dev" / f"step_{old}.hypothesis")
+
+    def write_shortlist(self, shortlist: Shortlist, subwords: Subwords) -> None:
+        """Writes the shortlist of the subwords, which `load_shortlist` reads."""
+        write_atomically(self.own(SHORTLIST), sealed(shortlist.text(subwords)))
 
     def set_best(self, checkpoint: Path | None) -> None:
         """Writes which checkpoint to translate with; None is the last one."""

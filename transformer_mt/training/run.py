@@ -19,9 +19,10 @@ from transformer_mt.config.problems import printable
 from transformer_mt.config.schema import SECTIONS, Config
 from transformer_mt.data.facts import Facts
 from transformer_mt.data.prepare import PreparedData, prepare
+from transformer_mt.data.shortlist import learn
 from transformer_mt.data.subword import Subwords
 from transformer_mt.model.costs import VocabularySizes, parts
-from transformer_mt.model_directory import DATA_FACTS, ModelDirectory, subwords_to_keep
+from transformer_mt.model_directory import DATA_FACTS, SHORTLIST, ModelDirectory, subwords_to_keep
 from transformer_mt.scoring.groups import spread
 from transformer_mt.scoring.metrics import require_tokenizer
 from transformer_mt.training import launch, tune
@@ -138,6 +139,10 @@ def _train(
             launch.run_workers(config, data, directory, used, count, resumed)
 
     # 3. The model and its decoding settings are chosen, and scored.
+    if config.decoding.shortlist and not directory.own(SHORTLIST).is_file():
+        shortlist, tested = learn(data.train, data.subwords)
+        directory.write_shortlist(shortlist, data.subwords)
+        say(f"shortlist: {tested}")
     if config.training.average_last is not None:
         choose_average(config, data, directory)
     if config.decoding.tune:

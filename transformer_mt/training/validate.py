@@ -130,7 +130,10 @@ def dev_hypotheses(config: Config, data: PreparedData, updater: Updater) -> list
     processes = updater.processes
     beam_size = config.evaluation.validation_beam_size
     decoding = config.decoding.model_copy(
-        update={"beam_size": beam_size, "n_best": 1, "sampling": False, "segmentations": 1}
+        update={
+            **{"beam_size": beam_size, "n_best": 1, "sampling": False},
+            **{"segmentations": 1, "shortlist": False},
+        }
     )
     if paddle.get_device() == "cpu":
         lines, at_once = DEV_LINES, default_at_once
