@@ -150,7 +150,11 @@ class ResumableFile:
             self._file.truncate(size)
             self._file.seek(size)
             if not self.lines:
-                write_atomically(self._description, json.dumps(made_from))
+                try:
+                    write_atomically(self._description, json.dumps(made_from))
+                except OSError:  # such as a full disk
+                    self.delete()
+                    raise
         if self.lines:
             say(f"{self._path}: going on after line {self.lines:,}")
         elif resume:

@@ -87,7 +87,7 @@ class StepwiseEngine:
     def search(self, sentences: list[Sentence], settings: DecodingConfig) -> Hypotheses:
         """As `Engine.search`."""
         with evaluating(self._models):
-            stepper_of = functools.partial(self._stepper, settings.shortlist)
+            stepper_of = self._shortlisted_stepper if settings.shortlist else self._stepper
             return search(stepper_of, sentences, settings, self._target)
 
     def log_probs(self, sources: Rows, targets: Rows) -> list[float]:
@@ -142,8 +142,12 @@ class StepwiseEngine:
         """
         raise UsageError("decoding.shortlist: true: this engine has no shortlist")
 
-    def _stepper(self, with_shortlist: bool, sentences: list[Sentence]) -> MixtureStepper:
-        candidates = self._candidates(sentences) if with_shortlist else None
+    def _shortlisted_stepper(self, sentences: list[Sentence]) -> MixtureStepper:
+        return self._stepper(sentences, self._candidates(sentences))
+
+    def _stepper(
+        self, sentences: list[Sentence], candidates: Candidates | None = None
+    ) -> MixtureStepper:
         # The first segmentation of each sentence, then the second one of each sentence, and so on.
         by_place = list(zip(*(sentence.segmentations for sentence in sentences), strict=True))
         source = self._source_tensor(list(chain.from_iterable(by_place)))
