@@ -152,7 +152,7 @@ class ResumableFile:
             if not self.lines:
                 try:
                     write_atomically(self._description, json.dumps(made_from))
-                except OSError:  # such as a full disk
+                except BaseException:  # a full disk, for example
                     self.delete()
                     raise
         if self.lines:
