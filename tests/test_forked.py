@@ -109,6 +109,7 @@ def test_every_command_works_in_a_fresh_process(tmp_path):
         "score": (model, *text),
         "align": (model, *text),
         "average": (model, "--last", 2),
+        "shortlist": (model, *text),
         "info": (model,),
         "check-device": ("--device", "cpu"),
     }

@@ -8,6 +8,7 @@ machines, the user has started Paddle's launcher on each of them.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import os
@@ -265,5 +266,11 @@ def launcher(arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "worker":
-        sys.exit(worker(Path(sys.argv[2]), sys.argv[3]))
+        code = worker(Path(sys.argv[2]), sys.argv[3])
+        # Everything is written. Without this, the connections to the other processes, which end at
+        # the same time, are cleaned up, and that can abort this one.
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     launcher(sys.argv[2:])

@@ -137,8 +137,8 @@ class _Finder:
     all handlers of SIGTERM. So Paddle's handler is disabled after an import, and the handlers that
     were installed before are installed again.
 
-    Python's garbage collector pauses during the import, and ignores what importing Paddle has made:
-    hundreds of thousands of objects, nearly all of which live until the process ends.
+    Python's garbage collector pauses during the import, because nearly all of what is made then
+    lives until the process ends.
     """
 
     _importing = False
@@ -172,7 +172,6 @@ class _Finder:
                 self._importing = False
                 if not had_paddle and _paddle_is_imported():
                     sys.modules["paddle"].disable_signal_handler()
-                    gc.freeze()
                 if collects:
                     gc.enable()
                 _put_back(handlers)
