@@ -22,6 +22,8 @@ from transformer_mt.kernels.recorded import (
     RecordedFeedForward,
     RecordedNorm,
     RecordedResidual,
+    Unused,
+    padded_length,
     product,
     recorder,
 )
@@ -34,8 +36,6 @@ from transformer_mt.utils.console import warn
 # How far the logits of the decoder may be from the model's, as a share of the largest one. Rounding
 # makes a difference of 1e-6, and of 1e-5 with weights that are drawn many times too large.
 TOLERANCE = 1e-4
-# Sources are padded to a multiple of this length, so that fewer shapes occur.
-SOURCE_STEP = 16
 # As soon as fewer sentences than this share of a workspace are left, they move to a smaller one.
 LEAST_SHARE = 3 / 4
 # The models whose decoders compute the same logits, so that a validation does not test it again.
@@ -85,7 +85,7 @@ class CpuDecoder:
         # (d_model, vocabulary). For few rows, the product is twice as fast as with the transpose.
         self.output = array(model.generator.weight.t().contiguous())
         # Single sentences need the same few workspaces time and again.
-        self._free: dict[tuple, list[_Workspace]] = {}
+        self._unused = Unused()
         self._encoder = _encoder_of(model)
         if model not in _CHECKED:
             with evaluating([model]):
@@ -100,15 +100,9 @@ class CpuDecoder:
 
     def workspace(self, sentences: int, source_len: int, positions: int) -> _Workspace:
         """Returns a workspace that has at least these sizes, and that nobody else uses."""
-        source_len = -(-source_len // SOURCE_STEP) * SOURCE_STEP
-        sizes = _round_up(sentences), source_len, capacity(positions)
-        free = self._free.get(sizes)
-        return free.pop() if free else _Workspace(self, *sizes)
-
-    def give_back(self, workspace: _Workspace) -> None:
-        """Keeps a workspace for the next sentence, if it is one of a single sentence."""
-        if workspace.sizes[0] == 1:
-            self._free.setdefault(workspace.sizes, []).append(workspace)
+        sizes = _round_up(sentences), padded_length(source_len), capacity(positions)
+        unused = self._unused.of(*sizes)
+        return unused.pop() if unused else _Workspace(self, *sizes, unused)
 
     def _require_equal_steps(self) -> None:
         """Takes a few steps for two small sources, in which hypotheses fork and one of the sources
@@ -130,17 +124,18 @@ class CpuDecoder:
 def _encoder_of(model: Transformer) -> CpuEncoder | None:
     """Returns the encoder; None if it does not compute what the model computes, for example because
     a layer was changed. Then Paddle encodes."""
-    if model not in _ENCODERS_AGREE:
-        ids = np.arange(model.source_embedding.weight.shape[0])
-        ids = np.random.default_rng(1).choice(np.delete(ids, model.source_pad_id), (1, 3))
-        source = paddle.to_tensor(ids)
-        try:
+    try:
+        encoder = CpuEncoder(model)
+        if model not in _ENCODERS_AGREE:
+            ids = np.arange(model.source_embedding.weight.shape[0])
+            ids = np.random.default_rng(1).choice(np.delete(ids, model.source_pad_id), (1, 3))
+            source = paddle.to_tensor(ids)
             with evaluating([model]):
-                found, expected = CpuEncoder(model)(source), model.encode(source)
+                found, expected = encoder(source), model.encode(source)
             _ENCODERS_AGREE[model] = are_close(array(found), array(expected))
-        except Exception:  # Whatever it is, Paddle can encode.
-            _ENCODERS_AGREE[model] = False
-    return CpuEncoder(model) if _ENCODERS_AGREE[model] else None
+    except Exception:  # Whatever it is, Paddle can encode.
+        return None
+    return encoder if _ENCODERS_AGREE[model] else None
 
 
 def are_close(found: np.ndarray, expected: np.ndarray) -> bool:
@@ -187,7 +182,7 @@ class CpuDecoderState:
 
     def __del__(self) -> None:
         if hasattr(self, "_workspace"):  # the constructor may have failed
-            self._decoder.give_back(self._workspace)
+            self._workspace.give_back()
 
     @paddle.no_grad()
     def step(self, ids: np.ndarray, parents: np.ndarray) -> np.ndarray:
@@ -212,9 +207,8 @@ class CpuDecoderState:
             self._move(ancestors.positions, np.arange(self._count), start)
         # 3. Embed the ids, and pass the hypotheses through all layers.
         step = self._workspace.step(ids.shape[1])
-        x = step(
-            ids, decoder.positions.rows(number, number + 1), mask, start
-        )  # (sentences * width, d_model)
+        position = decoder.positions.rows(number, number + 1)  # (1, d_model)
+        x = step(ids, position, mask, start)  # (sentences * width, d_model)
         # 4. Compute the logits.
         logits = product(x, self._output)
         if isinstance(decoder.model, CopyingTransformer):
@@ -235,7 +229,7 @@ class CpuDecoderState:
         if smallest < LEAST_SHARE * self._workspace.sizes[0]:
             self._move(positions, sentences, positions)
         else:
-            self._workspace.select(sentences, positions)
+            self._workspace.copy(self._workspace, sentences, positions)
         if self._copyable is not None:
             self._copyable = self._copyable.select(paddle.to_tensor(sentences))
 
@@ -244,7 +238,7 @@ class CpuDecoderState:
         before = self._workspace
         self._workspace = self._decoder.workspace(self._count, self._source_len, positions)
         self._workspace.copy(before, sentences, filled)
-        self._decoder.give_back(before)
+        before.give_back()
 
 
 class _Workspace:
@@ -261,8 +255,11 @@ class _Workspace:
         padding: float32 (sentences, 1, 1, source_len), FORBIDDEN where the source is padding.
     """
 
-    def __init__(self, decoder: CpuDecoder, sentences: int, source_len: int, length: int) -> None:
+    def __init__(
+        self, decoder: CpuDecoder, sentences: int, source_len: int, length: int, unused: list
+    ) -> None:
         self.sizes = sentences, source_len, length
+        self._unused = unused  # where those of these sizes wait in the thread that made this one
         self.count = sentences
         self._decoder = decoder
         self._steps: dict[int, _Step] = {}
@@ -293,7 +290,8 @@ class _Workspace:
         return self._steps[width]
 
     def copy(self, other: _Workspace, sentences: np.ndarray, filled: int) -> None:
-        """Takes these sentences of another workspace, with `filled` target positions."""
+        """Takes these sentences of another workspace, or of this one, with `filled` target
+        positions."""
         self.count = len(sentences)
         for mine, its in zip(self.own, other.own, strict=True):
             mine[: self.count, :filled] = its[sentences, :filled]
@@ -301,18 +299,18 @@ class _Workspace:
         for mine, its in parts:
             mine[: self.count] = its[sentences]
 
-    def select(self, sentences: np.ndarray, filled: int) -> None:
-        """Keeps the sentences with these indices, which have `filled` target positions."""
-        self.copy(self, sentences, filled)
+    def give_back(self) -> None:
+        """Keeps this workspace for the next sentence, if it is one of a single sentence."""
+        if self.sizes[0] == 1:
+            self._unused.append(self)
 
     def take(self, positions: np.ndarray) -> None:
         """Keeps the target positions of each sentence with these indices, int64
         (sentences, kept)."""
         count, kept = positions.shape
         for own in self.own:
-            own[:count, :kept] = np.take_along_axis(
-                own[:count], positions[:, :, np.newaxis], axis=1
-            )
+            rows = np.arange(count)[:, np.newaxis]
+            own[:count, :kept] = own[rows, positions]
 
 
 class _Step:

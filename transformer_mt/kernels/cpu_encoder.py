@@ -15,13 +15,12 @@ from transformer_mt.kernels.recorded import (
     RecordedFeedForward,
     RecordedNorm,
     RecordedResidual,
+    Unused,
+    padded_length,
     recorder,
 )
 from transformer_mt.model.operations import array, tensor
 from transformer_mt.model.transformer import EncoderLayer, Transformer
-
-# Sentences are padded to a multiple of this length, so that fewer shapes occur.
-STEP = 16
 
 
 class CpuEncoder:
@@ -38,17 +37,15 @@ class CpuEncoder:
         self.scale = np.float32(model.source_embedding.scale)
         self.pad_id = model.source_pad_id
         self._positions = model.positional_encoding
-        # By their lengths, what no thread is using.
-        self._free: dict[int, list[_Pass]] = {}
+        self._unused = Unused()
 
     def __call__(self, source_ids: Tensor) -> Tensor:
         """Encodes int64 `source_ids` (1, source_len) into the memory (1, source_len, d_model)."""
         length = source_ids.shape[1]
-        padded = -(-length // STEP) * STEP
-        free = self._free.setdefault(padded, [])
-        own = free.pop() if free else _Pass(self, padded)
-        memory = own(array(source_ids)[0], self._positions.rows(0, length))
-        free.append(own)
+        unused = self._unused.of(padded_length(length))
+        one_pass = unused.pop() if unused else _Pass(self, padded_length(length))
+        memory = one_pass(array(source_ids)[0], self._positions.rows(0, length))
+        unused.append(one_pass)
         return tensor(memory[np.newaxis])
 
 

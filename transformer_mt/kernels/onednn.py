@@ -2,7 +2,7 @@
 
 Paddle computes a product on a CPU with an old MKL, and never calls oneDNN outside of graphs. On
 processors with AVX-512, oneDNN's float32 product is more than twice as fast, and its bfloat16
-product four times. Its softmax and its layer norm are faster everywhere.
+product four times. With AVX2, its softmax and its layer norm still are faster.
 
 All arrays are float32 NumPy arrays, unless said otherwise. Their memory is read and written in
 place, so they may be views of tensors. TRANSFORMER_MT_ONEDNN=0 in the environment switches the
@@ -251,7 +251,8 @@ class Operations:
     """The operations for arrays of any shape.
 
     What the library prepares for a shape is kept, because preparing takes longer than many of the
-    operations. Only one thread at a time may use an object of this class.
+    operations. Only the thread that made an object of this class may use it, because the library
+    keeps working memory for each thread.
     """
 
     def __init__(self, library: Library) -> None:
@@ -259,9 +260,8 @@ class Operations:
         self._stream = library.made("dnnl_stream_create", library.engine, _IN_ORDER)
         self._prepared = functools.lru_cache(KEPT)(self._prepare)
 
-    def product(self, a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool = False) -> None:
-        """As `Library.product`."""
-        self.library.product(a, b, out, add)
+    def __del__(self) -> None:
+        self.library.c.dnnl_stream_destroy(self._stream)
 
     def products(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
         """Computes out = a @ b for matrices in any strides: `a` (..., m, k), `b` (..., k, n) and

@@ -8,6 +8,7 @@ changes what is in the arrays and makes the calls, time and again.
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -25,6 +26,25 @@ from transformer_mt.model.layers import (
 from transformer_mt.model.operations import array
 
 FORBIDDEN = np.float32(FORBIDDEN_SCORE)
+# Sources are padded to a multiple of this length, so that fewer shapes occur.
+SOURCE_STEP = 16
+
+
+def padded_length(source_len: int) -> int:
+    """Returns the length to which a source of `source_len` subwords is padded."""
+    return -(-source_len // SOURCE_STEP) * SOURCE_STEP
+
+
+class Unused(threading.local):
+    """What each thread has recorded for some sizes and does not use at the moment. Another thread
+    must not use it, see `onednn.Operations`."""
+
+    def __init__(self) -> None:
+        self._lists: dict[tuple[int, ...], list] = {}
+
+    def of(self, *sizes: int) -> list:
+        """Returns the list of this thread for these sizes."""
+        return self._lists.setdefault(sizes, [])
 
 
 def recorder(has_fixed_rows: bool) -> Recorder:
@@ -57,10 +77,8 @@ class RecordedAttention:
         self.key_width = attention.query_projection.weight.shape[1]
         scale = np.float32((self.key_width // self._num_heads) ** -0.5)
         query = RecordedLinear(attention.query_projection, scale=scale)
-        key, value = (
-            RecordedLinear(attention.key_projection),
-            RecordedLinear(attention.value_projection),
-        )
+        key = RecordedLinear(attention.key_projection)
+        value = RecordedLinear(attention.value_projection)
         self.project_query = query
         self.project_all = query.beside(key).beside(value)
         self._key_and_value = key.beside(value)

@@ -8,7 +8,6 @@ machines, the user has started Paddle's launcher on each of them.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import hashlib
 import os
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING
 
 import transformer_mt
 from transformer_mt.utils import signals
+from transformer_mt.utils.console import say_counts
 from transformer_mt.utils.errors import Interrupted, UserError, describe, is_lost_connection
 
 if TYPE_CHECKING:  # The launcher needs none of these.
@@ -267,10 +267,8 @@ def launcher(arguments: list[str]) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "worker":
         code = worker(Path(sys.argv[2]), sys.argv[3])
-        # Everything is written. Without this, the connections to the other processes, which end at
-        # the same time, are cleaned up, and that can abort this one.
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        # Everything is written. Python and Paddle would take longer to clean up than the other
+        # processes wait (see `Processes.leave`).
+        say_counts()
         os._exit(code)
     launcher(sys.argv[2:])

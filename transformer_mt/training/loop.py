@@ -170,6 +170,7 @@ class Trainer:
                 self._run_epoch(bar)
         if self.progress.step < total and self.processes.is_first:
             say(f"stopped early: no new best in {self.progress.without_new_best} validations")
+        self.processes.leave()
 
     def _record(self, kind: str, **values: Any) -> None:
         """Logs a line about this step, unless `values` name another one."""
@@ -233,7 +234,7 @@ class Trainer:
         if self.progress.step:
             self._save(stopped=True)
         # Paddle's launcher ends the first process if others are gone before it has saved.
-        self.processes.wait()
+        self.processes.leave()
         if self.processes.is_first:
             say(
                 f"stopped at step {self.progress.step}, which is saved. The same command goes on "
@@ -331,7 +332,7 @@ class Trainer:
         # Paddle's launcher ends the first process soon after another one has ended, so the others
         # wait for it. Waiting for a process that has ended raises an error.
         with suppress(Exception):
-            self.processes.wait()
+            self.processes.leave()
 
     def _record_validation(self, scores: DevScores) -> None:
         """Logs the scores of a validation, shows the translations of the fixed sentences of the dev

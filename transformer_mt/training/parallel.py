@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -85,6 +86,16 @@ class Processes:
         """Returns when all processes have called this."""
         self.gather(None)
 
+    def leave(self) -> None:
+        """Returns when all processes have called this; in the first process, before the others.
+
+        The first process holds the addresses of all, and Paddle 3.3.1 aborts it if it still runs
+        when another one's connection breaks off.
+        """
+        self.wait()
+        if self.connected and not self.is_first:
+            time.sleep(HEAD_START)
+
     def gather_work(self, work: Callable[[], Any]) -> list[Any]:
         """Calls `work` in all processes; returns the results in the order of the ranks.
 
@@ -112,6 +123,8 @@ class Processes:
 ALONE = Processes()
 
 
+# The seconds that the first process has to end before the others do. It takes some hundredths.
+HEAD_START = 0.5
 # The size of a bucket. A message of this size takes much longer than its start, and is still small
 # enough that the first one leaves early in the backward pass.
 BUCKET_BYTES = 25 * 2**20
