@@ -6,7 +6,7 @@ set -euo pipefail
 . "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/setup.sh"
 
 usage='Usage: scripts/test.sh [--all | --attack | options of pytest]
-  (nothing)  runs all tests except the slow ones, in parallel: about 7 minutes on 2 cores
+  (nothing)  runs all tests except the slow ones, in parallel: about 8 minutes on 2 cores
   --all      also runs the slow tests, such as further kills and runs with several processes.
              Continuous integration runs this: about 13 minutes
   --attack   also runs the large attacks of tests/attack, about an hour more than --all. Every process
