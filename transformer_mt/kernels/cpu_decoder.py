@@ -15,13 +15,17 @@ import numpy as np
 import paddle
 from paddle import Tensor
 
+from transformer_mt.kernels import onednn
 from transformer_mt.kernels.cpu_encoder import CpuEncoder
 from transformer_mt.kernels.recorded import (
     FORBIDDEN,
+    PANEL,
+    Panels,
     RecordedAttention,
     RecordedFeedForward,
     RecordedNorm,
     RecordedResidual,
+    Recorder,
     Unused,
     padded_length,
     product,
@@ -84,6 +88,7 @@ class CpuDecoder:
         self.positions = model.positional_encoding
         # (d_model, vocabulary). For few rows, the product is twice as fast as with the transpose.
         self.output = array(model.generator.weight.t().contiguous())
+        self._panels: Panels | None = None
         # Single sentences need the same few workspaces time and again.
         self._unused = Unused()
         self._encoder = _encoder_of(model)
@@ -97,6 +102,13 @@ class CpuDecoder:
         if self._encoder is None or len(source_ids) > 1:
             return self.model.encode(source_ids)
         return self._encoder(source_ids)
+
+    @property
+    def panels(self) -> Panels:
+        """`output`, for few rows."""
+        if self._panels is None:  # only now, because it takes as much memory again
+            self._panels = Panels(self.output)
+        return self._panels
 
     def workspace(self, sentences: int, source_len: int, positions: int) -> _Workspace:
         """Returns a workspace that has at least these sizes, and that nobody else uses."""
@@ -175,6 +187,7 @@ class CpuDecoderState:
         self._workspace = decoder.workspace(self._count, self._source_len, 1)
         is_padding = array(source_ids) == decoder.model.source_pad_id
         self._workspace.start(array(memory), is_padding)
+        self._positions = decoder.positions.rows(0, 32)
         self._copyable = decoder.model.copyable(source_ids)
         self._output = decoder.output
         if candidates is not None:
@@ -207,10 +220,12 @@ class CpuDecoderState:
             self._move(ancestors.positions, np.arange(self._count), start)
         # 3. Embed the ids, and pass the hypotheses through all layers.
         step = self._workspace.step(ids.shape[1])
-        position = decoder.positions.rows(number, number + 1)  # (1, d_model)
-        x = step(ids, position, mask, start)  # (sentences * width, d_model)
+        if number >= len(self._positions):  # asking for each position takes longer
+            self._positions = decoder.positions.rows(0, 2 * (number + 1))
+        x = step(ids, self._positions[number], mask, start)  # (sentences * width, d_model)
         # 4. Compute the logits.
-        logits = product(x, self._output)
+        is_whole = self._output is decoder.output
+        logits = step.logits() if is_whole and step.is_narrow else product(x, self._output)
         if isinstance(decoder.model, CopyingTransformer):
             attention = step.cross_attention(self._count)[..., : self._source_len]
             hidden = tensor(x.reshape(*ids.shape, -1).copy())
@@ -314,19 +329,23 @@ class _Workspace:
 
 
 class _Step:
-    """The calls of a step with `width` hypotheses of each sentence, and their arrays."""
+    """The calls of a step with `width` hypotheses of each sentence, and their arrays.
+
+    Attributes:
+        is_narrow: whether `logits` may be called.
+    """
 
     def __init__(self, decoder: CpuDecoder, workspace: _Workspace, width: int) -> None:
         self._decoder, self._workspace = decoder, workspace
-        sentences, _, length = workspace.sizes
+        sentences = workspace.sizes[0]
         self._width = width
         rows = sentences * width
         d_model = decoder.embedding.shape[1]
         # The calls for a single sentence serve for many, those for several rarely for all rows.
         self._recorder = recorder(has_fixed_rows=sentences == 1)
         self._filled = 0
-        # (sentences, 1, width, length)
-        self._mask = np.full((sentences, 1, width, length), FORBIDDEN)
+        # FORBIDDEN or 0, (sentences, 1, width, positions); None forbids nothing.
+        self._mask: np.ndarray | None = None
         self._x = x = np.zeros((rows, d_model), np.float32)
         normed = np.zeros_like(x)
         for layer, own, cross in zip(decoder.layers, workspace.own, workspace.cross, strict=True):
@@ -337,42 +356,50 @@ class _Step:
                 new = projected[:, :, layer.own.key_width :]
                 self._recorder.record(self._append, own, new)
                 query = projected[:, :, : layer.own.key_width]
-                layer.own.attend(self._recorder, query, own, self._mask, x)
+                layer.own.attend(self._recorder, query, own, self._add_mask, x, growing=True)
             with layer.cross_residual.around(self._recorder, x, normed) as entered:
                 query = layer.cross.project_query(self._recorder, entered)
                 query = query.reshape(sentences, width, -1)
                 self._cross_weights = layer.cross.attend(
-                    self._recorder, query, cross, workspace.padding, x
+                    self._recorder, query, cross, self._add_padding, x
                 )
             with layer.feed_forward_residual.around(self._recorder, x, normed) as entered:
                 layer.feed_forward.add_to(self._recorder, entered, x)
         if decoder.norm is not None:
             decoder.norm(self._recorder, x, x)
+        # With one row, a product is as fast without panels.
+        self.is_narrow = onednn.library() is not None and sentences == 1 and 1 < width <= PANEL
+        self._output_recorder: Recorder | None = None
 
     def __call__(
         self, ids: np.ndarray, position: np.ndarray, mask: np.ndarray | None, filled: int
     ) -> np.ndarray:
-        """Takes the step: `ids` (sentences, width) at a `position` (1, d_model), where earlier
-        steps have `filled` target positions; `mask` is that of `AncestorMask.grow`.
+        """Takes the step: `ids` (sentences, width) at a `position` (d_model,), where earlier steps
+        have `filled` target positions; `mask` is that of `AncestorMask.grow`.
 
         Returns: the output of the decoder (sentences * width, d_model), until the next step.
         """
-        decoder, count = self._decoder, self._workspace.count
-        end = filled + self._width
-        self._filled = filled
-        if mask is None:
-            self._mask[:count, :, :, :end] = 0
-        else:
-            np.multiply(mask, FORBIDDEN, out=self._mask[:count, :, :, :end])
-        self._mask[:, :, :, end:] = FORBIDDEN
+        decoder = self._decoder
+        self._filled, end = filled, filled + self._width
+        self._mask = None if mask is None else mask * FORBIDDEN
         rows = ids.size
         x = self._x[:rows]
         np.take(decoder.embedding, ids.reshape(-1), axis=0, out=x, mode="clip")
         x *= decoder.scale
         x += position
-        for function, arguments in self._recorder.calls_of(rows):
+        for function, arguments in self._recorder.calls_of(rows, end):
             function(*arguments)
         return x
+
+    def logits(self) -> np.ndarray:
+        """The logits (width, vocabulary) of the last step, until the next one, if `is_narrow`."""
+        if self._output_recorder is None:
+            self._logits = np.empty((self._width, len(self._decoder.embedding)), np.float32)
+            self._output_recorder = recorder(has_fixed_rows=True)
+            self._decoder.panels.record(self._output_recorder, self._x, self._logits)
+        for function, arguments in self._output_recorder.calls_of(self._width):
+            function(*arguments)
+        return self._logits
 
     def cross_attention(self, sentences: int) -> np.ndarray:
         """The cross-attention weights of the last layer in the last step, (sentences, heads, width,
@@ -382,6 +409,15 @@ class _Step:
     def _append(self, own: np.ndarray, new: np.ndarray) -> None:
         count = self._workspace.count
         own[:count, self._filled : self._filled + self._width] = new[:count]
+
+    def _add_mask(self, scores: np.ndarray) -> None:
+        end = self._filled + self._width
+        if self._mask is not None:
+            scores[: self._workspace.count, :, :, :end] += self._mask
+        scores[:, :, :, end:] = FORBIDDEN
+
+    def _add_padding(self, scores: np.ndarray) -> None:
+        scores += self._workspace.padding
 
 
 class _DecoderLayer:

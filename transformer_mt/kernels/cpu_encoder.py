@@ -63,7 +63,7 @@ class _Pass:
                 # Queries, keys and values side by side: (1, length, heads * d) each.
                 projected = layer.attention.project_all(self._recorder, entered)[np.newaxis]
                 query, keys_and_values = np.split(projected, [layer.attention.key_width], axis=2)
-                layer.attention.attend(self._recorder, query, keys_and_values, self._padding, x)
+                layer.attention.attend(self._recorder, query, keys_and_values, self._add_padding, x)
             with layer.feed_forward_residual.around(self._recorder, x, normed) as entered:
                 layer.feed_forward.add_to(self._recorder, entered, x)
         if encoder.norm is not None:
@@ -83,6 +83,9 @@ class _Pass:
         for function, arguments in self._recorder.calls_of(len(self._x)):
             function(*arguments)
         return x.copy()
+
+    def _add_padding(self, scores: np.ndarray) -> None:
+        scores += self._padding
 
 
 class _EncoderLayer:

@@ -28,6 +28,8 @@ from transformer_mt.model.operations import array
 FORBIDDEN = np.float32(FORBIDDEN_SCORE)
 # Sources are padded to a multiple of this length, so that fewer shapes occur.
 SOURCE_STEP = 16
+# The number of columns of a panel, see `Panels`.
+PANEL = 16
 
 
 def padded_length(source_len: int) -> int:
@@ -63,6 +65,45 @@ def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return out
 
 
+def exp(x: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """Computes exp(x) into `out`, which is contiguous, float32, and returned."""
+    library = onednn.library()
+    if library is None:
+        return np.exp(x, out=out)
+    library.exp(np.ascontiguousarray(x, np.float32), out)
+    return out
+
+
+class Panels:
+    """A matrix of which PANEL columns at a time lie together in memory.
+
+    A product with few rows takes as long as reading the matrix, and this is the order in which it
+    reads it. From 5 rows of 128 to 10,000 columns, it takes 0.35 ms, and otherwise 1 ms (measured
+    with AVX2).
+
+    Args:
+        matrix: float32 (inner, columns).
+    """
+
+    def __init__(self, matrix: np.ndarray) -> None:
+        inner, columns = matrix.shape
+        self._columns = columns // PANEL * PANEL
+        panels = matrix[:, : self._columns].reshape(inner, -1, PANEL).swapaxes(0, 1)
+        self._panels = np.ascontiguousarray(panels)  # (panels, inner, PANEL)
+        self._rest = np.ascontiguousarray(matrix[:, self._columns :])
+
+    def record(self, recorder: Recorder, x: np.ndarray, out: np.ndarray) -> None:
+        """Records out = x @ matrix, for `x` (rows, inner) and `out` (rows, columns). The recorder
+        is one for fixed rows."""
+        rows = len(x)
+        for matrices, part in (
+            (self._panels, out[:, : self._columns].reshape(rows, -1, PANEL).swapaxes(0, 1)),
+            (self._rest[np.newaxis], out[np.newaxis, :, self._columns :]),
+        ):
+            if part.size:
+                recorder.products(np.broadcast_to(x, (len(part), *x.shape)), matrices, part)
+
+
 class RecordedAttention:
     """A `MultiHeadAttention`. The scores are scaled by scaling the queries.
 
@@ -95,8 +136,9 @@ class RecordedAttention:
         recorder: Recorder,
         query: np.ndarray,
         keys_and_values: np.ndarray,
-        mask: np.ndarray,
+        add_mask: Callable[[np.ndarray], object],
         x: np.ndarray,
+        growing: bool = False,
     ) -> np.ndarray:
         """Adds the attention from `query` (sentences, width, heads * d_k) to the keys to `x`
         (sentences * width, d_model). Returns the array of the weights, (sentences, heads, width,
@@ -104,7 +146,9 @@ class RecordedAttention:
 
         Args:
             keys_and_values: (sentences, length, self.width).
-            mask: float32, FORBIDDEN at forbidden keys, (sentences, 1, 1 or width, length).
+            add_mask: adds FORBIDDEN to the scores of forbidden keys, in an array of the shape of
+                the weights.
+            growing: whether the number of keys is that of `Recorder.calls_of`.
         """
         key = self._heads(keys_and_values[:, :, : self.key_width])
         value = self._heads(keys_and_values[:, :, self.key_width :])
@@ -112,10 +156,11 @@ class RecordedAttention:
         weights = np.zeros((*query.shape[:3], key.shape[2]), np.float32)
         sentences, width = query.shape[0], query.shape[2]
         mixed = np.zeros((sentences, width, self._output.weight.shape[0]), np.float32)
-        recorder.products(query, key.swapaxes(2, 3), weights)
-        recorder.record(np.add, weights, mask, weights)
+        columns, inner = (onednn.COLUMNS, onednn.INNER) if growing else (None, None)
+        recorder.products(query, key.swapaxes(2, 3), weights, columns)
+        recorder.record(add_mask, weights)
         recorder.softmax(weights, weights)
-        recorder.products(weights, value, self._heads(mixed))
+        recorder.products(weights, value, self._heads(mixed), inner)
         self._output.add_to(recorder, mixed.reshape(len(x), -1), x)
         return weights
 
@@ -205,8 +250,8 @@ class NumpyRecorder:
         self._calls: list[onednn.Call] = []
         self._rows = 0
 
-    def calls_of(self, rows: int) -> list[onednn.Call]:
-        self._rows = rows
+    def calls_of(self, rows: int, keys: int = 0) -> list[onednn.Call]:
+        self._rows = rows  # all keys are computed
         return self._calls
 
     def record(self, function: Callable, *arguments: object) -> None:
@@ -234,7 +279,9 @@ class NumpyRecorder:
 
         self.record(compute)
 
-    def products(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
+    def products(
+        self, a: np.ndarray, b: np.ndarray, out: np.ndarray, growing: int | None = None
+    ) -> None:
         self.record(partial(np.matmul, a, b, out=out))
 
     def softmax(self, x: np.ndarray, out: np.ndarray) -> None:

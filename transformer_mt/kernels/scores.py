@@ -18,6 +18,7 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor
 
+from transformer_mt.kernels.recorded import exp
 from transformer_mt.model.operations import array, is_float32_on_cpu
 
 # The number of ids in a block; some blocks have one less.
@@ -82,14 +83,14 @@ class LogProbs:
             sentences, _, size = self._logits.shape
             offsets = scores - self._log_total
             blocks = self._blocks
-            maxima = self._maxima.copy()
             # The maxima of the blocks that hold an id of `never` are computed again without it.
-            without = self._members(np.s_[:, :], blocks.members[blocks.affected])
-            maxima[:, :, blocks.affected] = without.max(axis=-1)
+            without = self._logits.take(blocks.affected_ids, axis=2)
+            without[:, :, blocks.affected_is_never] = -np.inf
+            self._maxima[:, :, blocks.affected] = without.max(axis=-1)
 
             # The `count` best are in the blocks with the `count` best maxima: (sentences, count).
-            tops = (maxima + offsets[:, :, np.newaxis]).reshape(sentences, -1)
-            tops = np.where(np.isnan(tops), -np.inf, tops)
+            tops = (self._maxima + offsets[:, :, np.newaxis]).reshape(sentences, -1)
+            np.fmax(tops, -np.inf, out=tops)  # fmax ignores what is not a number
             chosen = _largest(tops, count)
             parents, chosen = np.divmod(chosen, blocks.count)
             rows = np.arange(sentences)[:, np.newaxis]
@@ -97,7 +98,7 @@ class LogProbs:
             # The totals of all ids in these blocks: (sentences, count * block).
             values = self._members((rows[:, :, np.newaxis], parents[:, :, np.newaxis]), members)
             totals = values + offsets[rows, parents][:, :, np.newaxis]
-            totals = np.where(np.isnan(totals), -np.inf, totals).reshape(sentences, -1)
+            totals = np.fmax(totals, -np.inf, out=totals).reshape(sentences, -1)
             best = _largest(totals, count)
             totals = totals[rows, best]
             # Equal totals are in the order of hypotheses and ids, so that the order of the blocks
@@ -232,6 +233,8 @@ class _Blocks:
         members: int64 (count, size), the ids of each block; what is beyond the vocabulary fills up.
         is_never: bool, whether an id of `members` is beyond the vocabulary or in `never`.
         affected: the blocks that hold an id of `never`.
+        affected_ids, affected_is_never: their ids, of which those beyond the vocabulary are
+            replaced by its last id, and `is_never` of them; (affected, size).
     """
 
     def __init__(self, vocabulary: int, never: tuple[int, ...]) -> None:
@@ -241,6 +244,9 @@ class _Blocks:
         self.is_never = (members >= vocabulary) | np.isin(members, never)
         self.members = members.reshape(self.size, self.count).T.copy()
         self.affected = np.unique(np.array(never, np.int64) % self.count)
+        affected = self.members[self.affected]
+        self.affected_is_never = self.is_never[affected]
+        self.affected_ids = np.minimum(affected, vocabulary - 1)
 
 
 _blocks_of = functools.lru_cache(_Blocks)
@@ -272,11 +278,11 @@ def _reduced(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             exponentials = buffer[: len(some)]
             # Most models need no shift, which saves a pass.
             if np.abs(largest).max() < LARGEST_EXPONENT:
-                sums = np.exp(some, out=exponentials).sum(axis=1)
+                sums = exp(some, exponentials).sum(axis=1)
                 log_total[start : start + ROWS] = np.log(sums)
             else:
                 np.subtract(some, largest[:, np.newaxis], out=exponentials)
-                sums = np.exp(exponentials, out=exponentials).sum(axis=1)
+                sums = exp(exponentials, exponentials).sum(axis=1)
                 log_total[start : start + ROWS] = np.log(sums) + largest
     return log_total, maxima
 
