@@ -92,6 +92,8 @@ Length = TypeVar("Length", float, np.ndarray)
 # The number of sentences of a length in subwords, with eos, that are decoded at once with some
 # settings. It may be 0, where one is decoded.
 AtOnce = Callable[[DecodingConfig, int], int]
+# A sentence is done when it has this many outputs for each hypothesis of its beam.
+PATIENCE = 2
 # The number of padded source tokens in a batch, if `decoding.batch_tokens` is null.
 BATCH_TOKENS = 2_048
 

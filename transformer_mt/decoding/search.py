@@ -13,6 +13,7 @@ import numpy as np
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.subword import Vocabulary
 from transformer_mt.decoding.engine import (
+    PATIENCE,
     Hypotheses,
     Hypothesis,
     Rows,
@@ -33,8 +34,6 @@ DONE_SHARE = 1 / 8
 # each hypothesis attends among the positions of all of them (see `AncestorMask`). With a beam below
 # 23, a batch of 2,048 tokens never has so many.
 PAIRS_AT_ONCE = 2**20
-# A sentence is done when it has this many results for each hypothesis of its beam.
-PATIENCE = 2
 
 
 class Stepper(Protocol):
