@@ -199,6 +199,19 @@ def test_stopping_early_changes_nothing(beam_size, alpha, n_best):
             assert hypothesis.score == pytest.approx(score, abs=1e-5)
 
 
+@pytest.mark.parametrize("beam_size", [2, 4])
+def test_a_search_ends_with_twice_as_many_results_as_the_beam_is_wide(beam_size):
+    """The penalty for length is so low that a better result could always follow."""
+    table, longest = Table(9, end=1.0), 20
+    for sentence in range(6):
+        rows = Rows(table, [sentence])
+        options = {"alpha": 3.0, "n_best": beam_size, "beam_size": beam_size}
+        (found,) = beam_search(rows, task([longest], **options))
+        expected = simple_beam(table, sentence, longest, beam_size, 3.0)[:beam_size]
+        assert [tuple(hypothesis.ids) for hypothesis in found] == [ids for _, ids in expected]
+        assert rows.steps < longest
+
+
 def greedy(table, sentence, longest):
     ids = []
     while len(ids) < longest:

@@ -455,6 +455,10 @@ def wrong_version(monkeypatch):
     monkeypatch.setattr(onednn, "MAJOR", 4)
 
 
+def no_mkl(monkeypatch):
+    monkeypatch.setattr(onednn, "MKL_FILE", "libmklml_intel.so.99")
+
+
 def no_file(monkeypatch):
     monkeypatch.setattr(onednn, "FILE", "libdnnl.so.99")
 
@@ -472,7 +476,8 @@ def wrong_products(monkeypatch):
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        (no_file, "not the expected libdnnl.so.99"),
+        (no_mkl, "no usable libmklml_intel.so.99"),
+        (no_file, "no usable libdnnl.so.99"),
         (wrong_version, "its version is 3"),
         (wrong_products, "its test failed (a product differs by 0.1"),
     ],

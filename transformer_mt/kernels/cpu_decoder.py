@@ -187,7 +187,7 @@ class CpuDecoderState:
         self._workspace = decoder.workspace(self._count, self._source_len, 1)
         is_padding = array(source_ids) == decoder.model.source_pad_id
         self._workspace.start(array(memory), is_padding)
-        self._positions = decoder.positions.rows(0, 32)
+        self._positions = decoder.positions.rows(0, capacity(1))
         self._copyable = decoder.model.copyable(source_ids)
         self._output = decoder.output
         if candidates is not None:
@@ -221,7 +221,7 @@ class CpuDecoderState:
         # 3. Embed the ids, and pass the hypotheses through all layers.
         step = self._workspace.step(ids.shape[1])
         if number >= len(self._positions):  # asking for each position takes longer
-            self._positions = decoder.positions.rows(0, 2 * (number + 1))
+            self._positions = decoder.positions.rows(0, capacity(number + 1))
         x = step(ids, self._positions[number], mask, start)  # (sentences * width, d_model)
         # 4. Compute the logits.
         is_whole = self._output is decoder.output

@@ -145,8 +145,8 @@ class Library:
             found = self.c.dnnl_version().contents
             self._sgemm, self.execute = self.c.dnnl_sgemm, self.c.dnnl_primitive_execute
         except (OSError, AttributeError):
-            names = f"{FILE} and {MKL_FILE}"
-            raise Unavailable(f"this package of Paddle has not the expected {names}") from None
+            names = f"{FILE} or no usable {MKL_FILE}"
+            raise Unavailable(f"this package of Paddle has no usable {names}") from None
         self.version = f"{found.major}.{found.minor}.{found.patch}"
         if found.major != MAJOR:
             raise Unavailable(f"its version is {self.version}, not {MAJOR}")
