@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.small_trainers import assert_same_weights, trainer_of
 from tests.support import emulate_bfloat16, onednn_operations, run_python, take_steps, widened
 from transformer_mt import kernels
-from transformer_mt.kernels import cpu_onednn, onednn
+from transformer_mt.kernels import cpu_onednn, mkl, onednn
 from transformer_mt.kernels.cpu import CpuOperations
 from transformer_mt.kernels.cpu_onednn import OneDnnOperations
 from transformer_mt.kernels.recorded import Panels, exp
@@ -200,8 +200,8 @@ def test_products_of_few_sentences_and_keys(own):
     scores = np.zeros((sentences, heads, width, keys), np.float32)
     mixed = np.zeros_like(query)
     recorder = onednn.Recorder(onednn.library(), has_fixed_rows=False)
-    recorder.products(query, key.swapaxes(2, 3), scores, onednn.COLUMNS)
-    recorder.products(scores, key, mixed, onednn.INNER)
+    recorder.products(query, key.swapaxes(2, 3), scores, mkl.COLUMNS)
+    recorder.products(scores, key, mixed, mkl.INNER)
     for count, used in ((3, 4), (4, 1), (2, 6)):
         scores[:], mixed[:] = np.nan, np.nan
         make(recorder.calls_of(count * width, used))
@@ -456,7 +456,7 @@ def wrong_version(monkeypatch):
 
 
 def no_mkl(monkeypatch):
-    monkeypatch.setattr(onednn, "MKL_FILE", "libmklml_intel.so.99")
+    monkeypatch.setattr(mkl, "FILE", "libmklml_intel.so.99")
 
 
 def no_file(monkeypatch):

@@ -1,9 +1,9 @@
-"""Operations by oneDNN, and small products by MKL: libraries inside Paddle's package for x86.
+"""Operations by oneDNN, a library that comes inside Paddle's package for x86.
 
 Paddle computes a product on a CPU with an old MKL, and never calls oneDNN outside of graphs. On
 processors with AVX-512, oneDNN's float32 product is more than twice as fast, and its bfloat16
-product four times. With AVX2, its softmax and its layer norm still are faster. Many small products
-at once, as attention needs them, take MKL half as long as oneDNN (measured with AVX2).
+product four times. With AVX2, its softmax and its layer norm still are faster. Small products are
+left to MKL.
 
 All arrays are float32 NumPy arrays, unless said otherwise. Their memory is read and written in
 place, so they may be views of tensors. TRANSFORMER_MT_ONEDNN=0 in the environment switches the
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from ctypes import byref, c_char, c_float, c_int, c_int64, c_size_t, c_void_p
@@ -24,11 +23,13 @@ from typing import Any
 import numpy as np
 import paddle
 
+from transformer_mt.kernels import mkl
+from transformer_mt.kernels.mkl import Call, Mkl, pointer, row_length
 from transformer_mt.utils.console import say
 from transformer_mt.utils.device import processor_flags
 
 SWITCH, OFF = "TRANSFORMER_MT_ONEDNN", "0"
-FILE, MKL_FILE = "libdnnl.so.3", "libmklml_intel.so"
+FILE = "libdnnl.so.3"
 # The numbers below are those of this major version.
 MAJOR = 3
 # Flags of /proc/cpuinfo that tell that the processor multiplies in bfloat16.
@@ -44,14 +45,6 @@ _SOURCE, _RESULT, _WEIGHTS, _BIAS = 1, 17, 33, 41
 _MEAN, _VARIANCE, _SCALE, _SHIFT = 49, 50, 51, 52
 _SOURCE_GRADIENT, _RESULT_GRADIENT, _SCALE_GRADIENT, _SHIFT_GRADIENT = 129, 145, 255, 256
 _OUT_OF_MEMORY = 1
-# From MKL's mkl_cblas.h: the layout of matrices, and whether one is transposed.
-_ROW_MAJOR = 101
-_TRANSPOSED = {b"N": 111, b"T": 112}
-# The numbers of columns of a product, of the columns that it sums over, and of the products, among
-# the numbers of `Library.products_call`.
-COLUMNS, INNER, _COUNT = 3, 4, 8
-# The factors of a product and of what it replaces.
-_FACTORS = np.array([1.0, 0.0], np.float32)
 
 FLOAT32_BYTES = 4
 # The number of shapes for which an operation is kept ready. A batch has some thirty.
@@ -62,9 +55,6 @@ Layout = tuple[tuple[int, ...], tuple[int, ...], int]
 # The arrays of an operation with the numbers of the arguments that they are.
 Arrays = list[tuple[int, np.ndarray]]
 Descriptions = dict[int, c_void_p]
-# A function with all of its arguments, which is called as function(*arguments). It holds addresses:
-# whoever keeps a call keeps the arrays that it was made of.
-Call = tuple[Callable[..., object], tuple]
 
 
 class Unavailable(Exception):
@@ -90,11 +80,6 @@ def _found() -> tuple[Library | None, str]:
         if os.environ.get(SWITCH) != OFF:
             say(f"oneDNN is not used, so that a CPU computes more slowly: {error}")
         return None, str(error)
-
-
-def pointer(x: np.ndarray) -> int:
-    """Returns the address of the array's first element."""
-    return x.__array_interface__["data"][0]
 
 
 def _check(status: int, *_: object) -> int:
@@ -124,6 +109,7 @@ class Library:
     """The library, which has been found to compute correctly.
 
     Attributes:
+        mkl: for what oneDNN does more slowly. Without it, the library is not used either.
         version: such as "3.6.2".
         has_bfloat16: whether the processor multiplies in bfloat16.
 
@@ -138,14 +124,13 @@ class Library:
         # Paddle has loaded the OpenMP library that this one then uses, too.
         folder = Path(paddle.__file__).parent / "libs"
         try:
-            mkl = ctypes.CDLL(str(folder / MKL_FILE))
-            self._sgemm_batch, self._exp = mkl.cblas_sgemm_batch, mkl.vsExp
+            self.mkl = Mkl(folder)
             self.c = ctypes.CDLL(str(folder / FILE))
             self.c.dnnl_version.restype = ctypes.POINTER(_Version)
             found = self.c.dnnl_version().contents
             self._sgemm, self.execute = self.c.dnnl_sgemm, self.c.dnnl_primitive_execute
         except (OSError, AttributeError):
-            names = f"{FILE} or no usable {MKL_FILE}"
+            names = f"{FILE} or no usable {mkl.FILE}"
             raise Unavailable(f"this package of Paddle has no usable {names}") from None
         self.version = f"{found.major}.{found.minor}.{found.patch}"
         if found.major != MAJOR:
@@ -158,9 +143,6 @@ class Library:
                 *(c_char, c_char, size, size, size),
                 *(c_float, c_void_p, size, c_void_p, size, c_float, c_void_p, size),
             ]
-        self._sgemm_batch.argtypes = [c_int, *[c_void_p] * 13, c_int, c_void_p]
-        self._exp.argtypes = [c_int, c_void_p, c_void_p]
-        self._sgemm_batch.restype = self._exp.restype = None
         self.execute.argtypes = [c_void_p, c_void_p, c_int, c_void_p]
         self.c.dnnl_memory_set_data_handle.argtypes = [c_void_p, c_void_p]
         for function in filter(None, (self._sgemm, self._bfloat16_gemm, self.execute)):
@@ -207,9 +189,9 @@ class Library:
         """
         gemm = self._sgemm if a.dtype == np.float32 else self._bfloat16_gemm
         (m, k), n = a.shape, b.shape[1]
-        transposed_a, rows_a = _row_length(a)
-        transposed_b, rows_b = _row_length(b)
-        _, rows_out = _row_length(out)
+        transposed_a, rows_a = row_length(a)
+        transposed_b, rows_b = row_length(b)
+        _, rows_out = row_length(out)
         return gemm, (
             *(transposed_a, transposed_b, m, n, k, 1.0, pointer(a), rows_a, pointer(b), rows_b),
             *(float(add), pointer(out), rows_out),
@@ -219,35 +201,6 @@ class Library:
         """Computes what `product_call` describes."""
         function, arguments = self.product_call(a, b, out, add)
         function(*arguments)
-
-    def products_call(
-        self, a: np.ndarray, b: np.ndarray, out: np.ndarray
-    ) -> tuple[Call, tuple[np.ndarray, np.ndarray]]:
-        """Returns the call that computes out = a @ b for many matrices, and two arrays that must
-        live as long as the call. The first holds its numbers, int32.
-
-        Args: `a` (..., m, k), `b` (..., k, n) and `out` (..., m, n), each as in `product_call`.
-        """
-        *leading, m, n = out.shape
-        first = (0,) * len(leading)
-        kinds, lengths = zip(*(_row_length(x[first]) for x in (a, b, out)), strict=True)
-        transposed = (_TRANSPOSED[kind] for kind in kinds[:2])
-        count = math.prod(leading)
-        # COLUMNS, INNER and _COUNT are places among these.
-        numbers = np.array([*transposed, m, n, a.shape[-1], *lengths, count], np.int32)
-        matrices = np.stack([_addresses(x) for x in (a, b, out)])
-        is_a, is_b, rows, columns, inner, row_a, row_b, row_out, counts = _elements(numbers)
-        one, zero = _elements(_FACTORS)
-        of_a, of_b, of_out = _elements(matrices)
-        arguments = (
-            *(_ROW_MAJOR, is_a, is_b, rows, columns, inner, one, of_a, row_a, of_b, row_b),
-            *(zero, of_out, row_out, 1, counts),
-        )
-        return (self._sgemm_batch, arguments), (numbers, matrices)
-
-    def exp(self, x: np.ndarray, out: np.ndarray) -> None:
-        """Computes the exponential of each element. Both arrays are contiguous, and of one size."""
-        self._exp(x.size, pointer(x), pointer(out))
 
     def _test(self) -> None:
         # Compares each operation with NumPy's float64. Rounding makes a difference below 1e-6.
@@ -269,7 +222,7 @@ class Library:
         scores = a.astype(float) @ b.swapaxes(2, 3)
         require_close("several products", weights, scores)
         exponentials = np.empty_like(weights)
-        self.exp(weights, exponentials)
+        self.mkl.exp(weights, exponentials)
         require_close("the exponential", exponentials / np.exp(scores), np.ones(weights.shape))
         operations.softmax(weights, weights)
         expected = np.exp(scores - scores.max(axis=-1, keepdims=True))
@@ -286,30 +239,6 @@ class Library:
         centred = x - x.mean(axis=1, keepdims=True, dtype=float)
         expected = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-5)
         require_close("the layer norm", out, expected * scale + shift)
-
-
-def _addresses(x: np.ndarray) -> np.ndarray:
-    # The addresses of the matrices of `x` (..., rows, columns), int64 (...,).
-    result = np.array(pointer(x))
-    for size, stride in zip(x.shape[:-2], x.strides[:-2], strict=True):
-        result = np.add.outer(result, stride * np.arange(size))
-    return result
-
-
-def _elements(x: np.ndarray) -> range:
-    # The addresses of the elements along the first dimension of a contiguous array.
-    return range(pointer(x), pointer(x) + x.nbytes, x.strides[0])
-
-
-def _row_length(x: np.ndarray) -> tuple[bytes, int]:
-    # Whether (b"T") or not (b"N") the columns of `x` (rows, columns) are contiguous, instead of its
-    # rows; and how many elements lie between the starts of two rows (or columns).
-    down, along = (stride // x.itemsize for stride in x.strides)
-    if along == 1 or x.shape[1] == 1:
-        return b"N", max(down, x.shape[1], 1)
-    if down != 1 and x.shape[0] != 1:
-        raise ValueError("neither the rows nor the columns of a matrix are contiguous")
-    return b"T", max(along, x.shape[0], 1)
 
 
 class Operations:
@@ -329,8 +258,8 @@ class Operations:
         self.library.c.dnnl_stream_destroy(self._stream)
 
     def products(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
-        """Computes what `Library.products_call` describes."""
-        (function, arguments), _kept = self.library.products_call(a, b, out)
+        """Computes what `Mkl.products_call` describes."""
+        (function, arguments), _kept = self.library.mkl.products_call(a, b, out)
         function(*arguments)
 
     def softmax(self, x: np.ndarray, out: np.ndarray) -> None:
@@ -429,10 +358,10 @@ class Recorder(Operations):
             a: (sentences, ..., m, k), of which each sentence has m rows.
             growing: COLUMNS or INNER, whose number is that of the keys in `calls_of`.
         """
-        call, (numbers, matrices) = self.library.products_call(a, b, out)
+        call, (numbers, matrices) = self.library.mkl.products_call(a, b, out)
         self._calls.append(call)
         if not self._has_fixed_rows:
-            self._batches.append((numbers, int(numbers[_COUNT]), len(a) * a.shape[-2]))
+            self._batches.append((numbers, int(numbers[mkl.COUNT]), len(a) * a.shape[-2]))
         if growing is not None:
             self._growing.append((numbers, growing))
         self._kept.append((numbers, matrices, a, b, out))
@@ -473,7 +402,7 @@ class Recorder(Operations):
         if rows != self._rows:
             self._rows = rows
             for numbers, matrices, all_rows in self._batches:
-                numbers[_COUNT] = matrices * rows // all_rows
+                numbers[mkl.COUNT] = matrices * rows // all_rows
             for place in self._affine:
                 function, arguments = self._calls[place]
                 # What precedes the number of rows tells which matrices are transposed.

@@ -15,7 +15,8 @@ from functools import partial
 
 import numpy as np
 
-from transformer_mt.kernels import onednn
+from transformer_mt.kernels import mkl, onednn
+from transformer_mt.kernels.mkl import Call
 from transformer_mt.model.attention import FORBIDDEN_SCORE, MultiHeadAttention
 from transformer_mt.model.layers import (
     LayerNorm,
@@ -70,7 +71,7 @@ def exp(x: np.ndarray, out: np.ndarray) -> np.ndarray:
     library = onednn.library()
     if library is None:
         return np.exp(x, out=out)
-    library.exp(np.ascontiguousarray(x, np.float32), out)
+    library.mkl.exp(np.ascontiguousarray(x, np.float32), out)
     return out
 
 
@@ -156,7 +157,7 @@ class RecordedAttention:
         weights = np.zeros((*query.shape[:3], key.shape[2]), np.float32)
         sentences, width = query.shape[0], query.shape[2]
         mixed = np.zeros((sentences, width, self._output.weight.shape[0]), np.float32)
-        columns, inner = (onednn.COLUMNS, onednn.INNER) if growing else (None, None)
+        columns, inner = (mkl.COLUMNS, mkl.INNER) if growing else (None, None)
         recorder.products(query, key.swapaxes(2, 3), weights, columns)
         recorder.record(add_mask, weights)
         recorder.softmax(weights, weights)
@@ -247,10 +248,10 @@ class NumpyRecorder:
     """As `onednn.Recorder`, where there is no oneDNN."""
 
     def __init__(self) -> None:
-        self._calls: list[onednn.Call] = []
+        self._calls: list[Call] = []
         self._rows = 0
 
-    def calls_of(self, rows: int, keys: int = 0) -> list[onednn.Call]:
+    def calls_of(self, rows: int, keys: int = 0) -> list[Call]:
         self._rows = rows  # all keys are computed
         return self._calls
 
