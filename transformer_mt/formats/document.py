@@ -1,0 +1,71 @@
+"""Documents: files that hold texts to translate among much else, such as PO, XLIFF or HTML.
+
+A document is read as its units, and written with translations in their places. Everything else
+stays byte for byte as it was: comments, keys, order, escapes, line ends. Reading runs nothing that
+is in a file, and fetches nothing that it names.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+# What stands around a piece of inline markup in the text of a unit, such as an element of XLIFF.
+# They are characters for private use, so text has none; `clean` removes them where it has.
+MARK_START, MARK_END = "\ue000", "\ue001"
+MARKUP = re.compile(f"{MARK_START}[^{MARK_START}{MARK_END}]*{MARK_END}")
+
+
+@dataclass
+class Unit:
+    """A text of a document that is translated by itself.
+
+    In `source` and `target`, escapes of the format are resolved (`&amp;` is &), and each piece of
+    inline markup is as in the file, between MARK_START and MARK_END. The texts may have line ends,
+    and spaces around them.
+
+    Attributes:
+        name: where it is, for people: a key, the id of a message, or "line 12".
+        source: what to translate.
+        target: the translation that the file has; empty if it has none.
+        is_done: whether the file has a translation that needs no review, so that the unit is
+            translated only if everything is.
+    """
+
+    name: str
+    source: str
+    target: str = ""
+    is_done: bool = False
+
+
+class Document(ABC):
+    """A file that was read.
+
+    Attributes:
+        units: in the order of the file.
+        source_lang, target_lang: the languages that the file names; None if it names none.
+    """
+
+    units: list[Unit]
+    source_lang: str | None = None
+    target_lang: str | None = None
+
+    @abstractmethod
+    def render(self, translations: Mapping[int, str], made_by: str) -> bytes:
+        """The content of the file with translations.
+
+        A translation is marked as one of a machine, as the format has it: fuzzy, or "needs
+        review". Without translations, the content is what was read, byte for byte.
+
+        Args:
+            translations: of some units, by their places in `units`. Their markup stands between
+                MARK_START and MARK_END.
+            made_by: what translated, for formats that can tell: the name of a model.
+        """
+
+
+def clean(text: str) -> str:
+    """Removes the characters that stand around markup from text of a file."""
+    return text.replace(MARK_START, "").replace(MARK_END, "")
