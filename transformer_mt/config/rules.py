@@ -64,13 +64,20 @@ def subword_rules(config: Config) -> Problems:
       `data.dataset` has a vocabulary of its own.
     - `subword.vocabulary` needs `subword.type: vocabulary`.
     - `subword.source_vocab_size` and `subword.target_vocab_size` need `subword.joint: false`.
-    - `subword.user_symbols` needs `subword.type: bpe`, `unigram` or `char`.
+    - `subword.user_symbols` and `data.protect` need `subword.type: bpe`, `unigram` or `char`.
+    - `data.drop_unmatched` needs `data.protect`.
+    - `data.protect` cannot be combined with `guided_attention.by: alignment`.
     - With these types, each tag of `data.train` must be one of `subword.user_symbols`, unless the
       subwords are those of `training.init_from`.
     """
     subword = config.subword
     yield from needs(config, "subword.sampling", "subword.type", "bpe", "unigram")
     yield from needs(config, "subword.user_symbols", "subword.type", *WITH_SYMBOLS)
+    yield from needs(config, "data.protect", "subword.type", *WITH_SYMBOLS)
+    reason = "the words of its file are not those of text with symbols"
+    yield from needs(config, "data.protect", "guided_attention.by", None, "diagonal", reason=reason)
+    if config.data.drop_unmatched and not config.data.protect:
+        yield ("data.drop_unmatched", "data.protect"), "needs data.protect"
     yield from needs(config, "subword.vocabulary", "subword.type", "vocabulary")
     yield from needs(config, "subword.source_vocab_size", "subword.joint", False)
     yield from needs(config, "subword.target_vocab_size", "subword.joint", False)

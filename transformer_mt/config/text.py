@@ -1,5 +1,6 @@
 """The sections `data` and `subword`: the text, and how it is split."""
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
@@ -48,6 +49,39 @@ class TrainingText(Section):
             source = f"{self.tag} {source}"
         return source, target
 
+
+# The classes of protected spans, in the order of precedence (see `data.spans`).
+PROTECTED_CLASSES = (
+    *("tags", "markdown", "urls", "emails", "entities", "placeholders", "numbers"),
+)
+
+
+def _protected(settings: list[str]) -> list[str]:
+    for setting in settings:
+        if re.fullmatch("[a-z]+", setting):
+            if setting not in PROTECTED_CLASSES:
+                raise PydanticCustomError(
+                    "protect",
+                    "{setting} is no class of spans; they are {classes}",
+                    {"setting": setting, "classes": ", ".join(PROTECTED_CLASSES)},
+                )
+            continue
+        try:
+            matches_nothing = re.compile(setting).match("") is not None
+        except (re.error, RecursionError, OverflowError) as error:
+            raise PydanticCustomError(
+                "protect",
+                "{setting} is no regular expression: {error}",
+                {"setting": setting, "error": str(error)},
+            ) from None
+        if matches_nothing:
+            raise PydanticCustomError(
+                "protect", "{setting} matches an empty text", {"setting": setting}
+            )
+    return settings
+
+
+ProtectedSpans = Annotated[list[NonEmptyText], AfterValidator(_protected)]
 
 # The forms of data.train and of its items. pydantic puts their names into the place of an error,
 # from which `config.load` removes them.
@@ -135,6 +169,25 @@ class DataConfig(Section):
 
     drop_duplicates: bool = False
     """Whether training leaves out exact repetitions of a pair."""
+
+    protect: ProtectedSpans = Field(default=[])
+    """The parts of a text that a translation must keep as they are. Each stands in the text as a
+    symbol, which is one subword. The search writes each symbol of the source exactly once, and then
+    the parts take the places of their symbols. The value is a list of names and of regular
+    expressions; see docs/localisation.md.
+    tags          `<b>...</b>`, `<img/>`, and the elements of XLIFF such as `<g id="1">`
+    markdown      code between backticks, and the addresses of links
+    urls          addresses such as https://example.com/a?b=1
+    emails        addresses such as info@example.com
+    entities      `&amp;`, `&#39;`
+    placeholders  `{0}`, `{name}`, ICU's `{count, plural, ...}`, `%s`, `%1$d`, `%(name)s`, `$NAME`,
+                  `${x}`, `__x__`, `{{x}}`
+    numbers       numbers with their units, such as 2.5 GB
+    [] protects nothing."""
+
+    drop_unmatched: bool = False
+    """Whether training leaves out pairs whose protected parts do not match: one side has a tag or a
+    placeholder that the other side lacks. With false, such a part stays text."""
 
     cache: str = "data/cache"
     """The folder for corpora that are already split into subwords. Later runs reuse them."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, islice
 from operator import length_hint
 from pathlib import Path
@@ -26,6 +26,7 @@ import numpy as np
 
 from transformer_mt.data.cache import CachedArrays, entry
 from transformer_mt.data.corpus import Pair
+from transformer_mt.data.spans import Spans
 from transformer_mt.data.subword import Subwords, Vocabulary
 from transformer_mt.utils.console import progress
 from transformer_mt.utils.errors import UserError
@@ -155,6 +156,31 @@ class Limits:
         return None
 
 
+UNMATCHED = "tags or placeholders of the sides differ"
+
+
+@dataclass(frozen=True)
+class Protection:
+    """Puts symbols in place of the protected spans of pairs.
+
+    Attributes:
+        settings: data.protect.
+        drop_unmatched: whether pairs are dropped whose spans do not match.
+    """
+
+    settings: tuple[str, ...]
+    drop_unmatched: bool = False
+
+    @cached_property
+    def spans(self) -> Spans:
+        return Spans(self.settings)
+
+    def applied(self, pair: Pair) -> tuple[Pair, bool]:
+        """The pair with symbols, and whether its spans match."""
+        source, target, is_matched = self.spans.pair_in_symbols(*pair)
+        return (source, target), is_matched
+
+
 def encoded_corpus(
     pairs: Iterable[Pair],
     content: str,
@@ -162,6 +188,7 @@ def encoded_corpus(
     limits: Limits,
     cache: Path,
     title: str,
+    protection: Protection | None = None,
     reason_to_drop: Callable[[Pair], str | None] = lambda pair: None,
 ) -> EncodedCorpus:
     """Returns the encoded corpus of a text, from the cache if it is there.
@@ -171,6 +198,7 @@ def encoded_corpus(
             Without a length, they count as few.
         content: a text that changes with `pairs` and with what `reason_to_drop` decides.
         title: what the progress bar and errors call the work.
+        protection: puts symbols in place of protected spans.
         reason_to_drop: is called with each pair, in order, and returns None to use it. The dropped
             pairs are counted by reason in `EncodedCorpus.facts`, together with those outside of
             `limits`.
@@ -178,11 +206,12 @@ def encoded_corpus(
     Raises:
         UserError: no pair is left, or the cache can't be written.
     """
-    made_from = "\0".join([str(FORMAT), content, repr(limits), ""]).encode() + subwords.content()
+    texts = [str(FORMAT), content, repr(limits), *([repr(protection)] if protection else []), ""]
+    made_from = "\0".join(texts).encode() + subwords.content()
     key = hashlib.sha256(made_from).hexdigest()[:32]
 
     def make(folder: Path) -> None:
-        encode, total = partial(_encode, subwords, limits), length_hint(pairs)
+        encode, total = partial(_encode, subwords, limits, protection), length_hint(pairs)
         cores = len(os.sched_getaffinity(0))
         is_large = cores > 1 and total >= PARALLEL_FROM
         pool = process_pool(cores, encode) if is_large else nullcontext(partial(map, encode))
@@ -227,8 +256,15 @@ def _chunks(
         yield kept, Counter(filter(None, reasons))
 
 
-def _encode(subwords: Subwords, limits: Limits, texts: _Texts) -> _Chunk:
+def _encode(
+    subwords: Subwords, limits: Limits, protection: Protection | None, texts: _Texts
+) -> _Chunk:
     numbered, dropped = texts
+    if protection is not None:
+        applied = [(number, *protection.applied(pair)) for number, pair in numbered]
+        is_used = not protection.drop_unmatched
+        numbered = [(number, pair) for number, pair, matched in applied if matched or is_used]
+        dropped = dropped + Counter([UNMATCHED] * (len(applied) - len(numbered)))
     sources = subwords.source.encode_all([pair[0] for _, pair in numbered])
     targets = subwords.target.encode_all([pair[1] for _, pair in numbered])
     reasons = list(map(limits.reason_to_drop, sources, targets))

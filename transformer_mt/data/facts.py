@@ -16,14 +16,20 @@ import numpy as np
 from transformer_mt.config.decoding import MAX_LENGTH_RATIO, DecodingConfig
 from transformer_mt.data.cache import CachedArrays, entry, entry_name
 from transformer_mt.data.corpus import Corpus, Pair, Split
-from transformer_mt.data.encoded import EncodedCorpus, EncodedText, Limits
+from transformer_mt.data.encoded import (
+    UNMATCHED,
+    EncodedCorpus,
+    EncodedText,
+    Limits,
+    Protection,
+)
 from transformer_mt.data.languages import has_spaces, has_spaces_in, sentences
 from transformer_mt.data.normalization import examples_of
 from transformer_mt.data.subword import Subwords, Vocabulary, WordVocabulary, tokens
 from transformer_mt.utils.console import progress
 
 # A new number makes existing entries of the cache unused.
-FORMAT = 4
+FORMAT = 5
 # A subword that occurs less often than this is rare.
 RARE = 10
 # How many examples there are of each kind, and how many characters of each text.
@@ -52,6 +58,7 @@ def facts_of(
     limits: Limits,
     reason_to_drop: Callable[[Pair], str | None],
     cache: Path,
+    protection: Protection | None = None,
 ) -> Facts:
     """Returns the facts about a corpus, whose form docs/data.md describes. They can be written as
     JSON.
@@ -61,13 +68,13 @@ def facts_of(
 
     Args:
         train: the encoded training text.
-        limits, reason_to_drop: what it was encoded with.
+        limits, reason_to_drop, protection: what it was encoded with.
     """
     held = {name: split for name in ("dev", "test") if (split := getattr(corpus, name))}
     contents = {name: split.content() for name, split in held.items()}
 
     def make(folder: Path) -> None:
-        facts = _read(corpus.train, held, train, subwords, limits, reason_to_drop)
+        facts = _read(corpus.train, held, train, subwords, limits, reason_to_drop, protection)
         (folder / "facts.json").write_text(json.dumps(facts))
 
     name = entry_name(FORMAT, train.key, contents)
@@ -103,6 +110,7 @@ def _read(
     subwords: Subwords,
     limits: Limits,
     reason_to_drop: Callable[[Pair], str | None],
+    protection: Protection | None,
 ) -> Facts:
     """Reads the training text, and returns the facts that the cache keeps."""
     is_used = np.zeros(train.text_lines, bool)
@@ -112,6 +120,7 @@ def _read(
     counts: dict[str, int] = train.facts["dropped"]
     dropped: dict[str, list[Pair]] = {reason: [] for reason in counts}
     copies, first_copies = 0, []
+    unmatched, first_unmatched = 0, []
     pairs_of = {name: list(split.pairs()) for name, split in held.items()}
     # What is looked for in the training text, and what of it is there.
     wanted = {key for pairs in pairs_of.values() for pair in pairs for key in _keys(pair)}
@@ -123,6 +132,13 @@ def _read(
     for number, (is_trained_on, (its_text, original)) in enumerate(bar):
         pair = its_text.as_read(*original)
         reason = reason_to_drop(pair)  # of every pair, because it may remember them
+        if protection is not None and reason is None:
+            pair, is_matched = protection.applied(pair)
+            if not is_matched:
+                reason = UNMATCHED if protection.drop_unmatched else None
+                unmatched += 1
+                if unmatched <= EXAMPLES:
+                    first_unmatched.append(original)
         if is_trained_on:
             source.add(number, pair[0])
             target.add(number, pair[1])
@@ -163,6 +179,7 @@ def _read(
         "unknown_text": unknown,
         "overlap": {name: _overlap(pairs_of.get(name, []), found) for name in ("dev", "test")},
         "copies": {"count": copies, "examples": _shortened(first_copies)},
+        "unmatched": {"count": unmatched, "examples": _shortened(first_unmatched)},
         "length_ratio": _length_ratio(train),
     }
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from transformer_mt.config.schema import Config
+from transformer_mt.config.text import DataConfig
 from transformer_mt.data.alignments import Alignments, encoded_alignments
 from transformer_mt.data.batches import WeightedText
 from transformer_mt.data.cache import entry, entry_name
@@ -22,11 +23,12 @@ from transformer_mt.data.corpus import (
     with_tags,
 )
 from transformer_mt.data.datasets import DATASETS
-from transformer_mt.data.encoded import EncodedCorpus, Limits, encoded_corpus
+from transformer_mt.data.encoded import EncodedCorpus, Limits, Protection, encoded_corpus
 from transformer_mt.data.facts import RARE, Facts, facts_of
+from transformer_mt.data.spans import SYMBOLS, has_symbols
 from transformer_mt.data.subword import TRAINING_LINES, Subwords
 from transformer_mt.utils.console import say, warn
-from transformer_mt.utils.errors import UserError
+from transformer_mt.utils.errors import UsageError, UserError
 
 # A new number makes existing entries of the cache unused.
 FORMAT = 2
@@ -87,6 +89,8 @@ class PreparedData:
                 yield f"  {text['text']:13} {text['pairs']:,}{weight}{tag}{reverse}"
         for reason, dropped in facts["dropped"].items():
             yield f"  left out      {dropped['count']:,}: {reason}"
+        if unmatched := facts["unmatched"]["count"]:
+            yield f"  unmatched     {unmatched:,}: tags or placeholders of the sides differ"
         if copies := facts["copies"]["count"]:
             yield f"  copies        {copies:,}: the target is the same text as the source"
         sizes, rare, total = [], [], 0
@@ -140,14 +144,23 @@ def prepare(
     left_out = with_tags(held_out.texts, corpus.train)
     new_filter = partial(training_filter, left_out, data.drop_duplicates)
 
+    protection = protection_of(data)
+
     def pairs() -> Iterator[Pair]:
         reason_to_drop = new_filter()
-        return (pair for pair in corpus.train if reason_to_drop(pair) is None)
+        used = (pair for pair in corpus.train if reason_to_drop(pair) is None)
+        return used if protection is None else (protection.applied(pair)[0] for pair in used)
 
     hashes = sorted(hashlib.sha256(text.encode()).hexdigest() for text in held_out.texts)
     content = "\n".join([corpus.train.content(), str(data.drop_duplicates), *hashes])
     if subwords is None:
         subwords = _subwords(config, content, pairs, cache)
+    elif protection is not None and not has_symbols(subwords):
+        raise UsageError(
+            f"data.protect: the subwords of {config.training.init_from} have no symbols for "
+            "protected spans, because that model was trained without data.protect. Leave it out: "
+            "translate protects spans without symbols too"
+        )
     if config.training.init_from is None and config.subword.type != "vocabulary":
         sizes = config.subword.vocabulary_sizes.items()
         for (key, size), vocabulary in zip(sizes, subwords.vocabularies, strict=True):
@@ -156,25 +169,33 @@ def prepare(
     _check_tags(corpus.train, subwords)
     limits = Limits(data.max_length, data.max_length_ratio)
     title = "encoding the training text"
-    train = encoded_corpus(corpus.train, content, subwords, limits, cache, title, new_filter())
+    train = encoded_corpus(
+        corpus.train, content, subwords, limits, cache, title, protection, new_filter()
+    )
     dev = links = None
     if corpus.dev is not None:
         # Its loss needs memory as training does, so very long pairs are left out. All others are
         # used, so that the loss means the same in every run.
         content, title = f"whole {corpus.dev.content()}", "encoding the dev set"
         limits_of_dev = Limits(data.max_length)
-        dev = encoded_corpus(corpus.dev, content, subwords, limits_of_dev, cache, title)
+        of_dev = protection and replace(protection, drop_unmatched=False)
+        dev = encoded_corpus(corpus.dev, content, subwords, limits_of_dev, cache, title, of_dev)
         _warn_of_long_pairs(corpus.dev, dev, subwords, data.max_length)
     if alignments is not None:
         languages = data.source_lang, data.target_lang
         links = encoded_alignments(alignments, train, subwords, languages, cache)
-    facts = facts_of(corpus, train, subwords, limits, new_filter(), cache)
+    facts = facts_of(corpus, train, subwords, limits, new_filter(), cache, protection)
     _require_known(facts)
     pairs_of_texts = [text["pairs"] for text in facts["texts"]]
     texts = tuple(map(WeightedText, pairs_of_texts, (text.weight for text in data.texts)))
     held_out_files = [path for split in held_out.splits.values() for path in split.paths]
     splits = corpus.dev, corpus.test
     return PreparedData(subwords, train, dev, *splits, held_out_files, links, facts, texts)
+
+
+def protection_of(data: DataConfig) -> Protection | None:
+    """Returns what puts symbols in place of protected spans; None if nothing is protected."""
+    return Protection(tuple(data.protect), data.drop_unmatched) if data.protect else None
 
 
 def _check_tags(train: Split, subwords: Subwords) -> None:
@@ -255,8 +276,10 @@ def _subwords(
 
     def make(folder: Path) -> None:
         say(f"training the {settings.type} subword model ...")
-        Subwords.train(pairs, settings).save(folder)
+        Subwords.train(pairs, settings, symbols).save(folder)
 
     # Sampling happens later and does not change the model.
-    made_from = content, settings.model_dump(exclude={"sampling"}), TRAINING_LINES[settings.type]
+    made_from = [content, settings.model_dump(exclude={"sampling"}), TRAINING_LINES[settings.type]]
+    symbols = SYMBOLS if config.data.protect else []
+    made_from += [config.data.protect] if symbols else []
     return Subwords.load(entry(cache / f"subword-{entry_name(FORMAT, *made_from)}", make))

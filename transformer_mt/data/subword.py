@@ -102,7 +102,8 @@ class Vocabulary(Protocol):
 
     @property
     def user_symbols(self) -> dict[str, int]:
-        """The ids of subword.user_symbols."""
+        """The ids of the strings that are one subword each: subword.user_symbols, and the symbols
+        of protected spans."""
         return {}
 
 
@@ -344,9 +345,15 @@ class Subwords:
 
     @classmethod
     def train(
-        cls, pairs: Callable[[], Iterator[tuple[str, str]]], config: SubwordConfig
+        cls,
+        pairs: Callable[[], Iterator[tuple[str, str]]],
+        config: SubwordConfig,
+        symbols: Sequence[str] = (),
     ) -> Subwords:
         """Trains SentencePiece models. Each call of `pairs` must read the text from its start.
+
+        Args:
+            symbols: strings that are one subword each, besides those of the config.
 
         Raises:
             UsageError: the vocabulary is too small for the characters of the text.
@@ -355,7 +362,8 @@ class Subwords:
         if not config.joint:
             texts = [(source for source, _ in pairs()), (target for _, target in pairs())]
         sizes = zip(texts, config.vocabulary_sizes.items(), strict=True)
-        models = [_train(text, config, size, key) for text, (key, size) in sizes]
+        symbols = [*config.user_symbols, *symbols]
+        models = [_train(text, config, size, key, symbols) for text, (key, size) in sizes]
         return cls(models[0], models[-1])
 
     def content(self) -> bytes:
@@ -397,13 +405,14 @@ def _load_model(path: Path) -> SentencePieceVocabulary:
 
 
 def _train(
-    text: Iterator[str], config: SubwordConfig, size: int, key: str
+    text: Iterator[str], config: SubwordConfig, size: int, key: str, symbols: Sequence[str]
 ) -> SentencePieceVocabulary:
     """Trains a SentencePiece model. The same text and config give the same model.
 
     Args:
         size: the size of the vocabulary. It becomes smaller if the text has fewer subwords.
         key: the key of the config that sets the size.
+        symbols: strings that are one subword each.
     """
     first_line = next(text, None)
     if first_line is None:
@@ -440,7 +449,7 @@ def _train(
                 bos_id=2,
                 eos_id=3,
                 unk_surface="\u2047",
-                user_defined_symbols=config.user_symbols,
+                user_defined_symbols=symbols,
                 input_sentence_size=TRAINING_LINES[config.type],
                 shuffle_input_sentence=True,
                 max_sentence_length=LONGEST_SENTENCE,

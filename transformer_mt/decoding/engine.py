@@ -16,6 +16,36 @@ from transformer_mt.utils.errors import UsageError
 
 
 @dataclass(frozen=True)
+class Constraint:
+    """Something that an output must contain.
+
+    Attributes:
+        forms: sequences of ids, of which the output must contain one.
+        is_symbol: whether it is the symbol of a protected span. Its only form is one id, which no
+            output contains unless a constraint asks for it. The search leaves it to the model where
+            the symbol stands; the forms of all others are tried at every place.
+        after: for the symbol that closes a pair, the place of the opening one among the
+            constraints of the sentence; -1 for all others. Pairs nest in the output.
+        is_once: whether the output must not contain it more than once.
+    """
+
+    forms: tuple[tuple[int, ...], ...]
+    is_symbol: bool = False
+    after: int = -1
+    is_once: bool = False
+
+    @property
+    def longest(self) -> int:
+        """The length of its longest form."""
+        return max(map(len, self.forms))
+
+    @property
+    def shortest(self) -> int:
+        """The length of its shortest form."""
+        return min(map(len, self.forms))
+
+
+@dataclass(frozen=True)
 class Sentence:
     """A sentence to translate, as ids without bos and eos. The output begins with `prefix`.
 
@@ -24,12 +54,17 @@ class Sentence:
 
     `others` are further segmentations of the source (see `decoding.segmentations`). All sentences
     of a batch have the same number of them. Lengths and attention are those of `source`.
+
+    `constraints` is what the outputs must contain. `need_attention` asks for the attention of the
+    outputs.
     """
 
     source: list[int]
     prefix: list[int] = field(default_factory=list)
     number: int = 0
     others: list[list[int]] = field(default_factory=list)
+    constraints: tuple[Constraint, ...] = ()
+    need_attention: bool = False
 
     @property
     def segmentations(self) -> list[list[int]]:
@@ -211,4 +246,8 @@ def limits_of(sentences: list[Sentence], settings: DecodingConfig) -> tuple[np.n
     """The least and the greatest length of the outputs of each sentence, int64 (sentences,)."""
     limits = [length_limits(len(sentence.source), settings) for sentence in sentences]
     shortest, longest = np.array(limits, np.int64).reshape(-1, 2).T
+    for number, sentence in enumerate(sentences):
+        if sentence.constraints:  # there must be room for everything that they ask for
+            needed = sum(constraint.longest for constraint in sentence.constraints)
+            longest[number] = max(longest[number], len(sentence.prefix)) + needed
     return shortest, longest

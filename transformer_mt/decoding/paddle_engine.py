@@ -17,6 +17,7 @@ from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.schema import Heads, ModelConfig
 from transformer_mt.data.batches import encoded_rows
 from transformer_mt.data.shortlist import Candidates, Shortlist
+from transformer_mt.data.spans import symbol_ids
 from transformer_mt.data.subword import Subwords, Vocabulary
 from transformer_mt.decoding.engine import (
     NON_AUTOREGRESSIVE_LIMITS,
@@ -152,8 +153,9 @@ class StepwiseEngine:
         by_place = list(zip(*(sentence.segmentations for sentence in sentences), strict=True))
         source = self._source_tensor(list(chain.from_iterable(by_place)))
         states = self._states(source, None if candidates is None else candidates.ids)
-        special = self._target.special
-        return MixtureStepper(states, len(sentences), len(by_place), special, candidates)
+        # The symbols of protected spans come only where constraints ask for them.
+        never = [*self._target.special, *symbol_ids(self._target)]
+        return MixtureStepper(states, len(sentences), len(by_place), never, candidates)
 
     def _source_tensor(self, rows: Rows) -> Tensor:
         return paddle.to_tensor(encoded_rows(rows, self._source.pad, self._source.eos))
@@ -279,7 +281,12 @@ class PaddleEngine(StepwiseEngine):
         if self._shortlist is None:
             return super()._candidates(sentences)
         sources = [list(chain.from_iterable(one.segmentations)) for one in sentences]
-        return self._shortlist().candidates(sources, [one.prefix for one in sentences])
+        symbols = symbol_ids(self._target)
+        needed = [
+            [*one.prefix, *symbols, *(i for own in one.constraints for i in chain(*own.forms))]
+            for one in sentences
+        ]
+        return self._shortlist().candidates(sources, needed)
 
     def _states(
         self, source: Tensor, candidates: np.ndarray | None = None

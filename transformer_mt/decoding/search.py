@@ -12,6 +12,7 @@ import numpy as np
 
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.data.subword import Vocabulary
+from transformer_mt.decoding.constraints import ConstrainedBeam
 from transformer_mt.decoding.engine import (
     PATIENCE,
     Hypotheses,
@@ -63,6 +64,7 @@ class Task:
         shortest, longest: the limits of an output's length.
         prefixes: the ids that the outputs begin with.
         settings: how to search, or to draw.
+        beam: the sentences with constraints; None if there are none.
     """
 
     shortest: np.ndarray
@@ -71,6 +73,7 @@ class Task:
     bos: int
     eos: int
     settings: DecodingConfig
+    beam: ConstrainedBeam | None = None
 
     def forced(self, length: int) -> np.ndarray:
         """The id that each sentence's prefix has at this place (from 0); -1 where it has ended."""
@@ -83,6 +86,10 @@ class Task:
 
     def may_end(self, length: int) -> np.ndarray:
         return length >= self._first
+
+    def left(self, length: int) -> np.ndarray:
+        """How many ids each output may still get."""
+        return self._last - length
 
     @cached_property
     def _last(self) -> np.ndarray:
@@ -137,7 +144,10 @@ def _search_together(
 ) -> Hypotheses:
     stepper = stepper_of(sentences)
     prefixes = [sentence.prefix for sentence in sentences]
-    task = Task(*limits_of(sentences, settings), prefixes, target.bos, target.eos, settings)
+    constraints = [one.constraints for one in sentences]
+    beam = ConstrainedBeam(constraints, settings.beam_size) if any(constraints) else None
+    limits = limits_of(sentences, settings)
+    task = Task(*limits, prefixes, target.bos, target.eos, settings, beam)
     if not settings.sampling:
         return beam_search(stepper, task)
     # The random numbers of a sentence depend only on the seed and on its own number. They are drawn
@@ -186,9 +196,16 @@ def beam_search(stepper: Stepper, task: Task) -> Hypotheses:
             ids[within_prefix, 0] = forced[within_prefix]
         ends[~task.may_end(length)[sentences]] = -np.inf
         totals[task.must_end(length)[sentences]] = -np.inf
-        ends = _among_best(ends, totals, beam_size)
+        among_best = _among_best(ends, totals, beam_size)
+        if task.beam is None:
+            ends = among_best
+        else:
+            left, best = task.left(length)[sentences], (totals, parents, ids)
+            ends, best = task.beam.step(sentences, scores, forced, ends, left, log_probs, best)
+            totals, parents, ids = best
+            ends = np.where(task.beam.has(sentences), ends, among_best)
         if beam_size == 1:
-            totals = np.where(np.isfinite(ends), -np.inf, totals)
+            totals[np.isfinite(ends).any(axis=1)] = -np.inf
         found.add(sentences, ends, open_ones.outputs)
         open_ones.extend(ids, totals, parents)
         going_on = totals.max(axis=1) / best_penalty[sentences] > found.worst[sentences]

@@ -10,6 +10,7 @@ results would change in their last bits.
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Sequence
 
@@ -69,6 +70,27 @@ class LogProbs:
             `of(asked)`.
         """
         return (*self._best(scores, count), self.of(asked))
+
+    def of_each(
+        self, sentences: np.ndarray, count: int, asked: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The `count` best continuations of each hypothesis of some sentences.
+
+        Args:
+            asked: int64 (sentences, width, some), ids whose log-probabilities are returned as well.
+
+        Returns: (log_probs, ids, of_asked): the first two are (sentences, width, count), or less,
+            best first; `of_asked` is (sentences, width, some).
+        """
+        logits, log_total = self._logits[sentences], self._log_total[sentences]
+        shape = logits.shape[:2]
+        each = copy.copy(self)  # every hypothesis counts as a sentence
+        each._logits = logits.reshape(-1, 1, self._size)
+        each._log_total = log_total.reshape(-1, 1)
+        each._maxima = self._maxima[sentences].reshape(len(each._logits), 1, -1)
+        log_probs, _, ids = each._best(np.zeros(each._log_total.shape), count)
+        of_asked = np.take_along_axis(logits, asked, axis=2) - log_total[:, :, np.newaxis]
+        return log_probs.reshape(*shape, -1), ids.reshape(*shape, -1), of_asked
 
     def most_probable(self) -> np.ndarray:
         """The most probable id after the only hypothesis of each sentence (width is 1), and its
@@ -188,6 +210,14 @@ class CandidateLogProbs:
         """As `LogProbs.best`; the ids that are asked for are candidates."""
         totals, parents, places, of_asked = self._log_probs.best(scores, count, self._places(asked))
         return totals, parents, self._ids[places], of_asked
+
+    def of_each(
+        self, sentences: np.ndarray, count: int, asked: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """As `LogProbs.of_each`; the ids that are asked for are candidates."""
+        found = self._log_probs.of_each(sentences, count, self._places(asked))
+        log_probs, places, of_asked = found
+        return log_probs, self._ids[places], of_asked
 
     def draw(
         self,
@@ -352,6 +382,28 @@ class DeviceLogProbs:
             np.take_along_axis(x, order, axis=1) for x in (totals, parents, ids)
         )
         return totals, parents.astype(np.int64), ids.astype(np.int64), of_asked
+
+    def of_each(
+        self, sentences: np.ndarray, count: int, asked: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """As `LogProbs.of_each`."""
+        logits = self._logits[_on_device(sentences)]
+        log_total = self._log_total[_on_device(sentences)]
+        width = log_total.shape[1]
+        each = copy.copy(self)  # every hypothesis counts as a sentence
+        each._logits, each._log_total = (
+            logits.reshape([-1, 1, logits.shape[2]]),
+            log_total.reshape([-1, 1]),
+        )
+        log_probs, _, ids = each._best(paddle.zeros_like(each._log_total), count)
+        of_asked = paddle.take_along_axis(logits, _on_device(asked), axis=2)
+        of_asked = _float64(of_asked) - log_total.unsqueeze(2)
+        shape = [len(sentences), width, -1]
+        return (
+            log_probs.reshape(shape).numpy(),
+            ids.reshape(shape).numpy().astype(np.int64),
+            of_asked.numpy(),
+        )
 
     def most_probable(self) -> Tensor:
         """As `LogProbs.most_probable`, but a tensor on the device, so that nothing is read yet."""
