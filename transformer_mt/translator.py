@@ -42,7 +42,7 @@ class Translator(LineTranslator):
 
     def __init__(self, spec: EngineSpec, engine: Engine | Runner) -> None:
         self._spec = spec
-        super().__init__(engine, spec.subwords, spec.config, spec.at_once)
+        super().__init__(engine, spec.subwords, spec.config, spec.at_once, limits=spec.limits)
 
     @classmethod
     def load(

@@ -142,7 +142,8 @@ def add_model_choice(
     group = parser.add_argument_group(SETTINGS_GROUP)
     for name in settings:
         is_switch = SETTINGS[name].annotation in (bool, bool | None)
-        form: dict[str, Any] = {"metavar": "X", "type": _setting}
+        is_list = name == "protect"
+        form: dict[str, Any] = {"metavar": "X", "type": _settings if is_list else _setting}
         group.add_argument(
             flag(name),
             default=argparse.SUPPRESS,
@@ -215,6 +216,11 @@ def positive_number(text: str) -> float:
         if 1e-6 <= (number := float(text)) <= 86_400:
             return number
     raise argparse.ArgumentTypeError(f"{text!r}: expected a number from 0.000001 to 86400")
+
+
+def _settings(text: str) -> list[str] | None:
+    """A list, with commas between its items. An empty text is an empty list."""
+    return None if text == "null" else list(filter(None, text.split(",")))
 
 
 def _setting(text: str) -> int | float | str | None:

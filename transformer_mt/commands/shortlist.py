@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> None:
             # Nothing else reads this text again, so the cache of the config is not used.
             corpus = encoded_corpus(
                 *(pairs, "", subwords, limits, Path(folder), "encoding the text"),
-                protection_of(config.data),
+                protection_of(config),
                 training_filter(frozenset(), config.data.drop_duplicates),
             )
             shortlist, tested = learn(corpus, subwords)

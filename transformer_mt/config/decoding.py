@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from transformer_mt.config.section import NaturalNumber, PositiveInt, Section
+from transformer_mt.config.text import ProtectedSpans
 
 # Every hypothesis of a beam has a cache.
 BeamSize = Annotated[int, Field(gt=0, le=1000)]
@@ -63,6 +64,11 @@ class DecodingConfig(Section):
     """The greatest length of what is translated as a whole, in subwords. A longer sentence is cut
     behind a comma or at a space, and translated in parts. null means the length of the longest
     source that the model was trained on."""
+
+    protect: ProtectedSpans | None = None
+    """The parts of a line that its translation keeps as they are, given like data.protect. null
+    means the value of data.protect, and [] protects nothing. A model that was trained without
+    data.protect can do it too, but less well; see docs/localisation.md."""
 
     sampling: bool = False
     """Draws outputs at random from the model's probabilities, instead of searching for the best.

@@ -26,7 +26,7 @@ import numpy as np
 
 from transformer_mt.data.cache import CachedArrays, entry
 from transformer_mt.data.corpus import Pair
-from transformer_mt.data.spans import Spans
+from transformer_mt.data.spans import SpanFinder
 from transformer_mt.data.subword import Subwords, Vocabulary
 from transformer_mt.utils.console import progress
 from transformer_mt.utils.errors import UserError
@@ -166,14 +166,16 @@ class Protection:
     Attributes:
         settings: data.protect.
         drop_unmatched: whether pairs are dropped whose spans do not match.
+        ignored: as in `SpanFinder`.
     """
 
     settings: tuple[str, ...]
     drop_unmatched: bool = False
+    ignored: tuple[str, ...] = ()
 
     @cached_property
-    def spans(self) -> Spans:
-        return Spans(self.settings)
+    def spans(self) -> SpanFinder:
+        return SpanFinder(self.settings, self.ignored)
 
     def applied(self, pair: Pair) -> tuple[Pair, bool]:
         """The pair with symbols, and whether its spans match."""

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 from transformer_mt.config.schema import Config
-from transformer_mt.config.text import DataConfig
 from transformer_mt.data.alignments import Alignments, encoded_alignments
 from transformer_mt.data.batches import WeightedText
 from transformer_mt.data.cache import entry, entry_name
@@ -144,7 +143,7 @@ def prepare(
     left_out = with_tags(held_out.texts, corpus.train)
     new_filter = partial(training_filter, left_out, data.drop_duplicates)
 
-    protection = protection_of(data)
+    protection = protection_of(config)
 
     def pairs() -> Iterator[Pair]:
         reason_to_drop = new_filter()
@@ -193,9 +192,12 @@ def prepare(
     return PreparedData(subwords, train, dev, *splits, held_out_files, links, facts, texts)
 
 
-def protection_of(data: DataConfig) -> Protection | None:
+def protection_of(config: Config) -> Protection | None:
     """Returns what puts symbols in place of protected spans; None if nothing is protected."""
-    return Protection(tuple(data.protect), data.drop_unmatched) if data.protect else None
+    data = config.data
+    if not data.protect:
+        return None
+    return Protection(tuple(data.protect), data.drop_unmatched, tuple(config.tags))
 
 
 def _check_tags(train: Split, subwords: Subwords) -> None:

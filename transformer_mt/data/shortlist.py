@@ -16,6 +16,7 @@ from itertools import chain, pairwise
 import numpy as np
 
 from transformer_mt.data.encoded import EncodedCorpus, EncodedText
+from transformer_mt.data.spans import symbol_ids
 from transformer_mt.data.subword import Subwords, Vocabulary
 from transformer_mt.utils.console import progress
 from transformer_mt.utils.errors import UserError
@@ -121,7 +122,8 @@ class Shortlist:
         """
         sources, targets = _by_piece(subwords.source), _by_piece(subwords.target)
         target = subwords.target
-        always = set(range(target.size)) - set(targets.values()) | set(target.special)
+        always = set(range(target.size)) - set(targets.values())
+        always |= {*target.special, *symbol_ids(target)}
         translations: list[list[int]] = [[] for _ in range(subwords.source.size)]
         first, *lines = text.removesuffix("\n").split("\n")
         try:
@@ -214,7 +216,8 @@ def learn(
         rows = [row if i in row else [*row, i] for i, row in enumerate(rows)]
     counts = np.bincount(_ids(corpus.target, learnt)[0], minlength=target.size)
     always = np.argsort(-counts, kind="stable")[:frequent].tolist()
-    shortlist = Shortlist([*always, *target.special], rows, target.size)
+    always = [*always, *target.special, *symbol_ids(target)]
+    shortlist = Shortlist(always, rows, target.size)
     return shortlist, _test(shortlist, corpus, tested)
 
 

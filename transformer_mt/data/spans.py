@@ -137,15 +137,17 @@ class Replaced:
         return offset - end + span[1]
 
 
-class Spans:
+class SpanFinder:
     """Finds the protected spans of texts.
 
     Args:
         settings: the value of data.protect: names of PROTECTED_CLASSES, and regular expressions.
+        ignored: texts that are no spans, such as the tags of `data.train`.
     """
 
-    def __init__(self, settings: Iterable[str]) -> None:
+    def __init__(self, settings: Iterable[str], ignored: Iterable[str] = ()) -> None:
         self.settings = tuple(settings)
+        self._ignored = frozenset(ignored)
         self._finders: list[tuple[str, Callable[[str], Iterable[tuple[int, int]]]]] = [
             ("markup", _matches(_MARKED)),
             ("symbol", _matches(SYMBOL)),
@@ -166,7 +168,7 @@ class Spans:
             (start, -end, order, name)
             for order, (name, finder) in enumerate(self._finders)
             for start, end in finder(text)
-            if start < end
+            if start < end and text[start:end] not in self._ignored
         ]
         spans: list[Span] = []
         for start, negative_end, _, name in sorted(found):

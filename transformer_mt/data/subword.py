@@ -63,6 +63,10 @@ class Vocabulary(Protocol):
     def encode(self, text: str) -> list[int]:
         """Returns the ids of a line, without bos or eos."""
 
+    def encode_within(self, text: str) -> list[int]:
+        """Returns the ids of a text that continues a word."""
+        return self.encode(text)
+
     def encode_all(self, texts: list[str]) -> list[list[int]]:
         """Returns the ids of each text, as `encode` does."""
         return [self.encode(text) for text in texts]
@@ -137,6 +141,9 @@ class SentencePieceVocabulary(Vocabulary):
 
     def encode(self, text: str) -> list[int]:
         return self._processor.encode(text)
+
+    def encode_within(self, text: str) -> list[int]:
+        return self._unspaced.encode(text)
 
     def encode_all(self, texts: list[str]) -> list[list[int]]:
         # One call for all texts takes a third less time than one call per text. It uses one thread,

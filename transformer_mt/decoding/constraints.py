@@ -41,11 +41,16 @@ class State(NamedTuple):
 
 
 class Constraints:
-    """The constraints of one sentence."""
+    """The constraints of one sentence.
+
+    Attributes:
+        symbols: those that are symbols, by their ids, in order.
+    """
 
     def __init__(self, constraints: Sequence[Constraint]) -> None:
         self._all = constraints
         self._everything = (1 << len(constraints)) - 1
+        self.symbols = {one.forms[0][0]: one for one in constraints if one.is_symbol}
         self._symbols = {
             one.forms[0][0]: place for place, one in enumerate(constraints) if one.is_symbol
         }
@@ -97,6 +102,29 @@ class Constraints:
         for place in self._phrases:
             if not state.met >> place & 1:
                 yield from (form[0] for form in self._all[place].forms)
+
+    def has_symbols(self, ids: Sequence[int]) -> bool:
+        """Whether an output has each symbol once, and pairs nest."""
+        found = [i for i in ids if i in self.symbols]
+        is_once = len(found) == len(set(found)) == len(self.symbols)
+        return is_once and self.is_nested(found)
+
+    def is_nested(self, ids: Sequence[int]) -> bool:
+        """Whether the pairs in an output, in which symbols may be missing, nest."""
+        opened: list[int] = []
+        for i in ids:
+            place = self._symbols.get(i, -1)
+            if place < 0:
+                continue
+            after = self._all[place].after
+            opening = self._all[after].forms[0][0] if after >= 0 else None
+            closing = self._closing.get(place)
+            if opening is not None and opening in ids:
+                if not opened or opened.pop() != after:
+                    return False
+            elif closing is not None and self._all[closing].forms[0][0] in ids:
+                opened.append(place)
+        return not opened
 
     def after(self, state: State, i: int, is_forced: bool = False) -> State | None:
         """The state after another id; None if that is not allowed, because it would repeat what

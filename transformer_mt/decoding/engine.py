@@ -5,7 +5,7 @@ There are several engines (see `export.registry`). Text, batches and the order o
 same for all of them, and are the translator's business. Nothing heavy is imported here.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
@@ -55,8 +55,8 @@ class Sentence:
     `others` are further segmentations of the source (see `decoding.segmentations`). All sentences
     of a batch have the same number of them. Lengths and attention are those of `source`.
 
-    `constraints` is what the outputs must contain. `need_attention` asks for the attention of the
-    outputs.
+    `constraints` is what the outputs must contain; `symbol_places` are the places in the source of
+    the symbols among them. `need_attention` asks for the attention of the outputs.
     """
 
     source: list[int]
@@ -64,6 +64,7 @@ class Sentence:
     number: int = 0
     others: list[list[int]] = field(default_factory=list)
     constraints: tuple[Constraint, ...] = ()
+    symbol_places: tuple[int, ...] = ()
     need_attention: bool = False
 
     @property
@@ -75,6 +76,11 @@ class Sentence:
     def length(self) -> int:
         """The length of the longest segmentation in subwords, with eos."""
         return 1 + max(map(len, self.segmentations))
+
+    @property
+    def symbol_constraints(self) -> list[Constraint]:
+        """Those constraints that are symbols. They come first among all."""
+        return [constraint for constraint in self.constraints if constraint.is_symbol]
 
 
 @dataclass(frozen=True)
@@ -88,12 +94,14 @@ class Hypothesis:
         attention: if it was asked for, how much the decoder attended to each id of the source when
             it generated each id: float32 (len(ids), source_len). A row sums to at most 1; the rest
             went to eos.
+        is_repaired: whether symbols were put into it after the search.
     """
 
     ids: list[int]
     log_prob: float
     score: float
     attention: np.ndarray | None = None
+    is_repaired: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,7 +148,7 @@ def default_at_once(settings: DecodingConfig, length: int) -> int:
 
 # What an engine can't do, each with the reason, by these names: sampling, n_best, segmentations and
 # shortlist (which are settings), prefix, alignment, scores, attention (the weights of all layers
-# and heads), ensemble, and tuning.
+# and heads), ensemble, constraints, and tuning.
 Limits = Mapping[str, str]
 # Those of a model that predicts all positions of an output at once.
 NON_AUTOREGRESSIVE_LIMITS: Limits = {
@@ -151,6 +159,7 @@ NON_AUTOREGRESSIVE_LIMITS: Limits = {
     "alignment": "a non-autoregressive model does not go with --alignment: it attends from masks",
     "scores": "a non-autoregressive model gives no probability to a whole translation",
     "attention": "a non-autoregressive model attends from masks, and not from words",
+    "constraints": "a non-autoregressive model predicts all words at once, so none can be required",
     "ensemble": "--ensemble: a non-autoregressive model can't be a member of one",
     "tuning": "a non-autoregressive model has no beam and no length penalty. Its settings are "
     "decoding.iterations and decoding.length_candidates",
@@ -204,7 +213,8 @@ class Search:
     """The search for the translations of a batch, which is called with an engine.
 
     Attributes:
-        need_attention: whether the hypotheses get their attention, which takes another pass.
+        need_attention: whether all hypotheses get their attention, which takes another pass. Those
+            of a sentence that asks for it get it anyway.
     """
 
     sentences: list[Sentence]
@@ -216,12 +226,32 @@ class Search:
         Raises:
             UsageError: the engine can't give attention. That is found after the search.
         """
-        found = engine.search(self.sentences, self.settings)
-        if not self.need_attention:
+        return self.with_attention(engine, self.found(engine))
+
+    def found(self, engine: Engine) -> Hypotheses:
+        """The hypotheses without their attention."""
+        return engine.search(self.sentences, self.settings)
+
+    def with_attention(
+        self, engine: Engine, found: Hypotheses, numbers: Collection[int] | None = None
+    ) -> Hypotheses:
+        """Adds the attention to the hypotheses of some sentences.
+
+        Args:
+            numbers: the places of the sentences; None: of those that are asked for.
+        """
+        if numbers is None:
+            asking = enumerate(self.sentences)
+            numbers = [n for n, s in asking if self.need_attention or s.need_attention]
+        if not numbers:
             return found
-        sources = [s.source for s, own in zip(self.sentences, found, strict=True) for _ in own]
-        attention = iter(engine.cross_attention(sources, [h.ids for own in found for h in own]))
-        return [[replace(h, attention=next(attention)) for h in own] for own in found]
+        sources = [self.sentences[number].source for number in numbers for _ in found[number]]
+        targets = [hypothesis.ids for number in numbers for hypothesis in found[number]]
+        attention = iter(engine.cross_attention(sources, targets))
+        all_found = list(found)
+        for number in numbers:
+            all_found[number] = [replace(h, attention=next(attention)) for h in found[number]]
+        return all_found
 
 
 def length_penalty(length: Length, settings: DecodingConfig) -> Length:

@@ -23,6 +23,8 @@ from transformer_mt.data.subword import Place, Subwords
 from transformer_mt.decoding.engine import (
     AtOnce,
     Engine,
+    Hypothesis,
+    Limits,
     Search,
     Sentence,
     default_at_once,
@@ -31,7 +33,17 @@ from transformer_mt.decoding.engine import (
 )
 from transformer_mt.decoding.lines import in_windows
 from transformer_mt.decoding.output import Aligned, Line, LinePart, Output, Translation
-from transformer_mt.decoding.segments import LineReader, Segment, Warn, characters
+from transformer_mt.decoding.protection import SymbolSearch, restored
+from transformer_mt.decoding.segments import (
+    BY_ALIGNMENT,
+    BY_SEARCH,
+    LineReader,
+    Reading,
+    Segment,
+    Warn,
+    characters,
+)
+from transformer_mt.decoding.tags import Tagger
 from transformer_mt.utils.console import warn
 
 if TYPE_CHECKING:
@@ -68,6 +80,7 @@ class LineTranslator:
             `subword.sampling` if `decoding.segmentation_rate` is null.
         at_once: decides how large batches are.
         warn: is called with warnings about lines, as `console.warn`.
+        limits: what the engine can't do.
     """
 
     def __init__(
@@ -77,10 +90,11 @@ class LineTranslator:
         config: Config,
         at_once: AtOnce = default_at_once,
         warn: Warn = warn,
+        limits: Limits | None = None,
     ) -> None:
         self._run = engine if callable(engine) else partial(_one_by_one, engine, threading.Lock())
         self._source, self._target = subwords.source, subwords.target
-        self._reader = LineReader(subwords, config, warn)
+        self._reader = LineReader(subwords, config, warn, limits or {})
         self._at_once = at_once
         sides = (self._source, config.data.source_lang), (self._target, config.data.target_lang)
         # They are made only if they are needed, because that looks at the whole vocabularies, and
@@ -125,13 +139,19 @@ class LineTranslator:
                 yielded before the next window is asked for.
             first: the number of the first line, for messages and sampling.
         """
-        search = partial(Search, settings=self._decoding, need_attention=need_alignment)
+        search = self._search(need_alignment)
         numbers = count(first)
         prepared = ([self._prepared(line, next(numbers)) for line in lines] for lines in windows)
         lines = self._computed(prepared, search, finished)
-        for number, ((line, segments), parts) in enumerate(lines, first):
-            yield self._translation(line.text, segments, parts, need_alignment)
+        for number, ((line, reading), parts) in enumerate(lines, first):
+            yield self._translation(line.text, reading, parts, need_alignment)
             self._warn_of_outputs(parts, number)
+
+    def _search(self, need_alignment: bool) -> Callable[[list[Sentence]], Work]:
+        settings: dict[str, Any] = {"settings": self._decoding, "need_attention": need_alignment}
+        if self._reader.finder is None or not self._reader.has_symbols:
+            return partial(Search, **settings)
+        return partial(SymbolSearch, **settings, can_align="alignment" not in self._reader.limits)
 
     def translate(self, lines: Iterable[str]) -> list[str]:
         """The translation of each line. The translation of an empty line is empty."""
@@ -140,6 +160,8 @@ class LineTranslator:
     def parts(self, line: str) -> list[LinePart]:
         """The parts of a line that are translated one by one. They can be translated as lines of
         their own, and then joined to what the line's translation is."""
+        if self._reader.finder is not None and self._reader.finder.find(line):
+            return [LinePart(0, len(line), line, "")]  # What is between the parts is protected too.
         tags = line[: self._reader.end_of_tags(line)].strip()
         found = []
         for segment in self._reader.segments(line):
@@ -204,7 +226,12 @@ class LineTranslator:
         """Batches of parts of similar length, each with the number of lines that it completes. A
         window without parts, a pause or empty lines only, is one empty batch, which is a pause to
         the runner. So lines never pile up behind it."""
-        parts = [(part, line) for line, (_, own) in enumerate(lines) for part in own]
+        parts = [
+            (part, line)
+            for line, (_, own) in enumerate(lines)
+            for part in own
+            if part.result is None
+        ]
         # The longest come first, so that memory runs out at once or not at all.
         parts.sort(key=lambda item: -item[0].length)
         left = Counter(line for _, line in parts)  # the parts of each line
@@ -220,10 +247,18 @@ class LineTranslator:
         if not parts:
             yield [], complete
 
-    def _prepared(self, line: Line, number: int) -> tuple[tuple[Line, list[Segment]], list[_Part]]:
-        """A line to translate with its segments, which are its parts."""
-        segments, sentences = self._reader.read(line, number)
-        return (line, segments), [_Part(sentence, sentence.length) for sentence in sentences]
+    def _prepared(self, line: Line, number: int) -> tuple[tuple[Line, Reading], list[_Part]]:
+        """A line to translate and what is read of it. Its segments are its parts."""
+        reading = self._reader.read(line, number)
+        parts = []
+        for segment, sentence in zip(reading.segments, reading.sentences, strict=True):
+            result = None
+            if segment.is_copied:
+                text = reading.replaced.text if reading.replaced else line.text
+                ids = self._target.encode(characters(text[segment.start : segment.end]))
+                result = [Hypothesis(ids, 0.0, 0.0)]
+            parts.append(_Part(sentence, sentence.length, result))
+        return (line, reading), parts
 
     def _read(
         self, pairs: Iterable[tuple[str, str]], method: str, action: str, finished: Finished
@@ -254,16 +289,43 @@ class LineTranslator:
     # ---- From results to text ----
 
     def _translation(
-        self, line: str, segments: list[Segment], parts: list[_Part], need_alignment: bool
+        self, line: str, reading: Reading, parts: list[_Part], need_alignment: bool
     ) -> Translation:
+        segments, replaced, way = reading.segments, reading.replaced, reading.way
         pieces = [piece for segment in segments for piece in self._source.pieces(segment.ids)]
         ranks = range(max((len(part.result) for part in parts), default=1))
-        outputs = [self._output(segments, parts, rank, need_alignment) for rank in ranks]
+        with_links = need_alignment or bool(reading.tags)
+        outputs = [self._output(segments, parts, rank, with_links) for rank in ranks]
+        text = line if replaced is None else replaced.text
+        words = self._source_words(text, segments) if with_links else []
+        places = [(segment.start, segment.end) for segment in segments]
+        if replaced is not None:
+            if not segments:  # nothing but spans
+                outputs = [replace(output, text=line) for output in outputs]
+            elif reading.tags:
+                outputs = [self._tagged(output, reading, words) for output in outputs]
+            if way == BY_SEARCH and any(h.is_repaired for part in parts for h in part.result):
+                way = BY_ALIGNMENT
+            words, places = (list(map(replaced.at, own)) for own in (words, places))
+        if not need_alignment:
+            outputs = [replace(output, alignment=None, words=None) for output in outputs]
         if not self._decoding.sampling:  # equal samples tell how probable a text is
             outputs = _different(outputs)
-        words = self._source_words(line, segments) if need_alignment else None
-        places = [(segment.start, segment.end) for segment in segments]
-        return Translation(line, pieces, outputs, words, places)
+        return Translation(line, pieces, outputs, words if need_alignment else None, places, way)
+
+    def _tagged(self, output: Output, reading: Reading, words: list[Place]) -> Output:
+        """An output of a line without tags, with them."""
+        language = self._reader.config.data.target_lang
+        own_words = output.words or []
+        source = reading.replaced.text if reading.replaced else ""
+        tagger = Tagger(source, words, output.text, own_words, output.alignment or [], language)
+        replaced = tagger.tagged(reading.tags)
+        return replace(
+            output,
+            text=replaced.original,
+            words=list(map(replaced.at, own_words)),
+            parts=list(map(replaced.at, output.parts)),
+        )
 
     def _source_words(self, line: str, segments: list[Segment]) -> list[Place]:
         """The place in the line of each word of its segments."""
@@ -289,8 +351,11 @@ class LineTranslator:
             text += segment.before
             start = len(text)
             hypothesis = part.result[min(rank, len(part.result) - 1)]
-            text += self._target.decode(hypothesis.ids)
+            decoded = self._target.decode(hypothesis.ids)
+            shown = restored(decoded, segment.originals) if segment.originals else None
+            text += decoded if shown is None else shown.original
             places.append((start, len(text)))
+            text += segment.after
             pieces += self._target.pieces(hypothesis.ids)
             log_prob += hypothesis.log_prob
             length += len(hypothesis.ids) + 1
@@ -302,7 +367,8 @@ class LineTranslator:
                 links += ((source_count + i, len(words) + j) for i, j in found.links)
                 source_count += found.source_words
                 of_subwords = self._target.decoded_places(hypothesis.ids)
-                words += _moved(self._sides()[1].places(hypothesis.ids, of_subwords), start)
+                own_words = self._sides()[1].places(hypothesis.ids, of_subwords)
+                words += _moved(own_words if shown is None else map(shown.at, own_words), start)
         return Output(
             # A vocabulary may hold characters that would end the line.
             text=re.sub(r"[\r\n]", " ", text),
@@ -355,7 +421,8 @@ class _Part:
     Attributes:
         content: a Sentence, or a Pair.
         length: in subwords with eos, for the size of batches.
-        result: the hypotheses of a Sentence, or what the engine gives for a Pair.
+        result: the hypotheses of a Sentence, or what the engine gives for a Pair. What has one from
+            the start is not computed.
     """
 
     content: Any
@@ -374,7 +441,7 @@ def _different(outputs: list[Output]) -> list[Output]:
     return list(different.values())
 
 
-def _moved(places: list[Place], distance: int) -> Iterator[Place]:
+def _moved(places: Iterable[Place], distance: int) -> Iterator[Place]:
     return ((distance + start, distance + end) for start, end in places)
 
 

@@ -71,6 +71,9 @@ class Translation:
             counts. A place is a pair (start, end): the word is source[start:end].
         source_parts: the place in the source of each part that was translated by itself: its
             sentences, or the line as a whole, or parts of what is too long.
+        protected_by: how the protected spans of the line came into its outputs: by the search, by
+            the word alignment ("alignment"), or because the line was cut at them ("cutting"). None
+            if there are none.
     """
 
     source: str
@@ -78,6 +81,7 @@ class Translation:
     outputs: list[Output]
     source_words: list[Place] | None = None
     source_parts: list[Place] = field(default_factory=list)
+    protected_by: str | None = None
 
     @property
     def text(self) -> str:

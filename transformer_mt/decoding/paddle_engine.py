@@ -281,9 +281,8 @@ class PaddleEngine(StepwiseEngine):
         if self._shortlist is None:
             return super()._candidates(sentences)
         sources = [list(chain.from_iterable(one.segmentations)) for one in sentences]
-        symbols = symbol_ids(self._target)
         needed = [
-            [*one.prefix, *symbols, *(i for own in one.constraints for i in chain(*own.forms))]
+            [*one.prefix, *(i for own in one.constraints for i in chain(*own.forms))]
             for one in sentences
         ]
         return self._shortlist().candidates(sources, needed)

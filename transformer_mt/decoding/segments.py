@@ -4,10 +4,10 @@ sentences that are too long. An engine reads the subwords of each as a sentence.
 import re
 import unicodedata
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from transformer_mt.config.decoding import DecodingConfig
 from transformer_mt.config.schema import Config
@@ -18,9 +18,12 @@ from transformer_mt.data.languages import (
     sentences,
 )
 from transformer_mt.data.normalization import examples_of, is_blank
+from transformer_mt.data.spans import SYMBOL, SYMBOLS, Replaced, SpanFinder, has_symbols, symbol_ids
 from transformer_mt.data.subword import Subwords, WordVocabulary, seeded
-from transformer_mt.decoding.engine import Sentence
+from transformer_mt.decoding.engine import Constraint, Limits, Sentence
 from transformer_mt.decoding.output import Line
+from transformer_mt.decoding.protection import spelled, symbol_constraints
+from transformer_mt.decoding.tags import Tag, untagged
 
 # What is read as a whole has up to this number of subwords, or up to data.max_length if that is
 # more: a pair that is scored or aligned, and a sampled segmentation. The memory of attention grows
@@ -46,6 +49,9 @@ class Segment:
         tags: the ids of the line's tags, which are read before it. They are empty where `ids` begin
             with the tags.
         before: what stands before its translation in that of the line.
+        after: what stands behind it, of the last segment of a line.
+        originals: the spans whose symbols are in it, by these.
+        is_copied: whether it is nothing to translate, and is its own translation.
     """
 
     ids: list[int]
@@ -55,6 +61,9 @@ class Segment:
     begins_sentence: bool = True
     tags: list[int] = field(default_factory=list)
     before: str = ""
+    after: str = ""
+    originals: dict[str, str] = field(default_factory=dict)
+    is_copied: bool = False
 
 
 def segments(
@@ -65,6 +74,7 @@ def segments(
     *,
     split_sentences: bool = False,
     start: int = 0,
+    symbols: Collection[int] = (),
 ) -> list[Segment]:
     """The segments of a line, of at most `max_length` ids each. An empty line has no segment.
 
@@ -76,14 +86,20 @@ def segments(
         split_sentences: whether each sentence is a segment. Otherwise, a segment holds as many
             whole sentences as fit.
         start: where the text begins that is cut.
+        symbols: ids that a segment may have only once.
     """
 
+    def size(ids: list[int]) -> int:
+        """The length of ids; too long for a segment if a symbol is repeated."""
+        repeated = symbols and _repeats(ids, symbols)
+        return max_length + 1 if repeated else len(ids)
+
     def fits(start: int, end: int) -> bool:
-        return len(encode(line[start:end].strip())) <= max_length
+        return size(encode(line[start:end].strip())) <= max_length
 
     def filled(units: list[Place]) -> list[Place]:
         """Joins units that follow one another, as many as fit into a segment."""
-        lengths = [len(encode(line[start:end].strip())) for start, end in units]
+        lengths = [size(encode(line[start:end].strip())) for start, end in units]
         found, first = [], 0
         while first < len(units):
             last, total = first + 1, lengths[first]
@@ -106,15 +122,19 @@ def segments(
         start += len(text) - len(text.lstrip())
         end = start + len(text.strip())
         ids = encode(line[start:end]) if start < end else []
-        if len(ids) > max_length and marks:
+        if size(ids) > max_length and marks:
             ends = (match.end() for match in marks[0].finditer(line, start, end))
             cuts = [start, *(place for place in ends if place < end), end]
             for unit in filled(list(pairwise(cuts))):
                 yield from cut(*unit, marks[1:], begins_sentence and unit[0] == start)
             return
-        for first in range(0, len(ids), max_length):
+        first = 0
+        while first < len(ids):
             own = ids[first : first + max_length]
+            while symbols and _repeats(own, symbols):
+                own.pop()
             yield Segment(own, start, end, first, begins_sentence and not first)
+            first += len(own)
 
     if not split_sentences and fits(start, len(line)):
         return list(cut(start, len(line), ()))
@@ -124,6 +144,36 @@ def segments(
     return [segment for place in own for segment in cut(*place, (_CLAUSE, _WORD))]
 
 
+def _repeats(ids: list[int], symbols: Collection[int]) -> bool:
+    """Whether one of some symbols is in ids more than once."""
+    found = [i for i in ids if i in symbols]
+    return len(found) != len(set(found))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is read of a line.
+
+    Attributes:
+        sentences: what an engine reads of each segment.
+        replaced: the line with symbols in place of its spans, or without its tags; None if the line
+            has no protected span.
+        tags: those of a line that is read without them.
+        way: how the spans come into the translation, a value of WAYS; None if there are none.
+    """
+
+    segments: list[Segment]
+    sentences: list[Sentence]
+    replaced: Replaced | None = None
+    tags: list[Tag] = field(default_factory=list)
+    way: str | None = None
+
+
+# How the spans of a line come into its translation, from the surest way to the least sure: the
+# search writes them; the word alignment tells where they belong; the line is cut at them.
+WAYS = BY_SEARCH, BY_ALIGNMENT, BY_CUTTING = "search", "alignment", "cutting"
+
+
 @dataclass(frozen=True)
 class LineReader:
     """Reads lines of text as the sentences that an engine translates.
@@ -131,11 +181,13 @@ class LineReader:
     Attributes:
         config: the languages, the tags, the lengths, and how to translate.
         warn: is called with warnings about lines, as `console.warn`.
+        limits: what the engine can't do.
     """
 
     subwords: Subwords
     config: Config
     warn: Warn
+    limits: Limits = field(default_factory=dict)
 
     @property
     def decoding(self) -> DecodingConfig:
@@ -151,13 +203,114 @@ class LineReader:
         """The greatest length in subwords of what is not cut; see MAX_AT_ONCE."""
         return max(MAX_AT_ONCE, self.config.data.max_length)
 
-    def read(self, line: Line, number: int) -> tuple[list[Segment], list[Sentence]]:
-        """The segments of a line, and what an engine reads of each of them.
-
+    def read(self, line: Line, number: int) -> Reading:
+        """
         Args:
             number: that of the line, for messages and for the random numbers of sampling.
         """
-        own = self.segments(line.text)
+        finder = self.finder
+        if finder is None or not finder.find(line.text):
+            return self._read(line, self.segments(line.text), number)
+        if self.has_symbols:
+            return self._with_symbols(line, number, finder)
+        return self._without_tags(line, number, finder)
+
+    @cached_property
+    def finder(self) -> SpanFinder | None:
+        """Finds protected spans; None if nothing is protected."""
+        asked = self.decoding.protect
+        settings = self.config.data.protect if asked is None else asked
+        return SpanFinder(settings, self.config.tags) if settings else None
+
+    @cached_property
+    def has_symbols(self) -> bool:
+        """Whether the model reads and writes symbols in place of spans."""
+        return has_symbols(self.subwords)
+
+    @property
+    def can_constrain(self) -> bool:
+        """Whether the search can see to it that outputs have what they must."""
+        return "constraints" not in self.limits and not self.decoding.sampling
+
+    def _with_symbols(self, line: Line, number: int, finder: SpanFinder) -> Reading:
+        replaced = finder.in_symbols(line.text)
+        originals = [line.text[start:end] for start, end in replaced.spans]
+        names = [replaced.text[start:end] for start, end in replaced.places]
+        prefix = line.prefix
+        if prefix:  # Its spans have the symbols of those of the line.
+            known = dict(zip(reversed(originals), reversed(names), strict=True))
+            spans = ((s.start, s.end, prefix[s.start : s.end]) for s in finder.find(prefix))
+            its = ((start, end, known.get(text, text)) for start, end, text in spans)
+            prefix = Replaced.of(prefix, its).text
+        own = self.segments(replaced.text)
+        of_ids = {self.subwords.source.user_symbols[name]: name for name in SYMBOLS}
+        left = iter(zip(names, originals, strict=True))
+        for place, segment in enumerate(own):
+            count = sum(i in of_ids for i in segment.ids)
+            text = SYMBOL.sub("", replaced.text[segment.start : segment.end])
+            is_copied = not any(map(str.isalnum, text)) and not segment.tags
+            its_spans = dict(islice(left, count))
+            own[place] = replace(segment, originals=its_spans, is_copied=is_copied)
+        reading = self._read(Line(replaced.text, prefix), own, number)
+        sentences = [
+            replace(
+                sentence,
+                constraints=symbol_constraints(sentence.source, self.subwords),
+                symbol_places=tuple(p for p, i in enumerate(sentence.source) if i in of_ids),
+            )
+            for sentence in reading.sentences
+        ]
+        return replace(reading, sentences=sentences, replaced=replaced, way=BY_SEARCH)
+
+    def _without_tags(self, line: Line, number: int, finder: SpanFinder) -> Reading:
+        plain = untagged(line.text, finder)
+        text, prefix = plain.replaced.text, untagged(line.prefix, finder).replaced.text
+        phrases = {}
+        if self.can_constrain:
+            for start, end in plain.kept:
+                if forms := spelled(text[start:end], self.subwords):
+                    phrases[start] = Constraint(forms, is_once=True)
+        way = BY_SEARCH
+        if len(phrases) == len(plain.kept):
+            own = self.segments(text)
+        else:
+            own, phrases, way = self._between_spans(text, plain.kept), {}, BY_CUTTING
+        reading = self._read(Line(text, prefix), own, number)
+        need_attention = bool(plain.tags)
+        sentences = [
+            replace(
+                sentence,
+                constraints=tuple(
+                    own for start, own in phrases.items() if segment.start <= start < segment.end
+                ),
+                need_attention=need_attention,
+            )
+            for segment, sentence in zip(own, reading.sentences, strict=True)
+        ]
+        if plain.tags and way == BY_SEARCH:
+            way = BY_ALIGNMENT
+        return replace(
+            reading, sentences=sentences, replaced=plain.replaced, tags=plain.tags, way=way
+        )
+
+    def _between_spans(self, line: str, spans: list[Place]) -> list[Segment]:
+        """The segments of a line that is cut at some spans, which stand between their translations
+        as they are."""
+        own: list[Segment] = []
+        done = 0  # the end of the text that is in `own`
+        between = [0, *(end for _, end in spans)], [*(start for start, _ in spans), len(line)]
+        for start, end in zip(*between, strict=True):
+            if not any(map(str.isalnum, line[start:end])):
+                continue
+            for place, segment in enumerate(self.segments(line[:end], start)):
+                before = segment.before if place else line[done : segment.start]
+                own.append(replace(segment, before=before))
+            done = own[-1].end
+        if own:
+            own[-1] = replace(own[-1], after=line[done:])
+        return own
+
+    def _read(self, line: Line, own: list[Segment], number: int) -> Reading:
         if not all(segment.begins_sentence for segment in own):
             self.warn(
                 f"line {number}: a sentence of more than {self.longest} subwords was cut, and "
@@ -167,7 +320,7 @@ class LineReader:
         self._warn_of_unknown(line.text, [i for segment in own for i in segment.ids], number)
         prefixes = self._prefixes(line.prefix, len(own), number)
         # The random numbers of a segment follow from the line and the place in it.
-        return own, [
+        sentences = [
             Sentence(
                 segment.tags + segment.ids,
                 prefix,
@@ -176,12 +329,17 @@ class LineReader:
             )
             for place, (segment, prefix) in enumerate(zip(own, prefixes, strict=True))
         ]
+        return Reading(own, sentences)
 
-    def segments(self, line: str) -> list[Segment]:
-        """The segments of a line. The tags before it hold for each of them."""
-        if is_blank(line):
+    def segments(self, line: str, start: int = 0) -> list[Segment]:
+        """The segments of a line. The tags before it hold for each of them.
+
+        Args:
+            start: where the text begins that is cut.
+        """
+        if is_blank(line[start:]):
             return []
-        start = self.end_of_tags(line)
+        start = max(start, self.end_of_tags(line))
         tags = self._encode(line[:start].strip())
         own = segments(
             line,
@@ -190,6 +348,7 @@ class LineReader:
             self.config.data.source_lang,
             split_sentences=bool(self.decoding.split_sentences),
             start=start,
+            symbols=self._symbols,
         )
         if tags and own:  # The first segment begins with the tags as they stand in the line.
             begin = len(line) - len(line.lstrip())
@@ -198,6 +357,11 @@ class LineReader:
             before = self._between(line[last.end : segment.start], segment)
             own[number] = replace(segment, tags=tags, before=before)
         return own
+
+    @cached_property
+    def _symbols(self) -> frozenset[int]:
+        """The ids of the symbols that a segment may have only once."""
+        return frozenset(symbol_ids(self.subwords.source)) if self.finder else frozenset()
 
     def end_of_tags(self, text: str) -> int:
         """Where the tags at the start of a text end, which something must follow."""

@@ -244,6 +244,7 @@ CTRANSLATE2 = Backend(
     limits={
         **ONE_MODEL,
         "segmentations": "CTranslate2 can't average the probabilities of several segmentations",
+        "constraints": "CTranslate2 can't be made to write a term",
     },
 )
 # Every backend by its name. A new one is an entry here and its modules.

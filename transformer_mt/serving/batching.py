@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from transformer_mt.decoding.engine import Search, Sentence
@@ -114,7 +114,7 @@ class Waiting:
             not (self.is_alone or other.is_alone)
             and isinstance(mine, Search)
             and isinstance(its, Search)
-            and (mine.need_attention, mine.settings) == (its.need_attention, its.settings)
+            and replace(mine, sentences=[]) == replace(its, sentences=[])
         )
 
 

@@ -12,7 +12,7 @@ from transformer_mt.config.schema import Config
 from transformer_mt.data.batches import collate, ordered_batches
 from transformer_mt.data.corpus import Split
 from transformer_mt.data.prepare import PreparedData
-from transformer_mt.decoding.engine import default_at_once
+from transformer_mt.decoding.engine import NON_AUTOREGRESSIVE_LIMITS, default_at_once
 from transformer_mt.decoding.line_translator import LineTranslator
 from transformer_mt.decoding.paddle_engine import engine_of, sentences_in_free_memory
 from transformer_mt.scoring.groups import Group, spread
@@ -148,6 +148,7 @@ def dev_hypotheses(config: Config, data: PreparedData, updater: Updater) -> list
         at_once,
         # At first, a model may say nothing but the same word, up to the greatest length.
         warn=lambda message, kind: None,
+        limits=NON_AUTOREGRESSIVE_LIMITS if config.model.non_autoregressive else None,
     )
     sources = data.dev_split.text[0]
     hypotheses = [""] * len(sources)
